@@ -6,13 +6,14 @@ from importlib import resources
 
 import streamlit as st
 
-from dashboards import pieces, session
+from dashboards import session
+from dashboards.components import html
 from dashboards.views import capacity, detectors, drills, incident, overview
 
 HERE = resources.files("dashboards")
 st.set_page_config(page_title="Outrider", page_icon=str(HERE.joinpath("icon.svg")), layout="wide")
 WHO = session.viewer()
-st.html(pieces.style(WHO.palette))
+st.html(html.style(WHO.palette))
 st.logo(HERE.joinpath("logo.svg").read_text(encoding="utf-8"), size="large")
 session.controls(WHO)
 

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dashboards.palette import theme
+from dashboards.components.palette import theme
 
 
 def command(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboards import format as fmt
-from dashboards import pieces
 from dashboards.client import ApiAwayError, ApiError, Client
-from dashboards.palette import Palette, palette
+from dashboards.components import format as fmt
+from dashboards.components import html
+from dashboards.components.palette import Palette, palette
 from outrider.text.i18n import LANGUAGES, Language
 
 REFRESH_EVERY = timedelta(seconds=10)
@@ -97,9 +97,9 @@ def refreshed(who: Viewer, body: Callable[[Viewer], None]) -> None:
         try:
             body(who)
         except ApiAwayError as error:
-            st.html(pieces.note(who.say("away.message"), f"{who.say('away.hint')} ({error.message})", away=True))
+            st.html(html.note(who.say("away.message"), f"{who.say('away.hint')} ({error.message})", away=True))
         except ApiError as error:
-            st.html(pieces.note(error.message, error.hint, away=True))
+            st.html(html.note(error.message, error.hint, away=True))
 
     draw()
 

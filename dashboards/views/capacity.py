@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboards import charts, pieces, session
-from dashboards import format as fmt
+from dashboards import session
+from dashboards.components import charts, html
+from dashboards.components import format as fmt
 from dashboards.session import Viewer
 from outrider.documents.summaries import word
 from outrider.model import EntityKind, EntityRef
@@ -27,7 +28,7 @@ def _body(who: Viewer) -> None:
     plan = who.client.get("/plan")
     recommendations = plan["recommendations"]
     if not recommendations:
-        st.html(pieces.head(who.say("capacity.none"), who.say("capacity.none_hint")))
+        st.html(html.head(who.say("capacity.none"), who.say("capacity.none_hint")))
         return
     title, picker = st.columns([5, 2], vertical_alignment="center")
     names = {each["entity"]["name"]: each for each in recommendations}
@@ -36,23 +37,23 @@ def _body(who: Viewer) -> None:
     )
     found = names[chosen or next(iter(names))]
     with title:
-        st.html(pieces.head(headline(who, found), _below(who, found, plan["as_of"])))
+        st.html(html.head(headline(who, found), _below(who, found, plan["as_of"])))
     forecast = _forecast_of(who, found)
     left, right = st.columns([7, 3], gap="medium")
     with left.container(border=True, height="stretch", key="o-box-capacity-1"):
         _chart(who, forecast, found, plan["as_of"])
     with right.container(border=True, height="stretch", key="o-box-capacity-2"):
         st.html(figures(who, found, plan["as_of"]))
-    st.html(pieces.section(who.say("capacity.looking_back")))
+    st.html(html.section(who.say("capacity.looking_back")))
     with st.container(border=True, key="o-box-capacity-5"):
         st.html(looking_back(who, found, plan.get("looking_back")))
     left, right = st.columns([7, 3], gap="medium")
     with left:
-        st.html(pieces.section(who.say("capacity.derivation")))
+        st.html(html.section(who.say("capacity.derivation")))
         with st.container(border=True, height="stretch", key="o-box-capacity-3"):
             st.html(derivation(who, found))
     with right:
-        st.html(pieces.section(who.say("capacity.model")))
+        st.html(html.section(who.say("capacity.model")))
         with st.container(border=True, height="stretch", key="o-box-capacity-4"):
             st.html(model(who, forecast) + came(who, _kept(who, found)))
 
@@ -85,7 +86,7 @@ def _forecast_of(who: Viewer, found: dict[str, Any]) -> dict[str, Any] | None:
 
 def _chart(who: Viewer, forecast: dict[str, Any] | None, found: dict[str, Any], as_of: str) -> None:
     if forecast is None:
-        st.html(pieces.empty(who.say("capacity.no_forecast")))
+        st.html(html.empty(who.say("capacity.no_forecast")))
         return
     figure = charts.forecast(forecast, found, as_of, who.palette, who.language)
     st.plotly_chart(figure, theme=None, config=charts.CONFIG, key=f"forecast-{found['service']}")
@@ -94,7 +95,7 @@ def _chart(who: Viewer, forecast: dict[str, Any] | None, found: dict[str, Any], 
 def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     """Replicas now and then, GPUs, cost, limits and lead time."""
     if found["target_replicas"] is None:
-        return pieces.empty(word("plan_reason", found["reason"], who.language))
+        return html.empty(word("plan_reason", found["reason"], who.language))
     replicas = f"{found['current_replicas']} → {found['target_replicas']}"
     lead = found["lead_time_seconds"]
     rows = [
@@ -142,7 +143,7 @@ def looking_back(who: Viewer, found: dict[str, Any], kept: dict[str, Any] | None
     """The last climb to a peak: when the plan starts replicas, and who would have waited without it."""
     known = [one for one in (kept or {}).get("services", ()) if one["entity"] == _key(found["entity"])]
     if not known:
-        return pieces.empty(who.say("capacity.no_looking_back"))
+        return html.empty(who.say("capacity.no_looking_back"))
     (one,) = known
     ways = (("with_plan", one["with_plan"]), ("reactive", one["without_forecast"]), ("held", one["without_starts"]))
     rows = [
@@ -183,15 +184,15 @@ def derivation(who: Viewer, found: dict[str, Any]) -> str:
     """The arithmetic, one step a line, as the planner printed it."""
     lines = found.get("derivation_lines") or found["derivation"].get("lines") or []
     if not lines:
-        return pieces.empty(who.say("capacity.no_derivation"))
-    return pieces.steps(lines) + _basis(who, found["derivation"].get("calibration"))
+        return html.empty(who.say("capacity.no_derivation"))
+    return html.steps(lines) + _basis(who, found["derivation"].get("calibration"))
 
 
 def _basis(who: Viewer, calibration: dict[str, Any] | None) -> str:
     if not calibration:
         return ""
     origin = word("origin", calibration["origin"], who.language)
-    return pieces.label(who.say("capacity.basis", origin=origin, samples=fmt.number(calibration["samples"], 0)))
+    return html.label(who.say("capacity.basis", origin=origin, samples=fmt.number(calibration["samples"], 0)))
 
 
 def _kept(who: Viewer, found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -215,13 +216,13 @@ def came(who: Viewer, horizons: list[dict[str, Any]]) -> str:
         return ""
     names = ("ahead", "peak_error", "peak_exceeds", "over_provision")
     heads = [(who.say(f"capacity.{name}"), "o-number" if place else "") for place, name in enumerate(names)]
-    return pieces.label(who.say("capacity.came", hours=_KEPT_HOURS)) + pieces.table(heads, rows)
+    return html.label(who.say("capacity.came", hours=_KEPT_HOURS)) + html.table(heads, rows)
 
 
 def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
     """Which model forecasts, why, and how well it did on history it had not seen."""
     if forecast is None:
-        return pieces.empty(who.say("capacity.no_forecast"))
+        return html.empty(who.say("capacity.no_forecast"))
     score = forecast["score"]
     rows = [
         (who.say("capacity.model_name"), forecast["model"]),
@@ -236,5 +237,5 @@ def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
         f'<tr><td class="o-muted">{escape(name)}</td><td class="o-number">{escape(value)}</td></tr>'
         for name, value in rows
     )
-    why = pieces.label(forecast["why_model"]) if forecast["why_model"] else ""
+    why = html.label(forecast["why_model"]) if forecast["why_model"] else ""
     return f'<table class="o-table"><tbody>{body}</tbody></table>{why}'

@@ -8,8 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from dashboards import format as fmt
-from dashboards import pieces, session
+from dashboards import session
+from dashboards.components import format as fmt
+from dashboards.components import html
 from dashboards.session import Viewer
 from outrider.documents.summaries import signal_name, word
 
@@ -27,20 +28,20 @@ def _body(who: Viewer) -> None:
     found = who.client.get("/detectors")
     rows = found["detectors"]
     if not rows:
-        st.html(pieces.head(who.say("page.detectors"), who.say("detectors.none")))
+        st.html(html.head(who.say("page.detectors"), who.say("detectors.none")))
         return
     when = fmt.instant(found["as_of"]).strftime("%Y-%m-%d %H:%M:%S UTC")  # type: ignore[union-attr]
     title = who.say("detectors.head", total=len(rows), **found["by_stage"])
-    st.html(pieces.head(title, who.say("detectors.below", when=when)))
+    st.html(html.head(title, who.say("detectors.below", when=when)))
     past = [one for one in rows if one["needed_seconds"] is not None]
-    st.html(pieces.section(who.say("detectors.statistics")))
-    st.html(pieces.card(statistics(who, past, found["as_of"])))
+    st.html(html.section(who.say("detectors.statistics")))
+    st.html(html.card(statistics(who, past, found["as_of"])))
     held = [(one, each) for one in past for each in one["shadowed"]]
     if held:
-        st.html(pieces.section(who.say("detectors.shadow")))
-        st.html(pieces.card(shadowed(who, held, found["as_of"])))
-    st.html(pieces.section(who.say("detectors.rules")))
-    st.html(pieces.card(rules(who, [one for one in rows if one["needed_seconds"] is None])))
+        st.html(html.section(who.say("detectors.shadow")))
+        st.html(html.card(shadowed(who, held, found["as_of"])))
+    st.html(html.section(who.say("detectors.rules")))
+    st.html(html.card(rules(who, [one for one in rows if one["needed_seconds"] is None])))
 
 
 def statistics(who: Viewer, rows: list[dict[str, Any]], as_of: str) -> str:
@@ -80,7 +81,7 @@ def shadowed(who: Viewer, held: list[tuple[dict[str, Any], dict[str, Any]]], as_
 
 def _table(who: Viewer, names: tuple[str, ...], rows: Sequence[Sequence[str]]) -> str:
     heads = [(who.say(f"detectors.{name}"), "o-number" if name in _NUMBERS else "") for name in names]
-    return pieces.table(heads, rows)
+    return html.table(heads, rows)
 
 
 def _name(one: dict[str, Any]) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 import streamlit as st
 
-from dashboards import format as fmt
-from dashboards import pieces, session
+from dashboards import session
 from dashboards.client import ApiError
+from dashboards.components import format as fmt
+from dashboards.components import html
 from dashboards.session import Viewer
 from outrider.documents.summaries import fault_name
 from outrider.text.i18n import translate
@@ -23,11 +24,11 @@ _MINUTES = (2, 5, 10, 12, 15, 20, 30, 60)
 def page(who: Viewer) -> None:
     """Draw the page: the order above, which keeps what is typed, and the list that refreshes itself below."""
     found = who.client.get("/drills")
-    st.html(pieces.head(who.say("drills.title"), who.say("drills.below")))
+    st.html(html.head(who.say("drills.title"), who.say("drills.below")))
     if found["possible"]:
         _order(who, found["known"])
     else:
-        st.html(pieces.note(who.say("drills.impossible"), who.say("drills.impossible_hint")))
+        st.html(html.note(who.say("drills.impossible"), who.say("drills.impossible_hint")))
     session.refreshed(who, _list)
 
 
@@ -55,7 +56,7 @@ def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
             refused = _button(who, who.say("drills.start"), "drill-start", start, main=True)
         _tell(refused)
         if chosen:
-            st.html(pieces.label(_explained(chosen, who)))
+            st.html(html.label(_explained(chosen, who)))
 
 
 def _explained(fault: str, who: Viewer) -> str:
@@ -91,9 +92,9 @@ def _list(who: Viewer) -> None:
     as_of = who.client.get("/overview")["as_of"]
     running = [each for each in drills if _is_running(each, as_of)]
     past = [each for each in drills if each not in running]
-    st.html(pieces.section(who.say("drills.running")))
+    st.html(html.section(who.say("drills.running")))
     if not running:
-        st.html(pieces.empty(who.say("drills.none_running")))
+        st.html(html.empty(who.say("drills.none_running")))
     for each in running:
         with st.container(border=True, key=f"o-box-drill-{each['id']}"):
             text, button = st.columns([8, 2], vertical_alignment="center")
@@ -102,8 +103,8 @@ def _list(who: Viewer) -> None:
             with button:
                 refused = _button(who, who.say("drills.stop"), f"stop-{each['id']}", stop)
             _tell(refused)
-    st.html(pieces.section(who.say("drills.past")))
-    st.html(history(who, past, as_of) if past else pieces.empty(who.say("drills.none_past")))
+    st.html(html.section(who.say("drills.past")))
+    st.html(history(who, past, as_of) if past else html.empty(who.say("drills.none_past")))
 
 
 def _is_running(drill: dict[str, Any], as_of: str) -> bool:
@@ -129,7 +130,7 @@ def comparison(who: Viewer, drill: dict[str, Any], as_of: str) -> str:
     ]
     cells = [("", "o-tight"), (who.say("drills.truth"), ""), (who.say("drills.found"), "")]
     body = [(_muted(name), truth, said) for name, truth, said in rows]
-    return f"{pieces.label(about)}{pieces.table(cells, body)}"
+    return f"{html.label(about)}{html.table(cells, body)}"
 
 
 def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
@@ -147,7 +148,7 @@ def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
         )
         for each in drills
     ]
-    return pieces.table(cells, rows)
+    return html.table(cells, rows)
 
 
 def _ordered_by(who: Viewer, drill: dict[str, Any]) -> str:

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboards import format as fmt
-from dashboards import pieces
 from dashboards.client import ApiAwayError, ApiError
+from dashboards.components import format as fmt
+from dashboards.components import html
 from dashboards.session import Viewer
 from outrider.documents.summaries import fault_name, rule_name, word
 from outrider.vocabulary.faults import faults
@@ -56,7 +56,7 @@ def ask(who: Viewer, found: dict[str, Any]) -> None:
                 on_click=_give,
                 args=(who, number, verdict),
             )
-        st.html(pieces.label(who.say("feedback.how")))
+        st.html(html.label(who.say("feedback.how")))
     st.html(said(who, found))
 
 
@@ -67,14 +67,14 @@ def said(who: Viewer, found: dict[str, Any]) -> str:
         key = (each["by"], each["verdict"], each["cause"] or "", each["comment"], each["at"])
         groups.setdefault(key, []).append(each["rule"])
     if not groups:
-        return pieces.label(who.say("feedback.none"))
+        return html.label(who.say("feedback.none"))
     lines = []
     for (by, verdict, cause, comment, at), rules in list(groups.items())[:_MOST_SAID]:
         alert = rule_name(rules[0], who.language) if len(rules) == 1 else who.say("feedback.several", n=len(rules))
         line = who.say("feedback.said", by=by, verdict=word("usefulness", verdict, who.language), alert=alert)
         more = [fault_name(cause, who.language) if cause else "", comment, fmt.clock(at, found["as_of"])]
         lines.append(escape(" · ".join([line, *filter(None, more)])))
-    return pieces.bullets(lines)
+    return html.bullets(lines)
 
 
 def _give(who: Viewer, number: str, verdict: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import streamlit as st
 
-from dashboards import charts, pieces, session
-from dashboards import format as fmt
+from dashboards import session
 from dashboards.client import ApiAwayError, ApiError
+from dashboards.components import charts, html
+from dashboards.components import format as fmt
 from dashboards.session import Viewer
 from dashboards.views import feedback
 from outrider.documents import graph_text
@@ -31,7 +32,7 @@ def _body(who: Viewer) -> None:
     chosen = st.query_params.get("incident")
     refused = st.session_state.pop(_REFUSED, None) or feedback.refused()
     if refused:
-        st.html(pieces.note(*refused, away=True))
+        st.html(html.note(*refused, away=True))
     if chosen:
         _one(who, chosen)
     else:
@@ -46,13 +47,13 @@ def _list(who: Viewer) -> None:
     still = sum(each["resolved_at"] is None for each in found["incidents"])
     key = "incidents.title_open" if still else "incidents.title_none" if seen else "overview.no_cycle"
     title = who.say(key, n=still)
-    st.html(pieces.head(title, who.say("incidents.below")))
+    st.html(html.head(title, who.say("incidents.below")))
     if not found["incidents"]:
-        st.html(pieces.card(pieces.empty(who.say("incidents.never"))))
+        st.html(html.card(html.empty(who.say("incidents.never"))))
         return
     for each in found["incidents"]:
         row = st.container(border=True, key=f"o-box-row-{each['id']}", horizontal=True, vertical_alignment="center")
-        row.html(pieces.incident_line(each, as_of, who.language), width="stretch")
+        row.html(html.incident_line(each, as_of, who.language), width="stretch")
         row.button(who.say("incidents.open"), key=f"open-{each['id']}", on_click=_choose, args=(each["id"],))
     _turn_pages(who, "incidents_cursor", cursor, found["next_cursor"])
 
@@ -68,39 +69,39 @@ def _one(who: Viewer, incident_id: str) -> None:
     try:
         found = who.client.get(f"/incidents/{incident_id}")
     except ApiError as error:
-        st.html(pieces.head(who.say("incident.unknown"), error.message))
+        st.html(html.head(who.say("incident.unknown"), error.message))
         _back(who)
         return
     _head(who, found)
     left, right = st.columns([1, 1], gap="medium")
     with left:
-        st.html(pieces.section(who.say("incident.cause")))
+        st.html(html.section(who.say("incident.cause")))
         with st.container(border=True, height="stretch", key="o-box-incident-1"):
             st.html(cause(who, found))
             if found["may_be_retold"]:
                 _retold(who, incident_id)
     with right:
-        st.html(pieces.section(who.say("incident.done")))
+        st.html(html.section(who.say("incident.done")))
         with st.container(border=True, height="stretch", key="o-box-incident-2"):
             _actions(who, found)
-    st.html(pieces.section(who.say("incident.evidence")))
+    st.html(html.section(who.say("incident.evidence")))
     _evidence(who, incident_id)
-    st.html(pieces.section(who.say("incident.graph")))
+    st.html(html.section(who.say("incident.graph")))
     _graph(who, incident_id)
     left, right = st.columns([1, 1], gap="medium")
     with left:
-        st.html(pieces.section(who.say("incident.timeline")))
+        st.html(html.section(who.say("incident.timeline")))
         with st.container(border=True, height="stretch", key="o-box-incident-3"):
             st.html(timeline(who, found))
     with right:
-        st.html(pieces.section(who.say("incident.folded", n=found["alerts"])))
+        st.html(html.section(who.say("incident.folded", n=found["alerts"])))
         with st.container(border=True, height="stretch", key="o-box-incident-4"):
             _folded(who, found)
-    st.html(pieces.section(who.say("feedback.title")))
+    st.html(html.section(who.say("feedback.title")))
     with st.container(border=True, key="o-box-incident-5"):
         feedback.ask(who, found)
     if found["recording"]:
-        st.html(pieces.label(who.say("incident.recording", path=found["recording"])))
+        st.html(html.label(who.say("incident.recording", path=found["recording"])))
 
 
 def _drill(who: Viewer, name: str) -> str:
@@ -127,10 +128,10 @@ def _head(who: Viewer, found: dict[str, Any]) -> None:
                 who.say("incident.resolved_when", when=fmt.when(found["resolved_at"], found["as_of"], who.language))
             )
         facts.append(who.say("incident.folded_short", alerts=found["alerts"], pages=found["pages"]))
-        services = pieces.incident_services(found)
+        services = html.incident_services(found)
         if services:
             facts.append(who.say("incident.services", names=", ".join(services)))
-        st.html(pieces.head(title, " · ".join(facts)))
+        st.html(html.head(title, " · ".join(facts)))
     with buttons.container(horizontal=True, horizontal_alignment="right"):
         _back(who)
         if found["resolved_at"] is None and found["acknowledged_at"] is None:
@@ -170,18 +171,18 @@ def _change(who: Viewer, path: str) -> None:
 def cause(who: Viewer, found: dict[str, Any]) -> str:
     """The suspected cause, what speaks for it and against it, what else it could be, how to check, who mends it."""
     if not found["hypotheses"]:
-        return pieces.empty(who.say("incident.no_cause_long")) + _explained(found)
+        return html.empty(who.say("incident.no_cause_long")) + _explained(found)
     first = found["hypotheses"][0]
     name = fmt.cause(first, who.language)
     sure = who.say("incident.confidence", share=fmt.percent(first["confidence"], 0))
     parts = [
         f'<div class="o-row"><span class="o-name">{escape(name)}</span><span>{escape(sure)}</span></div>',
-        pieces.confidence_bar(first["confidence"]),
-        pieces.label(_where(who, first["entity"])),
+        html.confidence_bar(first["confidence"]),
+        html.label(_where(who, first["entity"])),
     ]
     lines = [fmt.observation(each, who.language) for each in first.get("evidence", [])]
     if lines:
-        parts += [pieces.label(who.say("incident.speaks_for")), pieces.bullets(escape(line) for line in lines)]
+        parts += [html.label(who.say("incident.speaks_for")), html.bullets(escape(line) for line in lines)]
     return f'<div class="o-list">{"".join(parts)}{_explained(found)}</div>'
 
 
@@ -192,21 +193,19 @@ def _retold(who: Viewer, incident_id: str) -> None:
     try:
         said = who.client.get(f"/incidents/{incident_id}/narrative")
     except (ApiError, ApiAwayError) as error:
-        st.html(pieces.note(error.message, error.hint))
+        st.html(html.note(error.message, error.hint))
         return
     if said["text"] is None:
-        st.html(pieces.note(who.say(f"incident.retell_{said['reason']}")))
+        st.html(html.note(who.say(f"incident.retell_{said['reason']}")))
         return
-    st.html(pieces.bullets(escape(line) for line in said["text"].splitlines() if line.strip()))
-    st.html(pieces.label(who.say("incident.retold_by", model=said["model"])))
+    st.html(html.bullets(escape(line) for line in said["text"].splitlines() if line.strip()))
+    st.html(html.label(who.say("incident.retold_by", model=said["model"])))
 
 
 def _explained(found: dict[str, Any]) -> str:
     """The sections of the explanation that this card does not show in a form of its own."""
     told = [each for each in found["explanation"]["sections"] if each["name"] not in ("what", "for")]
-    return "".join(
-        pieces.label(each["heading"]) + pieces.bullets(escape(line) for line in each["lines"]) for each in told
-    )
+    return "".join(html.label(each["heading"]) + html.bullets(escape(line) for line in each["lines"]) for each in told)
 
 
 def _where(who: Viewer, entity: dict[str, Any]) -> str:
@@ -217,14 +216,14 @@ def _where(who: Viewer, entity: dict[str, Any]) -> str:
 
 def _actions(who: Viewer, found: dict[str, Any]) -> None:
     if not found["actions"]:
-        st.html(pieces.empty(who.say("incident.no_actions")))
+        st.html(html.empty(who.say("incident.no_actions")))
     else:
-        st.html(pieces.actions_table(found["actions"], found["as_of"], who.language))
+        st.html(html.actions_table(found["actions"], found["as_of"], who.language))
     for each in found["actions"]:
         if each["status"] == "waiting_approval":
             what = f"{word('action_kind', each['kind'], who.language)} · {fmt.entity(each['target'], who.language)}"
             with st.container(horizontal=True, vertical_alignment="center"):
-                st.html(pieces.label(what))
+                st.html(html.label(what))
                 _change_button(
                     who, who.say("actions.approve"), f"yes-{each['id']}", f"/actions/{each['id']}/approve", main=True
                 )
@@ -232,14 +231,14 @@ def _actions(who: Viewer, found: dict[str, Any]) -> None:
     told = [each for each in found["messages"] if each["reason"] in ("opened", "priority_raised", "resolved")]
     if told:
         channels = ", ".join(dict.fromkeys(each["channel"] for each in told))
-        st.html(pieces.label(who.say("incident.told", channels=channels, n=len(told))))
+        st.html(html.label(who.say("incident.told", channels=channels, n=len(told))))
 
 
 def _evidence(who: Viewer, incident_id: str) -> None:
     found = who.client.get(f"/incidents/{incident_id}/evidence")
     drawn = found["charts"]
     if not drawn:
-        st.html(pieces.card(pieces.empty(who.say("incident.no_evidence"))))
+        st.html(html.card(html.empty(who.say("incident.no_evidence"))))
         return
     for start in range(0, len(drawn), 2):
         for column, chart in zip(st.columns(2, gap="medium"), drawn[start : start + 2], strict=False):
@@ -252,21 +251,21 @@ def _graph(who: Viewer, incident_id: str) -> None:
     """The part of the knowledge graph that the incident is about."""
     found = who.client.get(f"/incidents/{incident_id}/graph")
     if not found["edges"]:
-        st.html(pieces.card(pieces.empty(who.say("incident.no_graph"))))
+        st.html(html.card(html.empty(who.say("incident.no_graph"))))
         return
     with st.container(border=True, key="o-box-incident-graph"):
         st.graphviz_chart(graph_text.dot(found, who.palette.graph), width="stretch")
-        st.html(pieces.label(who.say("incident.graph_key")))
+        st.html(html.label(who.say("incident.graph_key")))
         if found["left_out"]:
-            st.html(pieces.label(who.say("incident.graph_more", n=found["left_out"])))
+            st.html(html.label(who.say("incident.graph_more", n=found["left_out"])))
 
 
 def timeline(who: Viewer, found: dict[str, Any]) -> str:
     """What happened, oldest first."""
     if not found["timeline"]:
-        return pieces.empty(who.say("incident.no_timeline"))
+        return html.empty(who.say("incident.no_timeline"))
     cells = [(who.say("timeline.at"), "o-tight"), (who.say("timeline.what"), "")]
-    return pieces.table(
+    return html.table(
         cells,
         [(escape(_second(each["at"], found["as_of"])), escape(each["text"])) for each in found["timeline"]],
     )
@@ -284,20 +283,20 @@ def _folded(who: Viewer, found: dict[str, Any]) -> None:
     cursor = st.session_state.get(key, "")
     answer = who.client.get(f"/incidents/{found['id']}/alerts", limit=_PAGE, cursor=cursor)
     if not answer["alerts"]:
-        st.html(pieces.empty(who.say("incident.no_alerts")))
+        st.html(html.empty(who.say("incident.no_alerts")))
         return
     names = ("priority", "alert", "state", "since")
     cells = [(who.say(f"alerts.{name}"), "" if name == "alert" else "o-tight") for name in names]
     rows = [
         (
-            pieces.priority_pill(each["priority"]),
+            html.priority_pill(each["priority"]),
             escape(each["summary"]),
             escape(word("alert_state", each["state"], who.language)),
             escape(fmt.clock(each["starts_at"], found["as_of"])),
         )
         for each in answer["alerts"]
     ]
-    st.html(pieces.table(cells, rows))
+    st.html(html.table(cells, rows))
     _turn_pages(who, key, cursor, answer["next_cursor"])
 
 

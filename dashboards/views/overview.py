@@ -8,9 +8,10 @@ from typing import Any
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from dashboards import format as fmt
-from dashboards import pieces, session
+from dashboards import session
 from dashboards.client import ApiError
+from dashboards.components import format as fmt
+from dashboards.components import html
 from dashboards.session import Viewer
 from outrider.documents.summaries import word
 from outrider.text.i18n import translate
@@ -25,23 +26,23 @@ def page(who: Viewer, incident_page: StreamlitPage) -> None:
 
 def _body(who: Viewer, incident_page: StreamlitPage) -> None:
     found = who.client.get("/overview")
-    st.html(pieces.head(headline(who, found), as_of_line(who, found)))
+    st.html(html.head(headline(who, found), as_of_line(who, found)))
     warning = _warning(who, found["monitoring"])
     if warning:
         st.html(warning)
-    st.html(pieces.section(who.say("overview.promise")))
+    st.html(html.section(who.say("overview.promise")))
     _services(who, found)
     left, right = st.columns([6, 5], gap="medium")
     with left:
-        st.html(pieces.section(who.say("overview.broken")))
+        st.html(html.section(who.say("overview.broken")))
         with st.container(border=True, height="stretch", key="o-box-overview-1"):
             _incidents(who, found, incident_page)
     with right:
-        st.html(pieces.section(who.say("overview.done")))
+        st.html(html.section(who.say("overview.done")))
         with st.container(border=True, height="stretch", key="o-box-overview-2"):
             _actions(who, found)
-    st.html(pieces.section(who.say("overview.gpus")))
-    st.html(pieces.card(_plan(who, found)))
+    st.html(html.section(who.say("overview.gpus")))
+    st.html(html.card(_plan(who, found)))
     _audit(who)
 
 
@@ -63,8 +64,8 @@ def _audit(who: Viewer) -> None:
         )
         for one in findings[:_FINDINGS]
     ]
-    st.html(pieces.section(who.say("overview.audit", n=len(findings))))
-    st.html(pieces.card(pieces.table(heads, rows)))
+    st.html(html.section(who.say("overview.audit", n=len(findings))))
+    st.html(html.card(html.table(heads, rows)))
 
 
 def headline(who: Viewer, found: dict[str, Any]) -> str:
@@ -106,19 +107,19 @@ def _warning(who: Viewer, monitoring: dict[str, Any]) -> str:
     if monitoring["status"] != "ok":
         down = monitoring["targets"] - monitoring["targets_up"]
         text = who.say(f"monitoring.{monitoring['reason']}", n=down, total=monitoring["targets"])
-        return pieces.note(text, who.say("monitoring.hint"), away=monitoring["status"] == "broken")
-    return pieces.note(who.say("monitoring.paused")) if monitoring["remediation_paused"] else ""
+        return html.note(text, who.say("monitoring.hint"), away=monitoring["status"] == "broken")
+    return html.note(who.say("monitoring.paused")) if monitoring["remediation_paused"] else ""
 
 
 def _services(who: Viewer, found: dict[str, Any]) -> None:
     services = found["services"]
     if not services:
-        st.html(pieces.card(pieces.empty(who.say("overview.no_service_hint"))))
+        st.html(html.card(html.empty(who.say("overview.no_service_hint"))))
         return
     cards = "".join(service_card(who, each, found["as_of"]) for each in services[:_CARDS])
     st.html(f'<div class="o-grid">{cards}</div>')
     if len(services) > _CARDS:
-        st.html(pieces.card(_more_services(who, services[_CARDS:])))
+        st.html(html.card(_more_services(who, services[_CARDS:])))
 
 
 def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
@@ -126,7 +127,7 @@ def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
     name = service["service"]["name"]
     top = (
         f'<div class="o-row"><span class="o-name" title="{escape(name, quote=True)}">{escape(name)}</span>'
-        f"{pieces.status_pill(service['status'], who.language)}</div>"
+        f"{html.status_pill(service['status'], who.language)}</div>"
     )
     ends = f'<div class="o-row"><span class="o-label">{escape(who.say("strip.start"))}</span>'
     ends += f'<span class="o-label">{escape(who.say("strip.end"))}</span></div>'
@@ -136,13 +137,13 @@ def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
         queue=fmt.number(service["queue_requests"], 0),
         ready=fmt.number(service["ready_replicas"], 0),
     )
-    return pieces.card(
+    return html.card(
         top,
-        pieces.label(who.say(f"standing.{service['reason']}")),
+        html.label(who.say(f"standing.{service['reason']}")),
         f'<div class="o-figures">{"".join(_figures(who, service))}</div>',
-        f"<div>{pieces.strip(service['strip'], as_of, who.language)}{ends}</div>",
+        f"<div>{html.strip(service['strip'], as_of, who.language)}{ends}</div>",
         *(_budget(who, slo) for slo in service["slos"]),
-        pieces.label(load),
+        html.label(load),
     )
 
 
@@ -151,11 +152,11 @@ def _budget(who: Viewer, slo: dict[str, Any]) -> str:
     days = f"{slo['window_seconds'] / 86400:g}"
     left = slo["budget_left"]
     if left is None:
-        return pieces.label(who.say("service.budget_unknown", name=slo["name"], days=days))
+        return html.label(who.say("service.budget_unknown", name=slo["name"], days=days))
     text = who.say("service.budget", name=slo["name"], left=fmt.percent(left, 0), days=days)
     if slo["burns"]:
         text += " · " + who.say("service.budget_burns", priority=slo["burns"])
-    return pieces.missed(text) if slo["burns"] or left <= 0 else pieces.label(text)
+    return html.missed(text) if slo["burns"] or left <= 0 else html.label(text)
 
 
 def _figures(who: Viewer, service: dict[str, Any]) -> list[str]:
@@ -166,25 +167,25 @@ def _figures(who: Viewer, service: dict[str, Any]) -> list[str]:
         return who.say("service.at_least", target=fmt.percent(target, 1))
 
     return [
-        pieces.figure(
+        html.figure(
             who.say("service.availability"),
             fmt.percent(day["day"]),
             at_least(day["target"]),
             missed=_under(day["day"], day["target"]),
         ),
-        pieces.figure(
+        html.figure(
             who.say("service.success"),
             fmt.percent(calls["now"]),
             at_least(calls["target"]),
             missed=_under(calls["now"], calls["target"]),
         ),
-        pieces.figure(
+        html.figure(
             who.say("service.ttft"),
             fmt.seconds(ttft["value"], below=ttft["below_first_bucket"]),
             who.say("service.at_most", target=fmt.seconds(ttft["limit"])),
             missed=ttft["value"] is not None and ttft["value"] > ttft["limit"],
         ),
-        pieces.figure(
+        html.figure(
             who.say("service.sla", limit=fmt.seconds(sla["limit_seconds"])),
             _bounds(sla["low"], sla["high"]),
             at_least(sla["target"]),
@@ -208,12 +209,12 @@ def _bounds(low: float | None, high: float | None) -> str:
 def _more_services(who: Viewer, services: list[dict[str, Any]]) -> str:
     cells = [(who.say(f"service.{name}"), "") for name in ("name", "status")]
     cells += [(who.say(f"service.{name}"), "o-number") for name in ("availability", "success", "ttft")]
-    return pieces.table(
+    return html.table(
         cells,
         [
             (
                 escape(each["service"]["name"]),
-                pieces.status_pill(each["status"], who.language),
+                html.status_pill(each["status"], who.language),
                 fmt.percent(each["availability"]["day"]),
                 fmt.percent(each["success_ratio"]["now"]),
                 escape(
@@ -229,22 +230,22 @@ def _incidents(who: Viewer, found: dict[str, Any], incident_page: StreamlitPage)
     shown = found["incidents"][:_INCIDENTS]
     if not shown:
         seen = found["monitoring"]["cycle"] is not None
-        st.html(pieces.empty(who.say("incidents.none" if seen else "incidents.not_known")))
+        st.html(html.empty(who.say("incidents.none" if seen else "incidents.not_known")))
     for each in shown:
         incident_row(who, each, found["as_of"], incident_page)
         if len(shown) <= _FEW and each["evidence"]:
             lines = [escape(fmt.observation(one, who.language)) for one in each["evidence"][:3]]
-            st.html(pieces.label(who.say("incident.speaks_for")) + pieces.bullets(lines))
+            st.html(html.label(who.say("incident.speaks_for")) + html.bullets(lines))
     hidden = found["incidents_open"] - len(shown)
     firing = found["alerts_firing"]
     total = f"{firing['total']}+" if firing["at_least"] else str(firing["total"])
     about = who.say("incidents.alerts", total=total, p0=firing["by_priority"]["P0"], p1=firing["by_priority"]["P1"])
     if hidden > 0:
         st.page_link(incident_page, label=who.say("incidents.more", n=hidden))
-    st.html(pieces.label(about))
+    st.html(html.label(about))
     past = found["incidents_resolved"][: _INCIDENTS - len(shown)]
     if past:
-        st.html(pieces.label(who.say("incidents.past")))
+        st.html(html.label(who.say("incidents.past")))
     for each in past:
         incident_row(who, each, found["as_of"], incident_page)
 
@@ -252,25 +253,25 @@ def _incidents(who: Viewer, found: dict[str, Any], incident_page: StreamlitPage)
 def incident_row(who: Viewer, each: dict[str, Any], as_of: str, incident_page: StreamlitPage) -> None:
     """One incident with a link to its page."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.html(pieces.incident_line(each, as_of, who.language), width="stretch")
+        st.html(html.incident_line(each, as_of, who.language), width="stretch")
         st.page_link(incident_page, label=who.say("incidents.open"), query_params={"incident": each["id"]})
 
 
 def _actions(who: Viewer, found: dict[str, Any]) -> None:
     if not found["actions"]:
-        st.html(pieces.empty(who.say("actions.none")))
+        st.html(html.empty(who.say("actions.none")))
         return
-    st.html(pieces.actions_table(found["actions"][:_ACTIONS], found["as_of"], who.language))
+    st.html(html.actions_table(found["actions"][:_ACTIONS], found["as_of"], who.language))
 
 
 def _plan(who: Viewer, found: dict[str, Any]) -> str:
     plan = found["plan"]
     if not plan:
-        return pieces.empty(who.say("plan.none"))
+        return html.empty(who.say("plan.none"))
     numbers = ("replicas", "gpus", "cost")
     names = ("service", "gpu_type", "replicas", "gpus", "needed_by", "need_at", "cost", "reason")
     cells = [(who.say(f"plan.{name}"), "o-number" if name in numbers else "") for name in names]
-    return pieces.table(cells, [_plan_row(who, each, found["as_of"]) for each in plan])
+    return html.table(cells, [_plan_row(who, each, found["as_of"]) for each in plan])
 
 
 def _plan_row(who: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:

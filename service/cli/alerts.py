@@ -132,7 +132,7 @@ def _story(context: Context, incident: str) -> dict[str, Any]:
 
 def _told(story: dict[str, Any], language: Language) -> str:
     """The incident, its summary, and what speaks for its suspected cause."""
-    from dashboards.format import observation  # noqa: PLC0415 - only this table needs it
+    from dashboards.components.format import observation  # noqa: PLC0415 - only this table needs it
 
     first = story["hypotheses"][0] if story["hypotheses"] else None
     lines = [observation(each, language) for each in first["evidence"]] if first else []

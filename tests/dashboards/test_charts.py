@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards import charts
-from dashboards.palette import palette
+from dashboards.components import charts
+from dashboards.components.palette import palette
 
 GPU = {"cluster": "lab", "kind": "gpu", "namespace": None, "name": "GPU-<b>1</b>"}
 AROUND = {

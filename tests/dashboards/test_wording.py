@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dashboards
-from dashboards import format as fmt
-from dashboards import pieces
-from dashboards.palette import palette, theme
+from dashboards.components import format as fmt
+from dashboards.components import html as components_html
+from dashboards.components.palette import palette, theme
 from dashboards.run import command
 from outrider.text.i18n import texts
 
@@ -87,7 +87,9 @@ def test_names_from_the_fleet_never_become_markup():
         "drill": evil,
     }
     html = (
-        pieces.incident_line(incident, "2026-05-04T13:07:30Z", "en") + pieces.head(evil, evil) + pieces.note(evil, evil)
+        components_html.incident_line(incident, "2026-05-04T13:07:30Z", "en")
+        + components_html.head(evil, evil)
+        + components_html.note(evil, evil)
     )
     assert "<script" not in html
 
@@ -112,7 +114,7 @@ def test_every_verdict_has_a_word_and_a_sign():
     for language in ("en", "zh"):
         for status in ("ok", "at_risk", "broken", "unknown"):
             assert f"dashboard.status.{status}" in texts(language)
-            assert any(sign in pieces.status_pill(status, language) for sign in "✓!✕?")
+            assert any(sign in components_html.status_pill(status, language) for sign in "✓!✕?")
 
 
 def test_both_themes_have_readable_status_colours():

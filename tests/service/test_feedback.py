@@ -7,7 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from dashboards.format import observation
+from dashboards.components.format import observation
 from outrider.audit import AuditEvent
 from outrider.documents import serialization
 from outrider.errors import UsageError

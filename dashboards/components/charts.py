@@ -8,8 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards import format as fmt
-from dashboards.palette import Palette, theme
+from dashboards.components import format as fmt
+from dashboards.components.palette import Palette, theme
 from outrider.documents.summaries import signal_name
 from outrider.text.i18n import Language
 

@@ -8,8 +8,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from dashboards import format as fmt
-from dashboards.palette import Palette
+from dashboards.components import format as fmt
+from dashboards.components.palette import Palette
 from outrider.documents.summaries import word
 from outrider.text.i18n import Language
 

@@ -1,0 +1,1 @@
+"""Charts, palette, formats and HTML pieces shared by the dashboard pages."""
