@@ -34,11 +34,11 @@ from outrider import log
 from outrider.clock import ManualClock
 from outrider.model import EntityKind, Floats, Plan, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected, MetricStore
-from service import wiring
-from service.cycle import Cycle
-from service.detection import Detection
-from service.settings import Settings
-from service.window_cache import WindowCache
+from service.config.settings import Settings
+from service.engine.cycle import Cycle
+from service.engine.detection import Detection
+from service.engine.window_cache import WindowCache
+from service.wiring import platform as wiring_platform
 from simulator.fleet import Fleet
 
 TARGET_SECONDS, TARGET_BYTES = 4.0, 1.5e9
@@ -173,7 +173,7 @@ async def _cycles(folder: Path, url: str) -> Measured:
     pages = FleetPages(world)
     settings = Settings.model_validate({"cluster": "bench", "store": {"url": url}})
     clock = ManualClock(START)
-    platform = wiring.platform(settings, clock)
+    platform = wiring_platform.platform(settings, clock)
     teach(platform.cycle.parts.detection, world, pages, START)
     with server(folder) as shown:
         collector = Collector(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)

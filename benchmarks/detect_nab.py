@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.common import Result, data_folder, main, result
 from outrider.model import Floats
-from service.backtests import detection, nab, recordings
+from service.evaluation import detection, nab, recordings
 
 GOAL = 55.0
 Z_LIMIT = 4.0

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import IsolationForest
 
 from outrider.model import Floats
-from service.backtests import events
-from service.backtests.detection import Judged
-from service.backtests.recordings import Recording
+from service.evaluation import events
+from service.evaluation.detection import Judged
+from service.evaluation.recordings import Recording
 
 Scores = list[Floats]  # of each recording, (times,), training and test
 Rival = Callable[[Sequence[Recording]], Scores]

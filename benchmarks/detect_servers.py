@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import detect_peers
 from benchmarks.common import Result, data_folder, main, result
-from service.backtests import detection, recordings
+from service.evaluation import detection, recordings
 
 BUDGET, STEP_SECONDS = 0.25, 300.0
 # figure, unit, goal, True when more is better

@@ -31,7 +31,7 @@ from detectors.anomaly.level_shift import LevelShiftDetector
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Finding, Floats, Window
 from outrider.topology import Topology
-from service.backtests import recordings
+from service.evaluation import recordings
 
 STEP, DAY = 300.0, 288
 BEGIN = 1_800_000_000.0

@@ -1,7 +1,7 @@
 """Every scenario on each unseen seed: what our detectors find, name and repair, and what simple ones do.
 
 The runs of all seeds are pooled into one table. The peers are rival detectors on the very same values
-(``service/drills/yardsticks.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
+(``service/drills/rival_detectors.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
 restricts the seeds, ``OUTRIDER_QUICK=1`` runs a few scenarios of each sort.
 """
 
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, result
 from outrider import log
-from service.drills import choose, commands
-from service.drills.run import Seen, run_all
+from service.drills import commands, scenario_choice
+from service.drills.runner import Seen, run_all
 from simulator.scenarios import SCORING_SEEDS, TUNING_SEEDS
 
 LIMIT_SECONDS = 600.0  # for the scenarios of one seed
@@ -52,7 +52,7 @@ def run() -> list[Result]:
     seeds, seen, seconds = _seeds(), list[Seen](), list[float]()
     for seed in seeds:
         started = time.perf_counter()
-        seen += run_all(choose.some(QUICK if quick else None), seed, _tell, rivals=True)
+        seen += run_all(scenario_choice.some(QUICK if quick else None), seed, _tell, rivals=True)
         seconds.append(time.perf_counter() - started)
     scored = commands.table(seen)
     lines = [_line(scored, *figure) for figure in FIGURES]

@@ -22,8 +22,8 @@ from detectors.rca import confidence
 from detectors.rca.confidence import Scale
 from outrider import log
 from outrider.vocabulary.reliability import calibration_error, curve
-from service.drills import choose
-from service.drills.run import run_all
+from service.drills import scenario_choice
+from service.drills.runner import run_all
 from simulator.scenarios import TUNING_SEEDS
 from simulator.scoring.calibration import Named, answers_of
 from simulator.scoring.score import GRACE
@@ -94,7 +94,7 @@ def main() -> int:
     log.configure(level="critical")
     answers: list[Named] = []
     for seed in given.seeds:
-        seen = run_all(choose.some(given.only), seed, lambda *_: None)
+        seen = run_all(scenario_choice.some(given.only), seed, lambda *_: None)
         answers += answers_of([one.run for one in seen], GRACE)
     old = confidence.packaged()
     new = fit(answers, old)

@@ -22,8 +22,8 @@ from outrider.model import Floats
 from outrider.vocabulary.indicators import wape
 from planner.replay import backtest
 from planner.replay.backtest import HorizonScore, Trace, origins_of, parse_trace
-from service.cli.forecast import Task, score
-from service.fanout import fan_out, usual_workers
+from service.cli.evaluation.forecast import Task, score
+from service.planning.fanout import fan_out, usual_workers
 
 BURSTY = ("servegen_small_total",)
 HORIZONS = {"30min": 1800.0, "2h": 7200.0, "24h": 86400.0}

@@ -32,7 +32,7 @@ from outrider import log
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
-from service.detection import Detection
+from service.engine.detection import Detection
 
 TARGET, WITHIN_ROUNDS = 0.99, 2
 SEEDS, NODES, ROUNDS, EVERY, SETTLE = (11, 12, 13), 48, 600, 2, 10

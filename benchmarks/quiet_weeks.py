@@ -36,9 +36,9 @@ from benchmarks.quiet_fleet import QuietSource, RecentEvents, quiet
 from outrider import log
 from outrider.clock import ManualClock
 from outrider.model import Incident, Message
-from service import wiring
-from service.cycle import Cycle
-from service.settings import Settings
+from service.config.settings import Settings
+from service.engine.cycle import Cycle
+from service.wiring import platform
 from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
 from simulator.maintenance import Upkeep
@@ -78,7 +78,7 @@ def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
     settings = Settings.model_validate(
         {"cluster": spec.cluster, "collect": {"interval": f"{STEP.total_seconds():.0f}s"}}
     )
-    cycle = wiring.cycle_in_memory(settings, source, clock, interval=STEP)
+    cycle = platform.cycle_in_memory(settings, source, clock, interval=STEP)
     cycle.parts.metrics = RecentEvents()
     begun = time.process_time()
     _learn(cycle, spec, seed, start)

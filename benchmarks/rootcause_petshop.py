@@ -23,8 +23,8 @@ from benchmarks.rootcause_rivals import RIVALS
 from detectors.rca.call_excess import Calls, Symptom
 from detectors.rca.call_graph import CallGraph, Ranking, rank
 from outrider.vocabulary.reliability import calibration_error, curve
-from service.backtests import rootcause
-from service.backtests.rootcause import Answer, Case, Ranked, RootCauseBacktest
+from service.evaluation import rootcause
+from service.evaluation.rootcause import Answer, Case, Ranked, RootCauseBacktest
 
 TARGETS = {1: 0.75, 3: 0.96}
 ENTITIES, LARGE_STEPS, CHAIN = 10_000, 96, [0, 1, 6, 31]

@@ -11,7 +11,7 @@ import numpy as np
 from detectors.rca.call_excess import Calls, Symptom, quantile
 from detectors.rca.call_graph import CallGraph
 from outrider.model import Floats
-from service.backtests.rootcause import Answer, Case
+from service.evaluation.rootcause import Answer, Case
 
 RESTART = 0.15  # of a random walk, as in PageRank
 ROUNDS = 100

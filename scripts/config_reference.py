@@ -1,4 +1,4 @@
-"""Write docs/reference/configuration.md from service/settings.py; with --check, say whether it is up to date."""
+"""Write docs/reference/configuration.md from service/config/settings.py; with --check, say whether it is up to date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from outrider.vocabulary.units import format_duration
-from service.settings import ChannelSettings, Settings
+from service.config.settings import ChannelSettings, Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
 HEAD = """\

@@ -31,7 +31,7 @@ from outrider.model import (
 from outrider.topology import Topology
 from planner.forecast import forecast
 from planner.forecast.forecaster import FAST_MODELS
-from service.foretelling import Foretelling
+from service.engine.forecast_context import Foretelling
 
 _SLOT, _MINUTE = 600.0, 60.0
 _DAY = 144  # slots

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from detectors.engine.missing_metrics import WATCHED
 from detectors.engine.slow_startup import PENDING_SECONDS
 from outrider.model import EntityKind, EventKind
-from service.backtests import events
+from service.evaluation import events
 
 
 def liveness(_: Path | None) -> Figure:

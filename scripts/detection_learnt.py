@@ -17,7 +17,7 @@ from detectors.anomaly.robust_z import RobustZDetector
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.statistics.baseline import Baseline
 from outrider.model import EntityKind, Floats
-from service.backtests import recordings
+from service.evaluation import recordings
 
 GPU = EntityKind.GPU
 _FINE, _STEP_SECONDS = 600.0, 1800.0  # of the demand of taxis

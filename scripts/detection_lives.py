@@ -18,9 +18,9 @@ from outrider.model import SUM_BUCKET, EntityRef, Event, Finding
 from outrider.ports import Collected, Detector
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
-from service import replay
-from service.detection import Detection
-from service.drills.source import FleetSource
+from service.drills.simulated_source import FleetSource
+from service.engine.detection import Detection
+from service.ops import replay
 from simulator.faults.registry import inject
 from simulator.fleet import Fleet
 from simulator.spec.fleets import drill_spec

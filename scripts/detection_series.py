@@ -14,7 +14,7 @@ from outrider.clock import from_unix
 from outrider.model import CellStatus, EntityKind, EntityRef, Finding, Floats, Window
 from outrider.ports import Detector
 from outrider.topology import Topology
-from service.backtests import events, recordings
+from service.evaluation import events, recordings
 
 STEP = 300.0  # seconds between readings
 BEGIN = 1_800_000_000.0 - 1_800_000_000.0 % 86400.0

@@ -14,8 +14,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from outrider.model import Floats
-from service.backtests import detection, events, recordings
-from service.backtests.detection import Judged
+from service.evaluation import detection, events, recordings
+from service.evaluation.detection import Judged
 
 WIDE, HIGH, LEFT, TOP, BOTTOM = 900, 220, 50, 30, 40
 STYLE = 'font-family="Helvetica, Arial, sans-serif" fill="#30343a"'

@@ -1,6 +1,6 @@
 """Signals about nodes, pods and workloads straight from the API, as kube-state-metrics would give them.
 
-For clusters without kube-state-metrics: of the two doors only one is ever open (``service.event_source``). A pod
+For clusters without kube-state-metrics: of the two doors only one is ever open (``service.sources.event_source``). A pod
 is read when it changes; a round of those that stand still is one array.
 """
 

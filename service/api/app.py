@@ -12,31 +12,30 @@ from prometheus_client import CollectorRegistry, Histogram
 from collectors.logs.matcher import LogLines
 from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
-from service.api import (
+from service.api import errors
+from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
+from service.api.ingest import otlp_logs, push
+from service.api.ingest.endpoints import Doors, SpoolCollector
+from service.api.routers import (
     actions,
     alerts,
     capacity,
     changes,
     detectors,
     drills,
-    errors,
     feedback,
     health,
     incidents,
     knowledge,
-    objectives,
-    otlp_logs,
     overview,
     plan,
-    receive,
     signals,
+    slos,
     startups,
 )
-from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
-from service.api.doors import Doors, SpoolCollector
-from service.api.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
+from service.api.routers.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
-from service.api.settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiExtras, ApiSettings
 from store.tsdb.metric_store import SqlMetricStore
 
 PREFIX = "/api/v1"
@@ -53,7 +52,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     signals.router,
     changes.router,
     startups.router,
-    objectives.router,
+    slos.router,
     detectors.router,
 )
 
@@ -82,7 +81,7 @@ def create_app(
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
     # No reader's token for those who push: they bring a token of their own, or sign what they send.
-    for router in (receive.router, changes.announced, otlp_logs.router):
+    for router in (push.router, changes.announced, otlp_logs.router):
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))

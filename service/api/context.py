@@ -16,9 +16,9 @@ from outrider.ports import MetricStore, StateStore
 from outrider.records.drill import DrillWindow
 from outrider.text.i18n import LANGUAGES, Language
 from outrider.topology import Topology
-from service import topology_then
-from service.api.settings import ApiExtras, ApiSettings
-from service.drills import marking
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.engine import drill_marking
+from service.incidents import topology_at
 
 LATE_AFTER_CYCLES = 3
 
@@ -102,14 +102,14 @@ class Context:
         """The topology that an incident is told by, made once a cycle."""
         newest = self.topology()
         key = ("topology of", incident.id, newest.at)
-        found: Topology = self.remembered.get(key, lambda: topology_then.of_incident(self.state, incident, newest))
+        found: Topology = self.remembered.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
         return found
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
         """The windows of drills that one of these incidents may belong to."""
         if not incidents:
             return ()
-        return self.state.drill_windows(min(found.opened_at for found in incidents) - marking.AFTER)
+        return self.state.drill_windows(min(found.opened_at for found in incidents) - drill_marking.AFTER)
 
     def as_of(self) -> datetime:
         """The newest cycle's instant; the clock's before the first cycle."""

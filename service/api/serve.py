@@ -8,10 +8,10 @@ from functools import partial
 import uvicorn
 
 from outrider import gc_tuning
-from service.api import plan
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
-from service.keda_scaler import KedaScaler
+from service.api.routers import plan
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.scaling.keda_scaler import KedaScaler
 from store import factory
 from store.opening import open_metrics
 

@@ -11,7 +11,7 @@ def main() -> None:
 
     The agent runs beside models on every node, so it loads nothing of the platform: a quarter of its memory.
     """
-    tree = "service.cli.agent" if sys.argv[1:2] == ["agent"] else "service.cli.tree"
+    tree = "service.cli.ops.agent" if sys.argv[1:2] == ["agent"] else "service.cli.tree"
     importlib.import_module(tree).main()
 
 

@@ -7,63 +7,71 @@ from importlib import metadata
 
 import typer
 
-from service.cli import common, entry, lazy
-from service.cli.common import Context, leaf
-from service.cli.lazy import Place
+from service.cli.core import common, entry, lazy
+from service.cli.core.common import Context, leaf
+from service.cli.core.lazy import Place
 
 PLACES = {
     "demo": Place(
-        "service.cli.demo",
+        "service.cli.ops.demo",
         "add",
         "Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.",
         goes_on=True,
     ),
     "serve": Place(
-        "service.cli.serve",
+        "service.cli.ops.serve",
         "add",
         "Run the platform: engine, API and dashboard, each a process that is started again when it dies.",
         goes_on=True,
     ),
-    "run-engine": Place("service.cli.serve", "add", "Run the engine alone.", hidden=True, goes_on=True),
-    "run-api": Place("service.cli.serve", "add", "Run the API alone.", hidden=True, goes_on=True),
+    "run-engine": Place("service.cli.ops.serve", "add", "Run the engine alone.", hidden=True, goes_on=True),
+    "run-api": Place("service.cli.ops.serve", "add", "Run the API alone.", hidden=True, goes_on=True),
     "agent": Place(
-        "service.cli.agent",
+        "service.cli.ops.agent",
         "add",
         "Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names.",
         goes_on=True,
     ),
     "replay": Place(
-        "service.cli.replay", "add", "Run recorded pages through the same cycle at their own times.", goes_on=True
+        "service.cli.ops.replay", "add", "Run recorded pages through the same cycle at their own times.", goes_on=True
     ),
     "record": Place(
-        "service.cli.record",
+        "service.cli.ops.record",
         "add",
         "Record the pages of every target as they come; outrider replay reads the folder.",
         goes_on=True,
     ),
     "doctor": Place(
-        "service.cli.collect",
+        "service.cli.ops.collect",
         "add_doctor",
         "Say which signals each target has, lacks or spells in an old way, and what that disables.",
     ),
-    "probe": Place("service.cli.probe", "add", "Ask doors of services once; the answer is no when one of them fails."),
-    "config": Place("service.cli.config", "app", "Write a configuration, check one."),
-    "collect": Place("service.cli.collect", "app", "Collect by hand."),
-    "audit": Place("service.cli.audit", "app", "Look for what will go wrong."),
-    "alerts": Place("service.cli.alerts", "alerts_app", "Read alerts and act on them."),
-    "incidents": Place("service.cli.alerts", "incidents_app", "Read incidents and their story."),
-    "feedback": Place("service.cli.feedback", "app", "Say which alerts were useful, and make rules better by it."),
-    "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
-    "slo": Place("service.cli.slo", "app", "What services promise, and when it burns."),
-    "detect": Place("service.cli.detect", "app", "Statistical detection on recordings."),
-    "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
-    "knowledge": Place("service.cli.knowledge", "app", "What is known of faults and of this fleet, as one graph."),
-    "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
-    "forecast": Place("service.cli.forecast", "app", "Forecasts."),
-    "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
-    "report": Place("service.cli.store", "report_app", "Reports."),
-    "notify": Place("service.cli.store", "notify_app", "Notification channels."),
-    "db": Place("service.cli.db", "app", "The database."),
+    "probe": Place(
+        "service.cli.ops.probe", "add", "Ask doors of services once; the answer is no when one of them fails."
+    ),
+    "config": Place("service.cli.ops.config", "app", "Write a configuration, check one."),
+    "collect": Place("service.cli.ops.collect", "app", "Collect by hand."),
+    "audit": Place("service.cli.ops.audit", "app", "Look for what will go wrong."),
+    "alerts": Place("service.cli.incidents.alerts", "alerts_app", "Read alerts and act on them."),
+    "incidents": Place("service.cli.incidents.alerts", "incidents_app", "Read incidents and their story."),
+    "feedback": Place(
+        "service.cli.incidents.feedback", "app", "Say which alerts were useful, and make rules better by it."
+    ),
+    "capacity": Place("service.cli.capacity.plan", "app", "How many GPUs, and when."),
+    "slo": Place("service.cli.incidents.slo", "app", "What services promise, and when it burns."),
+    "detect": Place("service.cli.evaluation.detect", "app", "Statistical detection on recordings."),
+    "drill": Place(
+        "service.cli.evaluation.drill", "app", "Break a simulated fleet on purpose and score what was seen."
+    ),
+    "knowledge": Place(
+        "service.cli.incidents.knowledge", "app", "What is known of faults and of this fleet, as one graph."
+    ),
+    "rootcause": Place("service.cli.evaluation.rootcause", "app", "Which one thing is broken."),
+    "forecast": Place("service.cli.evaluation.forecast", "app", "Forecasts."),
+    "remediate": Place("service.cli.incidents.remediate", "app", "What Outrider did, would do, and asks for."),
+    "report": Place("service.cli.ops.reports", "report_app", "Reports."),
+    "notify": Place("service.cli.ops.reports", "notify_app", "Notification channels."),
+    "db": Place("service.cli.ops.db", "app", "The database."),
 }
 
 app = typer.Typer(
@@ -83,7 +91,7 @@ def _root() -> None:
 @leaf(app, "version", example="outrider version -o json")
 def version(context: Context) -> None:
     """Print the versions of the program, of Python and of the database schema."""
-    from service import revisions  # noqa: PLC0415 - with the database, what other commands do without
+    from service.config import revisions  # noqa: PLC0415 - with the database, what other commands do without
     from store import migrate  # noqa: PLC0415
 
     result = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.documents import serialization
-from service.drills import choose, dataset, live
-from service.drills.run import Progress, Seen, job, quiet_run, run, run_all
+from service.drills import dataset, remote_drill, scenario_choice
+from service.drills.runner import Progress, Seen, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
 from simulator.scoring.score import (
     Injected,
@@ -38,13 +38,13 @@ def listed() -> list[dict[str, Any]]:
             "minutes": scenario.minutes,
             "note": scenario.note,
         }
-        for scenario in choose.scenarios()
+        for scenario in scenario_choice.scenarios()
     ]
 
 
 def run_one(name: str, *, seed: int, load: str | None, progress: Progress) -> dict[str, Any]:
     """``drill run`` on a private platform."""
-    scenario = choose.one(name, load)
+    scenario = scenario_choice.one(name, load)
     prepared = job(scenario, seed)
     progress("prepare", 1.0)
     seen = run(prepared, lambda share: progress("drills", share))
@@ -53,7 +53,7 @@ def run_one(name: str, *, seed: int, load: str | None, progress: Progress) -> di
 
 def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) -> dict[str, Any]:
     """``drill run --api``: the same on a running platform that watches a simulated fleet."""
-    return live.drill(choose.one(name), api=api, token=token, seed=seed, progress=progress)
+    return remote_drill.drill(scenario_choice.one(name), api=api, token=token, seed=seed, progress=progress)
 
 
 def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def score_all(
     *, seed: int, only: Sequence[str] | None, workers: int, baselines: bool, progress: Progress
 ) -> dict[str, Any]:
     """``drill score``: every scenario, and simple detectors on the same runs."""
-    seen = run_all(choose.some(only), seed, progress, workers=workers, rivals=baselines)
+    seen = run_all(scenario_choice.some(only), seed, progress, workers=workers, rivals=baselines)
     return {"seed": seed, "tuning_seed": seed in TUNING_SEEDS, **table(seen)}
 
 
@@ -130,7 +130,7 @@ def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def export(folder: Path, *, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:
     """``drill export``."""
-    chosen = choose.some(only)
+    chosen = scenario_choice.some(only)
     with dataset.filling(folder):
         dataset.write_quiet(folder, quiet_run(seed))
         seen = run_all(chosen, seed, progress, workers=workers, folder=folder)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from outrider.documents import serialization
 from outrider.errors import UsageError
-from service.drills.record import Matrix, Recorded
+from service.drills.recording import Matrix, Recorded
 from simulator.scenarios import Scenario
 from simulator.scoring.score import Injected, Run
 

@@ -23,7 +23,7 @@ from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
 from outrider.errors import CollectError, CollectReason
 from outrider.wire.http_auth import Access, Tls
-from service.access_settings import AccessSettings
+from service.config.access_settings import AccessSettings
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 SECRET = "h0rse-battery"

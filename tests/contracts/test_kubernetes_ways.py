@@ -24,7 +24,7 @@ from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge, Topology
-from service.kube_view import KubeView
+from service.sources.kube_view import KubeView
 from tests.collectors.api_server import ApiServer, api_server
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -24,7 +24,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
-from service import stages
+from service.engine import detector_rollout
 
 GPU = EntityKind.GPU
 STEP = 30.0
@@ -410,8 +410,8 @@ def faulty(cycles=180):
 
 
 def standing(state, said, detector=None):
-    one = stages.Said(detector or PowerDrawDetector(), state, 8, said)
-    return stages.Stages().judge(one, datetime.fromtimestamp(START, tz=UTC))
+    one = detector_rollout.Said(detector or PowerDrawDetector(), state, 8, said)
+    return detector_rollout.Stages().judge(one, datetime.fromtimestamp(START, tz=UTC))
 
 
 def test_it_learns_then_is_tried_and_alerts_after_two_days():

@@ -28,7 +28,7 @@ from outrider.model import (
     Stage,
     Window,
 )
-from service.stages import Said, Stages
+from service.engine.detector_rollout import Said, Stages
 
 START = 1_800_000_000.0
 STEP = 15.0

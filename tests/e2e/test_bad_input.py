@@ -20,8 +20,8 @@ from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.scraper import Scraper
 from outrider.clock import ManualClock
 from outrider.model import CellStatus, EntityKind, SignalKey
-from service import wiring
-from service.settings import Settings
+from service.config.settings import Settings
+from service.wiring import platform
 
 ROOT = Path(__file__).parents[2]
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -94,7 +94,7 @@ class World:
         ]
         self.clock = ManualClock(START)
         self.collector = Collector(targets_of("c", documents), Scraper())
-        self.cycle = wiring.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
+        self.cycle = platform.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
 
     async def step(self):
         self.clock.advance(STEP)

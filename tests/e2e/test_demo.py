@@ -9,7 +9,7 @@ import pytest
 
 from outrider.clock import ManualClock
 from outrider.model import EntityKind
-from service import demo
+from service.ops import demo
 from simulator import story
 from simulator.faults import inject
 from simulator.fleet import Fleet

@@ -16,10 +16,10 @@ from collectors.pipeline.scrape_manager import Collector, TargetHealth
 from collectors.scrape.scraper import Scraper
 from outrider.ports import Collected
 from outrider.topology import Topology
-from service.drills import run
-from service.drills.platform import PrivatePlatform, open_platform
-from service.event_source import WithEvents, event_sources
-from service.settings import Settings
+from service.config.settings import Settings
+from service.drills import runner
+from service.drills.private_platform import PrivatePlatform, open_platform
+from service.sources.event_source import WithEvents, event_sources
 from simulator.scenarios import Planned, Scenario
 from simulator.scoring.score import Run
 from simulator.servers import http
@@ -102,7 +102,7 @@ def over_http(patched: pytest.MonkeyPatch) -> Iterator[list[OverHttp]]:
 
     try:
         with patched.context() as patch:
-            patch.setattr(run, "open_platform", private)
+            patch.setattr(runner, "open_platform", private)
             yield opened
     finally:
         for source in opened:
@@ -115,10 +115,10 @@ def seen(found: Run) -> list[Any]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = run.Job(SCENARIOS[name], 5)
-    in_process = run.run(job)
+    job = runner.Job(SCENARIOS[name], 5)
+    in_process = runner.run(job)
     with over_http(monkeypatch) as sources:
-        scraped = run.run(job)
+        scraped = runner.run(job)
     assert sources[0].scrapes > 30 * 25, "pages really came over the wire"
     assert sources[0].events or name != "gpu-lost", "and a kernel log's line"
     assert seen(scraped) == seen(in_process)

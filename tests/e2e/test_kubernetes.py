@@ -16,11 +16,11 @@ import yaml
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.records.change_log import lead_time_quantile
-from service import settings as settings_file
-from service import wiring
 from service.api.app import create_app
-from service.api.settings import ApiExtras
 from service.cli import main as cli
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras
+from service.wiring import platform as wiring_platform
 from store import factory
 from tests.support.kube import Cluster
 from tests.support.kube_scene import H100, deployment, run, template
@@ -56,7 +56,7 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
     path = deployment(control_plane, "e2e", replicas=1)
     (pod,) = control_plane.scheduled("e2e", 1)
     settings = settings_file.load(configuration)
-    platform = wiring.platform(settings, SystemClock(), lockstep=True)
+    platform = wiring_platform.platform(settings, SystemClock(), lockstep=True)
     clock = SystemClock()
 
     async def cycles(count: int) -> None:
@@ -112,7 +112,7 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
 def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
     """What the API tells of the same store."""
     ledger = factory.open_ledger(factory.urls_of(settings.store.url)[0])
-    app = create_app(state, metrics, wiring.api_settings(settings), ApiExtras(ledger=ledger))
+    app = create_app(state, metrics, wiring_platform.api_settings(settings), ApiExtras(ledger=ledger))
     transport = httpx.ASGITransport(app, client=("testclient", 1))
 
     async def ask() -> dict[str, Any]:

@@ -21,12 +21,13 @@ from outrider.clock import parse_rfc3339
 from outrider.errors import UnavailableError
 from outrider.model import EntityKind, EntityRef
 from outrider.records.drill import Drill
-from service import demo
 from service.api.app import create_app
-from service.api.settings import ApiSettings
-from service.drills import choose, gamedays, live
+from service.config.api_settings import ApiSettings
+from service.config.settings import GameDaySettings
+from service.drills import remote_drill, scenario_choice
 from service.drills.control import FaultControl
-from service.settings import GameDaySettings
+from service.ops import demo
+from service.runtime import game_days
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
 
@@ -175,8 +176,8 @@ def silent(_stage: str, _share: float) -> None:
 
 def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None:
     url = str(running.client.base_url)
-    result = live.drill(
-        choose.one("exporter-down"),
+    result = remote_drill.drill(
+        scenario_choice.one("exporter-down"),
         api=url,
         token="secret",
         seed=3,
@@ -193,8 +194,8 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
 
     running.step()
     with pytest.raises(KeyboardInterrupt):
-        live.drill(
-            choose.one("engine-hung"),
+        remote_drill.drill(
+            scenario_choice.one("engine-hung"),
             api=str(running.client.base_url),
             token="secret",
             seed=3,
@@ -204,14 +205,14 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
     (ordered,) = FaultControl(running.demo.server.base_url).listed()
     assert not ordered["running"]
     with pytest.raises(UnavailableError, match="no API answers"):
-        live.Api("http://127.0.0.1:9", "secret").get("/overview")
+        remote_drill.Api("http://127.0.0.1:9", "secret").get("/overview")
 
 
 def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     running.step()
     with pytest.raises(KeyboardInterrupt):
-        live.drill(
-            choose.one("engine-hung"),
+        remote_drill.drill(
+            scenario_choice.one("engine-hung"),
             api=str(running.client.base_url),
             token="secret",
             seed=3,
@@ -224,8 +225,8 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
 
 def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) -> None:
     running.step(2)
-    result = live.drill(
-        choose.one("engine-idle"),
+    result = remote_drill.drill(
+        scenario_choice.one("engine-idle"),
         api=str(running.client.base_url),
         token="secret",
         seed=3,
@@ -263,8 +264,8 @@ SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, w
 
 @pytest.mark.parametrize("running", [SOON], indirect=True)
 def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Running) -> None:
-    opens = gamedays.opened(SOON, START)
-    moment, _ = gamedays.drawn(SOON, opens)
+    opens = game_days.opened(SOON, START)
+    moment, _ = game_days.drawn(SOON, opens)
     assert opens == START < moment
     while running.demo.fleet.now < moment - running.demo.interval:
         running.step()
@@ -273,7 +274,7 @@ def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Run
     running.step(3)
     (drill,) = running.drills()["drills"]
     assert (drill["game_day"], drill["by"], drill["stopped"]) == ("now", "schedule", False)
-    assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + gamedays.AT_MOST_LATE
+    assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + game_days.AT_MOST_LATE
 
 
 def test_a_game_day_that_has_not_begun_is_shown_to_nobody(running: Running) -> None:

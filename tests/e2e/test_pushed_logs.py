@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from outrider.clock import SystemClock
 from outrider.model import EntityKind
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiExtras, ApiSettings
 from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
 
 ABOUT = {"k8s.namespace.name": "serving", "k8s.pod.name": "chat-0", "k8s.container.name": "vllm"}

@@ -23,8 +23,8 @@ import yaml
 
 from outrider.clock import SystemClock
 from outrider.model import AlertState
-from service import settings as settings_file
-from service import wiring
+from service.config import settings as settings_file
+from service.wiring import platform as wiring_platform
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.servers import http
@@ -139,7 +139,7 @@ class Platform:
         )
 
     def read(self, ask):
-        with wiring.state_reader(self.settings) as store:
+        with wiring_platform.state_reader(self.settings) as store:
             return ask(store)
 
     def firing(self):

@@ -29,7 +29,7 @@ PACKAGES = (
 RUN_ON_IMPORT = (
     "dashboards.app",
     "store.migrations",
-    "service.locust_stream",
+    "service.capacity.locust_stream",
 )  # scripts of Streamlit, alembic and Locust
 OF_AN_EXTRA = {"planner.forecast.lstm_training": "equinox"}  # and what of it is imported first
 

@@ -13,7 +13,7 @@ from planner.capacity import derivation
 from planner.capacity.fluid_queue import waiting
 from planner.capacity.no_action_impact import when_lines
 from planner.capacity.plan import PlanSettings, plan
-from service.cli.tables import recommendations as table
+from service.cli.core.tables import recommendations as table
 
 
 def _plan(build, values, **fleet) -> Recommendation:

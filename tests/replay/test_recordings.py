@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from outrider.clock import from_unix, parse_rfc3339
-from service import replay
-from service.settings import Settings
+from service.config.settings import Settings
+from service.ops import replay
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 SCRAPE = timedelta(seconds=5)

@@ -21,7 +21,7 @@ from detectors.load.saturation import SaturationDetector
 from detectors.platform.node_faults import NodeFaultDetector
 from detectors.platform.scrape_targets import TargetsDetector
 from outrider.model import EntityKind, Finding, SignalKey
-from service.window_cache import WindowCache
+from service.engine.window_cache import WindowCache
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 SCRAPE = timedelta(seconds=5)

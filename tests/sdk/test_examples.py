@@ -18,7 +18,7 @@ import pytest
 from collectors.mapping.target import target_of
 from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
-from service import listing
+from service.ops import signal_listing
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "sdk" / "examples"
@@ -52,7 +52,7 @@ def between(before, after):
     for number, text in enumerate((before, after)):
         at = datetime(2026, 11, 21, tzinfo=UTC) + number * timedelta(seconds=15)
         found = collector.absorb([Scrape(collector.targets[0], at, text.encode(), None, 0.0)], at)
-    return {one["signal"]: one["value"] for one in listing.signals(found)}
+    return {one["signal"]: one["value"] for one in signal_listing.signals(found)}
 
 
 def test_the_fastapi_example_serves_counts_and_is_read():

@@ -17,8 +17,8 @@ import pytest
 
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, EventKind
-from service import targets
-from service.settings import Settings
+from service.config.settings import Settings
+from service.sources import factory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -191,7 +191,7 @@ def test_outrider_reads_an_agent_and_one_fault_of_three_doors_is_one_event(drive
 
     async def scene() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            source = targets.source(settings, SystemClock())
+            source = factory.source(settings, SystemClock())
             stack.push_async_callback(source.close)
             first = await source.collect(SystemClock().now())
             gpus = next(one for one in first.batches if one.kind is EntityKind.GPU)
@@ -229,7 +229,7 @@ def test_a_port_that_is_taken_is_one_sentence(driver, agent) -> None:
 
 def test_it_loads_nothing_of_the_platform(driver) -> None:
     heavy = "{'pandas', 'sklearn', 'scipy', 'sqlalchemy', 'streamlit', 'fastapi', 'prophet'}"
-    program = f"import service.cli.agent, sys; print(sorted({heavy} & sys.modules.keys()))"
+    program = f"import service.cli.ops.agent, sys; print(sorted({heavy} & sys.modules.keys()))"
     found = subprocess.run(
         [sys.executable, "-c", program], env=driver.environment, capture_output=True, text=True, check=True
     )

@@ -29,9 +29,9 @@ from collectors.exposition.parser import Parser
 from collectors.logs.kernel_file import KernelFile
 from outrider.clock import ManualClock, SystemClock
 from outrider.errors import UnavailableError
-from service import agent as agents
-from service.agent_logs import XidRecords
-from service.agent_reader import opener
+from service.agent import server as agents
+from service.agent.device_reader import opener
+from service.agent.logs import XidRecords
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = Name("GPU-a", 0, 'odd "model"\\', "00000000:3B:00.0", 0)
@@ -179,7 +179,7 @@ def test_auto_falls_back_to_nvml_where_there_is_no_dcgm(monkeypatch) -> None:
     def none(*_: object) -> None:
         raise AcceleratorsAwayError("no bindings")
 
-    monkeypatch.setattr("service.agent_reader.Dcgm", none)
+    monkeypatch.setattr("service.agent.device_reader.Dcgm", none)
     assert opener("auto", SystemClock())().name == "nvml"
     with pytest.raises(UnavailableError, match="no bindings"):
         opener("dcgm", SystemClock())()

@@ -17,9 +17,9 @@ from outrider.ports import CycleCommit
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
-from service.api import incidents
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
+from service.api.routers import incidents
+from service.config.api_settings import ApiExtras, ApiSettings
 from store.memory import MemoryMetricStore, MemoryStateStore
 
 TOKEN = "correct horse"

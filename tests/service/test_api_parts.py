@@ -15,9 +15,11 @@ from outrider.model import CycleRecord
 from outrider.testing.names import GPU, LOST_GPU, NOW, SERVICE, topology
 from outrider.testing.trouble import incident
 from outrider.topology import Topology
-from service.api import evidence, paging, places, promise
+from service.api import paging
 from service.api.context import CycleWatch, Remembered
-from service.api.settings import Promise, is_loopback
+from service.api.queries import entity_location, slo_status
+from service.api.routers import evidence
+from service.config.api_settings import Promise, is_loopback
 from store.memory import MemoryStateStore
 
 
@@ -93,7 +95,7 @@ def test_a_cursor_that_no_page_gave_out_is_refused(cursor):
         paging.offset_of(cursor)
 
 
-def recent(**changes) -> promise.Recent:
+def recent(**changes) -> slo_status.Recent:
     usual = {
         "service": SERVICE["chat"],
         "success": 1.0,
@@ -104,7 +106,7 @@ def recent(**changes) -> promise.Recent:
         "queue": 0.0,
         "ready": 8.0,
     }
-    return promise.Recent(**{**usual, **changes})
+    return slo_status.Recent(**{**usual, **changes})
 
 
 @pytest.mark.parametrize(
@@ -122,37 +124,37 @@ def recent(**changes) -> promise.Recent:
     ],
 )
 def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
-    assert promise.standing(now, None, (), Promise()) == (status, reason)
+    assert slo_status.standing(now, None, (), Promise()) == (status, reason)
 
 
 def test_late_first_tokens_put_a_healthy_service_at_risk():
-    day = promise.Day(1.0, 1.0, 0.62, 0.99, ())
-    assert promise.standing(recent(), day, (), Promise()) == ("at_risk", "sla_below_target")
-    between_bounds = promise.Day(1.0, 1.0, 0.62, 0.999, ())
-    assert promise.standing(recent(), between_bounds, (), Promise()) == ("ok", "within_limits")
+    day = slo_status.Day(1.0, 1.0, 0.62, 0.99, ())
+    assert slo_status.standing(recent(), day, (), Promise()) == ("at_risk", "sla_below_target")
+    between_bounds = slo_status.Day(1.0, 1.0, 0.62, 0.999, ())
+    assert slo_status.standing(recent(), between_bounds, (), Promise()) == ("ok", "within_limits")
 
 
 def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     open_one = incident(NOW, NOW, ())
-    assert promise.standing(recent(), None, (open_one,), Promise()) == ("at_risk", "urgent_incident")
-    assert promise.concerns(open_one, SERVICE["chat"])
-    assert not promise.concerns(open_one, SERVICE["code"])
+    assert slo_status.standing(recent(), None, (open_one,), Promise()) == ("at_risk", "urgent_incident")
+    assert slo_status.concerns(open_one, SERVICE["chat"])
+    assert not slo_status.concerns(open_one, SERVICE["code"])
 
 
 def test_minutes_without_calls_are_neither_good_nor_bad():
-    found = promise.minutes_good(np.array([10.0, 10.0, 0.0, np.nan]), np.array([0.0, 5.0, 0.0, np.nan]), 0.99)
+    found = slo_status.minutes_good(np.array([10.0, 10.0, 0.0, np.nan]), np.array([0.0, 5.0, 0.0, np.nan]), 0.99)
     np.testing.assert_array_equal(found, [1.0, 0.0, np.nan, np.nan])
 
 
 def test_a_place_names_the_node_and_the_card():
     graph = topology(NOW)
-    assert places.place(graph, LOST_GPU, "en") == "node-3, GPU 2"
-    assert places.place(graph, SERVICE["chat"], "en") == "node-0, node-1, +6"
+    assert entity_location.place(graph, LOST_GPU, "en") == "node-3, GPU 2"
+    assert entity_location.place(graph, SERVICE["chat"], "en") == "node-0, node-1, +6"
 
 
 def test_a_card_that_the_topology_has_lost_is_placed_by_its_look_alikes():
     gone = incident(NOW, NOW, ())
-    rows = places.incident_json(gone, Topology(), "en", ())["hypotheses"]
+    rows = entity_location.incident_json(gone, Topology(), "en", ())["hypotheses"]
     assert [row["place"] for row in rows] == ["node-3", "node-3"]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from service.backtests import detection, events, nab, recordings, vus
+from service.evaluation import detection, events, nab, recordings, vus
 
 STEP = 300.0
 

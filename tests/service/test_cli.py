@@ -21,9 +21,10 @@ from outrider.clock import from_unix, rfc3339
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
-from service import wiring
-from service.cli import lazy, main, tree
-from service.settings import Settings, StoreSettings
+from service.cli import main, tree
+from service.cli.core import lazy
+from service.config.settings import Settings, StoreSettings
+from service.wiring import platform
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings"
@@ -194,12 +195,12 @@ def incident_at_hand(tmp_path):
     """A store in the middle of an incident; what the command line writes to the API is caught."""
     story = Story(history=timedelta(minutes=1))
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
-    with wiring.stores(settings) as (state, metrics):
+    with platform.stores(settings) as (state, metrics):
         story.fill(state, metrics)
         folded = next(alert for alert in state.alerts() if alert.incident == INCIDENT)
         alone = replace(folded, fingerprint="alone", incident=None)
         state.commit(CycleCommit(replace(state.cycles(limit=1)[0], id="one-more"), alerts=(alone,)))
-    with mock.patch("service.cli.client.write", return_value={}) as written:
+    with mock.patch("service.cli.core.client.write", return_value={}) as written:
         yield folded.fingerprint, written
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.leader import FileLeader
+from service.runtime.leader import FileLeader
 from store.schema import metadata
 from tests.service.test_cli import answer, run
 from tests.store import full_store

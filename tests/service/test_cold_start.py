@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "simulator"))
 from small import coarse_fleet  # type: ignore[import-not-found]
 
 from outrider.model import Alert, AlertState, Stage
-from service.drills.platform import open_platform
+from service.drills.private_platform import open_platform
 from simulator.faults import Truth, inject
 from simulator.world import World
 

@@ -27,9 +27,9 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
-from service import wiring
-from service.facts import UP
-from service.settings import Settings
+from service.config.settings import Settings
+from service.engine.fleet_state import UP
+from service.wiring import platform
 from store import factory
 from store.admin import integrity
 
@@ -69,7 +69,7 @@ class World:
             ],
         )  # fmt: skip
         self.collector = Collector(self.targets)
-        self.cycle = wiring.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
+        self.cycle = platform.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()
         self.told = ()
@@ -261,7 +261,7 @@ def test_an_interrupted_platform_goes_on_where_it_was():
     world.dead.add("a-1")
     world.step(3)
     (before,) = world.state.incidents(open_only=True)
-    again = wiring.cycle_in_memory(Settings(), world.collector, world.clock, interval=STEP)
+    again = platform.cycle_in_memory(Settings(), world.collector, world.clock, interval=STEP)
     world.cycle.parts.detection.checkpoint(world.state, world.clock.now())
     again.parts.state = world.state
     again.parts.detection.restore(world.state)

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from outrider.clock import ManualClock
 from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, SampleBatch
-from service import wiring
-from service.settings import Settings, StoreSettings
+from service.config.settings import Settings, StoreSettings
+from service.wiring import platform as wiring_platform
 from store.schema import metadata
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -26,7 +26,7 @@ def settings(tmp_path):
 
 
 def open_platform(settings):
-    return wiring.platform(settings, ManualClock(LATER), lockstep=True)
+    return wiring_platform.platform(settings, ManualClock(LATER), lockstep=True)
 
 
 def seasonal(platform):

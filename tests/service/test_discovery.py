@@ -21,10 +21,11 @@ from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError, UnavailableError
 from outrider.model import EntityKind, EntityRef, SignalKey
-from service import event_source, settings, targets
 from service.cli.tree import app
-from service.discovery import Discovering
-from service.kube_doors import KubeDoors
+from service.config import settings
+from service.sources import event_source, factory
+from service.sources.discovery import Discovering
+from service.sources.kube_clients import KubeDoors
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 STEP = timedelta(seconds=60)
@@ -102,7 +103,7 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
     up = SignalKey("target_up")
 
     async def whole() -> None:
-        source = targets.source(settings.load(file), ManualClock(START))
+        source = factory.source(settings.load(file), ManualClock(START))
         assert isinstance(source, Discovering)
         assert isinstance(event_source.pages_of(source), Collector)
         try:
@@ -220,7 +221,7 @@ def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
         "    - {type: dns, names: [localhost], record: A, scrape: {port: 1}, adapter: vllm, every: 5m}\n"
         "    - {type: kubernetes, url: 'http://127.0.0.1:1', namespaces: [a, b], label_selector: app=x}\n"
     )
-    source = targets.source(settings.load(written(tmp_path, lines)), ManualClock(START))
+    source = factory.source(settings.load(written(tmp_path, lines)), ManualClock(START))
 
     async def whole() -> None:
         with structlog.testing.capture_logs():

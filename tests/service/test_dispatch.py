@@ -22,7 +22,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from service.dispatch import Dispatcher
+from service.engine.dispatch import Dispatcher
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

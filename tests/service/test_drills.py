@@ -14,9 +14,9 @@ import pytest
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, SignalKey
 from outrider.vocabulary.faults import faults
-from service.drills import choose, commands, dataset, run, yardsticks
-from service.drills.platform import PrivatePlatform, open_platform
-from service.drills.record import Matrix, Recorded, Recorder
+from service.drills import commands, dataset, rival_detectors, runner, scenario_choice
+from service.drills.private_platform import PrivatePlatform, open_platform
+from service.drills.recording import Matrix, Recorded, Recorder
 from simulator import scenarios
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
@@ -36,9 +36,9 @@ def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def hung() -> tuple[run.Run, Recorded]:
+def hung() -> tuple[runner.Run, Recorded]:
     recorder = Recorder()
-    seen = run.run(run.Job(short("engine-hung"), 7), recorder=recorder)
+    seen = runner.run(runner.Job(short("engine-hung"), 7), recorder=recorder)
     return seen, recorder.recorded()
 
 
@@ -67,7 +67,7 @@ def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
 
 def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
     scenario = Scenario("quiet", (Planned("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
-    result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
+    result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
     assert result["negative"]
     assert (result["passed"], result["pages"], result["notified"]) == (True, 0, False)
     assert result["truth"]["fault"] is None
@@ -85,9 +85,9 @@ def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyP
             assert worlds[0].home.injections
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "open_platform", spy)
+    monkeypatch.setattr(runner, "open_platform", spy)
     with pytest.raises(KeyboardInterrupt):
-        run.run(run.Job(short("gpu-thermal-throttle"), 7), interrupted)
+        runner.run(runner.Job(short("gpu-thermal-throttle"), 7), interrupted)
     fleet = worlds[0].home
     assert not fleet.injections
     for table in fleet.levers.tables().values():
@@ -96,7 +96,7 @@ def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_seed_gives_the_same_run(hung) -> None:
-    again = run.run(run.Job(short("engine-hung"), 7))
+    again = runner.run(runner.Job(short("engine-hung"), 7))
     first = hung[0]
     assert [one.entity for one in again.injected] == [one.entity for one in first.injected]
     assert [(one.opened_at, one.hypotheses) for one in again.incidents] == [
@@ -105,55 +105,58 @@ def test_the_same_seed_gives_the_same_run(hung) -> None:
 
 
 def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None:
-    assert choose.one("gpu-lost").faults[0].fault == "gpu-lost"
-    assert choose.one("gpu-lost", "bursty").load == "bursty"
+    assert scenario_choice.one("gpu-lost").faults[0].fault == "gpu-lost"
+    assert scenario_choice.one("gpu-lost", "bursty").load == "bursty"
     with pytest.raises(UsageError, match="gpu-lots") as refused:
-        choose.one("gpu-lots")
+        scenario_choice.one("gpu-lots")
     assert "gpu-lost" in refused.value.hint
     with pytest.raises(UsageError, match="no load shape") as refused:
-        choose.one("gpu-lost", "weakly")
+        scenario_choice.one("gpu-lost", "weakly")
     assert "weekly" in refused.value.hint
 
 
 def test_hints_name_each_thing_once_and_count_what_the_list_shows() -> None:
     with pytest.raises(UsageError) as refused:
-        choose.one("gpu-lots")
+        scenario_choice.one("gpu-lots")
     named = refused.value.hint.removeprefix("did you mean ").removesuffix("?").split(" or ")
     assert len(set(named)) == len(named)
     with pytest.raises(UsageError) as refused:
-        choose.one("zzzzzzzzzz")
+        scenario_choice.one("zzzzzzzzzz")
     assert refused.value.hint == f"outrider drill list shows all {len(commands.listed())}"
     with pytest.raises(UsageError) as refused:
-        choose.one("gpu-lost", "zzzzzzzzzz")
+        scenario_choice.one("gpu-lost", "zzzzzzzzzz")
     assert all(shape in refused.value.hint for shape in scenarios.SCORING_SHAPES)
     for zero in ("0", "0.0"):
         with pytest.raises(UsageError, match="a load of zero"):
-            choose.one("gpu-lost", zero)
+            scenario_choice.one("gpu-lost", zero)
 
 
 def test_a_scenario_named_twice_is_run_once() -> None:
-    assert [one.id for one in choose.some(["gpu-lost", "engine-hung", "gpu-lost"])] == ["gpu-lost", "engine-hung"]
+    assert [one.id for one in scenario_choice.some(["gpu-lost", "engine-hung", "gpu-lost"])] == [
+        "gpu-lost",
+        "engine-hung",
+    ]
 
 
 def test_every_fault_has_a_drill() -> None:
     names = {row["id"] for row in commands.listed()}
     assert len(names) >= 80
     for fault in faults():
-        assert choose.one(fault).faults[0].fault == fault
+        assert scenario_choice.one(fault).faults[0].fault == fault
     for row in commands.listed():
         assert set(row) >= {"id", "faults", "negative"}
 
 
 def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
-    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
+    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
     assert {service.traffic.shape for service in spec.services} == {"bursty"}
-    assert {service.traffic.event_at for service in spec.services} == {run.begins(11).timestamp() + 120}
+    assert {service.traffic.event_at for service in spec.services} == {runner.begins(11).timestamp() + 120}
 
 
 def loads(shape: str, seed: int, minutes: int) -> list[Load]:
     """What comes to each service in the minutes of a drill."""
-    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
-    times = run.begins(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
+    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    times = runner.begins(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
     return [load_of(service, times, seed) for service in spec.services]
 
 
@@ -165,7 +168,7 @@ def apart(one: Load, other: Load) -> float:
 
 @pytest.mark.parametrize("seed", scenarios.SCORING_SEEDS)
 def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
-    for shape, minutes in {(scenario.load, scenario.minutes) for scenario in choose.scenarios()}:
+    for shape, minutes in {(scenario.load, scenario.minutes) for scenario in scenario_choice.scenarios()}:
         scored = loads(shape, seed, minutes)
         for tuned in scenarios.TUNING_SHAPES:
             most = max(apart(*pair) for pair in zip(scored, loads(tuned, seed, minutes), strict=True))
@@ -175,8 +178,8 @@ def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
 @pytest.mark.parametrize("shape", scenarios.SCORING_SHAPES)
 def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
     seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
-    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
-    fleet = Fleet(spec, seed=seed, start=run.begins(seed))
+    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    fleet = Fleet(spec, seed=seed, start=runner.begins(seed))
     before = fleet.bank.counters.buckets["ttft"].sum(axis=0).copy()
     fleet.step(15 * MINUTE)
     answered = fleet.bank.counters.buckets["ttft"].sum(axis=0) - before
@@ -186,7 +189,7 @@ def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
 
 
 def test_drills_begin_on_every_sort_of_day() -> None:
-    days = [run.begins(seed).weekday() for seed in scenarios.SCORING_SEEDS]
+    days = [runner.begins(seed).weekday() for seed in scenarios.SCORING_SEEDS]
     assert any(day >= 5 for day in days)
     assert any(day < 5 for day in days)
 
@@ -232,7 +235,7 @@ def test_an_interrupted_export_leaves_an_empty_folder(tmp_path: Path, hung) -> N
 def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
     planned = Planned("traffic-holiday", timedelta(0), 4 * MINUTE), Planned("engine-dead", MINUTE, 3 * MINUTE)
     scenario = Scenario("mixed", planned)
-    result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
+    result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
     assert (result["fault"], result["truth"]["fault"]) == ("engine-dead", "engine-dead")
     assert result["truth"]["others"] == []
 
@@ -247,14 +250,14 @@ def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyP
 def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
     assert not hung[0].storm
     scenario = Scenario("wide", (Planned("gateway-fault", MINUTE, MINUTE), Planned("engine-saturated", MINUTE, MINUTE)))
-    assert not run.run(run.Job(scenario, 7)).storm
+    assert not runner.run(runner.Job(scenario, 7)).storm
     scenario = replace(scenario, faults=(scenario.faults[0], Planned("gateway-fault", MINUTE, MINUTE, "other-service")))
-    assert run.run(run.Job(scenario, 7)).storm
+    assert runner.run(runner.Job(scenario, 7)).storm
 
 
 def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> None:
-    quiet = run.quiet_run(7)
-    opened = {name: yardsticks.incidents(name, hung[1], quiet) for name in yardsticks.RIVALS}
+    quiet = runner.quiet_run(7)
+    opened = {name: rival_detectors.incidents(name, hung[1], quiet) for name in rival_detectors.RIVALS}
     assert set(opened) == {
         "static thresholds",
         "z-score per metric",
@@ -262,12 +265,12 @@ def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> Non
         "shipped Prometheus rules",
     }
     assert opened["z-score per metric"]
-    assert not yardsticks.incidents("static thresholds", quiet, quiet)
+    assert not rival_detectors.incidents("static thresholds", quiet, quiet)
 
 
 def test_flags_must_last() -> None:
     flags = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], dtype=bool)
-    assert yardsticks.lasting(flags, 2).tolist() == [[False, False], [True, False], [False, False], [False, True]]
+    assert rival_detectors.lasting(flags, 2).tolist() == [[False, False], [True, False], [False, False], [False, True]]
 
 
 def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
@@ -277,14 +280,14 @@ def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
     key = SignalKey("hw_accel_temperature_celsius")
     matrix = Matrix(np.arange(6) * 15.0, gpus, (key,), values)
     recorded = Recorded({EntityKind.GPU: matrix}, ())
-    (found,) = yardsticks.incidents("static thresholds", recorded, recorded)
+    (found,) = rival_detectors.incidents("static thresholds", recorded, recorded)
     assert found.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
     assert found.opened_at.timestamp() == 45.0
 
 
 def test_tuning_and_scoring_are_kept_apart() -> None:
     assert not set(scenarios.SCORING_SEEDS) & set(scenarios.TUNING_SEEDS)
-    assert not set(scenarios.TUNING_SHAPES) & {scenario.load for scenario in choose.scenarios()}
+    assert not set(scenarios.TUNING_SHAPES) & {scenario.load for scenario in scenario_choice.scenarios()}
 
 
 def test_a_fleet_of_the_drills_has_room_to_repair() -> None:

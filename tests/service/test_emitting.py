@@ -23,8 +23,8 @@ from outrider.model import (
     Verdict,
 )
 from remediation.actuators import autoscalers
-from service import emitting
-from service.scaling_settings import ScalingSettings
+from service.config.scaling_settings import ScalingSettings
+from service.scaling import emitting
 from tests.support.kube import Cluster
 from tests.support.kube_scene import deployment
 

@@ -10,9 +10,10 @@ import pytest
 from outrider.clock import ManualClock
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from service import engine, jobs, wiring
-from service.keeper import Keeper
-from service.settings import GameDaySettings, Settings, StoreSettings
+from service.config.settings import GameDaySettings, Settings, StoreSettings
+from service.runtime import jobs, process
+from service.runtime.store_maintenance import Keeper
+from service.wiring import platform as wiring_platform
 from store.tsdb.retention import Retention
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -29,7 +30,7 @@ def sample(at, power):
 @pytest.fixture
 def platform(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
-    made = wiring.platform(settings, ManualClock(HOUR + timedelta(minutes=62)))
+    made = wiring_platform.platform(settings, ManualClock(HOUR + timedelta(minutes=62)))
     for cycle in range(8):
         at = HOUR + cycle * STEP
         made.metrics.write(at, [sample(at, 300.0 + cycle)])
@@ -42,7 +43,7 @@ def read(platform):
 
 
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
-    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
     assert set(schedule.names) == {
         "cycle",
         "dispatch",
@@ -54,7 +55,7 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     }
     days = {"game_days": [GameDaySettings(name="tuesday", faults=["gpu-lost"])]}
     with mock.patch.object(platform, "settings", platform.settings.model_copy(update=days)):
-        assert "game_days" in engine.schedule_of(platform, platform.cycle.parts.clock).names
+        assert "game_days" in process.schedule_of(platform, platform.cycle.parts.clock).names
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
     asyncio.run(schedule.run("upkeep"))
     assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"
@@ -84,14 +85,14 @@ def test_stopping_waits_for_the_cycle_in_flight():
 
 
 def test_a_failed_upkeep_is_told_and_ends_nothing(platform, capsys):
-    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
     with mock.patch.object(platform.metrics, "upkeep", side_effect=StoreError("disk full")):
         asyncio.run(schedule.run("upkeep"))
     assert "disk full" in "".join(capsys.readouterr())
 
 
 def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
-    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
 
     async def stopped_first():
         schedule.start()

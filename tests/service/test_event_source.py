@@ -16,9 +16,12 @@ from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from service import demo, event_source, settings, targets, wiring
-from service.cycle import Source
-from service.settings import Settings
+from service.config import settings
+from service.config.settings import Settings
+from service.engine.cycle import Source
+from service.ops import demo
+from service.sources import event_source, factory
+from service.wiring import platform
 from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
@@ -58,7 +61,7 @@ def play(scene: Callable[[Watch], Awaitable[None]], *, adapters: tuple[str, ...]
             "collect": {"targets": [one for one in server.targets()["targets"] if one["adapter"] in adapters]},
             "events": event_settings(server.base_url),
         }
-        source = targets.source(Settings.model_validate(written), ManualClock(fleet.now))
+        source = factory.source(Settings.model_validate(written), ManualClock(fleet.now))
         try:
             await scene(Watch(fleet, server, source))
         finally:
@@ -180,7 +183,7 @@ def test_an_xid_on_a_page_and_in_the_kernel_log_is_one_event() -> None:
 
 def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
     async def scene(watch: Watch) -> None:
-        cycle = wiring.cycle_in_memory(Settings(), watch.source, ManualClock(watch.fleet.now), interval=STEP)
+        cycle = platform.cycle_in_memory(Settings(), watch.source, ManualClock(watch.fleet.now), interval=STEP)
         await watch.round()
         speeches(watch.fleet)
         watch.fleet.step(STEP)
@@ -209,11 +212,11 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
 
 
 def test_without_sources_of_events_nothing_is_put_around_the_pages() -> None:
-    plain = targets.source(Settings(), ManualClock(START))
+    plain = factory.source(Settings(), ManualClock(START))
     assert isinstance(plain, Collector)
     assert event_source.pages_of(plain) is plain
     given = Settings.model_validate({"events": [{"type": "kubernetes", "url": "https://k8s.example"}]})
-    beside = targets.source(given, ManualClock(START))
+    beside = factory.source(given, ManualClock(START))
     assert isinstance(event_source.pages_of(beside), Collector)
     assert [one.target for one in beside.health] == ["kubernetes"]
     assert callable(demo.Demo.discover)
@@ -258,7 +261,7 @@ def test_this_machines_kernel_log_needs_a_path_and_a_node(tmp_path) -> None:
     given = Settings.model_validate({"events": [{"type": "kernel_log", "path": str(log), "node": "gpu-1"}]})
 
     async def scene() -> tuple[Event, ...]:
-        source = targets.source(given, ManualClock(START))
+        source = factory.source(given, ManualClock(START))
         try:
             return (await source.collect(START)).events
         finally:

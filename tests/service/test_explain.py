@@ -18,13 +18,13 @@ from detectors.rca import explanation, fault_catalogue
 from outrider.errors import ConfigError
 from outrider.testing import names
 from outrider.testing.trouble import tell
-from service import settings as settings_file
-from service import wiring
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
-from service.explain import Door, Narrative, NoExplainer, OpenAiExplainer
-from service.explainer_settings import ExplainerSettings
-from service.settings import Settings
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.explainer_settings import ExplainerSettings
+from service.config.settings import Settings
+from service.incidents.llm_narrative import Door, Narrative, NoExplainer, OpenAiExplainer
+from service.wiring import platform
 from store.memory import MemoryMetricStore
 
 SAID = "The card was lost.\nCheck the bus first."
@@ -72,7 +72,7 @@ def lost():
 
 
 def test_without_an_address_there_is_no_explainer(lost):
-    assert wiring.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
+    assert platform.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
 
 
 def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
@@ -147,7 +147,7 @@ class Told:
     def __init__(self, given: ExplainerSettings) -> None:
         settings = Settings(explainer=given)
         self.world = World(settings)
-        extras = ApiExtras(clock=self.world.clock, explainer=wiring.explainer(settings))
+        extras = ApiExtras(clock=self.world.clock, explainer=platform.explainer(settings))
         app = create_app(self.world.state, MemoryMetricStore(), ApiSettings(), extras)
         self.http = Http(app)
 
@@ -187,9 +187,9 @@ def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonse
 
 
 def test_only_a_configured_explainer_is_offered():
-    assert isinstance(wiring.explainer(Settings()), NoExplainer)
+    assert isinstance(platform.explainer(Settings()), NoExplainer)
     given = ExplainerSettings(url="http://127.0.0.1:9/v1", model="m")
-    assert isinstance(wiring.explainer(Settings(explainer=given)), OpenAiExplainer)
+    assert isinstance(platform.explainer(Settings(explainer=given)), OpenAiExplainer)
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,16 @@ from outrider.model import (
 )
 from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
-from service import facts
-from service.detection import Detection
+from service.engine import fleet_state
+from service.engine.detection import Detection
 from store.memory.state import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 GPU, NODE = EntityRef("c", EntityKind.GPU, None, "gpu-0"), EntityRef("c", EntityKind.NODE, None, "node-0")
 REPLICA, SERVICE = EntityRef("c", EntityKind.REPLICA, "s", "a-0"), EntityRef("c", EntityKind.SERVICE, "s", "a")
-EXPORTER, ENGINE = (EntityRef("c", EntityKind.WORKLOAD, facts.TARGETS_NAMESPACE, name) for name in ("dcgm", "a-0"))
+EXPORTER, ENGINE = (
+    EntityRef("c", EntityKind.WORKLOAD, fleet_state.TARGETS_NAMESPACE, name) for name in ("dcgm", "a-0")
+)
 TOPOLOGY = Topology.build(
     [(NODE, GPU), (GPU, REPLICA), (REPLICA, SERVICE)],
     (EXPORTER, ENGINE),
@@ -53,12 +55,12 @@ HOLDING = (
 
 
 def detection(verdict: TrustVerdict, about: EntityRef) -> Detection:
-    found = Detection((), timedelta(seconds=15), facts.NEEDS)
+    found = Detection((), timedelta(seconds=15), fleet_state.NEEDS)
     for turn, said in enumerate((TrustVerdict.FRESH, verdict)):
         codes = [said.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
         values = np.array([[1.0, code] for code in codes])
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
-        keys = facts.NEEDS[EntityKind.WORKLOAD]
+        keys = fleet_state.NEEDS[EntityKind.WORKLOAD]
         at = NOW + turn * timedelta(seconds=15)
         batch = SampleBatch("watch", at, EntityKind.WORKLOAD, keys, (EXPORTER, ENGINE), values, status)
         found.look(at, Collected((batch,), ()), TOPOLOGY)
@@ -71,20 +73,20 @@ def alert(fault: str, entity: EntityRef, state: AlertState = AlertState.FIRING) 
 
 @pytest.mark.parametrize("verdict", TrustVerdict)
 def test_a_verdict_on_a_page_of_a_node_holds_its_cordon_or_does_not(verdict: TrustVerdict) -> None:
-    held = facts.untrusted((), TOPOLOGY, detection(verdict, EXPORTER))
+    held = fleet_state.untrusted((), TOPOLOGY, detection(verdict, EXPORTER))
     assert held == ({NODE} if verdict in HOLDING else set())
 
 
 @pytest.mark.parametrize("verdict", TrustVerdict)
 def test_a_verdict_on_a_page_of_a_replica_holds_the_scale_in_of_its_service_or_does_not(verdict: TrustVerdict) -> None:
-    held = facts.untrusted((), TOPOLOGY, detection(verdict, ENGINE))
+    held = fleet_state.untrusted((), TOPOLOGY, detection(verdict, ENGINE))
     assert held == ({SERVICE} if verdict in HOLDING else set())
 
 
 @pytest.mark.parametrize("verdict", HOLDING)
 def test_a_lost_device_explains_that_its_page_is_partial_and_nothing_else(verdict: TrustVerdict) -> None:
     """Else the very fault that asks for a cordon would forbid it for as long as it lasts."""
-    held = facts.untrusted((alert("gpu-lost", GPU),), TOPOLOGY, detection(verdict, EXPORTER))
+    held = fleet_state.untrusted((alert("gpu-lost", GPU),), TOPOLOGY, detection(verdict, EXPORTER))
     assert held == (set() if verdict is TrustVerdict.PARTIAL else {NODE})
 
 
@@ -92,12 +94,12 @@ def test_a_lost_device_explains_that_its_page_is_partial_and_nothing_else(verdic
     "said", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
 )
 def test_other_alerts_do_not_explain_a_partial_page_of_a_node(said: Alert) -> None:
-    assert facts.untrusted((said,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
+    assert fleet_state.untrusted((said,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
 
 
 def test_a_node_in_doubt_is_not_healthy() -> None:
     found = detection(TrustVerdict.PARTIAL, EXPORTER)
-    assert NODE not in facts.healthy((), TOPOLOGY, found, facts.untrusted((), TOPOLOGY, found))
+    assert NODE not in fleet_state.healthy((), TOPOLOGY, found, fleet_state.untrusted((), TOPOLOGY, found))
 
 
 def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
@@ -111,8 +113,8 @@ def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
     ]
     cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
     state.commit(CycleCommit(cycle=cycle, alerts=(*many, over), incidents=opened))
-    assert {found.fingerprint for found in facts.active_alerts(state)} == {found.fingerprint for found in many}
-    assert len(facts.open_incidents(state)) == len(opened)
+    assert {found.fingerprint for found in fleet_state.active_alerts(state)} == {found.fingerprint for found in many}
+    assert len(fleet_state.open_incidents(state)) == len(opened)
 
 
 def test_the_guard_rails_weigh_every_action_of_a_day_and_of_open_sessions() -> None:
@@ -123,10 +125,10 @@ def test_the_guard_rails_weigh_every_action_of_a_day_and_of_open_sessions() -> N
     others = [action("kept", "open", old), action("gone", "closed", old)]
     cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
     state.commit(CycleCommit(cycle=cycle, actions=(*many, *others), sessions=(open_session, closed)))
-    assert len(facts.acts_of(state, NOW - timedelta(hours=1))) == len(many)
-    weighed = facts.weighed_actions(state, state.sessions(), NOW - day)
+    assert len(fleet_state.acts_of(state, NOW - timedelta(hours=1))) == len(many)
+    weighed = fleet_state.weighed_actions(state, state.sessions(), NOW - day)
     assert {found.id for found in weighed} == {found.id for found in (*many, others[0])}
-    assert len(facts.weighed_actions(state, (), NOW - day)) == len(many)
+    assert len(fleet_state.weighed_actions(state, (), NOW - day)) == len(many)
 
 
 def action(name: str, session: str, at: datetime) -> Action:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from outrider.errors import UsageError
-from service.fanout import fan_out
+from service.planning.fanout import fan_out
 
 
 def square(value: int) -> tuple[int, int]:

@@ -17,10 +17,11 @@ from outrider.records.feedback import Feedback, Usefulness
 from outrider.testing.names import LOST_GPU
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
-from service import wiring
-from service.cli import client, feedback
-from service.cli.common import Context, Output
-from service.settings import Settings, StoreSettings
+from service.cli.core import client
+from service.cli.core.common import Context, Output
+from service.cli.incidents import feedback
+from service.config.settings import Settings, StoreSettings
+from service.wiring import platform
 from tests.service.test_api import ADMIN, NOW, World
 from tests.service.test_cli import answer, run
 
@@ -132,7 +133,7 @@ def test_verdicts_need_the_token_as_an_acknowledgement_does(fresh):
 @pytest.fixture
 def store(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
-    with wiring.stores(settings) as (state, metrics):
+    with platform.stores(settings) as (state, metrics):
         Story(history=timedelta(minutes=2), alerts=2).fill(state, metrics)
         world = World(None)
         world.app.state.context = replace(world.app.state.context, state=state)
@@ -186,7 +187,7 @@ def test_a_rule_or_an_incident_that_nobody_knows_is_refused_and_one_without_verd
 def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, capsys):
     (found,) = answer("feedback", "list", "-o", "json", cwd=store)
     card = {**found, "entity": serialization.entity(LOST_GPU)}
-    monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": 1, "feedback": [card]})
+    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": 1, "feedback": [card]})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language="en", progress=False)
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
@@ -205,9 +206,9 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
     ],
 )
 def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
-    with wiring.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
+    with platform.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
         said = [serialization.feedback(one) for one in state.feedback()] * 2
-    monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": changed, "feedback": said})
+    monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": said})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language=language, progress=False)
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
@@ -232,7 +233,7 @@ def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
 
 def _judged(folder, kind, useful, useless):
     """A store with so many verdicts on alerts of ``anomaly``, each an occasion of its own."""
-    with wiring.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
+    with platform.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
         words = [Usefulness.USEFUL] * useful + [Usefulness.NOT_USEFUL] * useless
         state.save_feedback([
             Feedback(f"{kind}{number}", NOW - timedelta(hours=number + 1), "anomaly",

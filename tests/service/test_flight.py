@@ -11,8 +11,9 @@ from collectors.recording import reader
 from outrider.clock import ManualClock
 from outrider.errors import CollectReason, UsageError
 from outrider.model import EntityKind, EventKind
-from service import flight, replay
-from service.settings import Settings
+from service.config.settings import Settings
+from service.ops import replay
+from service.recorder import flight_recorder
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.servers.http import serve
@@ -53,7 +54,7 @@ async def recorded(folder, rounds):
             target["url"] += f"?token={SECRET}"
         settings = Settings.model_validate({"cluster": listed["cluster"], "collect": {"targets": listed["targets"]}})
         truth = inject(fleet, "engine-dead", start=fleet.now + 5 * STEP)
-        answer = await flight.record(settings, rounds * STEP, folder, FleetClock(fleet, server), silent)
+        answer = await flight_recorder.record(settings, rounds * STEP, folder, FleetClock(fleet, server), silent)
         return answer, truth
     finally:
         await server.close()
@@ -112,7 +113,7 @@ def test_events_are_recorded_beside_the_pages_and_read_back(tmp_path):
         inject(fleet, "gpu-lost", seed=3)
         fleet.step(STEP)
         try:
-            return await flight.record(
+            return await flight_recorder.record(
                 Settings.model_validate(written), 2 * STEP, tmp_path / "new", FleetClock(fleet, server), silent
             )
         finally:
@@ -152,4 +153,4 @@ def test_every_reason_reads_back(tmp_path, reason):
 
 def test_without_targets_there_is_nothing_to_record(tmp_path):
     with pytest.raises(UsageError, match="no targets"):
-        asyncio.run(flight.record(Settings(), STEP, tmp_path / "x", ManualClock(START), silent))
+        asyncio.run(flight_recorder.record(Settings(), STEP, tmp_path / "x", ManualClock(START), silent))

@@ -31,11 +31,12 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from service import replay, wiring
-from service.collect_settings import FlightSettings
-from service.event_source import pages_of
-from service.flight_keeper import AFTER, FlightKeeper, loud_since
-from service.settings import Settings
+from service.config.collect_settings import FlightSettings
+from service.config.settings import Settings
+from service.ops import replay
+from service.recorder.incident_recordings import AFTER, FlightKeeper, loud_since
+from service.sources.event_source import pages_of
+from service.wiring import platform as wiring_platform
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.servers.http import serve
@@ -61,7 +62,7 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
         }
     )
     clock = ManualClock(fleet.now)
-    platform = wiring.platform(settings, clock, lockstep=True)
+    platform = wiring_platform.platform(settings, clock, lockstep=True)
     source = pages_of(platform.collector)
     assert isinstance(source, Collector)
     assert platform.flight is not None

@@ -23,8 +23,9 @@ from outrider.clock import ManualClock
 from outrider.errors import CollectReason, UnavailableError
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 from outrider.ports import Collected
-from service import flight, replay
-from service.settings import Settings
+from service.config.settings import Settings
+from service.ops import replay
+from service.recorder import flight_recorder
 from store import factory
 
 ROUNDS = 3
@@ -106,7 +107,7 @@ def configured(url: str, kept: Kept, **more) -> Settings:
 def test_what_a_prometheus_keeps_replays_to_what_it_tells(url: str, kept: Kept, tmp_path: Path, pushdown) -> None:
     settings = configured(url, kept, **({"pushdown": pushdown} if pushdown else {}))
     clock = StepClock(kept.instants[-ROUNDS])
-    answer = asyncio.run(flight.record(settings, ROUNDS * STEP, tmp_path / "new", clock, silent))
+    answer = asyncio.run(flight_recorder.record(settings, ROUNDS * STEP, tmp_path / "new", clock, silent))
     names = {scrape.target.name for scrape in kept.scrapes}
     assert answer["targets"] == len(names)
     assert answer["scrapes"] == len(names) * (ROUNDS + 1), "the first round brings the scrape before it too"
@@ -152,7 +153,7 @@ def test_what_led_to_an_incident_is_kept_of_a_prometheus_too(url: str, kept: Kep
 def test_a_prometheus_that_does_not_answer_is_told(tmp_path: Path) -> None:
     settings = Settings.model_validate({"collect": {"prometheus": {"url": "http://127.0.0.1:9"}}})
     with pytest.raises(UnavailableError, match="cannot be reached"):
-        asyncio.run(flight.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
+        asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
 
 
 # --- the doors ------------------------------------------------------------------------------------
@@ -180,7 +181,9 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
             kpi(int(elapsed))
 
     clock = StepClock(START, push)
-    answer = asyncio.run(flight.record(Settings.model_validate(written), 6 * STEP, tmp_path / "new", clock, silent))
+    answer = asyncio.run(
+        flight_recorder.record(Settings.model_validate(written), 6 * STEP, tmp_path / "new", clock, silent)
+    )
     assert "left_out" not in answer
     fleet = reader.read_fleet(tmp_path / "new")
     assert {(one.adapter, one.entity.kind) for one in fleet.targets} == {
@@ -196,7 +199,9 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
 
     world.clock.set(START)
     clock = StepClock(START, lambda: (world.clock.set(clock.now()), kpi(1, 2)))
-    answer = asyncio.run(flight.record(Settings.model_validate(written), 2 * STEP, tmp_path / "two", clock, silent))
+    answer = asyncio.run(
+        flight_recorder.record(Settings.model_validate(written), 2 * STEP, tmp_path / "two", clock, silent)
+    )
     assert answer["left_out"] == [
         "KPIs carts, orders of shop: a recording holds the main KPI of a service alone, see receive.main_kpi"
     ]
@@ -219,7 +224,7 @@ def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_pat
 
     clock = StepClock(START, push)
     settings = Settings.model_validate({"cluster": "c", "store": {"url": store}, "receive": {"enabled": True}})
-    asyncio.run(flight.record(settings, 6 * STEP, tmp_path / "new", clock, silent))
+    asyncio.run(flight_recorder.record(settings, 6 * STEP, tmp_path / "new", clock, silent))
     scrapes = list(reader.read_fleet(tmp_path / "new").scrapes())
     assert scrapes[0].error is None
     assert scrapes[-1].error is not None
@@ -241,7 +246,7 @@ def test_what_a_recording_cannot_hold_is_named(tmp_path: Path) -> None:
             "events": [{"type": "kubernetes", "url": "http://127.0.0.1:9"}],
         }
     )
-    answer = asyncio.run(flight.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
+    answer = asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
     assert answer["left_out"] == [
         "probe door: answers of probes are no pages",
         "kubernetes: its events are kept; signals and topology of the Kubernetes API are not",

@@ -22,11 +22,11 @@ from outrider.model import (
 )
 from outrider.ports import Collected
 from planner.forecast.forecaster import forecast
-from service.detection import Detection
-from service.foretelling import Foretelling
-from service.planning import NoPlanning
-from service.settings import Settings
-from service.wiring import cycle_in_memory
+from service.config.settings import Settings
+from service.engine.detection import Detection
+from service.engine.forecast_context import Foretelling
+from service.planning.planning import NoPlanning
+from service.wiring.platform import cycle_in_memory
 
 NOW = datetime(2026, 11, 22, 9, 0, 20, tzinfo=UTC)
 STEP = timedelta(minutes=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.keda_scaler import MESSAGES, METRIC, SERVICE, KedaScaler
+from service.scaling.keda_scaler import MESSAGES, METRIC, SERVICE, KedaScaler
 
 grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
 

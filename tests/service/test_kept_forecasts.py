@@ -9,7 +9,7 @@ import pytest
 
 from outrider.model import BacktestScore, CellStatus, CycleRecord, EntityKind, EntityRef, Forecast, Plan, Window
 from outrider.ports import CycleCommit
-from service.kept_forecasts import kept
+from service.planning.forecast_accuracy import kept
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)

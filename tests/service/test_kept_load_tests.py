@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from planner.performance import loadtest_record as planner_tests
-from service import kept_tests
-from service.settings import Settings, StoreSettings
+from service.capacity import pending_loadtests
+from service.config.settings import Settings, StoreSettings
 from tests.planner.test_kept_tests import TEST
 from tests.service.test_cli import answer
 from tests.service.test_loadtest import TOKENS, engine
@@ -100,9 +100,9 @@ def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:
 def test_a_disk_that_takes_nothing_is_no_reason_to_lose_a_test(tmp_path: Path) -> None:
     (tmp_path / "load-tests").write_text("a file where the folder would be")
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
-    path = kept_tests._written(settings, TEST)
+    path = pending_loadtests._written(settings, TEST)
     try:
         assert path.parent == Path(tempfile.gettempdir())
-        assert kept_tests.of_file(path) == TEST
+        assert pending_loadtests.of_file(path) == TEST
     finally:
         path.unlink()

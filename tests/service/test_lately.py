@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
-from service.lately import Lately
+from service.engine.recent_topology import Lately
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 OLD, NEW = (EntityRef("lab", EntityKind.NODE, None, name) for name in ("old", "new"))

@@ -28,11 +28,11 @@ from outrider.testing.trouble import INCIDENT
 from outrider.topology import Topology
 from reports.inputs.history import read_history
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings, Webhooks
-from service.event_source import event_sources, pages_of
-from service.kube_view import KubeView
-from service.ledger_source import Recorded
-from service.settings import Settings, load
+from service.config.api_settings import ApiExtras, ApiSettings, Webhooks
+from service.config.settings import Settings, load
+from service.sources.change_log_source import Recorded
+from service.sources.event_source import event_sources, pages_of
+from service.sources.kube_view import KubeView
 from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
 from tests.collectors.test_webhooks import DEPLOYMENT, GITLAB
 

@@ -9,7 +9,7 @@ from alerts.rules.loader import load_rules
 from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
 from outrider.records.feedback import Usefulness, judged
-from service import lessons
+from service.incidents import recent_feedback
 from store.memory import MemoryStateStore
 from tests.service.test_stages import NOW
 
@@ -44,7 +44,7 @@ def say(state, rule, word, by="ada", at=NOW):
 
 
 def heard(state, now=NOW):
-    return [(one.entity, one.start, one.end, one.useful) for one in lessons.of(state, load_rules(), now)]
+    return [(one.entity, one.start, one.end, one.useful) for one in recent_feedback.of(state, load_rules(), now)]
 
 
 def test_a_verdict_on_an_anomaly_is_a_lesson_about_its_spell(state):
@@ -69,6 +69,6 @@ def test_a_verdict_that_is_a_month_old_is_none(state):
 def test_a_rule_that_names_one_class_is_heard_too(state):
     say(state, "anomaly", Usefulness.NOT_USEFUL)
     mine = [replace(rule, detectors=("isolation-gpu",)) for rule in load_rules() if rule.name == "anomaly"]
-    assert len(lessons.of(state, mine, NOW)) == 1
+    assert len(recent_feedback.of(state, mine, NOW)) == 1
     other = [replace(rule, detectors=("seasonal",)) for rule in mine]
-    assert lessons.of(state, other, NOW) == ()
+    assert recent_feedback.of(state, other, NOW) == ()

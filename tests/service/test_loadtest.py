@@ -12,7 +12,7 @@ import pytest
 from outrider.errors import UnavailableError, UsageError
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import Knee, KneeReason
-from service import loadtest
+from service.capacity import loadtest
 
 SEATS, STEP, TOKENS = 4, 0.06, 10  # an answer takes .6 s; at 16 clients one waits for three others
 

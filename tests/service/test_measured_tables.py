@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 
 from outrider.text.i18n import LANGUAGES, texts
-from service.cli import detect, drill, measured
+from service.cli.core import figure_tables
+from service.cli.evaluation import detect, drill
 from service.drills import commands
 from simulator.scoring.score import DrillResult, score
 
@@ -55,7 +56,7 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
     }
     said = drill._scored(shown, language)
     first = said.splitlines()[0].split()
-    assert first == measured.heads(language, "figure", "value")
+    assert first == figure_tables.heads(language, "figure", "value")
     assert "1m 15s" in said
     assert not any(key in said for key in ("upper95", "ac1", "measured.", "_"))
 

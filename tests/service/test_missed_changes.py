@@ -13,7 +13,7 @@ from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.ports import Collected
 from outrider.records.change_log import Change
 from outrider.topology import Topology
-from service.ledger_source import Recorded
+from service.sources.change_log_source import Recorded
 from store.memory import MemoryLedger
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

@@ -13,10 +13,10 @@ from planner.forecast import batch_forecast, by_night, forecast, model_selection
 from planner.forecast import forecaster as forecast_forecaster
 from planner.forecast.calendar import HOLIDAY, NO_CALENDAR, Calendar
 from planner.forecast.series import Series
-from service import nightly as module
-from service.nightly import Nightly
-from service.planner_settings import PlannerSettings
-from service.planning import calendar_of
+from service.config.planner_settings import PlannerSettings
+from service.planning import nightly as module
+from service.planning.nightly import Nightly
+from service.planning.planning import calendar_of
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
 STEP = timedelta(minutes=10)

@@ -26,9 +26,11 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.records.drill import Drill, DrillWindow
-from service.drills import choose, gamedays, live, marking, ordered
+from service.config.settings import GameDaySettings, Settings
+from service.drills import remote_drill, running_platform, scenario_choice
 from service.drills.control import FaultControl
-from service.settings import GameDaySettings, Settings
+from service.engine import drill_marking
+from service.runtime import game_days
 from simulator.servers.request_parsing import MOST_SECONDS, duration
 from store.memory import MemoryStateStore
 
@@ -67,7 +69,7 @@ def store(*incidents: Incident, messages: tuple[Message, ...] = ()) -> MemorySta
 def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     first, second = drill("first"), drill("second", T0 + MINUTE, entity=NODE)
-    found = ordered.judged(state, [second, first], [])
+    found = running_platform.judged(state, [second, first], [])
     assert [(one["id"], one["incident"]) for one in found] == [("second", None), ("first", "i")]
 
 
@@ -83,7 +85,7 @@ def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
 )
 def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[Incident], right: bool) -> None:
     state = drill("idle", fault="engine-idle", negative=True)
-    (found,) = ordered.judged(store(*opened), [state], [])
+    (found,) = running_platform.judged(store(*opened), [state], [])
     assert found["negative"]
     assert (found["passed"], found["detected"]) == (right, not right)
 
@@ -91,16 +93,16 @@ def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[In
 def test_what_a_fault_opened_is_not_held_against_a_state_beside_it() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     fault, idle = drill("fault"), drill("idle", fault="engine-idle", negative=True)
-    found = {one["id"]: one for one in ordered.judged(state, [fault, idle], [])}
+    found = {one["id"]: one for one in running_platform.judged(state, [fault, idle], [])}
     assert found["fault"]["incident"] == "i"
     assert found["idle"]["passed"]
 
 
 def test_people_were_told_by_a_message_of_any_priority() -> None:
     opened = incident("i", T0 + MINUTE, Priority.P2)
-    (found,) = ordered.judged(store(opened, messages=(message("i"),)), [drill("a")], [])
+    (found,) = running_platform.judged(store(opened, messages=(message("i"),)), [drill("a")], [])
     assert found["notified"]
-    (found,) = ordered.judged(store(opened), [drill("a")], [])
+    (found,) = running_platform.judged(store(opened), [drill("a")], [])
     assert not found["notified"]
 
 
@@ -113,14 +115,18 @@ def test_what_decides_sees_when_and_where_and_nothing_else() -> None:
 
 
 def test_nothing_but_drills_reads_the_truth() -> None:
-    root = Path(live.__file__).parents[2]
+    root = Path(remote_drill.__file__).parents[2]
     parts = ("alerts", "collectors", "detectors", "planner", "remediation", "reports", "service")
     files = {file.relative_to(root).as_posix(): file for part in parts for file in (root / part).rglob("*.py")}
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
-    assert {name for name, text in texts.items() if ".drills(" in text} == {"service/api/drills.py"}
+    assert {name for name, text in texts.items() if ".drills(" in text} == {"service/api/routers/drills.py"}
     assert {name for name, text in texts.items() if "control/faults" in text} == {"service/drills/control.py"}
     asks = {name for name, text in texts.items() if "import FaultControl" in text}
-    assert asks == {"service/api/drills.py", "service/drills/gamedays.py", "service/drills/ordered.py"}
+    assert asks == {
+        "service/api/routers/drills.py",
+        "service/runtime/game_days.py",
+        "service/drills/running_platform.py",
+    }
 
 
 @pytest.mark.parametrize(
@@ -129,31 +135,31 @@ def test_nothing_but_drills_reads_the_truth() -> None:
 )
 def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, entity: EntityRef, marked: bool) -> None:
     windows = [drill("a").window]
-    (told,) = marking.mark([message("i")], [incident("i", T0 + MINUTE, cause=cause)], [alert(entity)], windows)
+    (told,) = drill_marking.mark([message("i")], [incident("i", T0 + MINUTE, cause=cause)], [alert(entity)], windows)
     assert told.title.startswith("DRILL") is marked
-    (plain,) = marking.mark([message(None)], [], [], windows)
+    (plain,) = drill_marking.mark([message(None)], [], [], windows)
     assert plain == message(None)
-    (late,) = marking.mark([message("i")], [incident("i", T0 + 13 * MINUTE)], [alert(NODE)], windows)
+    (late,) = drill_marking.mark([message("i")], [incident("i", T0 + 13 * MINUTE)], [alert(NODE)], windows)
     assert late == message("i")
 
 
 @pytest.mark.parametrize(("cause", "name"), [(NODE, "drill"), (ELSEWHERE, None), (None, None)])
 def test_an_incident_tells_the_drill_of_its_cause(cause: EntityRef | None, name: str | None) -> None:
     windows = [drill("a").window]
-    assert marking.name_of(incident("i", T0 + MINUTE, cause=cause), windows) == name
-    assert marking.name_of(incident("i", T0 + 13 * MINUTE, cause=cause), windows) is None
+    assert drill_marking.name_of(incident("i", T0 + MINUTE, cause=cause), windows) == name
+    assert drill_marking.name_of(incident("i", T0 + 13 * MINUTE, cause=cause), windows) is None
 
 
 DAY = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], seed=4, timezone="Asia/Shanghai")
 
 
 def test_a_game_day_is_drawn_inside_its_window() -> None:
-    weeks = [gamedays.opened(DAY, T0 + timedelta(weeks=week)) for week in range(40)]
+    weeks = [game_days.opened(DAY, T0 + timedelta(weeks=week)) for week in range(40)]
     assert weeks[0] == datetime(2026, 11, 17, 2, tzinfo=UTC)
-    drawn = [gamedays.drawn(DAY, opens) for opens in weeks]
+    drawn = [game_days.drawn(DAY, opens) for opens in weeks]
     assert {order["fault"] for _, order in drawn} == {"engine-hung", "engine-dead"}
     for opens, (moment, order) in zip(weeks, drawn, strict=True):
-        over = moment + gamedays.AT_MOST_LATE + timedelta(seconds=order["seconds"])
+        over = moment + game_days.AT_MOST_LATE + timedelta(seconds=order["seconds"])
         assert opens <= moment < over <= opens + DAY.window
     assert len({moment - opens for opens, (moment, _) in zip(weeks, drawn, strict=True)}) > 10
 
@@ -166,9 +172,9 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
         raise UsageError("no cluster is named 'mian'")
 
     monkeypatch.setattr(FaultControl, "start", refuse)
-    state, opens = MemoryStateStore(), gamedays.opened(DAY, T0)
-    moment, _ = gamedays.drawn(DAY, opens)
-    days = gamedays.GameDays(state, "http://127.0.0.1:9", [DAY])
+    state, opens = MemoryStateStore(), game_days.opened(DAY, T0)
+    moment, _ = game_days.drawn(DAY, opens)
+    days = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
     at = opens
     while at < opens + DAY.window:
         days.look(at)
@@ -178,7 +184,7 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
     (refused,) = state.audit()
     assert (refused.event, refused.reason, refused.by) == (AuditEvent.DRILL_REFUSED, "tuesday", "schedule")
     assert "mian" in refused.detail["error"]
-    slept = gamedays.GameDays(state, "http://127.0.0.1:9", [DAY])
+    slept = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
     slept.look(opens)
     slept.look(opens + DAY.window)
     assert len(orders) == 1, "one that was slept through is left out"
@@ -189,47 +195,47 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
     [
         ("cluster-lost", "second cluster"),
         ("scaled-in", "largest-service"),
-        (next(one.id for one in choose.scenarios() if len(one.faults) > 1), "one at a time"),
+        (next(one.id for one in scenario_choice.scenarios() if len(one.faults) > 1), "one at a time"),
     ],
 )
 def test_a_running_platform_is_not_asked_for_what_it_cannot_do(name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        live.drill(choose.one(name), api="", token="", seed=1, progress=lambda *_: None)
+        remote_drill.drill(scenario_choice.one(name), api="", token="", seed=1, progress=lambda *_: None)
     assert "--api" in refused.value.hint
 
 
 def test_the_entity_of_a_scenario_is_ordered() -> None:
-    scenario = choose.one("engine-hung")
+    scenario = scenario_choice.one("engine-hung")
     named = replace(scenario, faults=(replace(scenario.faults[0], entity="chat-0"),))
-    assert live._order(named, 3)["entity"] == "chat-0"
-    assert "entity" not in live._order(scenario, 3)
+    assert remote_drill._order(named, 3)["entity"] == "chat-0"
+    assert "entity" not in remote_drill._order(scenario, 3)
 
 
 def test_a_wrong_address_is_told_before_a_missing_token() -> None:
     with pytest.raises(UnavailableError, match="no API answers"):
-        live.token_for("http://127.0.0.1:9", Settings)
+        remote_drill.token_for("http://127.0.0.1:9", Settings)
 
 
 def test_a_missing_token_says_where_it_is_named(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(live.Api, "get", lambda *_: {})
+    monkeypatch.setattr(remote_drill.Api, "get", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="admin token") as missing:
-        live.token_for("http://127.0.0.1:9", Settings)
+        remote_drill.token_for("http://127.0.0.1:9", Settings)
     assert "--config" in missing.value.hint
 
 
 def test_a_signal_while_the_order_is_under_way_still_ends_the_drill(monkeypatch) -> None:
     posted = []
 
-    def post(_: live.Api, path: str, body=None):
+    def post(_: remote_drill.Api, path: str, body=None):
         posted.append(path)
         os.kill(os.getpid(), signal.SIGTERM)
         return {"id": "d", "starts_at": "2026-11-18T12:00:00Z", "ends_at": "2026-11-18T12:10:00Z"}
 
-    monkeypatch.setattr(live.Api, "post", post)
+    monkeypatch.setattr(remote_drill.Api, "post", post)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
-        live.drill(choose.one("engine-hung"), api="", token="", seed=1, progress=lambda *_: None)
+        remote_drill.drill(scenario_choice.one("engine-hung"), api="", token="", seed=1, progress=lambda *_: None)
     assert posted == ["/drills", "/drills/d/stop"]
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -9,10 +9,11 @@ from outrider.documents.summaries import signal_name
 from outrider.errors import ConfigError
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
-from service import own_knowledge, wiring
-from service import settings as settings_file
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
+from service.config import knowledge_overlay
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.wiring import platform
 from store import memory
 from tests.service.test_api import Http
 from tests.service.test_cli import answer, run
@@ -36,13 +37,13 @@ def configured(tmp_path):
 
 
 def test_without_a_folder_it_is_what_is_packaged():
-    assert own_knowledge.of(None) is fault_catalogue.load()
+    assert knowledge_overlay.of(None) is fault_catalogue.load()
 
 
 def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
     file = configured(f"gpu-lost: {{runbook: '{PAGE}', checks: [node_ready]}}\n")
     settings = settings_file.load(file)
-    known = own_knowledge.of(settings.knowledge.folder)
+    known = knowledge_overlay.of(settings.knowledge.folder)
     assert known["gpu-lost"].runbook == PAGE
 
     state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
@@ -52,7 +53,7 @@ def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
     assert PAGE in door.get(f"/api/v1/incidents/{INCIDENT}").text
 
     assert PAGE in str(answer("knowledge", "show", "gpu-lost", "--config", str(file), "-o", "json", cwd=tmp_path))
-    say = wiring.messaging_of(settings).explain
+    say = platform.messaging_of(settings).explain
     assert say is not None
     assert signal_name("node_ready", "en") in str(say(state.incident(INCIDENT), "en"))
 

@@ -16,7 +16,7 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
-from service.api.own_metrics import StateCollector, StoreCollector
+from service.api.routers.own_metrics import StateCollector, StoreCollector
 from store.factory import open_metrics
 from store.memory import MemoryMetricStore, MemoryStateStore
 from store.tsdb.retention import Retention

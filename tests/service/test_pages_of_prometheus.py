@@ -14,9 +14,9 @@ from collectors.mapping import registry
 from collectors.mapping.coverage import examine
 from outrider.clock import ManualClock
 from outrider.errors import UnavailableError
-from service import pages
-from service.cli.collect import _doctor_table
-from service.settings import Settings
+from service.cli.ops.collect import _doctor_table
+from service.config.settings import Settings
+from service.ops import one_off_collect
 
 pytestmark = pytest.mark.live
 
@@ -42,7 +42,9 @@ def settings_of(url: str, **more: Any) -> Settings:
 def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
     last = kept.instants[-1]
     jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
-    found = asyncio.run(pages.doctor(settings_of(url, jobs=jobs), (), ManualClock(last + kept_pages.STEP / 3)))
+    found = asyncio.run(
+        one_off_collect.doctor(settings_of(url, jobs=jobs), (), ManualClock(last + kept_pages.STEP / 3))
+    )
     by_name = {one["target"]: one for one in found["targets"]}
     assert len(by_name) == len(kept.round(last))
     for scrape in kept.round(last):
@@ -60,7 +62,7 @@ def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
 
 def test_jobs_are_guessed_and_the_rest_is_named(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
-    found = asyncio.run(pages.doctor(settings_of(url, jobs={"vllm": "vllm"}), (), clock))
+    found = asyncio.run(one_off_collect.doctor(settings_of(url, jobs={"vllm": "vllm"}), (), clock))
     adapters = {one["target"].split("/")[0] for one in found["targets"]}
     every = {one.target.adapter for one in kept.scrapes}
     assert {"vllm", "dcgm", "node_exporter"} <= adapters
@@ -69,7 +71,7 @@ def test_jobs_are_guessed_and_the_rest_is_named(kept: Any, url: str) -> None:
 
 def test_one_collection_is_the_newest_scrape_alone(kept: Any, url: str) -> None:
     clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
-    found = asyncio.run(pages.once(settings_of(url), (), clock))
+    found = asyncio.run(one_off_collect.once(settings_of(url), (), clock))
     told = [
         (str(one["entity"]), one["signal"], one.get("quantile"), one.get("statistic"))
         for one in found["signals"]
@@ -81,4 +83,4 @@ def test_one_collection_is_the_newest_scrape_alone(kept: Any, url: str) -> None:
 
 def test_a_prometheus_that_is_away_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="cannot be reached"):
-        asyncio.run(pages.doctor(settings_of("http://127.0.0.1:9"), (), ManualClock(kept_pages.START)))
+        asyncio.run(one_off_collect.doctor(settings_of("http://127.0.0.1:9"), (), ManualClock(kept_pages.START)))

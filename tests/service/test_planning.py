@@ -22,10 +22,10 @@ from outrider.model import (
 from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from outrider.topology import Topology
 from planner.capacity import derivation
-from service import looking_back, planning
-from service.planning import Planning
-from service.service_settings import ServiceSettings
-from service.settings import PlannerSettings
+from service.config.service_settings import ServiceSettings
+from service.config.settings import PlannerSettings
+from service.planning import hindsight, planning
+from service.planning.planning import Planning
 from store import factory, memory, migrate
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)
@@ -131,17 +131,17 @@ def test_the_lead_time_is_measured_on_the_ledger_s_starts(metrics, ledger):
 
 def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
     _planning(metrics, ledger).plan_if_due(NOW, TOPOLOGY)
-    at, paper = ledger.paper(looking_back.PAPER)
+    at, paper = ledger.paper(hindsight.PAPER)
     assert at == NOW
     (good, _) = sorted(paper["services"], key=lambda one: one["service"] != "good")
     assert good["first_start_at"] < good["peak_at"]
     assert good["without_starts"]["waited"] > 10_000 > good["with_plan"]["waited"]
     for language in ("en", "zh"):
-        said = looking_back.sentence(good, language)
+        said = hindsight.sentence(good, language)
         assert f"{good['without_starts']['waited']:,}" in said
         assert "{" not in said
-    assert not looking_back.is_due(ledger, NOW + timedelta(hours=1))
-    assert looking_back.is_due(ledger, NOW + timedelta(hours=7))
+    assert not hindsight.is_due(ledger, NOW + timedelta(hours=1))
+    assert hindsight.is_due(ledger, NOW + timedelta(hours=7))
 
 
 def load_test(**changes):

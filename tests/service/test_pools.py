@@ -10,21 +10,21 @@ import pytest
 from collectors.kubernetes.engine_args import engine_args
 from outrider.model import CellStatus, EntityKind, EntityRef, Recommendation, SampleBatch, SignalKey
 from outrider.topology import Topology
-from service import pools
-from service.planning import Planning
-from service.refining import Promises
-from service.service_settings import ServiceSettings
-from service.settings import PlannerSettings
-from service.slo_settings import SloSettings
+from service.config.service_settings import ServiceSettings
+from service.config.settings import PlannerSettings
+from service.config.slo_settings import SloSettings
+from service.planning import role_pools
+from service.planning.planning import Planning
+from service.planning.slo_inputs import Promises
 from store import memory
 from tests.service.test_cli import answer
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)
 CHAT = EntityRef("c", EntityKind.SERVICE, "prod", "chat")
-PREFILL, DECODE = (EntityRef("c", EntityKind.SERVICE, "prod", f"chat-{role}") for role in pools.ROLES)
+PREFILL, DECODE = (EntityRef("c", EntityKind.SERVICE, "prod", f"chat-{role}") for role in role_pools.ROLES)
 REPLICAS = {
     role: [EntityRef("c", EntityKind.REPLICA, "prod", f"{role}-{number}") for number in range(2)]
-    for role in pools.ROLES
+    for role in role_pools.ROLES
 }
 TOPOLOGY = Topology.build(
     [(replica, CHAT) for replicas in REPLICAS.values() for replica in replicas],
@@ -115,14 +115,14 @@ def test_each_pool_is_bounded_by_its_own_part_of_the_promise(metrics):
 
 
 def test_what_has_one_role_or_a_replica_that_does_both_is_one_service():
-    assert pools.planned(pools.with_pools(TOPOLOGY)) == (DECODE, PREFILL)
+    assert role_pools.planned(role_pools.with_pools(TOPOLOGY)) == (DECODE, PREFILL)
     both = EntityRef("c", EntityKind.REPLICA, "prod", "both-0")
     mixed = Topology.build([*TOPOLOGY.edges, (both, CHAT)], labels=TOPOLOGY.labels)
-    assert pools.planned(pools.with_pools(mixed)) == (CHAT,)
+    assert role_pools.planned(role_pools.with_pools(mixed)) == (CHAT,)
     plain = Topology.build(TOPOLOGY.edges)
-    assert pools.with_pools(plain) is plain
+    assert role_pools.with_pools(plain) is plain
     there = Topology.build(TOPOLOGY.edges, [CHAT, DECODE], TOPOLOGY.labels)
-    assert DECODE in pools.planned(pools.with_pools(there))
+    assert DECODE in role_pools.planned(role_pools.with_pools(there))
 
 
 def test_engines_say_their_role():

@@ -24,11 +24,13 @@ from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Finding, SampleBatch, SignalKey
 from outrider.text import i18n
 from outrider.topology import Topology
-from service import event_source, settings, targets, wiring
 from service.cli.tree import app
-from service.ledger_source import Recorded
-from service.probe_source import WithProbes
-from service.window_cache import WindowCache
+from service.config import settings
+from service.engine.window_cache import WindowCache
+from service.sources import event_source, factory
+from service.sources.change_log_source import Recorded
+from service.sources.probe_source import WithProbes
+from service.wiring import platform as wiring_platform
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 CHAT = EntityRef("default", EntityKind.SERVICE, "serving", "chat")
@@ -91,7 +93,7 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
     clock = ManualClock(START)
 
     async def whole() -> None:
-        platform = wiring.platform(settings.load(file), clock, lockstep=True)
+        platform = wiring_platform.platform(settings.load(file), clock, lockstep=True)
         try:
             assert isinstance(platform.collector, Recorded)
             assert isinstance(platform.collector.recorded, WithProbes)
@@ -118,7 +120,7 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
     given = settings.load(written(tmp_path, f"  - {{type: http, service: chat, url: '{door}/'}}\n"))
 
     async def whole() -> None:
-        source = targets.source(given, ManualClock(START))
+        source = factory.source(given, ManualClock(START))
         first, second = source.topology(START), source.topology(START + timedelta(seconds=15))
         assert second.shares_graph(first)
         assert second.at == START + timedelta(seconds=15)

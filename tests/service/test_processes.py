@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigError, UnavailableError
-from service import demo, ports_free, tokens
-from service.leader import FileLeader
-from service.settings import ApiSettings, Settings, StoreSettings
-from service.supervise import Child, Supervisor
+from service.config import tokens
+from service.config.settings import ApiSettings, Settings, StoreSettings
+from service.ops import demo, port_check
+from service.runtime.leader import FileLeader
+from service.runtime.supervise import Child, Supervisor
 from simulator.fleet import Fleet
 from simulator.spec.fleets import default_spec
 
@@ -35,7 +36,7 @@ def test_a_second_engine_on_a_store_is_refused_and_named(tmp_path):
 
 def test_the_lock_goes_with_its_process(tmp_path):
     script = (
-        "import sys, time; from pathlib import Path; from service.leader import FileLeader\n"
+        "import sys, time; from pathlib import Path; from service.runtime.leader import FileLeader\n"
         "leader = FileLeader(Path(sys.argv[1])); leader.acquire(); print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
@@ -83,7 +84,7 @@ def test_wrong_usage_is_not_tried_again():
 
 def test_a_supervisor_ends_its_children_on_sigterm():
     script = (
-        "import sys; from service.supervise import Child, Supervisor\n"
+        "import sys; from service.runtime.supervise import Child, Supervisor\n"
         "child = Child('x', [sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "s = Supervisor([child]); s.start(); print(child.running.pid, flush=True); sys.exit(s.watch())"
     )
@@ -121,9 +122,9 @@ def test_a_taken_port_is_named_before_anything_is_prepared():
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(UnavailableError, match=str(port)) as caught:
-            ports_free.need({"--port": ("127.0.0.1", port)})
+            port_check.need({"--port": ("127.0.0.1", port)})
         assert "--port" in caught.value.hint
-    ports_free.need({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
+    port_check.need({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
 
 
 def test_a_demo_beside_a_running_one_keeps_its_hands_off_the_store(tmp_path, monkeypatch):

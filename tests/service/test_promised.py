@@ -15,11 +15,13 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from planner.performance import calibrate, prompts
 from planner.performance.service_facts import Objective
-from service import node_sizes, settings, wiring
-from service.refining import Asked, Promises
-from service.service_settings import ServiceSettings
-from service.settings import Settings, StoreSettings
-from service.slo_settings import SloSettings
+from service.config import settings
+from service.config.service_settings import ServiceSettings
+from service.config.settings import Settings, StoreSettings
+from service.config.slo_settings import SloSettings
+from service.planning import node_sizes
+from service.planning.slo_inputs import Asked, Promises
+from service.wiring import platform
 from tests.planner.test_fit import LLAMA
 from tests.service.test_cli import answer, run
 
@@ -70,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('promised')}/s.db"
     labels = {replica: {"model": "meta-llama/Llama-3.1-70B-Instruct"} for replica in REPLICAS}
     edges = [(replica, CHAT) for replica in REPLICAS]
-    with wiring.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
+    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
         filled(metrics)
         topology = Topology.build(edges, [OTHER], labels)
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=topology))

@@ -26,7 +26,7 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Signa
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from outrider.wire.remote_write import Status
-from service.api import signals
+from service.api.routers import signals
 
 PROTO = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 OTLP = {"Content-Type": "application/x-protobuf"}

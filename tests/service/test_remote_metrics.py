@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 from outrider.clock import ManualClock, rfc3339
 from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
-from service import history_copy, wiring
 from service.api.app import create_app
 from service.cli.tree import app
-from service.demo import settings_of
-from service.settings import Settings
+from service.config.settings import Settings
+from service.ops import history_copy
+from service.ops.demo import settings_of
+from service.wiring import platform as wiring_platform
 from simulator.fleet import Fleet
 from simulator.servers import http
 from simulator.spec.fleets import default_spec
@@ -40,7 +41,7 @@ STEP = timedelta(seconds=15)
 BUSY, ENERGY = SignalKey("hw_accel_utilization_ratio"), SignalKey("hw_accel_energy_joules_total")
 UP, P99 = SignalKey("target_up"), SignalKey("engine_ttft_seconds", quantile=0.99)
 Round = Callable[[], Awaitable[None]]
-Story = Callable[[wiring.Platform, Round], Awaitable[None]]
+Story = Callable[[wiring_platform.Platform, Round], Awaitable[None]]
 
 
 def with_server(server: MetricServer) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def got(api: Any, path: str) -> httpx.Response:
 
 
 async def watching(
-    folder: Path, metrics: dict[str, Any], story: Callable[[wiring.Platform, Round], Awaitable[None]]
+    folder: Path, metrics: dict[str, Any], story: Callable[[wiring_platform.Platform, Round], Awaitable[None]]
 ) -> Settings:
     """A small fleet under load and the platform that watches it; ``story`` says when a cycle runs."""
     spec = default_spec()
@@ -67,7 +68,7 @@ async def watching(
     store = {"url": f"sqlite:///{folder}/o.db", "metrics": metrics, "spool": {"folder": str(folder / "spool")}}
     settings = Settings.model_validate({**written, "store": store})
     clock = ManualClock(fleet.now)
-    platform = wiring.platform(settings, clock, lockstep=True)
+    platform = wiring_platform.platform(settings, clock, lockstep=True)
 
     async def round_() -> None:
         fleet.step(STEP)
@@ -89,7 +90,7 @@ def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_
         pytest.skip(why)
     with metric_servers.victoria(tmp_path) as server:
 
-        async def story(platform: wiring.Platform, cycle: Round) -> None:
+        async def story(platform: wiring_platform.Platform, cycle: Round) -> None:
             assert isinstance(platform.metrics, PrometheusMetricStore)
             for _ in range(3):
                 await cycle()
@@ -105,13 +106,13 @@ def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_
         settings = asyncio.run(watching(tmp_path, with_server(server), story))
         server.flush()
         state_url, metrics_url = urls_of(settings.store.url)
-        state, metrics = open_state(state_url), open_metrics(metrics_url, wiring.remote_of(settings))
+        state, metrics = open_state(state_url), open_metrics(metrics_url, wiring_platform.remote_of(settings))
         window = metrics.read_windows(EntityKind.GPU, [BUSY], START, START + 8 * STEP, STEP)
         assert len(window.entities) == 64
         found = (window.status == CellStatus.PRESENT).all(axis=(0, 2))
         assert found.tolist() == [False, *[True] * 7], "every cycle came over, those of the outage too"
         assert len(state.cycles()) == 7
-        api = create_app(state, metrics, wiring.api_settings(settings))
+        api = create_app(state, metrics, wiring_platform.api_settings(settings))
         shown = got(api, f"signals/{P99.name}/series?step=15s").json()["series"]
         assert len(shown) >= 4
         assert any(value is not None for one in shown for value in one["values"])
@@ -186,7 +187,7 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
     assert first["values"] > 130 * 24
     victoria_server.flush()
     _, metrics_url = urls_of(settings.store.url)
-    before, after = open_metrics(metrics_url), open_metrics(metrics_url, wiring.remote_of(settings))
+    before, after = open_metrics(metrics_url), open_metrics(metrics_url, wiring_platform.remote_of(settings))
     for kind, keys in ((EntityKind.GPU, [BUSY, ENERGY]), (EntityKind.REPLICA, [P99, SignalKey(TTFT, bucket=4)])):
         for step in (STEP, timedelta(minutes=10)):
             one = before.read_windows(kind, keys, START, end, step)
@@ -208,8 +209,10 @@ def test_a_copy_needs_a_server_and_a_span(tmp_path: Path) -> None:
 
 
 def test_what_is_not_given_has_a_default_and_what_is_wrong_is_named(tmp_path: Path) -> None:
-    assert wiring.remote_of(settings_with(tmp_path, None)) is None
-    found = wiring.remote_of(settings_with(tmp_path, {"url_write": "https://m/api/v1/push", "url_read": "https://m/p"}))
+    assert wiring_platform.remote_of(settings_with(tmp_path, None)) is None
+    found = wiring_platform.remote_of(
+        settings_with(tmp_path, {"url_write": "https://m/api/v1/push", "url_read": "https://m/p"})
+    )
     assert found is not None
     assert (found.owner, found.samples, found.connections) == (tmp_path.name, 10_000, 4)
     file = tmp_path / "wrong.yaml"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from outrider.clock import from_unix
-from service import replay
-from service.settings import Settings
+from service.config.settings import Settings
+from service.ops import replay
 
 ROOT = Path(__file__).parents[2]
 PAGE = (

@@ -11,9 +11,9 @@ import pytest
 
 from detectors.rca.call_excess import Symptom
 from outrider.errors import UsageError
-from service.backtests import petshop, rootcause
-from service.backtests.rootcause import Answer
 from service.cli import main
+from service.evaluation import petshop, rootcause
+from service.evaluation.rootcause import Answer
 
 FOLDER = Path(__file__).parent / "labelled_issues"
 

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from outrider.model import CycleRecord, Plan, Recommendation
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
-from service.api import plan as plan_api
 from service.api.app import create_app
-from service.api.own_metrics import StateCollector
-from service.api.settings import ApiSettings
+from service.api.routers import plan as plan_api
+from service.api.routers.own_metrics import StateCollector
+from service.config.api_settings import ApiSettings
 from store.memory import MemoryMetricStore, MemoryStateStore
 
 

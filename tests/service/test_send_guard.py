@@ -23,8 +23,8 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from remediation.decide.limits import Policy
-from service import emitting, send_guard
-from service.settings import Settings
+from service.config.settings import Settings
+from service.scaling import emitting, manual_scale_guard
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -51,11 +51,11 @@ def state(*actions: Action) -> MemoryStateStore:
 
 
 def test_the_cooldown_of_the_live_loop_holds_a_number_sent_by_hand() -> None:
-    assert send_guard.refusal(Policy(), state(), PLAN, NOW) is None
-    assert send_guard.refusal(Policy(), state(acted(5)), PLAN, NOW) == "cooldown"
-    assert send_guard.refusal(Policy(), state(acted(11)), PLAN, NOW) is None
+    assert manual_scale_guard.refusal(Policy(), state(), PLAN, NOW) is None
+    assert manual_scale_guard.refusal(Policy(), state(acted(5)), PLAN, NOW) == "cooldown"
+    assert manual_scale_guard.refusal(Policy(), state(acted(11)), PLAN, NOW) is None
     less = replace(PLAN, target_replicas=3, derivation={"need_now": 2})
-    assert send_guard.refusal(Policy(), state(acted(11)), less, NOW) == "cooldown"  # a scale-in waits longer
+    assert manual_scale_guard.refusal(Policy(), state(acted(11)), less, NOW) == "cooldown"  # a scale-in waits longer
     with pytest.raises(UsageError, match="chat is not scaled to 6 now: cooldown"):
         emitting.send(Settings(), state(acted(5)), PLAN, NOW, Policy(), dry_run=True)
 
@@ -67,10 +67,10 @@ def test_what_was_sent_by_hand_counts_too_unless_it_was_a_dry_run() -> None:
         known.append_audit(
             [AuditRecord(NOW - timedelta(minutes=2), AuditEvent.ACTION_PERFORMED, "scale", "done", detail=detail)]
         )
-        assert send_guard.refusal(Policy(), known, PLAN, NOW) == held
+        assert manual_scale_guard.refusal(Policy(), known, PLAN, NOW) == held
 
 
 def test_rates_and_survivors_hold_it() -> None:
-    assert send_guard.refusal(Policy(max_actions_per_hour=0), state(), PLAN, NOW) == "rate_limit"
+    assert manual_scale_guard.refusal(Policy(max_actions_per_hour=0), state(), PLAN, NOW) == "rate_limit"
     too_few = replace(PLAN, target_replicas=2, derivation={"need_now": 3})
-    assert send_guard.refusal(Policy(), state(), too_few, NOW) is not None
+    assert manual_scale_guard.refusal(Policy(), state(), too_few, NOW) is not None

@@ -5,7 +5,7 @@ import pytest
 from collectors.mapping import registry
 from outrider.errors import ConfigError
 from outrider.ports import StateRetention
-from service import settings
+from service.config import settings
 from store.tsdb.retention import Retention
 
 

@@ -20,11 +20,12 @@ from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Priori
 from outrider.ports import Collected
 from outrider.testing.names import NOW, SERVICE
 from outrider.testing.story import Story
-from service import settings, wiring
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings
 from service.cli import main
-from service.slo_settings import SloSettings
+from service.config import settings
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.slo_settings import SloSettings
+from service.wiring import platform
 from store.memory import MemoryMetricStore, MemoryStateStore
 
 GOOD = """\
@@ -110,7 +111,7 @@ class Service:
     def __init__(self, *slos) -> None:
         self.clock = ManualClock(NOW)
         given = settings.Settings(slos=[SloSettings(**slo) for slo in slos])
-        self.cycle = wiring.cycle_in_memory(given, Collector([]), self.clock, interval=STEP)
+        self.cycle = platform.cycle_in_memory(given, Collector([]), self.clock, interval=STEP)
         self.keys = given.promises[0].keys
 
     def minutes(self, count, bad=0.0, total=50.0):
@@ -136,7 +137,7 @@ def test_a_burning_budget_fires_marks_the_service_and_ends():
 
 
 def test_without_an_slo_there_is_no_burn_rate_alert():
-    cycle = wiring.cycle_in_memory(settings.Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = platform.cycle_in_memory(settings.Settings(), Collector([]), ManualClock(NOW), interval=STEP)
     assert not [rule for rule in cycle.parts.rules if rule.name.startswith("slo-")]
 
 

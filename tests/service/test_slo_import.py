@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from outrider.errors import ConfigError
-from service import settings as settings_file
-from service import slo_import
+from service.config import settings as settings_file
+from service.config import slo_import
 from tests.service.test_cli import answer, run
 
 SLOTH = """\

@@ -31,10 +31,10 @@ from outrider.model import (
 from outrider.ports import Collected
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
-from service import wiring
-from service.detection import Detection
-from service.settings import Settings, StoreSettings
-from service.stages import Said, Stages, without_shadow
+from service.config.settings import Settings, StoreSettings
+from service.engine.detection import Detection
+from service.engine.detector_rollout import Said, Stages, without_shadow
+from service.wiring import platform as wiring_platform
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -147,7 +147,7 @@ def test_since_when_is_known_after_a_restart(statistics):
 
 def test_a_finding_of_the_shadow_is_shown_and_raises_no_alert(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
-    cycle = wiring.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection = Detection([statistics], STEP)
     cycle.parts.rules = (rule,)
     for hours, firing in ((3, 0), (50, 1)):
@@ -195,13 +195,13 @@ def test_standings_are_told_once_a_minute_and_when_one_changes(statistics):
 
 def test_standings_live_in_the_store(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
-    platform = wiring.platform(settings, ManualClock(NOW), lockstep=True)
+    platform = wiring_platform.platform(settings, ManualClock(NOW), lockstep=True)
     platform.cycle.digest(NOW, Collected())
     held = {one.detector: one for one in platform.state.standings()}
     asyncio.run(platform.close())
     assert (held["liveness"].stage, held["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
     assert held["seasonal-gpu"].stage is Stage.LEARNING
-    again = wiring.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
+    again = wiring_platform.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
     again.warm(NOW + timedelta(hours=1))
     again.cycle.digest(NOW + timedelta(hours=1), Collected())
     assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(held, NOW)
@@ -210,7 +210,7 @@ def test_standings_live_in_the_store(tmp_path):
 
 def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     settings = Settings.model_validate({"detect": {"alarms_per_entity_day": {"gpu": 0.1, "service": 0.3}}})
-    cycle = wiring.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
     cycle.digest(NOW, Collected())
     budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
     gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu", "power-draw", "memory-use")
@@ -229,7 +229,7 @@ def test_holidays_begin_at_midnight_where_they_are_kept():
 
 def test_an_alert_of_a_detector_that_fell_back_is_kept(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
-    cycle = wiring.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection, cycle.parts.rules = Detection([statistics], STEP), (rule,)
     statistics.past, statistics.verdicts = timedelta(days=3), (finding(),)
     cycle.digest(NOW, Collected())

@@ -13,9 +13,10 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Sampl
 from outrider.ports import CycleCommit
 from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from outrider.topology import Topology
-from service import traces, wiring
-from service.service_settings import ServiceSettings
-from service.settings import Settings, StoreSettings
+from service.capacity import traces
+from service.config.service_settings import ServiceSettings
+from service.config.settings import Settings, StoreSettings
+from service.wiring import platform
 from store import memory
 from tests.service.test_cli import answer, run
 
@@ -55,7 +56,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"store: {{url: 'sqlite:///{folder}/s.db'}}\nservices:\n  - {{name: chat, startup: 8m}}\n"
     )
     topology = Topology.build([], entities=[CHAT, FRESH, SILENT])
-    with wiring.stores(settings) as (state, metrics):
+    with platform.stores(settings) as (state, metrics):
         filled(metrics)
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=topology))
     return folder

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from outrider.text.i18n import LANGUAGES, texts
-from service.cli import tables, values
+from service.cli.core import tables, values
 
 UUID = "GPU-4fa1b2c3-1111-2222-3333-444455556666"
 CHINESE = "仅在启用投机解码时发布；否则不缺少任何信息。请检查 vllm:spec_decode_num_draft_tokens_total 指标。"
@@ -118,7 +118,7 @@ def test_every_word_of_the_command_line_is_a_text(language) -> None:
 
 
 def test_every_heading_of_replays_and_forecasts_is_worded_in_both_languages():
-    from service.cli import forecast
+    from service.cli.evaluation import forecast
 
     for language in ("en", "zh"):
         found = tables.heads(language, *forecast._COLUMNS, "namespace", "service", "horizon_seconds", "forecasts")

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import SystemClock
-from service import targets
-from service.settings import Settings
+from service.config.settings import Settings
+from service.sources import factory
 
 PAGE = 'vllm:num_requests_running{engine="0"} 3\n'
 
@@ -37,7 +37,7 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
         # a round closes after 4 s; by itself the target would be waited for as long as its own 60 s
         one = {"name": "a", "adapter": "vllm", "url": url, "timeout": "60s", "entity": {"kind": "replica", "name": "a"}}
         settings = Settings.model_validate({"collect": {"interval": "16s", "targets": [one]}})
-        source = targets.source(settings, SystemClock())
+        source = factory.source(settings, SystemClock())
         assert isinstance(source, Collector)
         begun = time.monotonic()
         try:
@@ -56,6 +56,6 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
 @pytest.mark.parametrize(("interval", "spread"), [(15, 1), (15, 0), (4, 1), (1, 1), (1, 30)])
 def test_doors_are_waited_for_as_long_as_the_last_page_of_a_round_can_wait(interval: int, spread: int) -> None:
     deadline, later = timedelta(seconds=interval) / 4, timedelta(seconds=spread)
-    doors = targets.doors_within(deadline, later)
+    doors = factory.doors_within(deadline, later)
     assert timedelta(0) < doors < deadline
     assert later >= deadline / 2 or later + doors < deadline

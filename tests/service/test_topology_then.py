@@ -11,7 +11,7 @@ from outrider.model import CycleRecord, EntityKind, Hypothesis, Incident, Layer,
 from outrider.ports import CycleCommit
 from outrider.testing.names import LOST_GPU, NODE, NOW, POD, REPLICA, SERVICE, ref, topology
 from outrider.topology import Topology
-from service import topology_then
+from service.incidents import topology_at
 from store.memory import MemoryStateStore
 
 SPOT = REPLICA.index(next(one for one in REPLICA if one in topology(NOW).affected_by(LOST_GPU)))
@@ -62,7 +62,7 @@ def committed(state, **graphs):
 
 def joined(state):
     """The components on the way from the card to its dead replica, as the incident is drawn."""
-    graph = KnowledgeGraph(topology_then.of_incident(state, incident()), fault_catalogue.load())
+    graph = KnowledgeGraph(topology_at.of_incident(state, incident()), fault_catalogue.load())
     part = incident_graph.of_incident(graph, incident(), [(LOST_GPU, "gpu-lost"), (DEAD, "engine-dead")])
     return {(edge.source.entity, edge.target.entity) for edge in part.edges if edge.source.entity}
 
@@ -85,7 +85,7 @@ def test_a_pod_that_moved_long_before_is_drawn_where_it_was_by_then(state):
 
 def test_what_came_into_being_since_has_the_edges_of_the_newest_graph(state):
     committed(state, before=(-1, topology), later=(3, grown))
-    found = topology_then.of_incident(state, incident())
+    found = topology_at.of_incident(state, incident())
     late = ref(EntityKind.REPLICA, "late", "llm")
     assert found.rests_on(late) == (NODE[1],)
     assert late in found.rests_on(SERVICE["chat"])
@@ -96,5 +96,5 @@ def test_what_came_into_being_since_has_the_edges_of_the_newest_graph(state):
 
 def test_without_a_record_of_that_time_it_is_the_newest_graph(state):
     committed(state, later=(3, moved))
-    assert topology_then.of_incident(state, incident()) is state.topology()
+    assert topology_at.of_incident(state, incident()) is state.topology()
     assert entity_node(LOST_GPU).entity in state.topology().entities

@@ -15,7 +15,7 @@ from small import small_spec  # type: ignore[import-not-found]
 
 from detectors.statistics.baseline import Baseline
 from outrider.model import AlertState, EntityKind, SignalKey, Stage, StageReason
-from service.drills.platform import learn, open_platform
+from service.drills.private_platform import learn, open_platform
 from simulator.backfill import fleet_history
 from simulator.faults import inject
 from simulator.fleet import Fleet

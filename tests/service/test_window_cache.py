@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
-from service.window_cache import WindowCache
+from service.engine.window_cache import WindowCache
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)

@@ -15,7 +15,7 @@ from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
 from outrider.wire.remote_write import Request, WriteRequest
 from service.api.app import create_app
-from service.api.settings import ApiExtras, ApiSettings, DoorSettings
+from service.config.api_settings import ApiExtras, ApiSettings, DoorSettings
 from store.memory import MemoryMetricStore, MemorySpool, MemoryStateStore
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""Ingest endpoints: remote write, OTLP, KPIs, logs."""

@@ -1,0 +1,186 @@
+"""What stands behind the doors for pushed samples: limits, matching, the buffer, and our own counters."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from collectors.receive import block as receive_block
+from collectors.receive import kpi as receive_kpi
+from collectors.receive.kpi import Kpi
+from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, keep_times, too_large
+from collectors.receive.routing import Assigned, Matcher
+from outrider import log
+from outrider.clock import Clock
+from outrider.records.ingest_buffer import PushedBlock, Spool
+from service.config.api_settings import DoorSettings
+
+_log = log.get("receive")
+RETRY_AFTER_SECONDS = 15
+_MOST_SENDERS = 10_000
+_MOST_TOLD = 1_000
+_MOST_KPIS = 100_000
+UNUSED = (Dropped.NO_ADAPTER, Dropped.UNNAMED, Dropped.UNSUPPORTED, Dropped.FUTURE)
+"""What a sender is told of; the rest is left out on purpose."""
+
+
+class Doors:
+    """Takes decoded requests into the buffer. Threads may share it."""
+
+    def __init__(self, settings: DoorSettings, spool: Spool, clock: Clock, registry: CollectorRegistry) -> None:
+        """``registry`` gets the counters of what came and what was left out."""
+        self.settings = settings
+        self._spool = spool
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._matcher = Matcher(settings.rules)
+        self._brought: OrderedDict[str, tuple[float, float]] = OrderedDict()  # sender -> samples to spare, when
+        self._told: set[tuple[Dropped, str]] = set()
+        self.newest_kpis: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._requests = Counter(
+            "outrider_received_requests", "Requests of senders.", ["door", "outcome"], registry=registry
+        )
+        self._samples = Counter("outrider_received_samples", "Samples taken in.", ["door"], registry=registry)
+        self._left_out = Counter(
+            "outrider_received_left_out_samples",
+            "Samples left out at the door, by reason.",
+            ["door", "reason"],
+            registry=registry,
+        )
+
+    def take(self, decoded: Decoded, sender: str) -> int:
+        """Put what something reads into the buffer; returns how many samples. Raises ReceiveError, StoreError."""
+        total = decoded.samples + decoded.histograms
+        if total > self.settings.samples_per_request:
+            raise ReceiveError(
+                f"the request holds {total} samples, more than {self.settings.samples_per_request}",
+                reason=Refused.TOO_LARGE,
+                hint="send smaller batches, or raise receive.samples_per_request",
+            )
+        keep_times(decoded, round(self._clock.now().timestamp() * 1000))
+        with self._lock:
+            assigned = self._matcher.assign(decoded)
+        kept = sum(len(one.stream.stamps) for one in assigned)
+        if assigned:
+            self._check_pace(sender, kept)
+            self._put(decoded.door, sender, kept, self._encode(decoded, assigned))
+        self._note(decoded, kept)
+        return kept
+
+    def take_kpis(self, kpis: Sequence[Kpi], sender: str) -> None:
+        """Put KPIs into the buffer. Raises ReceiveError, StoreError."""
+        self._check_pace(sender, len(kpis))
+        self._put(Door.KPI, sender, len(kpis), receive_kpi.encode(kpis))
+        self._samples.labels(Door.KPI.value).inc(len(kpis))
+        with self._lock:
+            for kpi in kpis:
+                place = kpi.service, kpi.name
+                if kpi.at is not None:
+                    self.newest_kpis[place] = max(kpi.at, self.newest_kpis.pop(place, -math.inf))
+            while len(self.newest_kpis) > _MOST_KPIS:
+                self.newest_kpis.popitem(last=False)
+
+    def answered(self, door: Door, outcome: str) -> None:
+        """Count a request by what became of it."""
+        self._requests.labels(door.value, outcome).inc()
+
+    def refuse_kpis(self, count: int) -> None:
+        """Count entries that were refused one by one."""
+        self._left_out.labels(Door.KPI.value, "refused").inc(count)
+
+    def _encode(self, decoded: Decoded, assigned: Sequence[Assigned]) -> bytes:
+        sources: set[Source] = {one.stream.source for one in assigned}
+        return receive_block.encode(assigned, {one: decoded.about[one] for one in sources if one in decoded.about})
+
+    def _put(self, door: Door, sender: str, samples: int, payload: bytes) -> None:
+        block = PushedBlock(door.value, sender, self._clock.now(), samples, payload)
+        if len(payload) > self.settings.buffer_bytes:
+            raise too_large(self.settings.buffer_bytes)
+        if not self._spool.put(block, self.settings.buffer_bytes):
+            raise ReceiveError(
+                "the buffer is full: the engine does not keep up, or does not run",
+                reason=Refused.FULL,
+                hint="see outrider_received_waiting_bytes; receive.buffer_limit_bytes bounds it",
+            )
+
+    def _check_pace(self, sender: str, samples: int) -> None:
+        """A bucket per sender that holds a minute's worth and fills steadily."""
+        most, now = float(self.settings.samples_per_minute), self._clock.monotonic()
+        with self._lock:
+            spare, then = self._brought.pop(sender, (most, now))
+            spare = min(most, spare + (now - then) * most / 60)
+            enough = spare >= min(samples, most)
+            self._brought[sender] = (max(0.0, spare - samples) if enough else spare, now)
+            while len(self._brought) > _MOST_SENDERS:
+                self._brought.popitem(last=False)
+        if not enough:
+            raise ReceiveError(
+                f"{sender} sends more than {self.settings.samples_per_minute} samples a minute",
+                reason=Refused.TOO_FAST,
+                hint="send less, or raise receive.samples_per_minute",
+            )
+
+    def _note(self, decoded: Decoded, kept: int) -> None:
+        self._samples.labels(decoded.door.value).inc(kept)
+        for reason, count in decoded.left_out.items():
+            self._left_out.labels(decoded.door.value, reason.value).inc(count)
+        if any(decoded.left_out[reason] for reason in UNUSED):
+            self._tell(decoded)
+
+    def _tell(self, decoded: Decoded) -> None:
+        """Say once of each metric that nothing reads it: in the log, a line for those of one request."""
+        with self._lock:
+            fresh = [name for name in decoded.unread if (Dropped.NO_ADAPTER, name) not in self._told]
+            self._told.update((Dropped.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_TOLD - len(self._told))])
+            told_out = len(self._told) >= _MOST_TOLD
+        if fresh and not told_out:
+            shown = ", ".join(sorted(fresh)[:10])
+            _log.warning("pushed_metrics_unread", door=decoded.door.value, metrics=len(fresh), such_as=shown)
+
+
+def unused(decoded: Decoded) -> tuple[int, str]:
+    """How many samples nothing here can use, and a sentence about them; (0, "") when there are none."""
+    count = sum(decoded.left_out[reason] for reason in UNUSED)
+    if not count:
+        return 0, ""
+    names = ", ".join(sorted(decoded.unread)[:5])
+    what = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
+    if decoded.left_out[Dropped.FUTURE]:
+        return count, f"{what}; some lie in the future: check the sender's clock"
+    return count, f"{what}; name an adapter under receive.rules, or send less"
+
+
+class SpoolCollector(Collector):
+    """What waits for the engine, and what the engine left out; read from the store when asked."""
+
+    def __init__(self, spool: Spool) -> None:
+        """``spool`` is only read."""
+        self._spool = spool
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the store is not asked before the first scrape."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of one scrape."""
+        waiting = self._spool.waiting()
+        for name, help_text, value in (
+            ("blocks", "Requests that wait for the engine.", waiting.blocks),
+            ("samples", "Samples that wait for the engine.", waiting.samples),
+            ("bytes", "Bytes that wait for the engine.", waiting.bytes),
+        ):
+            family = GaugeMetricFamily(f"outrider_received_waiting_{name}", help_text)
+            family.add_metric([], float(value))
+            yield family
+        left = CounterMetricFamily(
+            "outrider_received_engine_left_out_samples", "Samples left out by the engine, by reason.", labels=["reason"]
+        )
+        for reason, samples in sorted(self._spool.counted().items()):
+            left.add_metric([reason], float(samples))
+        yield left

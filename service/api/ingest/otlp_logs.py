@@ -1,0 +1,75 @@
+"""``/otlp/v1/logs``: the door for logs that an OpenTelemetry collector pushes.
+
+Lines are matched and redacted here, in the process that receives them: what means nothing is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from collectors.events.unresolved_event import Sighting
+from collectors.logs.matcher import LogLines
+from collectors.receive import otlp_logs
+from outrider.errors import UsageError
+from outrider.model import Event
+from service.api import security
+from service.api.bodies import read_body
+from service.api.context import Context, Ctx
+from service.api.routers.changes import ledger_of, now_of
+
+router = APIRouter(tags=["receive"])
+MOST_BYTES, MOST_UNPACKED = 16 * 1024 * 1024, 64 * 1024 * 1024
+_LOCK = threading.Lock()
+
+
+@router.post("/otlp/v1/logs", dependencies=[Depends(security.sender)])
+async def logs(request: Request, ctx: Ctx) -> Response:
+    """OTLP/HTTP logs, protobuf or JSON, plain or gzip. 4xx means: do not send it again."""
+    kind = request.headers.get("content-type", "").split(";", maxsplit=1)[0].strip().lower()
+    if kind not in (otlp_logs.PROTOBUF, otlp_logs.JSON):
+        raise UsageError(
+            f"the Content-Type {kind!r} is neither {otlp_logs.PROTOBUF} nor {otlp_logs.JSON}",
+            hint="this is the door for OTLP/HTTP logs; gRPC is not spoken here",
+        )
+    too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send smaller batches")
+    body = await read_body(request, MOST_BYTES, too_large)
+    await run_in_threadpool(_take, request, ctx, body, kind)
+    return Response(otlp_logs.answer(kind), media_type=kind)
+
+
+def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
+    now, ledger = now_of(ctx), ledger_of(ctx)
+    unpacked = _unpacked(body, request.headers.get("content-encoding", ""))
+    lines: LogLines = request.app.state.log_lines
+    found: list[Sighting] = []
+    read = otlp_logs.decode(unpacked, kind, ctx.settings.cluster)
+    with _LOCK:  # bursts are remembered across requests
+        for line in read:
+            found.extend(lines.take(line.origin, line.at, line.said, now))
+        lines.drain_marks()
+    if found:
+        ledger.post([_event(one) for one in found], now)
+
+
+def _event(seen: Sighting) -> Event:
+    """About the pod as it was named: the engine, which knows the topology, finds the replica."""
+    return Event(seen.key, seen.kind, seen.entity, seen.at, seen.source, seen.code, seen.attributes, seen.key)
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    if encoding.lower() in ("", "identity"):
+        return body
+    if encoding.lower() != "gzip":
+        raise UsageError(f"the Content-Encoding {encoding!r} is not read here", hint="send gzip or none")
+    try:
+        unzip = zlib.decompressobj(wbits=31)
+        unpacked = unzip.decompress(body, MOST_UNPACKED)
+    except zlib.error as error:
+        raise UsageError("the body is no gzip", hint="see what the sender compresses with") from error
+    if unzip.unconsumed_tail:
+        raise UsageError(f"the body unpacks to more than {MOST_UNPACKED} bytes", hint="send smaller batches")
+    return unpacked

@@ -1,0 +1,192 @@
+"""``/write``, ``/otlp/v1/metrics`` and ``/kpis``: the doors for what others push."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
+
+from collectors.receive import kpi, otlp_metrics
+from collectors.receive import remote_write as receive_remote_write
+from collectors.receive.protocol import Door, ReceiveError, Refused, malformed, too_large, unpack
+from outrider.errors import StoreError
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+from outrider.wire.remote_write import Status
+from service.api import security
+from service.api.bodies import read_body
+from service.api.context import Context, Ctx
+from service.api.errors import ConflictError
+from service.api.errors import body as error_body
+from service.api.ingest.endpoints import RETRY_AFTER_SECONDS, Doors, unused
+
+router = APIRouter(tags=["receive"])
+STATUS = {
+    Refused.MALFORMED: 400,
+    Refused.UNSUPPORTED: 415,
+    Refused.TOO_LARGE: 413,
+    Refused.TOO_FAST: 429,
+    Refused.FULL: 503,
+}
+_RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invalid argument, exhausted, unavailable
+_Refusal = Callable[[int, str], Response]
+
+
+def doors_of(request: Request) -> Doors:
+    """The doors of this application. Raises ConflictError when they are shut."""
+    found: Doors | None = request.app.state.doors
+    if found is None:
+        raise ConflictError("This platform receives nothing.", hint="set receive.enabled: true")
+    return found
+
+
+Open = Annotated[Doors, Depends(doors_of)]
+
+
+@router.post("/write", status_code=204, response_class=Response)
+async def remote_write(request: Request, doors: Open, who: security.Sender) -> Response:
+    """Prometheus remote write, 1.0 and 2.0. 4xx means: do not send it again."""
+
+    def take(packed: bytes) -> Response:
+        version = receive_remote_write.version_of(request.headers.get("content-type", "application/x-protobuf"))
+        encoding = request.headers.get("content-encoding", "snappy")
+        if encoding.lower() not in {"snappy", "zstd"}:
+            raise ReceiveError(
+                f"the Content-Encoding {encoding!r} is not that of remote write", reason=Refused.UNSUPPORTED,
+                hint="remote write is compressed with snappy",
+            )  # fmt: skip
+        decoded = receive_remote_write.decode(unpack(packed, encoding, doors.settings.unpacked_bytes), version)
+        doors.take(decoded, who)
+        if version == 1:
+            return Response(status_code=204)
+        # What nothing here reads counts as written: it is left out on purpose, and a sender that took it for
+        # lost would alarm its own operators. What was left out is told in our log and on /metrics.
+        written = {"Samples": decoded.samples, "Histograms": decoded.histograms, "Exemplars": 0}
+        headers = {f"X-Prometheus-Remote-Write-{kind}-Written": str(count) for kind, count in written.items()}
+        return Response(status_code=204, headers=headers)
+
+    def refuse(status: int, message: str) -> Response:
+        return PlainTextResponse(f"{message}\n", status)
+
+    return await _answer(request, doors, Door.REMOTE_WRITE, take, refuse)
+
+
+@router.post("/otlp/v1/metrics")
+async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
+    """OTLP/HTTP metrics, protobuf or JSON."""
+    content_type = request.headers.get("content-type", "")
+
+    def take(packed: bytes) -> Response:
+        kind = otlp_metrics.media_type(content_type)
+        unpacked = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
+        decoded = otlp_metrics.decode(unpacked, kind)
+        doors.take(decoded, who)
+        return Response(otlp_metrics.answer(kind, *unused(decoded)), media_type=kind)
+
+    def refuse(status: int, message: str) -> Response:
+        code = _RPC_CODE[status]
+        if content_type.startswith(otlp_metrics.JSON):
+            return JSONResponse({"code": code, "message": message}, status)
+        said = Status(code=code, message=message).SerializeToString()
+        return Response(said, status, media_type=otlp_metrics.PROTOBUF)
+
+    return await _answer(request, doors, Door.OTLP, take, refuse)
+
+
+@router.post("/kpis")
+async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) -> Response:
+    """Business KPIs: a list of {name, service, value, at?, unit?, labels?}. 207: some entries were refused."""
+
+    def take(packed: bytes) -> Response:
+        raw = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
+        found, problems = kpi.check(
+            _entries(raw, doors.settings.kpis.most),
+            now=ctx.extras.clock.now(),
+            find=_finder(ctx, doors.settings.kpi_services),
+            newest=doors.newest_kpis,
+            limits=doors.settings.kpis,
+        )
+        if found:
+            doors.take_kpis(found, who)
+        doors.refuse_kpis(len(problems))
+        said = {"accepted": len(found), "refused": [asdict(problem) for problem in problems]}
+        return JSONResponse(said, 200 if not problems else 207 if found else 400)
+
+    def refuse(status: int, message: str) -> Response:
+        sentence, _, hint = message.partition("; ")
+        return JSONResponse(error_body(sentence, hint), status)
+
+    return await _answer(request, doors, Door.KPI, take, refuse)
+
+
+async def _answer(
+    request: Request, doors: Doors, door: Door, take: Callable[[bytes], Response], refuse: _Refusal
+) -> Response:
+    """Read the body within its limit, work on it in a thread, count what became of it."""
+    try:
+        limit = doors.settings.body_bytes
+        packed = await read_body(request, limit, too_large(limit))
+        response = await run_in_threadpool(take, packed)
+    except ReceiveError as error:
+        status, outcome = STATUS[error.reason], error.reason.value
+        response = refuse(status, f"{error.message}; {error.hint}" if error.hint else error.message)
+    except StoreError as error:
+        status, outcome = 503, "store"
+        response = refuse(status, f"{error.message}; {error.hint}")
+    else:
+        status, outcome = response.status_code, "taken"
+    if status in {429, 503}:
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    doors.answered(door, outcome)
+    return response
+
+
+def _entries(raw: bytes, most: int) -> Sequence[Any]:
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise malformed("JSON", error) from error
+    if isinstance(found, dict) and "value" in found:
+        raise ReceiveError(
+            "this is one KPI, and a list of them is expected", reason=Refused.MALFORMED, hint="wrap it in [ ]"
+        )
+    if not isinstance(found, list):
+        raise malformed("list of KPIs")
+    if len(found) > most:
+        raise ReceiveError(
+            f"the request holds {len(found)} KPIs, more than {most}",
+            reason=Refused.TOO_LARGE,
+            hint="send fewer at once",
+        )
+    return found
+
+
+def _finder(ctx: Context, unwatched: Sequence[str]) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
+    newest, topology = ctx.newest_cycle(), ctx.topology()
+    by_name: Mapping[str, list[EntityRef]] = ctx.remembered.get(
+        ("services", newest.id if newest else None), lambda: _services(topology)
+    )
+
+    def find(name: str, namespace: str | None, cluster: str | None) -> Sequence[EntityRef]:
+        found = [
+            one
+            for one in by_name.get(name, ())
+            if namespace in {None, one.namespace} and cluster in {None, one.cluster}
+        ]
+        if not found and name in unwatched:
+            return [EntityRef(cluster or ctx.settings.cluster, EntityKind.SERVICE, namespace, name)]
+        return found
+
+    return find
+
+
+def _services(topology: Topology) -> dict[str, list[EntityRef]]:
+    found: dict[str, list[EntityRef]] = {}
+    for one in topology.of_kind(EntityKind.SERVICE):
+        found.setdefault(one.name, []).append(one)
+    return found

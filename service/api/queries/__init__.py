@@ -1,0 +1,1 @@
+"""Queries shared by routers: SLO status, entity location."""

@@ -1,0 +1,57 @@
+"""Where an entity is, in words an engineer walks by: ``node-3, GPU 5`` instead of a UUID."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outrider.documents import serialization
+from outrider.documents.summaries import word
+from outrider.model import EntityKind, EntityRef, Incident
+from outrider.records.drill import DrillWindow
+from outrider.text.i18n import Language
+from outrider.topology import Topology
+from service.engine import drill_marking
+
+_FEW = 2
+
+
+def place(topology: Topology, entity: EntityRef, language: Language) -> str:
+    """The node (at most two) and the card's index on it; empty where the topology does not know."""
+    parts = []
+    if entity.kind is not EntityKind.NODE:
+        nodes = [found.name for found in topology.below(entity, EntityKind.NODE)]
+        parts = nodes[:_FEW] + ([f"+{len(nodes) - _FEW}"] if len(nodes) > _FEW else [])
+    index = topology.label(entity, "gpu")
+    if entity.kind is EntityKind.GPU and index:
+        parts.append(f"{word('entity_kind', EntityKind.GPU, language)} {index}")
+    return ", ".join(parts)
+
+
+def _of_incident(topology: Topology, entity: EntityRef, incident: Incident, language: Language) -> str:
+    """Also for an entity that the topology has lost with the fault: the one node among the look-alikes."""
+    known = place(topology, entity, language)
+    if known or entity in topology.entities:
+        return known
+    nodes = {found.entity.name for found in incident.rejected if found.entity.kind is EntityKind.NODE}
+    return nodes.pop() if len(nodes) == 1 else ""
+
+
+def with_place(story: dict[str, Any], incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
+    """The incident's JSON with ``place`` beside the entity of every hypothesis."""
+    rows = [
+        {**row, "place": _of_incident(topology, found.entity, incident, language)}
+        for row, found in zip(story["hypotheses"], incident.hypotheses, strict=True)
+    ]
+    return {**story, "hypotheses": rows, "suspected_cause": rows[0] if rows else None}
+
+
+def incident_json(
+    incident: Incident, topology: Topology, language: Language, drills: Sequence[DrillWindow]
+) -> dict[str, Any]:
+    """An incident as lists show it, with places, what speaks for its cause, and the drill it may belong to."""
+    story = with_place(serialization.incident(incident, language), incident, topology, language)
+    cause = incident.suspected_cause
+    story["evidence"] = [serialization.evidence(found, language) for found in cause.evidence] if cause else []
+    story["drill"] = drill_marking.name_of(incident, drills)
+    return story

@@ -1,0 +1,241 @@
+"""Is a service keeping its promise? The measures of every service over 24 h and 5 min, and one verdict.
+
+The verdict carries a reason, as every decision does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from outrider.clock import from_unix, rfc3339
+from outrider.documents import serialization
+from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, Window
+from outrider.ports import MetricStore
+from outrider.vocabulary import catalog, indicators
+from service.config.api_settings import Promise
+
+DAY = timedelta(hours=24)
+RECENT = timedelta(minutes=5)
+SLOT = indicators.AVAILABILITY_SLOT
+STRIP_SLOT = timedelta(minutes=30)
+
+REQUESTS = SignalKey("svc_requests_total")
+FAILED = SignalKey("svc_failed_total")
+RATE = SignalKey("svc_requests_per_second")
+READY = SignalKey("svc_ready_backends")
+QUEUE = SignalKey("svc_queue_requests")
+TTFT = "svc_ttft_seconds"
+
+
+class Standing(StrEnum):
+    """How a service, or the monitoring, stands."""
+
+    OK = "ok"
+    AT_RISK = "at_risk"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+class StandingReason(StrEnum):
+    """Why it stands so. The first that applies, in this order."""
+
+    NO_VALUES = "no_values"
+    NO_READY_REPLICA = "no_ready_replica"
+    CALLS_FAIL = "calls_fail"
+    TTFT_OVER_LIMIT = "ttft_over_limit"
+    CALLS_BELOW_TARGET = "calls_below_target"
+    URGENT_INCIDENT = "urgent_incident"
+    DAY_BELOW_TARGET = "day_below_target"
+    SLA_BELOW_TARGET = "sla_below_target"
+    WITHIN_LIMITS = "within_limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """One service over the last 5 min. None means that there is no value."""
+
+    service: EntityRef
+    success: float | None
+    availability: float | None
+    ttft_p99: float | None
+    ttft_p99_below: bool
+    requests_per_second: float | None
+    queue: float | None
+    ready: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One service over 24 h. ``strip`` is the share of good minutes in each half hour."""
+
+    success: float | None
+    availability: float | None
+    sla_low: float | None
+    sla_high: float | None
+    strip: tuple[tuple[datetime, float | None], ...]
+
+
+def measure_now(
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, promise: Promise
+) -> dict[EntityRef, Recent]:
+    """Every service over the last 5 min, with one read."""
+    keys = (REQUESTS, FAILED, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
+    window = _read(metrics, services, keys, now, RECENT)
+    return {found: _recent(window, row, promise) for row, found in enumerate(window.entities)} if window else {}
+
+
+def measure_day(
+    metrics: MetricStore, services: Sequence[EntityRef], now: datetime, promise: Promise
+) -> dict[EntityRef, Day]:
+    """Every service over 24 h, with one read."""
+    keys = (REQUESTS, FAILED, *catalog.signal(TTFT).bucket_keys)
+    window = _read(metrics, services, keys, now, DAY)
+    return {found: _day(window, row, promise) for row, found in enumerate(window.entities)} if window else {}
+
+
+def _read(
+    metrics: MetricStore, services: Sequence[EntityRef], keys: Sequence[SignalKey], now: datetime, span: timedelta
+) -> Window | None:
+    if not services:
+        return None
+    end = now + timedelta(seconds=1)
+    return metrics.read_windows(EntityKind.SERVICE, keys, end - span, end, SLOT, services)
+
+
+def _recent(window: Window, row: int, promise: Promise) -> Recent:
+    requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
+    p99 = indicators.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
+    ratios = _ratios(requests, failed)
+    return Recent(
+        service=window.entities[row],
+        success=_calls(requests, failed),
+        availability=indicators.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        ttft_p99=p99.seconds if p99 else None,
+        ttft_p99_below=bool(p99 and p99.below),
+        requests_per_second=_last(window.column(RATE)[row]),
+        queue=_last(window.column(QUEUE)[row]),
+        ready=_last(window.column(READY)[row]),
+    )
+
+
+def _day(window: Window, row: int, promise: Promise) -> Day:
+    requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
+    ratios = _ratios(requests, failed)
+    sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, promise.ttft_seconds)
+    return Day(
+        success=_calls(requests, failed),
+        availability=indicators.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        sla_low=sla.lower if sla else None,
+        sla_high=sla.upper if sla else None,
+        strip=_strip(window.times, minutes_good(requests, failed, promise.broken_below_ratio)),
+    )
+
+
+def minutes_good(requests: Floats, failed: Floats, limit: float) -> Floats:
+    """1 for a slot whose success ratio met the limit, 0 for one that did not, NaN without calls."""
+    ratio = _ratios(requests, failed)
+    return np.where(np.isnan(ratio), np.nan, (ratio >= limit).astype(np.float64))
+
+
+def _ratios(requests: Floats, failed: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(requests > 0, 1.0 - np.nan_to_num(failed) / requests, np.nan)
+
+
+def _calls(requests: Floats, failed: Floats) -> float | None:
+    return indicators.success_ratio(float(np.nansum(requests)), float(np.nansum(failed)))
+
+
+def standing(
+    now: Recent | None, day: Day | None, incidents: Sequence[Incident], promise: Promise
+) -> tuple[Standing, StandingReason]:
+    """The verdict on one service. ``incidents`` are the open ones that concern it."""
+    if now is None or (now.success is None and now.ready is None):
+        return Standing.UNKNOWN, StandingReason.NO_VALUES
+    if now.ready is not None and now.ready < 1:
+        return Standing.BROKEN, StandingReason.NO_READY_REPLICA
+    if now.success is not None and now.success < promise.broken_below_ratio:
+        return Standing.BROKEN, StandingReason.CALLS_FAIL
+    if now.ttft_p99 is not None and not now.ttft_p99_below and now.ttft_p99 > promise.ttft_p99_seconds:
+        return Standing.BROKEN, StandingReason.TTFT_OVER_LIMIT
+    if now.success is not None and now.success < promise.success_ratio:
+        return Standing.AT_RISK, StandingReason.CALLS_BELOW_TARGET
+    if any(incident.priority.rank <= 1 for incident in incidents):
+        return Standing.AT_RISK, StandingReason.URGENT_INCIDENT
+    if day is not None and day.availability is not None and day.availability < promise.availability_ratio:
+        return Standing.AT_RISK, StandingReason.DAY_BELOW_TARGET
+    if day is not None and day.sla_high is not None and day.sla_high < promise.sla_attainment_ratio:
+        return Standing.AT_RISK, StandingReason.SLA_BELOW_TARGET
+    return Standing.OK, StandingReason.WITHIN_LIMITS
+
+
+def as_json(
+    service: EntityRef, now: Recent | None, day: Day | None, incidents: Sequence[Incident], promise: Promise
+) -> dict[str, Any]:
+    """One service of the overview, without its plan."""
+    verdict, reason = standing(now, day, incidents, promise)
+    return {
+        "service": serialization.entity(service),
+        "status": verdict.value,
+        "reason": reason.value,
+        "availability": {
+            "now": now.availability if now else None,
+            "day": day.availability if day else None,
+            "target": promise.availability_ratio,
+        },
+        "success_ratio": {
+            "now": now.success if now else None,
+            "day": day.success if day else None,
+            "target": promise.success_ratio,
+        },
+        "sla_attainment": {
+            "low": day.sla_low if day else None,
+            "high": day.sla_high if day else None,
+            "limit_seconds": promise.ttft_seconds,
+            "target": promise.sla_attainment_ratio,
+        },
+        "ttft_p99_seconds": {
+            "value": now.ttft_p99 if now else None,
+            "below_first_bucket": bool(now and now.ttft_p99_below),
+            "limit": promise.ttft_p99_seconds,
+        },
+        "requests_per_second": now.requests_per_second if now else None,
+        "queue_requests": now.queue if now else None,
+        "ready_replicas": now.ready if now else None,
+        "strip": [{"start": rfc3339(start), "good_ratio": share} for start, share in day.strip] if day else [],
+        "incidents": [incident.id for incident in incidents],
+    }
+
+
+def concerns(incident: Incident, service: EntityRef) -> bool:
+    """True when the incident names the service. Incidents name services by key, ``str`` or bare name."""
+    return bool({service.key, str(service), service.name} & set(incident.services)) or any(
+        found.entity == service for found in incident.hypotheses[:1]
+    )
+
+
+def _buckets(window: Window, row: int) -> Floats:
+    keys = [key for key in catalog.signal(TTFT).bucket_keys if key.bucket is not None and key.bucket >= 0]
+    return np.array([np.nansum(window.column(key)[row]) for key in keys])
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _last(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if known.size else None
+
+
+def _strip(times: Floats, good: Floats) -> tuple[tuple[datetime, float | None], ...]:
+    per = int(STRIP_SLOT / SLOT)
+    starts = range(0, good.size, per)
+    return tuple((from_unix(float(times[at])), _mean(good[at : at + per])) for at in starts)

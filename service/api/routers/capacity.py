@@ -1,0 +1,61 @@
+"""``/capacity/disaggregated``: sizes of prefill and decode pools for a model, its work and its promise."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from planner.performance import model_specs
+from planner.performance.gpu_catalog import gpu
+from planner.performance.memory_fit import Setup
+from planner.performance.queueing import Slo, Work
+from service.api.context import Lang
+from service.capacity import disaggregation
+
+router = APIRouter(tags=["plan"])
+Seconds = Annotated[float | None, Query(gt=0, allow_inf_nan=False)]
+Tokens = Annotated[float, Query(ge=1, allow_inf_nan=False)]
+Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
+Group = Annotated[int | None, Query(ge=1)]
+
+
+@router.get("/capacity/disaggregated")
+def disaggregated(
+    lang: Lang,
+    model: Annotated[str, Query(description="a known model, such as Llama-3.1-70B")],
+    gpu_type: Annotated[str, Query(alias="gpu", description="of both pools, such as H100")],
+    qps: Annotated[float, Query(ge=0, allow_inf_nan=False, description="requests a second at the peak")],
+    prompt: Tokens,
+    tokens: Tokens,
+    decode_gpu: Annotated[str | None, Query(description="of the decode replicas, where it is another")] = None,
+    ttft: Seconds = None,
+    tpot: Seconds = None,
+    cached: Share = 0.0,
+    buffer: Share = 0.25,
+    prefill_tp: Group = None,
+    decode_tp: Group = None,
+    link: Annotated[float | None, Query(gt=0, allow_inf_nan=False, description="bytes a second of a GPU")] = None,
+    bits: float = 16.0,
+    kv_bits: float = 16.0,
+) -> dict[str, Any]:
+    """Replicas of prefill and of decode that keep a promise, the arithmetic line by line; ``kept`` False: none do.
+
+    The same as ``outrider capacity disaggregated``; seconds, tokens a request, bytes a second.
+    """
+    spec = gpu(gpu_type)
+    asked = disaggregation.Question(
+        shape=model_specs.model(model),
+        work=Work(prompt, tokens, cached_ratio=cached),
+        qps=qps,
+        slo=Slo(inf if ttft is None else ttft, inf if tpot is None else tpot),
+        prefill_gpu=spec,
+        decode_gpu=spec if decode_gpu is None else gpu(decode_gpu),
+        prefill_groups=disaggregation.groups_of("prefill_tp", prefill_tp),
+        decode_groups=disaggregation.groups_of("decode_tp", decode_tp),
+        buffer=buffer,
+        link=link,
+        setup=Setup(bits=bits, kv_bits=kv_bits),
+    )
+    return disaggregation.told(asked, lang)

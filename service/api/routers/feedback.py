@@ -1,0 +1,95 @@
+"""``/feedback``: what people say of alerts, and what that says of rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from outrider.documents import serialization
+from outrider.records.feedback import INCIDENT_ID, MOST_COMMENT, Feedback, Usefulness, by_rule
+from service.api import paging
+from service.api.context import Context, Ctx
+from service.api.errors import ConflictError, NotFoundError
+from service.api.routers import incidents
+from service.api.security import Writer
+from service.engine import fleet_state
+from service.incidents import alert_feedback
+
+router = APIRouter(tags=["feedback"])
+Since = Annotated[AwareDatetime | None, Query(description="only verdicts given at or after this instant")]
+
+
+class Verdict(BaseModel):
+    """What a person says."""
+
+    model_config = ConfigDict(extra="forbid")
+    verdict: Usefulness
+    cause: str | None = Field(None, description="fault id of the right cause, with wrong_cause; null when not known")
+    comment: str = Field("", max_length=MOST_COMMENT)
+    by: str = Field("", max_length=64, description="who says so; the name of the request's token when empty")
+
+
+class VerdictOnAlert(Verdict):
+    """What a person says of one spell of an alert."""
+
+    starts_at: AwareDatetime | None = Field(None, description="start of the spell; the newest that fired when null")
+
+
+@router.get("/feedback")
+def feedback(
+    ctx: Ctx,
+    rule: Annotated[str | None, Query(description="only of this rule")] = None,
+    incident: Annotated[str | None, Query(description="only of alerts of this incident")] = None,
+    since: Since = None,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = "",
+) -> dict[str, Any]:
+    """Verdicts, newest first."""
+    found, following = paging.by_key(
+        lambda after, count: ctx.state.feedback(rule=rule, incident=incident, since=since, limit=count, after=after),
+        None,
+        cursor,
+        limit,
+    )
+    return {"feedback": [serialization.feedback(each) for each in found], "next_cursor": following}
+
+
+@router.get("/feedback/precision")
+def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
+    """The precision of every judged rule with its 95 % interval, the most judged first."""
+    return [serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=fleet_state.EVERY))]
+
+
+@router.post("/alerts/{fingerprint:path}/feedback")
+def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Judge one spell of an alert. A second verdict of the same person takes the place of the first."""
+    found = alert_feedback.spell_of(ctx.state, fingerprint, body.starts_at)
+    if found is None and fingerprint.startswith(INCIDENT_ID):
+        raise NotFoundError(f"no incident has the id {fingerprint!r}", hint="GET /api/v1/incidents lists them")
+    if found is None:
+        then = "" if body.starts_at is None else ", or none of its spells began then"
+        raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}{then}", hint="GET /api/v1/alerts lists them")
+    return _saved(ctx, alert_feedback.verdicts((found,), body.verdict, at=ctx.as_of(), **_more(body, by)))
+
+
+@router.post("/incidents/{incident_id}/feedback")
+def judge_incident(incident_id: str, body: Verdict, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Judge an incident: the same verdict on every alert of it that fired."""
+    found = incidents.known(ctx, incident_id)
+    alerts = alert_feedback.spells_of(ctx.state, found)
+    if not alerts:
+        raise ConflictError("No alert of this incident is kept any more, so there is nothing to judge.")
+    more = {"incident": incident_id, **_more(body, by)}
+    return _saved(ctx, alert_feedback.verdicts(alerts, body.verdict, at=ctx.as_of(), **more))
+
+
+def _more(body: Verdict, by: str) -> dict[str, Any]:
+    return {"by": body.by.strip() or by, "cause": body.cause or None, "comment": body.comment}
+
+
+def _saved(ctx: Context, said: list[Feedback]) -> dict[str, Any]:
+    values = alert_feedback.values_of(said, ctx.settings.rules, ctx.state, ctx.metrics, ctx.settings.interval)
+    changed = ctx.state.save_feedback(said, values)
+    return {"changed": changed, "feedback": [serialization.feedback(each) for each in said]}

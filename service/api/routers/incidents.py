@@ -1,0 +1,141 @@
+"""``/incidents``: what is broken, the evidence, what was done about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from detectors.rca import explanation, explanation_text
+from outrider.clock import parse_rfc3339
+from outrider.documents import serialization
+from outrider.model import EntityKind, Incident
+from outrider.records.change_log import Change
+from service.api import paging
+from service.api.context import Context, Ctx, Lang
+from service.api.errors import ConflictError, NotFoundError
+from service.api.queries import entity_location
+from service.api.routers import evidence
+from service.api.routers.changes import change_row
+from service.api.security import Writer
+from service.config.tokens import flights_of
+from service.engine import drill_marking
+from service.incidents.llm_narrative import Narrative, NoExplainer
+
+router = APIRouter(tags=["incidents"])
+_FIRST_ALERTS, _MOST_CHANGES, _MOST_VERDICTS = 50, 200, 100
+
+
+@router.get("/incidents")
+def incidents(
+    ctx: Ctx,
+    lang: Lang,
+    open_only: Annotated[bool, Query(alias="open", description="only those not resolved")] = False,
+    since: Annotated[AwareDatetime | None, Query(description="only those open at or after this instant")] = None,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = "",
+) -> dict[str, Any]:
+    """Incidents, newest first."""
+    found, following = paging.by_key(
+        lambda after, count: ctx.state.incidents(open_only=open_only, since=since, limit=count, after=after),
+        None,
+        cursor,
+        limit,
+    )
+    topology, drills = ctx.topology(), ctx.drills_around(found)
+    rows = [entity_location.incident_json(each, topology, lang, drills) for each in found]
+    return {"incidents": rows, "next_cursor": following}
+
+
+@router.get("/incidents/{incident_id}")
+def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """One incident: hypotheses with evidence, the explanation, timeline, folded alerts, actions, messages."""
+    found = known(ctx, incident_id)
+    story = entity_location.with_place(serialization.incident_story(found, lang), found, ctx.topology_of(found), lang)
+    first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
+    story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
+    story["actions"] = [serialization.action(each) for each in ctx.state.actions(incident=incident_id)]
+    story["messages"] = [serialization.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
+    said = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
+    story["feedback"] = [serialization.feedback(each) for each in said]
+    story["drill"] = drill_marking.name_of(found, ctx.drills_around([found]))
+    recording = flights_of(ctx.settings.store_url) / found.id
+    story["recording"] = str(recording) if recording.is_dir() else None
+    story["explanation"] = explanation_text.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
+    story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
+    story["as_of"] = serialization.instant(ctx.as_of())
+    return story
+
+
+@router.get("/incidents/{incident_id}/narrative")
+def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """The explanation retold by the configured model, unchecked; ``text`` is null with a ``reason`` when there is none.
+
+    Nothing depends on it. It is asked again once the incident has changed.
+    """
+    found = known(ctx, incident_id)
+    told = explanation.explain(found, ctx.extras.knowledge)
+    key = ("narrative", found.id, found.updated_at, lang)
+    said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(told, lang)
+    if said.text is not None:
+        ctx.remembered.get(key, lambda: said)
+    return {"text": said.text, "reason": said.reason or None, "model": said.model or None}
+
+
+@router.get("/incidents/{incident_id}/alerts")
+def folded(
+    incident_id: str, ctx: Ctx, lang: Lang, limit: paging.Limit = 100, cursor: paging.Cursor = ""
+) -> dict[str, Any]:
+    """The alerts folded into an incident, in the order they joined it."""
+    return _folded(ctx, known(ctx, incident_id), cursor, limit, lang)
+
+
+@router.get("/incidents/{incident_id}/evidence")
+def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
+    """Series around the incident: the signals of the suspected cause and of the services it reaches."""
+    found = known(ctx, incident_id)
+    drawn = evidence.charts(found, ctx.topology_of(found), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    return {**drawn, "changes": [change_row(one) for one in _changes(ctx, found, drawn)]}
+
+
+def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Change]:
+    """What was changed in the time of the charts on the path of the incident, oldest first; its deploy markers."""
+    if ctx.extras.ledger is None:
+        return []
+    start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
+    topology = ctx.topology_of(found)
+    cause = found.suspected_cause
+    near = {one for one in topology.of_kind(EntityKind.SERVICE) if {one.key, str(one), one.name} & set(found.services)}
+    near |= {cause.entity} if cause else set()
+    path = frozenset().union(*(topology.causes_of(one) | topology.affected_by(one) for one in near)) if near else set()
+    names = {one.name for one in near}
+    told = ctx.extras.ledger.changes(since=start, until=end, limit=_MOST_CHANGES)
+    mine = [one for one in told if one.entity in path or one.entity in near or one.service in names]
+    return sorted(mine, key=lambda one: one.at)
+
+
+@router.post("/incidents/{incident_id}/ack")
+def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
+    """Say that a person looks after it: repeats and escalation stop."""
+    found = known(ctx, incident_id)
+    if not ctx.state.acknowledge(incident_id, by, ctx.as_of()):
+        raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
+    return serialization.incident(known(ctx, incident_id), lang)
+
+
+def known(ctx: Context, incident_id: str) -> Incident:
+    """The incident of that id. Raises NotFoundError."""
+    found = ctx.state.incident(incident_id)
+    if found is None:
+        raise NotFoundError(f"no incident has the id {incident_id!r}", hint="GET /api/v1/incidents lists them")
+    return found
+
+
+def _folded(ctx: Context, found: Incident, cursor: str, limit: int, lang: Lang) -> dict[str, Any]:
+    wanted, following = paging.page(lambda count: found.alerts[:count], None, cursor, limit)
+    alerts = [ctx.state.alert(fingerprint) for fingerprint in wanted]
+    return {
+        "alerts": [serialization.alert(each, lang) for each in alerts if each is not None],
+        "next_cursor": following,
+    }

@@ -1,0 +1,139 @@
+"""``/overview`` and ``/services``: the four answers on one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+
+from outrider.documents import serialization
+from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
+from outrider.topology import Topology
+from service.api.context import Context, Ctx, Lang
+from service.api.errors import NotFoundError
+from service.api.queries import entity_location, slo_status
+from service.api.routers import slos
+from service.engine import fleet_state
+
+router = APIRouter(tags=["overview"])
+_INCIDENTS, _ACTIONS, _ALERTS = 20, 10, 1000
+
+
+@router.get("/overview")
+def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """Is the promise kept, what is broken, how many GPUs when, what was done; as of the newest cycle."""
+    newest = ctx.newest_cycle()
+    now = ctx.as_of()
+    incidents = fleet_state.open_incidents(ctx.state)
+    recent = ctx.state.incidents(since=now - slo_status.DAY, limit=_INCIDENTS)
+    plan, graph, drills = ctx.state.plan(), ctx.topology(), ctx.drills_around([*incidents, *recent])
+    return {
+        "as_of": serialization.instant(now),
+        "monitoring": monitoring(ctx, newest),
+        "services": services_json(ctx, now, incidents),
+        "incidents": [
+            entity_location.incident_json(found, graph, lang, drills) for found in _most_urgent(incidents)[:_INCIDENTS]
+        ],
+        "incidents_open": len(incidents),
+        "incidents_resolved": [
+            entity_location.incident_json(found, graph, lang, drills) for found in recent if found.resolved_at
+        ][:5],
+        "alerts_firing": _counts(ctx),
+        "plan": [serialization.recommendation(found) for found in plan.recommendations],
+        "actions": [
+            serialization.action(found) for found in ctx.state.actions(since=now - slo_status.DAY, limit=_ACTIONS)
+        ],
+        "fleet": _fleet(graph),
+    }
+
+
+@router.get("/services")
+def services(ctx: Ctx) -> list[dict[str, Any]]:
+    """Every service with its measures, verdict and plan."""
+    return services_json(ctx, ctx.as_of(), fleet_state.open_incidents(ctx.state))
+
+
+@router.get("/services/{name}")
+def service(name: str, ctx: Ctx) -> dict[str, Any]:
+    """One service by name, or by ``cluster/service/namespace/name`` where names are not unique."""
+    for found in services(ctx):
+        key = EntityRef(
+            found["service"]["cluster"], EntityKind.SERVICE, found["service"]["namespace"], found["service"]["name"]
+        ).key
+        if name in (found["service"]["name"], key):
+            return found
+    raise NotFoundError(f"no service is named {name!r}", hint="GET /api/v1/services lists them")
+
+
+def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) -> list[dict[str, Any]]:
+    """Every service of the topology or the store. The 24 h of measures are read once a minute at most."""
+    wanted, terms = _promised(ctx), ctx.settings.promise
+    minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
+    days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, terms))
+    recent = ctx.remembered.get(("now", now), lambda: slo_status.measure_now(ctx.metrics, wanted, now, terms))
+    plans = {known.service: serialization.recommendation(known) for known in ctx.state.plan().recommendations}
+    kept = slos.by_service(ctx, wanted, now)
+    rows = []
+    for each in wanted:
+        of_it = [found for found in incidents if slo_status.concerns(found, each)]
+        row = slo_status.as_json(each, recent.get(each), days.get(each), of_it, terms)
+        rows.append({**row, "slos": kept.get(each, []), "plan": plans.get(each)})
+    order = [
+        slo_status.Standing.BROKEN,
+        slo_status.Standing.AT_RISK,
+        slo_status.Standing.UNKNOWN,
+        slo_status.Standing.OK,
+    ]
+    return sorted(rows, key=lambda row: (order.index(row["status"]), row["service"]["name"]))
+
+
+def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
+    """How the monitoring itself stands: without it every other answer is worth nothing."""
+    fresh = ctx.watch.is_fresh(newest)
+    if newest is None:
+        status, reason = slo_status.Standing.UNKNOWN, "no_cycle"
+    elif not fresh:
+        status, reason = slo_status.Standing.BROKEN, "no_new_cycle"
+    elif newest.targets and newest.targets_up * 2 < newest.targets:
+        status, reason = slo_status.Standing.BROKEN, "most_targets_down"
+    elif newest.targets_up < newest.targets:
+        status, reason = slo_status.Standing.AT_RISK, "targets_down"
+    else:
+        status, reason = slo_status.Standing.OK, "all_targets_up"
+    return {
+        "status": status.value,
+        "reason": reason,
+        "fresh": fresh,
+        "targets": newest.targets if newest else 0,
+        "targets_up": newest.targets_up if newest else 0,
+        "cycle": serialization.cycle(newest) if newest else None,
+        "interval_seconds": ctx.settings.interval.total_seconds(),
+        "remediation_paused": ctx.state.paused(),
+    }
+
+
+def _promised(ctx: Context) -> list[EntityRef]:
+    """The services of the topology; those of the store where there is no topology yet."""
+    return list(ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE))
+
+
+def _most_urgent(incidents: tuple[Incident, ...]) -> list[Incident]:
+    return sorted(incidents, key=lambda found: (found.priority.rank, -found.opened_at.timestamp()))
+
+
+def _counts(ctx: Context) -> dict[str, Any]:
+    firing = ctx.state.alerts(states=[AlertState.FIRING], limit=_ALERTS)
+    counted = Counter(found.priority.value for found in firing)
+    return {
+        "total": len(firing),
+        "at_least": len(firing) >= _ALERTS,
+        "by_priority": {priority: counted.get(priority, 0) for priority in ("P0", "P1", "P2", "P3")},
+    }
+
+
+def _fleet(topology: Topology) -> dict[str, int]:
+    counted = Counter(entity.kind for entity in topology.entities)
+    kinds = (EntityKind.NODE, EntityKind.GPU, EntityKind.REPLICA, EntityKind.SERVICE)
+    return {kind.value: counted.get(kind, 0) for kind in kinds}

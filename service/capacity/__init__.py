@@ -1,0 +1,1 @@
+"""Inputs of the sizing commands: load tests, calibrations, prices, traces."""

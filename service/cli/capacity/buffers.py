@@ -1,0 +1,86 @@
+"""The buffer of ``outrider capacity formula``: given, or measured by the errors of forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+
+from outrider.errors import UsageError
+from outrider.model import NoRecommendation, Plan, Recommendation
+from planner.capacity import formula
+from planner.capacity.formula import Buffer
+from service.cli.capacity.newest_plan import newest_plan
+from service.cli.core.common import Context
+from service.config import input_files
+
+USUAL = 0.25
+_HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
+
+
+def buffer_of(context: Context, given: float | None, errors: Path | None, service: str | None) -> Buffer:
+    """The buffer of three options of which one is given at most; .25 without any.
+
+    Raises UsageError for two of them, and where too few errors are known to measure one.
+    """
+    told = [
+        name
+        for name, value in (("--buffer", given), ("--errors", errors), ("--buffer-of", service))
+        if value is not None
+    ]
+    if len(told) > 1:
+        raise UsageError(f"{' and '.join(told)} exclude each other", hint="give one of them")
+    if errors is not None:
+        return _of_file(errors)
+    return Buffer(USUAL if given is None else given) if service is None else _of_service(context, service)
+
+
+def _of_file(path: Path) -> Buffer:
+    found = []
+    for number, line in enumerate(input_files.text_of(path, _HINT).splitlines(), start=1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value):
+            raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
+        found.append(value)
+    measured = formula.buffer_of(found)
+    if measured is None:
+        raise UsageError(
+            f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
+        )
+    return formula.bounded(measured)
+
+
+def _of_service(context: Context, service: str) -> Buffer:
+    plan = newest_plan(context.settings())
+    known = {one.service.name: one for one in plan.recommendations}
+    if service not in known:
+        raise UsageError(
+            f"no service is named {service!r}", hint=f"known services: {', '.join(sorted(known)) or 'none yet'}"
+        )
+    item = known[service]
+    found = _counted(item) or _at_lead(item, plan)
+    if found.source != "measured":
+        raise UsageError(
+            f"the error of {service}'s forecast is not known yet", hint="it takes some days of history; give --buffer"
+        )
+    return found
+
+
+def _counted(item: Recommendation | NoRecommendation) -> Buffer | None:
+    """The one that the plan counts with; None where a plan of an earlier version does not tell."""
+    told = item.derivation.get("buffer") if isinstance(item, Recommendation) else None
+    if not isinstance(told, Mapping):
+        return None
+    return Buffer(told["value"], told["source"], told["measured"], told["lead_seconds"], told.get("wanted_seconds"))
+
+
+def _at_lead(item: Recommendation | NoRecommendation, plan: Plan) -> Buffer:
+    said = next((one for one in plan.forecasts if one.entity == item.service), None)
+    lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
+    return formula.buffer_for({} if said is None else said.buffers, lead, USUAL)

@@ -1,0 +1,274 @@
+"""``outrider capacity buy|balance``: what to hold for weeks, what troughs are good for, and weights of replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.clock import rfc3339
+from outrider.errors import UsageError
+from outrider.model import Calibration, EntityKind, EntityRef, Recommendation
+from outrider.text.i18n import translate
+from service.cli.core.amounts import amount
+from service.cli.core.common import NO, Context, duration_of, leaf
+
+USUAL_LOAD = 0.7
+"""Of all speed: what a file's replicas are replayed at."""
+
+
+def add(app: typer.Typer) -> None:
+    """Put the commands into ``outrider capacity``."""
+    leaf(app, "buy", example="outrider capacity buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2")(buy)
+    leaf(app, "balance", example="outrider capacity balance --service chat -o json")(balance)
+
+
+def buy(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="its load: time_utc, requests_per_second")] = None,
+    per_gpu: Annotated[
+        float | None, amount("--per-gpu", "request/second*gpu", "what one GPU carries, with --csv")
+    ] = None,
+    weeks: Annotated[int, typer.Option("--weeks", help="4 to 12", min=1)] = 8,
+    held_price: Annotated[float | None, typer.Option("--held-price", help="of a GPU-hour held; a prior else")] = None,
+    burst_price: Annotated[float | None, typer.Option("--burst-price", help="of one on demand; a prior else")] = None,
+    gpu_type: Annotated[str | None, typer.Option("--gpu", help="whose priors count")] = None,
+    lead: Annotated[str, typer.Option("--lead", help="from order to use")] = "14d",
+    quota: Annotated[int | None, typer.Option("--quota", help="most GPUs that can be held", min=0)] = None,
+    startup: Annotated[str, typer.Option("--startup", help="of a replica, for the troughs")] = "8m",
+) -> None:
+    """Plan 4 to 12 weeks: GPUs to hold, to burst to, the cost with its interval, and what troughs leave over."""
+    from planner.cost import reservations  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
+    from service.capacity import purchasing  # noqa: PLC0415
+
+    demand = _demand(context, service, csv, per_gpu)
+    hourly, now, kind = demand.gpus, demand.at, demand.gpu_type
+    spec = None if gpu_type is None and kind in (None, "unknown") else gpu(gpu_type or kind or "")
+    offers = [setting.offer() for setting in context.settings().gpus]
+    prices = purchasing.prices_of(demand, spec, offers, held_price, burst_price)
+    made = buying.plan(
+        hourly,
+        now,
+        held_price=prices.held,
+        burst_price=prices.burst,
+        weeks=weeks,
+        lead=duration_of("--lead", lead),
+        quota=quota,
+        group=demand.group,
+    )
+    end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
+    day = buying.coming_day(hourly, made.growth, demand.group)
+    times = end.timestamp() + 3600.0 * _hours(day.size)
+    free = buying.troughs(times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group)
+    result = {
+        "held_gpus": made.held,
+        "burst_gpus": made.burst,
+        "cost": {"value": made.cost, "low": made.low, "high": made.high},
+        "cost_all_on_demand": made.all_burst,
+        "cost_peak_held": made.all_held,
+        "weeks": made.weeks,
+        "weekly_growth": {"value": made.growth.middle, "low": made.growth.low, "high": made.growth.high},
+        "held_without_quota": made.worth,
+        "reason": None if made.unheld is None else made.unheld.value,
+        "order_by": None if made.order_by is None else rfc3339(made.order_by),
+        "lead_days": made.lead_days,
+        "in_time": made.in_time,
+        "prices": {
+            "held": prices.held,
+            "burst": prices.burst,
+            "source": prices.source,
+            "currency": prices.currency,
+        },
+        "load": {
+            "peak_requests_per_second": demand.peak,
+            "requests_per_second_per_gpu": demand.per_gpu,
+            "gpus_per_replica": demand.group,
+        },
+        "spikes": [
+            {"at": rfc3339(end - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
+            for place in buying.spikes(hourly)
+        ],
+        "offline": [
+            {"start": rfc3339(one.start), "back_by": rfc3339(one.back_by), "gpus": one.gpus, "gpu_hours": one.gpu_hours}
+            for one in free
+        ],
+        "offline_gpu_hours": sum(one.gpu_hours for one in free),
+    }
+    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, made.busy_ratio, quota)))
+
+
+def balance(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="replicas as JSON, instead of the store")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "tokens to generate that arrive")] = None,
+    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request, for the replay")] = 250.0,
+    watermark: Annotated[float, amount("--watermark", "ratio", "KV use from which nothing is admitted")] = 0.9,
+    prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
+) -> int | None:
+    """Weigh replicas by predicted wait and KV headroom, with the gain in a replay; exit 1 when all are full."""
+    from planner.traffic import weights as weighing  # noqa: PLC0415
+    from service.capacity import purchasing  # noqa: PLC0415
+
+    if not (tokens >= 1.0):
+        raise UsageError(f"--tokens must be 1 or more, not {tokens:g}", hint="generated per request, such as 250")
+    if file is not None:
+        if service is not None:
+            raise UsageError("--file and --service exclude each other", hint="give one of them")
+        replicas, silent = purchasing.replicas_of_file(file), list[str]()
+        rate = USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
+    else:
+        replicas, seen, silent = _replicas(context, service)
+        rate = seen if arriving is None else arriving
+    made = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
+    admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
+    before, after = weighing.gain(admitting, weighing.replay_rate(admitting, rate, tokens), tokens)
+    by_wait, key = after, "balance_gain"
+    # with --prefill weights also keep caches warm, which a replay of waits does not show
+    if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
+        made, after, key = weighing.even(made), before, "balance_no_gain"
+    result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after, "silent": silent}
+    told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
+    unknown = [translate("capacity.balance_silent", context.language, replica=name) for name in silent]
+    context.show(result, lambda _: "\n".join([*made.lines(context.language), *unknown, told]))
+    return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
+
+
+def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: float | None) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    from service.capacity import purchasing
+    from service.wiring import platform  # noqa: PLC0415
+
+    if csv is not None:
+        if service is not None:
+            raise UsageError("--csv and --service exclude each other", hint="give one of them")
+        if per_gpu is None or per_gpu <= 0:
+            raise UsageError(
+                "--csv needs --per-gpu above 0", hint="what one GPU carries, from capacity cost or calibrate"
+            )
+        loads, end = purchasing.hourly_of_csv(csv)
+        return purchasing.Demand(np.ceil(loads / per_gpu), end, purchasing.peak_of(loads), per_gpu)
+    settings = context.settings()
+    with wiring.stores(settings) as (state, metrics):
+        entity, calibrations, now = calibrated(settings, state, metrics, service)
+        loads = purchasing.hourly_of_store(metrics, entity, now)
+    counted, buffer, price = _counted(settings, entity, calibrations[0])
+    return purchasing.demand_of(loads, now, counted, buffer, price)
+
+
+def _counted(
+    settings: Any, entity: EntityRef, known: Calibration
+) -> tuple[Calibration, float, tuple[float | None, str | None]]:
+    """What the plan counts a replica of the service with (promises and load tests included), its buffer and price."""
+    from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
+    from service.config.service_settings import setting_of  # noqa: PLC0415
+
+    setting = setting_of(settings.services, entity)
+    price = (setting.price_per_gpu_hour, setting.currency)
+    plan = newest_plan(settings)
+    item = next((one for one in plan.recommendations if one.service == entity), None)
+    inputs = item.derivation.get("inputs") if isinstance(item, Recommendation) else None
+    if not inputs or "tokens_per_second" not in inputs:
+        return known, settings.planner.buffer, price
+    figures = {name: inputs[name]["value"] for name in ("tokens", "batch", "tokens_per_second", "tp", "pp")}
+    counted = replace(
+        known,
+        tokens_per_request=figures["tokens"],
+        batch=figures["batch"],
+        tokens_per_second_per_sequence=figures["tokens_per_second"],
+        tensor_parallel=int(figures["tp"]),
+        pipeline_parallel=int(figures["pp"]),
+    )
+    assert isinstance(item, Recommendation)  # its inputs were found above
+    buffer = item.derivation.get("buffer") or {}
+    return counted, float(buffer.get("value", settings.planner.buffer)), price
+
+
+def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
+    """Replicas with values, the tokens a second that arrive, and the names of replicas without values."""
+    from service.capacity import purchasing
+    from service.wiring import platform as wiring_platform  # noqa: PLC0415
+
+    settings = context.settings()
+    with wiring.stores(settings) as (state, metrics):
+        topology = state.topology()
+        entity, calibrations, _ = calibrated(settings, state, metrics, service)
+        found, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
+    if not found:
+        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect it first")
+    telling = {replica.name for replica in found}
+    members = topology.below(entity, EntityKind.REPLICA)
+    return found, arriving, [one.name for one in members if one.name not in telling]
+
+
+def calibrated(
+    settings: Any, state: Any, metrics: Any, service: str | None
+) -> tuple[EntityRef, list[Calibration], datetime]:
+    """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none.
+
+    Where its engines show nothing the plan's own counts: that of a load test which the store keeps.
+    """
+    from service.capacity import sizing  # noqa: PLC0415
+    from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
+
+    newest, topology = state.cycles(limit=1), state.topology()
+    services = topology.of_kind(EntityKind.SERVICE)
+    names = ", ".join(sorted(one.name for one in services)) or "none yet"
+    meant = [one for one in services if service in (None, one.name)]
+    if len(meant) != 1 or not newest:
+        said = "which service?" if service is None else f"no service is named {service!r}"
+        raise UsageError(said, hint=f"known services: {names}")
+    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name)
+    known = [one for one in found if isinstance(one, Calibration)]
+    if not known:
+        known = [one for one in newest_plan(settings).calibrations if one.service == meant[0]]
+    if not known:
+        said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
+        raise UsageError(f"{meant[0].name} is not calibrated: {said}", hint="configure it, or run capacity calibrate")
+    return meant[0], known, newest[0].at
+
+
+def _hours(count: int) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    return np.arange(count, dtype=np.float64)
+
+
+def _buy_lines(context: Context, shown: dict[str, Any], ratio: float, quota: int | None) -> list[str]:
+    def said(key: str, **numbers: Any) -> str:
+        return translate(f"capacity.{key}", context.language, **numbers)
+
+    prices, load = shown["prices"], shown["load"]
+    unit = prices["currency"]
+    cost = {name: f"{value:,.0f} {unit}" for name, value in shown["cost"].items()}
+    numbers = {"held": shown["held_gpus"], "burst": shown["burst_gpus"], "cost": cost["value"]}
+    all_burst, all_held = (f"{shown[name]:,.0f} {unit}" for name in ("cost_all_on_demand", "cost_peak_held"))
+    per_gpu = {"peak": f"{load['peak_requests_per_second']:.4g}", "each": f"{load['requests_per_second_per_gpu']:.3g}"}
+    paid = {"held": f"{prices['held']:.4g}", "burst": f"{prices['burst']:.4g}", "source": prices["source"]}
+    lines = [
+        said("buy_now", **numbers, low=cost["low"], high=cost["high"]),
+        said("buy_load", **per_gpu, group=load["gpus_per_replica"]),
+        said("buy_prices", **paid, currency=unit),
+        said("buy_rather", burst=all_burst, peak=all_held),
+        said("buy_never") if ratio >= 1.0 else said("buy_why", ratio=f"{ratio:.0%}"),
+    ]
+    lead, worth = f"{shown['lead_days']:g}", shown["held_without_quota"]
+    if worth > shown["held_gpus"]:
+        lines.append(said("buy_quota", held=shown["held_gpus"], worth=worth, quota=quota))
+    if shown["order_by"] is not None:
+        lines.append(said("buy_when", order=shown["order_by"], lead=lead))
+    elif shown["reason"] in ("too_late", "seldom_busy"):
+        lines.append(said(f"buy_{shown['reason']}", lead=lead))
+    lines += [said("buy_spike", at=one["at"], gpus=f"{one['gpus']:,.0f}") for one in shown["spikes"]]
+    lines.append(said("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
+    lines += [
+        "  " + said("offline_window", gpus=one["gpus"], start=one["start"], end=one["back_by"])
+        for one in shown["offline"]
+    ]
+    return lines

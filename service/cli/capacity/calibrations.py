@@ -1,0 +1,148 @@
+"""Calibrations that are kept: what a load test found goes into the store, ``capacity calibrate --show`` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from outrider.clock import SystemClock, rfc3339
+from outrider.errors import UsageError
+from outrider.model import Calibration, EntityKind, EntityRef
+from outrider.text.i18n import translate
+from planner.performance.gpu_catalog import known_gpu
+from planner.performance.loadtest_record import KeptTest
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import LoadPoint
+from service.capacity import pending_loadtests, sizing
+from service.cli.core.common import NO, Context
+from service.wiring import platform
+
+
+def named(service: str | None, namespace: str | None) -> tuple[str | None, str | None]:
+    """Namespace and name of what ``--service`` and ``--namespace`` say; ``namespace/name`` says both.
+
+    Raises UsageError where the two disagree, or half a name is missing.
+    """
+    if service is None or "/" not in service:
+        return namespace, service
+    space, _, name = service.partition("/")
+    if not space or not name or "/" in name or namespace not in (None, space):
+        raise UsageError(f"--service {service} is no service", hint="write name, or namespace/name")
+    return space, name
+
+
+def entity_of(context: Context, name: str, namespace: str | None, *, stored: bool) -> EntityRef:
+    """The service of that name as live collection knows it, else as the configuration does.
+
+    Only where ``stored`` is the store asked, and made where there is none: what cannot be kept is told before a test
+    runs. Raises UsageError where several namespaces have one and none is named, StoreAwayError.
+    """
+    settings = context.settings()
+    collected: list[EntityRef] = []
+    if stored:
+        with platform.state_reader(settings) as state:
+            collected = list(state.topology().of_kind(EntityKind.SERVICE))
+    configured = [one.entity(settings.cluster) for one in settings.services]
+    for known in (collected, configured):
+        found = sorted({one for one in known if one.name == name and namespace in (None, one.namespace)}, key=str)
+        if len(found) > 1:
+            spaces = ", ".join(str(one.namespace) for one in found)
+            hint = f"they are in {spaces}: write --service {found[0].namespace}/{name}"
+            raise UsageError(f"{name} is the name of {len(found)} services", hint=hint)
+        if found:
+            return found[0]
+    return EntityRef(settings.cluster, EntityKind.SERVICE, namespace, name)
+
+
+def note_of(context: Context, gpu_type: str) -> str | None:
+    """What to know of a test on this type of GPU before ``capacity cost`` is asked; None for a known one."""
+    known = known_gpu(gpu_type) is not None
+    return None if known else translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
+
+
+def keep(context: Context, found: Calibration) -> None:
+    """Store what a load test or a result says: the plan counts with it where live engines are under too little load."""
+    with platform.stores(context.settings()) as (state, _):
+        state.save_load_test(found)
+
+
+def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
+    """Store a load test that was just run; a file keeps it where the store went away. Raises StoreAwayError."""
+    assert found.measured_at is not None
+    assert found.valid_until is not None
+    test = KeptTest(
+        service=found.service.name,
+        namespace=found.service.namespace,
+        gpu_type=found.gpu_type,
+        tensor_parallel=found.tensor_parallel,
+        pipeline_parallel=found.pipeline_parallel,
+        model=found.model,
+        engine_version=found.engine_version,
+        source=found.source,
+        measured_at=found.measured_at,
+        valid=found.valid_until - found.measured_at,
+        slo=slo,
+        points=tuple(points),
+    )
+    pending_loadtests.store(context.settings(), test, found)
+
+
+def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:
+    """List what is stored, live figures first, with what they are of and until when they count; exit 1 for nothing."""
+    now = SystemClock().now()
+    with platform.state_reader(context.settings()) as state:
+        kept = [one for one in (*state.baselines(), *state.load_tests()) if service in (None, one.service.name)]
+    kept = [one for one in kept if namespace in (None, one.service.namespace)]
+    shown = [
+        sizing.as_dict(one)
+        | {
+            "namespace": one.service.namespace,
+            "source": one.source,
+            "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
+            "valid_until": None if one.valid_until is None else rfc3339(one.valid_until),
+            "valid": one.valid_until is None or now < one.valid_until,
+        }
+        for one in kept
+    ]
+    context.show(shown, lambda _: _table(context, shown))
+    return None if shown else NO
+
+
+def valid_for(span: timedelta) -> timedelta:
+    """How long a load test counts. Raises UsageError for no time at all."""
+    if span <= timedelta(0):
+        raise UsageError("--valid must be longer than 0", hint="30d is the default")
+    return span
+
+
+def _table(context: Context, shown: list[dict[str, Any]]) -> str:
+    lines = []
+    for one in shown:
+        numbers = {
+            name: f"{one[name]:.4g}" for name in ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
+        }
+        spans = {
+            name: f" ({span['low']:.4g}-{span['high']:.4g})" for name, span in one["intervals"].items() if span["low"]
+        }
+        until = one["valid_until"] or "-"
+        key = "capacity.kept" if one["valid"] else "capacity.kept_over"
+        told = {name: value + spans.get(name, "") for name, value in numbers.items()}
+        lines.append(
+            translate(
+                key,
+                context.language,
+                service=one["service"],
+                source=one["source"],
+                at=one["measured_at"],
+                until=until,
+                engine=" ".join(filter(None, (one["model"], one["gpu_type"], one["engine_version"]))),
+                tp=one["tensor_parallel"],
+                pp=one["pipeline_parallel"],
+                tokens=told["tokens_per_request"],
+                batch=told["batch"],
+                speed=told["tokens_per_second_per_sequence"],
+                samples=one["samples"],
+            )
+        )
+    return "\n".join(lines) or translate("capacity.kept_none", context.language)

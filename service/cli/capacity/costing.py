@@ -1,0 +1,134 @@
+"""``outrider capacity cost``: GPU types, group sizes and contracts, as a front of cost against latency."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outrider.clock import SystemClock, rfc3339
+from service.cli.capacity.model_options import (
+    BitsOption,
+    ConfigOption,
+    KvBitsOption,
+    ModelOption,
+    ParametersOption,
+    SequencesOption,
+    TpotOption,
+    TtftOption,
+    UtilisationOption,
+    shape_of,
+    slo_of,
+)
+from service.cli.core.amounts import amount
+from service.cli.core.common import NO, Context, duration_of, leaf
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    example = "outrider capacity cost --model Llama-3.1-8B --qps 40 --prompt 600 --tokens 250 --tpot 60ms"
+    leaf(app, "cost", example=example)(cost)
+
+
+def cost(
+    context: Context,
+    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
+    tokens: Annotated[float, amount("--tokens", "token/request", "tokens generated per request")],
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    mean_qps: Annotated[float | None, amount("--mean-qps", "request/second", "over the day")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    cached: Annotated[float, amount("--cached", "ratio", "of prompts found in the prefix cache")] = 0.0,
+    buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
+    bits: BitsOption = 16.0,
+    kv_bits: KvBitsOption = 16.0,
+    utilisation: UtilisationOption = 0.9,
+    max_sequences: SequencesOption = 256,
+    gpu_types: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="only these types, or a slice such as 'H100 1g.10gb'; may be repeated"),
+    ] = None,
+    regions: Annotated[list[str] | None, typer.Option("--region", help="where the data may go")] = None,
+    within: Annotated[str | None, typer.Option("--within", help="the GPUs must be there, such as 1h")] = None,
+    losses: Annotated[
+        int, typer.Option("--losses", help="replicas (of slices: whole GPUs) that may be lost at any time", min=0)
+    ] = 0,
+    spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "most capacity on spot")] = 1.0,
+    whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="GPUs come as whole nodes")] = False,
+    tp: Annotated[
+        list[int] | None, typer.Option("--tp", help="1, 2, 4 and 8 are tried else; may be repeated", min=1)
+    ] = None,
+    pp: Annotated[
+        list[int] | None, typer.Option("--pp", help="1, 2 and 4 are tried else; may be repeated", min=1)
+    ] = None,
+    slices: Annotated[
+        bool, typer.Option("--slices/--no-slices", help="offer MIG slices of GPUs that have them, where the model fits")
+    ] = True,
+    mps: Annotated[
+        bool, typer.Option("--mps/--no-mps", help="offer shares of a GPU by MPS: 2 to 4 engines on one, not isolated")
+    ] = False,
+    measured: Annotated[
+        bool, typer.Option("--measured/--no-measured", help="count with the store's load tests of the model")
+    ] = True,
+) -> int | None:
+    """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
+    from planner.cost import cost_text  # noqa: PLC0415
+    from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, which --help does without
+    from planner.cost.offers import chosen  # noqa: PLC0415
+    from planner.performance.gpu_catalog import gpu, gpus  # noqa: PLC0415
+    from planner.performance.memory_fit import Setup  # noqa: PLC0415
+    from planner.performance.queueing import Work  # noqa: PLC0415
+    from service.capacity import stored_loadtests  # noqa: PLC0415
+
+    settings, shape = context.settings(), shape_of(model, config_json, parameters)
+    tests = loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
+    offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
+    if gpu_types:
+        offers = chosen(offers, {gpu(name).name: gpu(name) for name in gpu_types})
+    request = costs.Request(
+        shape=shape,
+        work=Work(prompt, tokens, cached_ratio=cached),
+        qps=qps,
+        slo=slo_of(ttft, tpot),
+        mean_qps=mean_qps,
+        buffer=buffer,
+        setup=Setup(bits=bits, kv_bits=kv_bits, utilisation=utilisation, sequences=max_sequences),
+        regions=frozenset(regions or ()),
+        within=None if within is None else duration_of("--within", within).total_seconds(),
+        losses=losses,
+        spot_ratio=spot_ratio,
+        whole_nodes=whole_nodes,
+        groups=tp or costs.GROUPS,
+        pipelines=pp or costs.PIPELINES,
+        tests=tests,
+        language=context.language,
+        cuts=costs.cuts_of(mig=slices, mps=mps),
+    )
+    answer = costs.compare(request, offers)
+    lines = cost_text.lines(request, answer, context.language)
+    result = {
+        "model": request.shape.name,
+        "need_requests_per_second": answer.need,
+        "currency": answer.currency,
+        "slo_kept": answer.slo_kept,
+        "front": [costs.describe(request, answer, mix) for mix in answer.front],
+        "refused": [{"offer": name, "reason": why.value, "detail": text} for name, why, text in answer.refused],
+        "reason": None if answer.nothing is None else answer.nothing.reason.value,
+        "measured": [
+            {
+                "service": one.service.name,
+                "source": one.source,
+                "gpu_type": one.gpu_type,
+                "tp": one.tensor_parallel,
+                "pp": one.pipeline_parallel,
+                "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
+            }
+            for one in costs.used(request, offers)
+        ],
+        "derivation": list(lines),
+    }
+    context.show(result, lambda shown: "\n".join(shown["derivation"]))
+    return None if answer.front and answer.slo_kept else NO

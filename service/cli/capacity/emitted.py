@@ -1,0 +1,125 @@
+"""What ``outrider capacity emit`` does: documents of the newest plan, shown, written, compared, or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from outrider.clock import SystemClock
+from outrider.errors import ActuationError, UnavailableError, UsageError
+from outrider.model import Recommendation
+from outrider.text.i18n import translate
+from planner.manifests import scaling_manifests as rendering
+from planner.manifests.scaling_manifests import Document
+from service.cli.core.common import Context
+from service.scaling import emitting
+from service.wiring import platform
+
+KINDS: tuple[str, ...] = get_args(rendering.Kind)
+
+
+def emit(
+    context: Context,
+    service: str | None,
+    formats: str | None,
+    out: Path | None,
+    *,
+    diff: bool,
+    send: bool,
+    for_real: bool,
+) -> None:
+    """Render, and write, compare or send. Raises UsageError and UnavailableError."""
+    if for_real and not send:
+        raise UsageError("--for-real says how to --send, which is not given", hint="add --send, or leave it out")
+    settings = context.settings()
+    with platform.stores(settings) as (state, _):
+        plan = state.plan()
+        found = emitting.documents(settings, plan, service, _kinds(formats))
+        if service is not None and not found:
+            known = ", ".join(item.service.name for item in plan.recommendations) or "none yet"
+            raise UsageError(f"no service is named {service!r}", hint=f"known services: {known}")
+        sent = []
+        if send:
+            named = {one.service for one in settings.planner.scaling.emit}
+            each = {item.service: item for item, _ in found if item.service.name in named}
+            if not each:
+                raise UsageError("nothing is configured to send to", hint="name it under planner.scaling.emit")
+            sent = [_sent(settings, state, item, for_real=for_real) for item in each.values()]
+    patches = [rendering.git_patch(one, _before(out, one)) for _, one in found] if diff else []
+    paths = _written(out, (one for _, one in found)) if out is not None and not diff else []
+    result = {
+        "documents": [
+            {"service": one.service, "format": one.kind, "file": one.file, "path": one.path or None, "text": one.text}
+            for _, one in found
+        ],
+        "paths": [str(path) for path in paths],
+        "patch": "".join(patches) if diff else None,
+        "sent": sent,
+    }
+    context.show(result, lambda shown: _shown(shown, context, send=send))
+
+
+def _kinds(formats: str | None) -> list[str] | None:
+    if formats is None:
+        return None
+    found = [one.strip() for one in formats.split(",") if one.strip()]
+    if not found:
+        raise UsageError("--format names no format", hint=f"formats are {', '.join(KINDS)}")
+    unknown = [one for one in found if one not in KINDS]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not a format of capacity emit", hint=f"formats are {', '.join(KINDS)}")
+    return found
+
+
+def _sent(settings: Any, state: Any, item: Recommendation, *, for_real: bool) -> dict[str, Any]:
+    try:
+        action, outcome = emitting.send(
+            settings, state, item, SystemClock().now(), platform.policy(settings), dry_run=not for_real
+        )
+    except ActuationError as error:
+        if error.retryable:
+            raise UnavailableError(error.message, hint=error.hint) from error
+        raise UsageError(error.message, hint=error.hint) from error
+    return {
+        "service": item.service.name,
+        "status": outcome.status.value,
+        "dry_run": action.dry_run,
+        "detail": outcome.detail,
+    }
+
+
+def _before(out: Path | None, document: Document) -> str:
+    """What the folder holds of a document; empty for a new file."""
+    try:
+        return ((out or Path()) / document.file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{document.file} cannot be read: {error}", hint="name another folder with --out") from error
+
+
+def _written(out: Path, documents: Iterable[Document]) -> list[Path]:
+    paths = []
+    try:
+        for one in documents:
+            path = out / one.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(one.text, encoding="utf-8")
+            paths.append(path)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}", hint="name another folder with --out") from error
+    return paths
+
+
+def _shown(shown: dict[str, Any], context: Context, *, send: bool) -> str:
+    if shown["patch"] is not None:
+        return str(shown["patch"]).rstrip("\n")
+    if send:
+        return "\n".join(f"{one['service']}: {one['status']}: {one['detail']}" for one in shown["sent"])
+    if shown["paths"]:
+        return "\n".join(shown["paths"])
+    texts = [
+        f"# {one['service']}: {one['format']} {one['path'] or one['file']}\n{one['text']}" for one in shown["documents"]
+    ]
+    return "---\n".join(texts).rstrip("\n") or translate("cli.no_services", context.language)

@@ -1,0 +1,30 @@
+"""The newest plan as every command takes it: made as ``capacity plan`` makes it, so that none says another count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outrider.model import Plan, Recommendation
+
+if TYPE_CHECKING:
+    from service.config.settings import Settings
+
+
+def newest_plan(settings: Settings) -> Plan:
+    """A plan as of the newest cycle; of services that none can be made for now, what the last cycle's plan said."""
+    from service.wiring import platform  # noqa: PLC0415 - the store, which --help does without
+
+    made = wiring.plan_now(settings, None)
+    with wiring.state_reader(settings) as state:
+        kept = state.plan()
+    planned = [item for item in made.recommendations if isinstance(item, Recommendation)]
+    known = {item.service for item in planned}
+    older = [item for item in kept.recommendations if item.service not in known]
+    told = known | {item.service for item in older}
+    spoken_of = {one.entity for one in made.forecasts}
+    foreseen = [said for said in kept.forecasts if said.entity not in spoken_of]
+    return Plan(
+        (*made.forecasts, *foreseen),
+        (*planned, *older, *(item for item in made.recommendations if item.service not in told)),
+        made.calibrations or kept.calibrations,
+    )

@@ -1,0 +1,253 @@
+"""``outrider capacity``: how many GPUs, when, and the arithmetic behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.documents import serialization
+from outrider.documents.summaries import word
+from outrider.errors import UsageError
+from outrider.model import NoRecommendation, Plan, Recommendation
+from outrider.text.i18n import Language, translate
+from planner.capacity import derivation
+from planner.capacity import formula as capacity_formula
+from planner.performance import slo_capacity
+from service.cli.capacity import (
+    as_of,
+    buffers,
+    buying,
+    calibrating,
+    costing,
+    emitted,
+    pools,
+    replay,
+    sharing,
+    sizing,
+    steering,
+    strategies,
+    warming,
+)
+from service.cli.capacity.emitted import KINDS
+from service.cli.capacity.model_options import ConfigOption, ModelOption, ParametersOption, TpotOption, TtftOption
+from service.cli.capacity.slo_options import (
+    CachedOption,
+    LimitOption,
+    Options,
+    PromptOption,
+    QuantileOption,
+    WeightBitsOption,
+)
+from service.cli.core import tables
+from service.cli.core.amounts import amount
+from service.cli.core.common import ON_A_TERMINAL, Context, instant_of, leaf
+from service.wiring import platform
+
+app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
+calibrating.add(app)
+sizing.add(app)
+costing.add(app)
+pools.add(app)
+buying.add(app)
+sharing.add(app)
+steering.add(app)
+replay.add(app)
+strategies.add(app)
+warming.add(app)
+
+
+class BatchPer(StrEnum):
+    """What the batch is counted per."""
+
+    REPLICA = "replica"
+    GPU = "gpu"
+
+
+@leaf(
+    app, "formula", example="outrider capacity formula --qps 40 --tokens 300 --batch 32 --tokens-per-second 25 --tp 4"
+)
+def formula(
+    context: Context,
+    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
+    tokens_per_second: Annotated[
+        float | None, amount("--tokens-per-second", "token/(second*sequence)", "of one running sequence")
+    ] = None,
+    seconds: Annotated[
+        float | None, amount("--seconds", "second/request", "in service, instead of tokens and their speed")
+    ] = None,
+    batch_per: Annotated[
+        BatchPer, typer.Option("--batch-per", help="what the batch is counted per")
+    ] = BatchPer.REPLICA,
+    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom, a ratio; .25 when not given")] = None,
+    errors: Annotated[
+        Path | None, typer.Option("--errors", help="file of forecast errors, a ratio a line: their p95 is the buffer")
+    ] = None,
+    buffer_of: Annotated[
+        str | None, typer.Option("--buffer-of", help="service whose measured forecast error is the buffer")
+    ] = None,
+    tp: Annotated[int, typer.Option("--tp", help="tensor parallel")] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel")] = 1,
+) -> None:
+    """Count replicas and GPUs: N = qps x tokens / (batch x tokens per second) x (1 + buffer)."""
+    chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
+    found = capacity_formula.formula(
+        qps=qps,
+        tokens=tokens,
+        batch=batch,
+        batch_per=batch_per.value,
+        tokens_per_second=tokens_per_second,
+        seconds=seconds,
+        buffer=chosen.value,
+        tp=tp,
+        pp=pp,
+        buffer_source=chosen.source,
+    )
+    lines = [*found.lines(context.language)]
+    if chosen.source == "measured":
+        lines.append(derivation.buffer_line(chosen.as_dict(), context.language))
+    context.show({**found.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
+
+
+@leaf(app, "plan", example="outrider capacity plan --service chat -o json")
+def plan(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    quantile: QuantileOption = None,
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    prompt: PromptOption = None,
+    cached: CachedOption = None,
+    bits: WeightBitsOption = None,
+    max_sequences: LimitOption = None,
+) -> None:
+    """Say how many replicas each service needs, when they must start, and why."""
+    promised = Options(
+        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
+    )
+    made = _recommendations(context, service, at, promised)
+    context.show(
+        _as_json(made),
+        lambda shown: "\n".join(
+            [
+                tables.recommendations(shown, context.language) if shown else _nobody(context),
+                *_notes(made, context.language),
+                *_as_of(context, shown, at),
+            ]
+        ),
+    )
+
+
+@leaf(app, "explain", example="outrider capacity explain --service chat --ttft 1s --tpot 50ms")
+def explain(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    quantile: QuantileOption = None,
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    prompt: PromptOption = None,
+    cached: CachedOption = None,
+    bits: WeightBitsOption = None,
+    max_sequences: LimitOption = None,
+) -> None:
+    """Print the derivation of each recommendation, with units."""
+    promised = Options(
+        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
+    )
+    made = _recommendations(context, service, at, promised)
+
+    context.show(
+        _as_json(made, context.language),
+        lambda shown: (
+            "\n\n".join([*(_explained(item, context.language) for item in made), *_as_of(context, shown, at)])
+            or _nobody(context)
+        ),
+    )
+
+
+@leaf(app, "emit", example="outrider capacity emit --service chat --format hpa,kustomize --out manifests")
+def emit(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    formats: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder to write the documents into")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="print what git apply takes against the folder --out")] = False,
+    send: Annotated[bool, typer.Option("--send", help="send them to what planner.scaling.emit names")] = False,
+    for_real: Annotated[bool, typer.Option("--for-real", help="without it --send is a dry run")] = False,
+) -> None:
+    """Render the newest plan for what scales: HPA, KEDA, Knative, kustomize, a webhook; send it where configured."""
+    emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
+
+
+def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
+    return [
+        {**serialization.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)}
+        for item in made
+    ]
+
+
+def _as_of(context: Context, shown: list[dict[str, Any]], at: str | None) -> list[str]:
+    instant = instant_of("--at", at) if at else None
+    return as_of.note(shown, context.settings(), instant, context.language)
+
+
+def _nobody(context: Context) -> str:
+    """No service is known; without a configuration, that this may be the wrong folder."""
+    unset = "" if context.configured else translate("cli.no_configuration", context.language)
+    return translate("cli.no_services", context.language) + unset
+
+
+def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
+    """One service: the answer, then every step to it; without an answer, why there is none."""
+    if isinstance(item, NoRecommendation):
+        detail = translate(item.detail, language, **item.arguments) if item.detail else ""
+        said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
+        return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
+    head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
+    return "\n".join([translate("cli.explain_head", language, **head), *derivation.lines(item, language)])
+
+
+def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
+    """Promises that do not bound a plan, each with the reason: nobody is to take the count for one that keeps them."""
+    said = []
+    for item in made:
+        facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
+        for each in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
+            if each["code"] == "quota_below_floor":
+                note = derivation.caution(each, language)
+                said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+        if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
+            note = slo_capacity.lines(facts, language)[-1]
+            said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+    return said
+
+
+def _recommendations(
+    context: Context, service: str | None, at: str | None, promised: Options
+) -> list[Recommendation | NoRecommendation]:
+    instant, settings = instant_of("--at", at) if at else None, context.settings()
+    if not platform.has_store(settings):
+        made = Plan()
+    else:
+        if instant is not None:
+            as_of.check(settings, instant)
+        made = platform.plan_now(settings, instant, promised.asked())
+    names = [item.service.name for item in made.recommendations]
+    if service is not None and service not in names:
+        raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
+    return [item for item in made.recommendations if service in (None, item.service.name)]

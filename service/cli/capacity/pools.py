@@ -1,0 +1,83 @@
+"""``outrider capacity disaggregated``: how many replicas for prompts, how many for answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.capacity.model_options import (
+    BitsOption,
+    ConfigOption,
+    KvBitsOption,
+    ModelOption,
+    ParametersOption,
+    SequencesOption,
+    TpotOption,
+    TtftOption,
+    UtilisationOption,
+    shape_of,
+    slo_of,
+)
+from service.cli.core.amounts import amount
+from service.cli.core.common import NO, Context, leaf
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    example = (
+        "outrider capacity disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 --tokens 200 "
+        "--ttft 1.5s --tpot 40ms"
+    )
+    leaf(app, "disaggregated", example=example)(pools)
+
+
+def pools(
+    context: Context,
+    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
+    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request")],
+    gpu_type: Annotated[str, typer.Option("--gpu", help="of the prefill replicas, and of the others")],
+    decode_gpu: Annotated[str | None, typer.Option("--decode-gpu", help="of the decode replicas")] = None,
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    prompt_cv: Annotated[float, typer.Option("--prompt-cv", help="standard deviation over mean", min=0.0)] = 1.0,
+    output_cv: Annotated[float, typer.Option("--tokens-cv", help="standard deviation over mean", min=0.0)] = 1.0,
+    cached: Annotated[float, amount("--cached", "ratio", "of prompts found in the prefix cache")] = 0.0,
+    buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
+    prefill_tp: Annotated[int | None, typer.Option("--prefill-tp", help="1, 2, 4 and 8 are tried else")] = None,
+    decode_tp: Annotated[int | None, typer.Option("--decode-tp", help="1, 2, 4 and 8 are tried else")] = None,
+    link: Annotated[
+        float | None, amount("--link", "byte/second", "of one GPU's port, for keys and values; a prior else")
+    ] = None,
+    bits: BitsOption = 16.0,
+    kv_bits: KvBitsOption = 16.0,
+    utilisation: UtilisationOption = 0.9,
+    max_sequences: SequencesOption = 256,
+) -> int | None:
+    """Size prefill and decode replicas apart, for a promise of each; exit 1 when no sizes keep it."""
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
+    from planner.performance.memory_fit import Setup  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.queueing import Work  # noqa: PLC0415
+    from service.capacity import disaggregation  # noqa: PLC0415
+
+    spec = gpu(gpu_type)
+    asked = disaggregation.Question(
+        shape=shape_of(model, config_json, parameters),
+        work=Work(prompt, tokens, prompt_cv, output_cv, cached),
+        qps=qps,
+        slo=slo_of(ttft, tpot),
+        prefill_gpu=spec,
+        decode_gpu=spec if decode_gpu is None else gpu(decode_gpu),
+        prefill_groups=disaggregation.groups_of("--prefill-tp", prefill_tp),
+        decode_groups=disaggregation.groups_of("--decode-tp", decode_tp),
+        buffer=buffer,
+        link=link,
+        setup=Setup(bits=bits, kv_bits=kv_bits, utilisation=utilisation, sequences=max_sequences),
+    )
+    result = disaggregation.told(asked, context.language)
+    context.show(result, lambda shown: "\n".join(shown["derivation"]))
+    return None if result["kept"] else NO

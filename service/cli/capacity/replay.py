@@ -1,0 +1,116 @@
+"""``outrider capacity replay``: what scaling costs, on traces."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import UsageError
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_duration
+from planner.replay import figure, score
+from planner.replay.backtest import Trace, parse_trace
+from service.cli.core import tables
+from service.cli.core.common import Context, duration_of, leaf
+from service.cli.core.progress import bars
+from service.config import input_files
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to ``outrider capacity``."""
+    leaf(app, "replay", example="outrider capacity replay traffic.csv --startup 5m -o json")(replay)
+
+
+def replay(
+    context: Context,
+    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
+    startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
+    plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
+    prophet: Annotated[
+        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: half a minute a trace")
+    ] = True,
+) -> None:
+    """Replay the scaling loop on traces against static peak, HPA, KEDA, cron, Knative, Prophet by rote, an oracle."""
+    with bars(context) as progress:
+        found = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
+    drawn = []
+    if plot is not None:
+        for trace in found.traces:
+            path = plot / f"{trace.name}.svg"
+            input_files.write(path, figure.svg(trace, found.startup, context.language))
+            drawn.append(str(path))
+    context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
+
+
+def startup_option(text: str) -> timedelta:
+    """The option's duration. Raises UsageError for one that no replay has."""
+    found = duration_of("--startup", text)
+    if found > score.MOST_STARTUP:
+        most = format_duration(score.MOST_STARTUP)
+        raise UsageError(f"--startup is {text}", hint=f"give the time from launch to serving, up to {most}, such as 5m")
+    return found
+
+
+def _replay_table(shown: dict[str, Any], context: Context) -> str:
+    named = ["name", "strategy", "setting", "gpu_hours", "waiting_over_2s", "times_oracle", "reversals_30min"]
+    settings = {name: _shown_setting(shown, name) for name in shown["rival_settings"]}
+    rows = []
+    for trace in shown["traces"]:
+        oracle = trace["oracle_ratio"]
+        ours = trace["strategies"][0]
+        rivals = [
+            row
+            for name, setting in settings.items()
+            for row in trace["strategies"]
+            if (row["name"], row["setting"]) == (name, setting)
+        ]
+        rows += [_strategy_row(trace["name"], row, oracle) for row in (ours, *rivals)]
+        best = translate("cli.oracle", context.language)
+        rows.append([trace["name"], best, "-", percent(oracle), percent(0.0, 2), "1.00", "-"])
+    table = tables.table(tables.heads(context.language, *named), rows, empty="-")
+    said = translate(
+        "cli.replay_summary",
+        context.language,
+        mean=percent(shown["mean_gpu_hours_ratio"]),
+        times=f"{shown['mean_times_oracle']:.2f}",
+        worst=percent(shown["worst_requests_waiting_over_2s_ratio"], 2),
+    )
+    rivals_said = translate("cli.replay_rivals", context.language, goal=percent(1 - score.WAITING_GOAL))
+    return "\n".join([table, said, rivals_said, *shown["plots"]])
+
+
+def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
+    return [
+        name,
+        row["name"],
+        "-" if row["setting"] is None else f"{row['setting']:g}",
+        percent(row["gpu_hours_ratio"]),
+        percent(row["requests_waiting_over_2s_ratio"], 2),
+        f"{row['gpu_hours_ratio'] / oracle:.2f}",
+        str(row["reversals_within_30min"]),
+    ]
+
+
+def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
+    """A rival's setting that kept the goal everywhere at the least cost; without one, that whose worst waits least."""
+    kept: float | None = shown["rival_settings"][name]
+    if kept is not None:
+        return kept
+    worst: dict[float | None, float] = {}
+    for row in (row for trace in shown["traces"] for row in trace["strategies"] if row["name"] == name):
+        worst[row["setting"]] = max(worst.get(row["setting"], 0.0), row["requests_waiting_over_2s_ratio"])
+    return min(worst, key=lambda setting: worst[setting])
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share of a table, such as ``73.0 %``."""
+    return f"{value * 100:.{digits}f} %"
+
+
+def traces_of(paths: list[Path]) -> list[Trace]:
+    """Read traces. Raises UsageError naming the file that cannot be read."""
+    hint = "give CSV files with time_utc and requests_per_second"
+    return [parse_trace(input_files.text_of(path, hint), path.stem, str(path)) for path in paths]

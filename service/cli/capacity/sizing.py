@@ -1,0 +1,102 @@
+"""``outrider capacity fit``: whether a model fits a GPU type, and how much beside it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outrider.text.i18n import translate
+from service.cli.capacity.model_options import (
+    BitsOption,
+    ConfigOption,
+    KvBitsOption,
+    ModelOption,
+    ParametersOption,
+    SequencesOption,
+    UtilisationOption,
+    shape_of,
+)
+from service.cli.core.common import NO, Context, leaf
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    leaf(app, "fit", example="outrider capacity fit --model Llama-3.1-70B --gpu H100 --tp 4 --context 8192")(fit)
+
+
+def fit(
+    context: Context,
+    gpu_type: Annotated[str, typer.Option("--gpu", help="GPU type, such as H100")],
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    tp: Annotated[int, typer.Option("--tp", help="tensor parallel", min=1)] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel", min=1)] = 1,
+    bits: BitsOption = 16.0,
+    kv_bits: KvBitsOption = 16.0,
+    utilisation: UtilisationOption = 0.9,
+    context_tokens: Annotated[int | None, typer.Option("--context", help="tokens of a sequence", min=1)] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="sequences at once", min=1)] = 1,
+    max_sequences: SequencesOption = 256,
+) -> int | None:
+    """Say whether a model fits a GPU type, and the largest context x concurrency; exit 1 when it does not."""
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
+    from planner.performance.memory_fit import GIBIBYTE, NoFit, Setup, processes, slices  # noqa: PLC0415
+    from planner.performance.memory_fit import fit as fit_model  # noqa: PLC0415
+
+    shape, spec = shape_of(model, config_json, parameters), gpu(gpu_type)
+    setup = Setup(tp, pp, bits, kv_bits, utilisation, sequences=max_sequences)
+    found = fit_model(shape, spec, setup, context=context_tokens, concurrency=concurrency)
+    head = {"model": shape.name, "gpu_type": spec.name, "tp": tp, "pp": pp, "bits": bits}
+    if isinstance(found, NoFit):
+        said = found.text(context.language)
+        largest = {"context": found.context or None, "concurrency": found.concurrency or None}
+        result = {"fits": False, **head, "reason": found.reason.value, "largest": largest}
+        context.show(result | {"remedies": list(found.remedies), "why": said}, lambda _: said)
+        return NO
+    usual = context_tokens or found.context
+    cuts = slices(shape, spec, setup, context=usual, concurrency=concurrency)
+    count, share = processes(shape, spec, setup, context=usual, concurrency=concurrency)
+    numbers = {
+        "parameters": f"{shape.parameters / 1e9:.4g}",
+        "bits": f"{bits:g}",
+        "tp": tp,
+        "pp": pp,
+        "weights": f"{found.weights_bytes / GIBIBYTE:.1f}",
+        "budget": setup.token_budget,
+        "overhead": f"{found.overhead_bytes / GIBIBYTE:.1f}",
+        "memory": f"{spec.memory_bytes / GIBIBYTE:.1f}",
+        "utilisation": f"{utilisation:g}",
+        "room": f"{found.kv_bytes / GIBIBYTE:.1f}",
+        "per_token": f"{found.kv_bytes_per_token / 1024:.1f}",
+        "block": setup.block,
+        "tokens": found.kv_tokens,
+        "concurrency": found.concurrency,
+        "context": found.context,
+        "longest": found.longest,
+    }
+    lines = [
+        translate(f"capacity.fit_{step}", context.language, **numbers)
+        for step in ("weights", "overhead", "room", "kv", "answer")
+    ]
+    if cuts:
+        lines.append(translate("capacity.fit_slices", context.language, slices=", ".join(cut.name for cut in cuts)))
+    if count > 1:
+        lines.append(translate("capacity.fit_processes", context.language, count=count, utilisation=f"{share:.2f}"))
+    result = {
+        "fits": True,
+        **head,
+        "weights_bytes": found.weights_bytes,
+        "overhead_bytes": found.overhead_bytes,
+        "kv_bytes_per_token": found.kv_bytes_per_token,
+        "kv_tokens": found.kv_tokens,
+        "largest": {"context": found.context, "concurrency": found.concurrency},
+        "longest_context": found.longest,
+        "mig_slices": [cut.name for cut in cuts],
+        "mps_replicas_per_gpu": max(count, 1) if setup.gpus == 1 else None,
+        "source": spec.specs_source,
+        "derivation": lines,
+    }
+    context.show(result, lambda shown: "\n".join(shown["derivation"]))
+    return None

@@ -1,0 +1,90 @@
+"""Options of ``capacity plan`` and ``explain`` that promise something in place of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.errors import UsageError
+from service.cli.capacity.model_options import WIDTHS, shape_of, slo_of
+from service.cli.core.amounts import amount, one_of
+
+if TYPE_CHECKING:
+    from service.planning.slo_inputs import Asked
+
+QuantileOption = Annotated[
+    float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot are for; .95 when not given")
+]
+PromptOption = Annotated[
+    float | None, amount("--prompt", "token/request", "tokens of a prompt; measured when not given")
+]
+CachedOption = Annotated[
+    float | None, amount("--cached", "ratio", "of prompts found in the prefix cache; measured when not given")
+]
+WeightBitsOption = Annotated[
+    float | None, one_of("--bits", "of a weight; what the model's name tells, else 16, when not given", WIDTHS)
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--max-sequences", help="the engine's own limit; the batch when not given", min=1)
+]
+_QUANTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; None where it says nothing."""
+
+    service: str | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    quantile: float | None = None
+    model: str | None = None
+    config_json: Path | None = None
+    parameters: float | None = None
+    prompt: float | None = None
+    cached: float | None = None
+    bits: float | None = None
+    max_sequences: int | None = None
+
+    def asked(self) -> Asked:
+        """As the plan takes it. Raises UsageError for what means nothing, by the name of the option."""
+        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
+        from service.planning.slo_inputs import Asked  # noqa: PLC0415
+
+        self._checked()
+        quantile = _QUANTILE if self.quantile is None else self.quantile
+        objectives: list[Objective] = []
+        if self.ttft is not None:
+            objectives.append(Objective("ttft", self.ttft, quantile, "--ttft"))
+        if self.tpot is not None:
+            objectives.append(Objective("tpot", self.tpot, quantile, "--tpot"))
+        named = self.model is not None or self.config_json is not None
+        shape = shape_of(self.model, self.config_json, self.parameters) if named else None
+        return Asked(tuple(objectives), shape, self.prompt, self.cached, self.max_sequences, self.bits)
+
+    def _checked(self) -> None:
+        slo_of(self.ttft, self.tpot)
+        if self.quantile is not None and not 0 < self.quantile < 1:
+            raise UsageError(
+                f"--quantile is a share between 0 and 1, not {self.quantile:g}", hint="95 % is written 0.95 or 95%"
+            )
+        if self.quantile is not None and self.ttft is None and self.tpot is None:
+            raise UsageError(
+                "--quantile is of --ttft and --tpot", hint="give one of them, or an SLO in the configuration"
+            )
+        if self.prompt is not None and not 1 <= self.prompt < float("inf"):
+            raise UsageError(
+                f"--prompt must be at least one token, not {self.prompt:g}", hint="give tokens of a prompt"
+            )
+        if self.cached is not None and not 0 <= self.cached < 1:
+            raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="30 % is written 0.3 or 30%")
+        of_one = {
+            "--model": self.model, "--config-json": self.config_json, "--prompt": self.prompt,
+            "--cached": self.cached, "--bits": self.bits, "--max-sequences": self.max_sequences,
+        }  # fmt: skip
+        given = [option for option, value in of_one.items() if value is not None]
+        if given and self.service is None:
+            raise UsageError(f"{given[0]} is of one service", hint="name it with --service")

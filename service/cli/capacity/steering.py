@@ -1,0 +1,149 @@
+"""``outrider capacity steer``: weights of replicas as documents and as traffic actions, to be looked at and applied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from outrider.clock import SystemClock
+from outrider.errors import UsageError
+from outrider.model import EntityKind, EntityRef
+from outrider.text.i18n import translate
+from service.cli.capacity.buying import USUAL_LOAD, calibrated
+from service.cli.core.amounts import amount
+from service.cli.core.common import NO, Context, duration_of, leaf
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    leaf(app, "steer", example="outrider capacity steer --service chat --current route.yaml --documents new.yaml")(
+        steer
+    )
+
+
+def steer(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="replicas as JSON, instead of the store")] = None,
+    current: Annotated[
+        Path | None, typer.Option("--current", help="the route as it is (kubectl get -o yaml): its weights change")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="gateway (HTTPRoute) or istio (VirtualService), for a new route")
+    ] = None,
+    stands: Annotated[str, typer.Option("--stands", help="how long the weights will be left as they are")] = "5m",
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "tokens to generate that arrive")] = None,
+    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request, for the replay")] = 250.0,
+    watermark: Annotated[float, amount("--watermark", "ratio", "KV use from which nothing is admitted")] = 0.9,
+    prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
+    least: Annotated[int | None, typer.Option("--least", help="weight of 100 that none gets less than")] = None,
+    most: Annotated[int | None, typer.Option("--most", help="weight of 100 that none gets more than")] = None,
+    refill: Annotated[
+        list[str] | None, typer.Option("--refill", help="backend at 0 that may get traffic again; others stay at 0")
+    ] = None,
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", help="of a new route, name or namespace/name; else the mesh")
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="that requests to the gateway name, else all of the gateway's")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="of the replicas, for a new route", min=1, max=65535)] = 8000,
+    pod_label: Annotated[
+        str | None, typer.Option("--pod-label", help="label that tells pods apart, for a new route")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
+) -> int | None:
+    """Propose weights of replicas for a gateway or a mesh; exit 1 when nothing better can be proposed."""
+    from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic.weight_changes import Rules  # noqa: PLC0415
+    from service.capacity import steering  # noqa: PLC0415
+    from service.config import input_files
+
+    if form not in (None, "gateway", "istio"):
+        raise UsageError(f"--format {form!r} is not known", hint="give gateway or istio")
+    route = None if current is None else steering.route_of(current)
+    if route is not None and form is not None:
+        raise UsageError("--format and --current exclude each other", hint="a route that exists has its own format")
+    now = None if route is None else routes.current(route, str(current))
+    rules = Rules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
+                  tuple(refill or ()))  # fmt: skip
+    fleet = _fleet(context, service, file, arriving)
+    made = steering.propose(fleet, rules, now)
+    found: list[Any] = []
+    if made.found.proposed and route is not None:
+        found = [routes.reweighted(route, made.found.weights, str(current))]
+    elif made.found.proposed:
+        place = routes.Place(
+            fleet.service.name,
+            fleet.service.namespace or "default",
+            fleet.pods,
+            port,
+            pod_label or routes.POD_LABEL,
+            gateway,
+            tuple(host or ()),
+        )
+        weights = {one.name: made.found.weights[name] for name, one in made.replica_of.items()}
+        found = list(routes.documents("istio" if form == "istio" else "gateway", place, weights))
+    if out is not None and found:
+        reading.write(out, yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True))
+    shown = {
+        "service": fleet.service.name,
+        "namespace": fleet.service.namespace,
+        **made.found.as_dict(),
+        "current_source": "even" if route is None else "route",
+        "unrouted": list(made.unrouted),
+        "stands_seconds": rules.stands_seconds,
+        "dry_run": True,
+        "actions": steering.actions(made, SystemClock().now()),
+        "documents": found,
+        "written": str(out) if out is not None and found else None,
+    }
+    context.show(shown, lambda answer: _lines(context, answer))
+    return None if made.found.proposed else NO
+
+
+def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from service.capacity import steering
+    from service.wiring import platform  # noqa: PLC0415
+
+    settings = context.settings()
+    if file is not None:
+        known = next((one for one in settings.services if one.name == service), None)
+        entity = EntityRef(settings.cluster, EntityKind.SERVICE, "default", service or file.stem)
+        return steering.of_file(file, entity if known is None else known.entity(settings.cluster), arriving, USUAL_LOAD)
+    with wiring.stores(settings) as (state, metrics):
+        entity, calibrations, _ = calibrated(settings, state, metrics, service)
+        found = steering.of_store(metrics, state.topology(), entity, calibrations)
+    return found if arriving is None else replace(found, arriving=arriving)
+
+
+def _lines(context: Context, shown: dict[str, Any]) -> str:
+    def said(key: str, **numbers: Any) -> str:
+        return translate(f"capacity.steer_{key}", context.language, **numbers)
+
+    marks = {name: said(mark) for mark in ("kept", "drained", "closed") for name in shown[mark]}
+    rates = {name: f"{shown[f'{name}_tokens_per_second']:g}" for name in ("arriving", "speed")}
+    lines = [said(shown["reason"], **shown["bounds"], **rates)]
+    for name, weight in shown["weights"].items():
+        wait = shown["waits_seconds"].get(name)
+        numbers = {"before": shown["current"][name], "weight": weight, "mark": marks.get(name, "")}
+        if wait is None:
+            lines.append(said("line_unknown", replica=name, **numbers))
+        else:
+            lines.append(said("line", replica=name, **numbers, wait=f"{wait:.2f}"))
+    waits = [shown[f"p95_wait_{name}seconds"] for name in ("even_", "current_", "")]
+    if waits[2] is not None:
+        even, before, after = ("" if wait is None else f"{wait:.2f}" for wait in waits)
+        key = "gain" if before else "gain_new"
+        lines.append(said(key, even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
+    if shown["unrouted"]:
+        lines.append(said("unrouted", replicas=", ".join(shown["unrouted"])))
+    if shown["documents"]:
+        names = ", ".join(f"{one['kind']} {one['metadata']['name']}" for one in shown["documents"])
+        lines.append(said("documents", names=names, where=shown["written"] or "-o json, --documents"))
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""``outrider capacity strategies``: which way of scaling fits the traffic of files, or of the services of the store."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import UsageError
+from outrider.text.i18n import translate
+from planner.replay import advice
+from planner.replay.backtest import Trace
+from service.cli.capacity.replay import percent, startup_option, traces_of
+from service.cli.core import tables
+from service.cli.core.common import NO, Context, duration_of, instant_of, leaf
+from service.cli.core.progress import bars
+
+_USUAL_STARTUP = "5m"
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    leaf(app, "strategies", example="outrider capacity strategies --service chat --cold-start 30s")(strategies)
+
+
+def strategies(
+    context: Context,
+    csv: Annotated[
+        list[Path] | None, typer.Argument(help="CSV with time_utc, requests_per_second; the store when not given")
+    ] = None,
+    service: Annotated[str | None, typer.Option("--service", help="only this one of the store")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="as of this instant, RFC 3339; of the store")] = None,
+    startup: Annotated[
+        str | None, typer.Option("--startup", help="from launch to the first answer; of the store: as it was measured")
+    ] = None,
+    cold_start: Annotated[
+        str, typer.Option("--cold-start", help="how long the first request after a silence may wait")
+    ] = "0s",
+) -> int | None:
+    """Replay every strategy on each trace and advise one by the class of its traffic, with the reason.
+
+    Traces are those of files, or of the services that the store knows; exit 1 when none of those is long enough.
+    """
+    cold = duration_of("--cold-start", cold_start, none=True)
+    given = None if startup is None else startup_option(startup)
+    if csv and (service is not None or at is not None):
+        raise UsageError(
+            "files and --service or --at exclude each other", hint="those are of the store: leave files out"
+        )
+    if csv:
+        usual = given or startup_option(_USUAL_STARTUP)
+        source = "default" if given is None else "given"
+        traffic = [(trace, usual, source) for trace in traces_of(csv)]
+    else:
+        traffic = _of_store(context, service, at, given)
+    shown, refused = [], []
+    with bars(context) as progress:
+        for place, (trace, begins, source) in enumerate(traffic):
+            try:
+                (found,) = advice.advise([trace], startup=begins, cold_start_limit=cold)
+            except UsageError as error:
+                if csv:
+                    raise
+                refused.append({"name": trace.name, "why": error.message, "hint": error.hint})
+            else:
+                row = found.as_dict(context.language)
+                shown.append({**row, "startup_seconds": begins.total_seconds(), "startup_source": source})
+            progress("replay", (place + 1) / len(traffic))
+    seconds = {row["startup_seconds"] for row in shown}
+    result = {"startup_seconds": seconds.pop() if len(seconds) == 1 else None, "traces": shown, "refused": refused}
+    context.show(result, lambda answer: _table(answer, context))
+    return None if shown else NO
+
+
+def _of_store(
+    context: Context, service: str | None, at: str | None, given: timedelta | None
+) -> list[tuple[Trace, timedelta, str]]:
+    from service.capacity import traces
+    from service.wiring import platform  # noqa: PLC0415 - the store, which files do without
+
+    settings = context.settings()
+    starts = wiring.startups(settings, wiring.STARTS_READ) if given is None else ()
+    with wiring.stores(settings) as (state, metrics):
+        newest = state.cycles(limit=1)
+        instant: datetime | None = instant_of("--at", at) if at else newest[0].at if newest else None
+        topology = state.topology(instant) if at else state.topology()
+        found = [] if instant is None else traces.of_store(settings, metrics, topology, instant, starts)
+    names = ", ".join(one.service.name for one in found) or "none yet"
+    if service is not None and service not in {one.service.name for one in found}:
+        raise UsageError(f"no service with traffic is named {service!r}", hint=f"known services: {names}")
+    return [
+        (one.trace, given or one.startup, "given" if given else one.startup_source)
+        for one in found
+        if service in (None, one.service.name)
+    ]
+
+
+def _table(shown: dict[str, Any], context: Context) -> str:
+    named = ("strategy", "setting", "gpu_hours", "waiting_over_2s", "first_request_seconds", "keeps_goal", "advised")
+    heads = tables.heads(context.language, *named)
+    keeps, fails = (translate(f"cli.{word}", context.language) for word in ("is_so", "is_not_so"))
+    blocks = []
+    for trace in shown["traces"]:
+        rows = [
+            [
+                row["name"],
+                "-" if row["setting"] is None else f"{row['setting']:g}",
+                percent(row["gpu_hours_ratio"]),
+                percent(row["requests_waiting_over_2s_ratio"], 2),
+                f"{row['first_request_delay_seconds']:g}",
+                keeps if row["keeps_goal"] else fails,
+                "*" if row["name"] == trace["recommended"] else "",
+            ]
+            for row in trace["strategies"]
+        ]
+        kind = translate(f"plan.traffic_{trace['traffic_class']}", context.language)
+        title = f"{trace['name']} ({kind}): {trace['why']}"
+        blocks.append(title + "\n" + tables.table(heads, rows, empty="-"))
+    blocks += [f"{one['why']}; {one['hint']}" for one in shown["refused"]]
+    return "\n\n".join(blocks) or translate("cli.no_services", context.language)

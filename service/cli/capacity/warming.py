@@ -1,0 +1,192 @@
+"""``outrider capacity warm``: faster starts, which phase to attack first, and the documents for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from outrider.errors import UsageError
+from outrider.records.change_log import StartPhase, Startup
+from outrider.text.i18n import translate
+from planner.manifests import kube_gpus, prepull
+from planner.manifests.startup_advice import WarmSettings, phases_of, warm
+from service.capacity import gpu_nodes
+from service.cli.core import tables
+from service.cli.core.common import Context, leaf
+from service.config import input_files
+from service.config.service_settings import ServiceSettings
+from service.wiring import platform
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to ``outrider capacity``."""
+    leaf(app, "warm", example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml")(warming)
+
+
+def warming(
+    context: Context,
+    service: Annotated[str, typer.Option("--service", help="name of the service")],
+    phase: Annotated[
+        list[str] | None, typer.Option("--phase", help="PHASE=SECONDS by hand, in place of what was measured")
+    ] = None,
+    image: Annotated[str | None, typer.Option("--image", help="of the engine, to pull it ahead")] = None,
+    pre_pull: Annotated[
+        str | None,
+        typer.Option("--pre-pull", help="job (once, the default where nodes are known) or daemonset (nodes to come)"),
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", help="to pull on; else those with GPUs that the store knows")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="pull on so many nodes, whichever they are", min=0)] = 0,
+    pull_secret: Annotated[str | None, typer.Option("--pull-secret", help="of a private registry")] = None,
+    tolerate: Annotated[
+        list[str] | None, typer.Option("--tolerate", help="key of a taint of the nodes, beside that of GPUs")
+    ] = None,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option("--node-selector", help="KEY=VALUE of the nodes; else those that the GPUs' vendor labels"),
+    ] = None,
+    gpu_resource: Annotated[
+        str | None, typer.Option("--gpu-resource", help="that pods ask for; else by the service's GPU type")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", help="of the service, for warm-up prompts")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="name that the prompts ask for")] = None,
+    spare: Annotated[int, typer.Option("--spare", help="replicas kept ahead by balloons or a warm pool", min=1)] = 1,
+    out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
+) -> None:
+    """Say which phase of a start to attack first, what each remedy saves and costs, and write the documents."""
+    if not service.strip():
+        raise UsageError("--service names no service", hint="give the name of one")
+    settings = context.settings()
+    known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
+    starts: tuple[Startup, ...] = () if phase else _starts(context, service)
+    resource = kube_gpus.resource_of(known.gpu_type) if gpu_resource is None else gpu_resource
+    selector = kube_gpus.selector_of(node_selector or [])
+    how = _how(context, known, image, pre_pull, node or [], nodes, pull_secret, tolerate or [])
+    planned = warm(
+        WarmSettings(
+            service=service,
+            namespace=known.namespace or "default",
+            image=image,
+            url=url,
+            model=model,
+            gpus=known.tensor_parallel * known.pipeline_parallel,
+            gpu_resource=kube_gpus.checked_resource(resource),
+            node_selector=selector or None,
+            spare=spare,
+            price_per_gpu_hour=known.price_per_gpu_hour,
+            pre_pull=how or prepull.TO_COME,
+        ),
+        _phases(phase) if phase else phases_of(starts),
+        starts,
+    )
+    if out is not None:
+        input_files.write(out, yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True))
+    shown = {
+        **planned.as_dict(),
+        "gpu_resource": resource,
+        "node_selector": selector,
+        "pre_pull": None
+        if how is None
+        else _told(context, how, str(image), () if selector else kube_gpus.labels_of(resource)),
+        "currency": known.currency,
+        "written": None if out is None else str(out),
+    }
+    context.show(shown, lambda answer: _warm_table(answer, context))
+
+
+def _how(
+    context: Context,
+    known: ServiceSettings,
+    image: str | None,
+    kind: str | None,
+    named: list[str],
+    count: int,
+    secret: str | None,
+    taints: list[str],
+) -> prepull.PrePull | None:
+    """How the image is pulled ahead, None without one. Raises UsageError for what goes without or not together."""
+    if image is None:
+        if kind or named or count or secret or taints:
+            raise UsageError("which image is pulled ahead?", hint="give --image, or leave out what says how to pull it")
+        return None
+    if not image.strip() or any(letter.isspace() for letter in image):
+        raise UsageError(f"--image {image!r} is no image", hint="such as vllm/vllm-openai:v0.11.0")
+    if kind not in (None, "job", "daemonset"):
+        raise UsageError(f"--pre-pull {kind!r} is not known", hint="give job or daemonset")
+    if named and count:
+        raise UsageError("--node and --nodes exclude each other", hint="give names, or how many")
+    if kind == "daemonset" and (named or count):
+        raise UsageError("a DaemonSet finds its nodes itself", hint="leave out --node and --nodes, or take job")
+    if not named and not count and kind != "daemonset":
+        named = list(gpu_nodes.of_store(context.settings(), known.gpu_type))
+    checked: prepull.Kind | None = "job" if kind == "job" else "daemonset" if kind == "daemonset" else None
+    return prepull.choose(checked, named, count, secret=secret, taints=taints)
+
+
+def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[str]) -> dict[str, Any]:
+    """What was chosen and why, with when to take the other; ``labels`` choose nodes that nobody named."""
+    nodes = how.count or len(how.nodes)
+    why = [translate(f"cli.pre_pull_{how.kind}", context.language, count=nodes)]
+    if labels and not how.nodes:
+        why.append(translate("cli.pre_pull_labels", context.language, labels=", ".join(labels)))
+    if not prepull.pinned(image):
+        why.append(translate(f"cli.pre_pull_tag_{how.kind}", context.language))
+    return {
+        "kind": how.kind,
+        "reason": how.reason.value,
+        "nodes": list(how.nodes),
+        "count": nodes if how.kind == "job" else None,
+        "pinned": prepull.pinned(image),
+        "why": " ".join(why),
+    }
+
+
+def _starts(context: Context, service: str) -> tuple[Startup, ...]:
+    """The starts that the store knows of a service."""
+    kept = platform.startups(context.settings(), platform.STARTS_READ)
+    return tuple(one for one in kept if service in (one.service, one.workload))
+
+
+def _phases(given: list[str]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, _, seconds = text.partition("=")
+        try:
+            value = float(seconds)
+        except ValueError:
+            value = -1.0
+        if name not in set(StartPhase) or not isfinite(value) or value < 0:
+            raise UsageError(
+                f"--phase {text!r} is no phase with its seconds",
+                hint=f"write PHASE=SECONDS such as pull=140; phases: {', '.join(StartPhase)}",
+            )
+        found[name] = value
+    return found
+
+
+def _warm_table(shown: dict[str, Any], context: Context) -> str:
+    below = [one for one in ((shown["pre_pull"] or {}).get("why"), shown["written"]) if one]
+    if not shown["phases"]:
+        return "\n".join([translate("cli.warm_unknown", context.language, service=shown["service"]), *below])
+    phases = ", ".join(f"{name} {seconds:g} s" for name, seconds in shown["phases"].items())
+    first = translate("cli.warm_first", context.language, phase=shown["attack_first"] or "-", phases=phases)
+    rows = [
+        [
+            remedy["name"],
+            f"{remedy['seconds_saved']:g}",
+            str(remedy["idle_gpus"]),
+            "-" if remedy["idle_cost_per_hour"] is None else f"{remedy['idle_cost_per_hour']:g} {shown['currency']}/h",
+            ", ".join(remedy["phases"]),
+        ]
+        for remedy in shown["remedies"]
+    ]
+    table = tables.table(
+        tables.heads(context.language, "remedy", "saves_seconds", "idle_gpus", "idle_cost", "phases"), rows, empty="-"
+    )
+    return "\n".join([first, table, *below])

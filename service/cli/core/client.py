@@ -1,0 +1,60 @@
+"""Writes go through the API: one place for authentication and audit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from outrider.errors import UnavailableError, UsageError
+from service.cli.core.common import Context
+from service.config import settings as settings_file
+from service.config import tokens
+
+_COMMANDS = {
+    "alerts": "alerts list",
+    "incidents": "incidents list",
+    "actions": "remediate list",
+    "plan": "capacity plan",
+}
+_ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
+
+
+def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Call the API with the admin token. Raises UnavailableError when no API answers, UsageError when it refuses."""
+    import httpx  # noqa: PLC0415 - most commands only read the store
+
+    settings = context.settings()
+    base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
+    away = UnavailableError(
+        f"no API answers at {base}",
+        hint="start it with: outrider serve (or outrider demo), or name the configuration of the one that runs with "
+        "--config; that of the demo is .outrider/demo.yaml",
+    )
+    if not tokens.token_file(settings).exists() and settings.api.token_file is None:
+        raise away
+    token = settings_file.read_secret(tokens.token_file(settings))
+    try:
+        answer = httpx.request(
+            method,
+            base + path,
+            json=body,
+            params={"lang": context.language},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=10,
+        )
+    except httpx.HTTPError as error:
+        raise away from error
+    if answer.is_success:
+        return answer.json()
+    said = answer.json().get("error", {}) if "json" in answer.headers.get("content-type", "") else {}
+    message = said.get("message") or f"the API answered {answer.status_code}"
+    hint = _ASKED.sub(_as_command, said.get("hint") or "")
+    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+        raise UnavailableError(message, hint=hint)
+    raise UsageError(message, hint=hint)
+
+
+def _as_command(asked: re.Match[str]) -> str:
+    """What the API tells its clients to ask, as the command that asks it; as it is where no command does."""
+    command = _COMMANDS.get(asked[1])
+    return f"outrider {command} shows" if command else asked[0]

@@ -1,0 +1,176 @@
+"""What every leaf command shares: the common options, the output formats and the exit codes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from outrider import log
+from outrider.clock import parse_rfc3339
+from outrider.errors import OutriderError, UsageError
+from outrider.text.i18n import Language
+from outrider.vocabulary.units import parse_duration
+
+if TYPE_CHECKING:
+    from service.config.settings import Settings
+
+YES, NO, USAGE, UNAVAILABLE = 0, 1, 2, 3
+ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help to people, an error to scripts
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The common options of one call."""
+
+    config: Path | None
+    output: Output
+    language: Language
+    progress: bool
+
+    def settings(self) -> Settings:
+        """The configuration of this call. Raises ConfigError."""
+        from service.config import settings as settings_file  # noqa: PLC0415 - half a second that --help does without
+
+        return settings_file.load(settings_file.find(self.config))
+
+    @property
+    def configured(self) -> bool:
+        """True where a configuration was named or lies here; else the defaults count."""
+        from service.config import settings as settings_file  # noqa: PLC0415
+
+        return settings_file.find(self.config) is not None
+
+    def show(self, result: Any, table: Callable[[Any], str] | None = None) -> None:
+        """Print a result: one JSON or YAML document, or the command's own table."""
+        if self.output is Output.JSON:
+            typer.echo(json.dumps(result, ensure_ascii=False, indent=2, allow_nan=False))
+        elif self.output is Output.YAML or table is None:
+            typer.echo(yaml.safe_dump(result, allow_unicode=True, sort_keys=False).rstrip())
+        else:
+            typer.echo(table(result))
+
+
+_COMMON: dict[str, tuple[Any, Any]] = {
+    "config": (
+        Annotated[Path | None, typer.Option("--config", help="configuration file", rich_help_panel="Common")],
+        None,
+    ),
+    "output": (
+        Annotated[
+            Output | None,
+            typer.Option("-o", "--output", help="table on a terminal, else json", rich_help_panel="Common"),
+        ],
+        None,
+    ),
+    "lang": (
+        Annotated[Language | None, typer.Option("--lang", help="language of texts", rich_help_panel="Common")],
+        None,
+    ),
+    "no_progress": (
+        Annotated[bool, typer.Option("--no-progress", help="no progress bars", rich_help_panel="Common")],
+        False,
+    ),
+}
+
+
+def leaf(
+    app: typer.Typer, name: str, *, example: str, hidden: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register ``function(context, ...)`` as a leaf command that takes the common options.
+
+    The function returns an exit code or None for "yes". ``example`` is shown by ``--help``.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(**arguments: Any) -> None:
+            context = _context({key: arguments.pop(key) for key in _COMMON})
+            _refuse_no_numbers(arguments)
+            code = function(context, **arguments)
+            raise typer.Exit(YES if code is None else code)
+
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for key, (kind, default) in _COMMON.items()
+        ]
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        command.__signature__ = inspect.Signature([*keyword, *shared])  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keyword, *shared)}
+        del command.__wrapped__  # typer would look through to the bare function
+        help_text = f"{inspect.getdoc(function)}\n\nExample: {example}"
+        app.command(name, help=help_text, hidden=hidden)(command)
+        return function
+
+    return register
+
+
+def _context(options: dict[str, Any]) -> Context:
+    default = Output.TABLE if sys.stdout.isatty() else Output.JSON
+    context = Context(
+        config=options["config"],
+        output=options["output"] or default,
+        language=options["lang"] or "en",
+        progress=not options["no_progress"] and sys.stderr.isatty(),
+    )
+    log.configure(level="warning")
+    return context
+
+
+def instant_of(option: str, text: str) -> datetime:
+    """An option's instant. Raises UsageError that names the option."""
+    try:
+        return parse_rfc3339(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", hint="write it as 2026-11-21T08:00:00Z") from error
+
+
+def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
+    """An option's duration, longer than nothing unless ``none`` may be. Raises UsageError that names the option."""
+    try:
+        found = parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
+    if not found and not none:
+        raise UsageError(f"{option}: {text!r} is no time at all", hint="write it as 15s, 5m, 1h30m or 7d")
+    return found
+
+
+def _refuse_no_numbers(arguments: dict[str, Any]) -> None:
+    """``nan`` and ``inf`` pass every bound of an option, and mean nothing as any of them."""
+    for name, value in arguments.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UsageError(f"--{name.replace('_', '-')}: {value} is not a number", hint="write it as 10 or 0.5")
+
+
+def fail(message: str, hint: str, code: int) -> int:
+    """Tell a failure: a sentence on standard error, the JSON error on standard output."""
+    typer.echo(f"outrider: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+    if not sys.stdout.isatty():
+        typer.echo(json.dumps({"error": {"message": message, "hint": hint}}, ensure_ascii=False))
+    return code
+
+
+def code_of(error: OutriderError) -> int:
+    """2 for what the user can mend in the call or the file, 3 for what is away."""
+    return USAGE if isinstance(error, UsageError) else UNAVAILABLE

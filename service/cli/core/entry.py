@@ -1,0 +1,43 @@
+"""Runs a command line: maps errors to sentences and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from outrider.errors import OutriderError
+from service.cli.core import common
+
+# the root of typer's usage errors; it is exported only through its subclasses
+_WRONG_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+INTERRUPTED = 130  # as shells have it
+
+
+def run(app: typer.Typer) -> None:
+    """Run an application on the arguments of this process and leave with its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except _WRONG_USAGE as error:
+        said = _in_words(error) or "name a command"
+        where = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
+        code = common.fail(said, f"{where} --help shows what there is", common.USAGE)
+    except OutriderError as error:
+        code = common.fail(error.message, error.hint, common.code_of(error))
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = common.fail(str(error) or "interrupted", "", INTERRUPTED)
+    sys.exit(code or 0)
+
+
+def _in_words(error: Any) -> str:
+    """What is wrong with the call; newer typers give the sentence of pydantic's that they are caused by."""
+    message: str = error.format_message()
+    found = getattr(error.__cause__, "errors", None)
+    if found is None:
+        return message
+    from outrider.text import yaml_words  # noqa: PLC0415 - only where a call is wrong
+
+    detail = found()[0]
+    return message.replace(str(detail["msg"]), yaml_words.said(detail))

@@ -1,0 +1,1 @@
+"""Commands that score detection, forecasts, root cause and drills."""

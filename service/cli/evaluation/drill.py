@@ -1,0 +1,182 @@
+"""``outrider drill``: break a simulated fleet on purpose and see what the platform makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider import log
+from outrider.errors import UsageError
+from outrider.text.i18n import Language
+from service.cli.core import figure_tables, tables
+from service.cli.core.common import NO, YES, Context, leaf
+from service.cli.core.progress import bars
+from service.drills import commands, remote_drill
+
+app = typer.Typer(no_args_is_help=True, help="Break a simulated fleet on purpose and score what was seen.")
+Seed = Annotated[int, typer.Option("--seed", min=0, help="of the fleet, its load and the entity that breaks")]
+Api = Annotated[str | None, typer.Option("--api", help="URL of a running platform that watches a simulated fleet")]
+
+
+@leaf(app, "list", example="outrider drill list -o json")
+def list_(context: Context) -> None:
+    """Show every scenario. `drill run` takes each fault and state by its own id, too."""
+    context.show(commands.listed(), lambda shown: _listed(shown, context.language))
+
+
+@leaf(app, "run", example="outrider drill run gpu-lost --seed 7 -o json")
+def run(
+    context: Context,
+    fault: Annotated[str, typer.Argument(help="a fault or scenario of `outrider drill list`")],
+    seed: Seed = 7,
+    load: Annotated[str | None, typer.Option("--load", help="shape of the load, such as diurnal or bursty")] = None,
+    api: Api = None,
+) -> int:
+    """Inject one fault. The answer is yes when it was found, named, and repaired if there is a remedy."""
+    log.configure(level="critical")  # what breaks here is meant to
+    if api is not None and load is not None:
+        raise UsageError(
+            "--load shapes a private fleet's load; a running fleet has its own",
+            hint="leave --load out, or --api for a private fleet",
+        )
+    with bars(context) as progress:
+        if api is None:
+            result = commands.run_one(fault, seed=seed, load=load, progress=progress)
+        else:
+            token = remote_drill.token_for(api, context.settings)
+            result = commands.run_live(fault, api=api, token=token, seed=seed, progress=progress)
+    context.show(result, lambda shown: _result(shown, context.language))
+    return YES if result["passed"] else NO
+
+
+@leaf(app, "score", example="outrider drill score --seed 11 -o json")
+def score(
+    context: Context,
+    seed: Seed = 11,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+    baselines: Annotated[bool, typer.Option(help="score simple detectors on the same runs, too")] = True,
+) -> None:
+    """Run every scenario on private platforms and print the table."""
+    log.configure(level="critical")
+    with bars(context) as progress:
+        result = commands.score_all(seed=seed, only=only, workers=workers, baselines=baselines, progress=progress)
+    context.show(result, lambda shown: _scored(shown, context.language))
+
+
+@leaf(app, "export", example="outrider drill export ./fault-benchmark --seed 21")
+def export(
+    context: Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where the data set goes; new or empty")],
+    seed: Seed = 21,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+) -> None:
+    """Write the labelled data set: signals as Parquet, truth as JSON, a README with the licence."""
+    log.configure(level="critical")
+    with bars(context) as progress:
+        result = commands.export(folder, seed=seed, only=only, workers=workers, progress=progress)
+    context.show(result, lambda shown: _exported(shown, folder, context.language))
+
+
+def _exported(shown: dict[str, Any], folder: Path, language: Language) -> str:
+    size = f"{shown['bytes'] / 1e6:.1f}"
+    return figure_tables.say("exported", language, scenarios=shown["scenarios"], megabytes=size, folder=folder)
+
+
+def _listed(rows: list[dict[str, Any]], language: Language) -> str:
+    cells = [
+        [
+            row["id"],
+            ", ".join(row["faults"]),
+            figure_tables.say("yes", language) if row["negative"] else "",
+            row["load"],
+            f"{row['minutes']:g}",
+        ]
+        for row in rows
+    ]
+    headings = figure_tables.heads(language, "scenario", "faults", "negative", "load", "minutes")
+    return tables.table(headings, cells, empty=figure_tables.say("no_scenarios", language))
+
+
+def _result(shown: dict[str, Any], language: Language) -> str:
+    plain = {name: value for name, value in shown.items() if name not in ("truth", "verdicts")}
+    parts = [_figures(plain, language)]
+    if shown["negative"]:
+        parts.append(figure_tables.say("is_no_fault", language, fault=shown["fault"]))
+    else:
+        judged = [_verdict(one, language) for one in shown["verdicts"]]
+        headings = figure_tables.heads(language, "fault", "named", "on", "put_right", "passed")
+        parts.append(tables.table(headings, judged, empty=""))
+    return "\n\n".join(parts)
+
+
+def _figures(plain: dict[str, Any], language: Language) -> str:
+    rows = [
+        [figure_tables.figure(name, language), figure_tables.cell(value, language, name)]
+        for name, value in plain.items()
+    ]
+    return tables.table(figure_tables.heads(language, "figure", "value"), rows, empty="")
+
+
+def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
+    named = judged["named"]
+    mended = (
+        figure_tables.cell(judged["remediated"], language)
+        if judged["has_remedy"]
+        else figure_tables.say("no_remedy", language)
+    )
+    cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
+    return [judged["fault"], *cause, mended, figure_tables.cell(judged["passed"], language)]
+
+
+def _scored(shown: dict[str, Any], language: Language) -> str:
+    plain = {name: value for name, value in shown.items() if not isinstance(value, dict | list)}
+    parts = [_figures(plain, language), _by_fault(shown["by_fault"], language)]
+    if shown["by_storm"]:
+        of_storms = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
+        rows = [
+            [storm, *(figure_tables.cell(found[name], language) for name in of_storms)]
+            for storm, found in shown["by_storm"].items()
+        ]
+        parts.append(tables.table(figure_tables.heads(language, "storm", *of_storms), rows, empty=""))
+    if shown["reliability"]:
+        believed = [
+            [
+                f"{row['from']:g} - {row['to']:g}",
+                *(figure_tables.cell(row[name], language) for name in ("answers", "confidence", "right")),
+            ]
+            for row in shown["reliability"]
+        ]
+        headings = figure_tables.heads(language, "confidence", "answers", "mean", "right")
+        parts.append(tables.table(headings, believed, empty=""))
+    if shown.get("baselines"):
+        names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
+        rows = [
+            [one, *(figure_tables.cell(found[name], language, name) for name in names)]
+            for one, found in shown["baselines"].items()
+        ]
+        headings = figure_tables.heads(
+            language, "baseline", "precision", "recall", "delay", "ac1", "quiet", "false_pages"
+        )
+        parts.append(tables.table(headings, rows, empty=""))
+    return "\n\n".join(parts)
+
+
+def _by_fault(found: dict[str, Any], language: Language) -> str:
+    rows = [
+        [
+            fault,
+            f"{row['detected']}/{row['events']}",
+            *(
+                figure_tables.cell(row[name], language, name)
+                for name in ("median_delay_seconds", "ac1", "remediated_ratio")
+            ),
+            ", ".join(f"{name} {count}" for name, count in row["named_instead"].items()),
+        ]
+        for fault, row in found.items()
+    ]
+    headings = figure_tables.heads(language, "fault", "found", "delay", "ac1", "repaired", "named_instead")
+    return tables.table(headings, rows, empty="")

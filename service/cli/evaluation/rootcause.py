@@ -1,0 +1,87 @@
+"""``outrider rootcause``: how often the one broken thing is named."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from detectors.rca import explanation, explanation_text
+from outrider.errors import UsageError
+from outrider.text.i18n import Language
+from service.cli.core import figure_tables, tables
+from service.cli.core.common import ON_A_TERMINAL, Context, leaf
+from service.cli.core.progress import bars
+from service.config import knowledge_overlay
+from service.evaluation import rootcause
+from service.evaluation.rootcause import Ranked, RootCauseBacktest
+from service.wiring import platform
+
+app = typer.Typer(help="Which one thing is broken.", no_args_is_help=ON_A_TERMINAL)
+
+
+class Format(StrEnum):
+    """How labelled incidents are written."""
+
+    PETSHOP = "petshop"
+
+
+_BACKTESTS = {Format.PETSHOP: rootcause.backtest}
+
+
+@app.callback()
+def _group() -> None:
+    """Which one thing is broken."""
+
+
+@leaf(app, "backtest", example="outrider rootcause backtest --format petshop low_traffic -o json")
+def backtest(
+    context: Context,
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="one traffic folder: graph.csv, noissue, train, test")],
+    kind: Annotated[Format, typer.Option("--format", help="format of the labelled incidents")] = Format.PETSHOP,
+) -> None:
+    """Rank the causes of labelled incidents over a call graph, and count where the true ones stand."""
+    with bars(context) as progress:
+        found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
+    context.show(found.as_dict(), lambda _: _table(found, context.language))
+
+
+@leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
+def explain(context: Context, incident: Annotated[str, typer.Argument(help="id of the incident")]) -> None:
+    """Say what happened, why this cause, what speaks against it, what else it could be, how to check, who mends it."""
+    with platform.state_reader(context.settings()) as store:
+        held = store.incident(incident)
+    if held is None:
+        raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+    found = explanation.explain(held, knowledge_overlay.of(context.settings().knowledge.folder))
+    context.show(
+        explanation_text.as_json(found, context.language), lambda _: explanation_text.text(found, context.language)
+    )
+
+
+def _table(found: RootCauseBacktest, language: Language) -> str:
+    """All, by part and by kind; then every incident whose cause was not named first."""
+    groups = [(figure_tables.say("all", language), found.cases)]
+    groups += [(figure_tables.say(f"part.{name}", language), cases) for name, cases in found.parts().items()]
+    groups += [(_kind(cases[0], language), cases) for cases in found.kinds().values()]
+    rows = [
+        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"] for name, cases in groups
+    ]
+    text = tables.table(figure_tables.heads(language, "incidents", "cases", "top1", "top3"), rows, empty="-")
+    missed = [
+        [f"{case.part}/{case.name}", case.cause, str(case.place or "-"), ", ".join(case.named) or case.reason]
+        for case in found.cases
+        if case.place != 1
+    ]
+    headings = figure_tables.heads(language, "not_first", "cause", "place", "named")
+    told = tables.table(headings, missed, empty=figure_tables.say("every_first", language))
+    seconds = found.as_dict()["seconds_per_case"]
+    return f"{text}\n\n{told}\n\n{figure_tables.say('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
+
+
+def _kind(case: Ranked, language: Language) -> str:
+    symptom = figure_tables.say(f"symptom.{case.symptom}", language)
+    return figure_tables.say("kind", language, symptom=symptom, cause=case.cause)

@@ -1,0 +1,1 @@
+"""Commands about alerts, incidents, feedback, remediation, SLOs and the knowledge graph."""

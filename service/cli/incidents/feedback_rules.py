@@ -1,0 +1,262 @@
+"""``outrider feedback propose|apply|revert``: settings of rules from verdicts, measured before they are written."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Effect, Proposal, Setting
+from outrider.audit import AuditEvent
+from outrider.clock import SystemClock
+from outrider.documents import serialization
+from outrider.errors import UsageError
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.units import format_duration
+from service.cli.core import tables
+from service.cli.core.common import NO, YES, Context, duration_of, instant_of, leaf
+from service.cli.core.progress import bars
+from service.incidents import rule_change, tuning
+from service.wiring import platform
+
+if TYPE_CHECKING:
+    from service.config.settings import Settings
+    from service.incidents.rule_change import RuleChange
+
+RuleName = Annotated[str, typer.Argument(metavar="RULE", help="name of the rule")]
+Threshold = Annotated[float | None, typer.Option("--threshold", help="measure this one instead of our own")]
+Wait = Annotated[str | None, typer.Option("--wait", help="measure this waiting time, such as 15m, instead of our own")]
+Since = Annotated[str | None, typer.Option("--since", help="only verdicts on alerts that began since then")]
+Really = Annotated[bool, typer.Option("--yes", help="write the file; without it the change is shown only")]
+
+
+def add(app: typer.Typer) -> None:
+    """Register the commands."""
+    leaf(app, "propose", example="outrider feedback propose kv-cache-full -o json")(propose)
+    leaf(app, "apply", example="outrider feedback apply kv-cache-full --yes")(apply)
+    leaf(app, "revert", example="outrider feedback revert kv-cache-full --yes")(revert)
+
+
+def propose(
+    context: Context, rule: RuleName, threshold: Threshold = None, wait: Wait = None, since: Since = None
+) -> int:
+    """Replay a rule over stored values at stricter settings: what verdicts would have been kept and dropped."""
+    settings = context.settings()
+    found = tuning.rule_named(platform.rules(settings), rule)
+    proposal, budgets = _measured(context, settings, found, threshold, wait, since)
+    context.show(_json(proposal, found, budgets, context.language), lambda shown: _table(shown, context.language))
+    return YES if proposal.best is not None or any(one.proposed < one.now for one in budgets) else NO
+
+
+def apply(
+    context: Context,
+    rule: RuleName,
+    threshold: Threshold = None,
+    wait: Wait = None,
+    since: Since = None,
+    yes: Really = False,
+) -> int:
+    """Write what `propose` proposes into your rules file: shown first, written with --yes, taken back by `revert`."""
+    settings = context.settings()
+    found = tuning.rule_named(platform.rules(settings), rule)
+    proposal, budgets = _measured(context, settings, found, threshold, wait, since)
+    shown = _json(proposal, found, budgets, context.language)
+    if proposal.best is None:
+        context.show({**shown, "applied": False, "diff": "", "backup": None}, lambda one: _table(one, context.language))
+        return NO
+    change = rule_change.change_of(found, proposal.best.setting, settings.rules.files)
+    best = proposal.best
+    effect = f"useful {best.kept_useful} kept {best.dropped_useful} dropped, useless {best.dropped_useless} dropped"
+    change = replace(change, detail={**change.detail, "effect": effect})
+    shown |= _written(context, settings, change, AuditEvent.RULE_TUNED, yes=yes)
+    context.show(shown, lambda one: f"{_table(one, context.language)}\n\n{one['diff']}\n{one['told']}")
+    return YES
+
+
+def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
+    """Take back the newest change that `apply` made to a rule: shown first, written with --yes."""
+    settings = context.settings()
+    with platform.state_reader(settings) as store:
+        change = rule_change.back_change(rule, store)
+    shown = {"rule": rule, **_written(context, settings, change, AuditEvent.RULE_REVERTED, yes=yes)}
+    context.show(shown, lambda one: f"{one['diff']}\n{one['told']}")
+
+
+def login() -> str:
+    """The name of whoever runs this; empty in a container whose user has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _measured(
+    context: Context, settings: Settings, rule: Rule, threshold: float | None, wait: str | None, since: str | None
+) -> tuple[Proposal, tuple[tuning.Budget, ...]]:
+    tried = _tried(rule, threshold, wait)
+    from_then: datetime | None = None if since is None else instant_of("--since", since)
+    with platform.stores(settings) as (state, metrics), bars(context) as progress:
+        newest = state.cycles(1)
+        now = newest[0].at if newest else SystemClock().now()
+        proposal = tuning.proposal_of(
+            rule,
+            state,
+            metrics,
+            settings,
+            now,
+            since=from_then,
+            tried=tried,
+            progress=lambda share: progress("replay", share),
+        )
+        budgets = tuning.budgets_of(rule, state, metrics, settings, now, since=from_then)
+        return tuning.by_budgets(proposal, budgets) if tuning.is_statistical(rule) else proposal, budgets
+
+
+def _tried(rule: Rule, threshold: float | None, wait: str | None) -> Setting | None:
+    if threshold is None and wait is None:
+        return None
+    if threshold is not None and wait is not None:
+        raise UsageError("--threshold and --wait are measured one at a time", hint="leave one of them out")
+    present = tuning.threshold_of(rule)
+    if threshold is not None and present is None:
+        raise UsageError(
+            f"rule {rule.name} compares with no single number that could be another", hint="measure a --wait instead"
+        )
+    longer = rule.wait if wait is None else duration_of("--wait", wait)
+    return Setting(present if threshold is None else threshold, longer)
+
+
+def _written(
+    context: Context, settings: Settings, change: RuleChange, event: AuditEvent, *, yes: bool
+) -> dict[str, Any]:
+    shown: dict[str, Any] = {"applied": yes, "file": str(change.file), "diff": change.diff, "backup": None}
+    if not yes:
+        return shown | {"told": translate("cli.feedback_dry_run", context.language)}
+    with platform.stores(settings) as (state, _):
+        backup = rule_change.apply(
+            change, settings.rules.files, state, by=login() or "admin", now=SystemClock().now(), event=event
+        )
+    key = "cli.feedback_applied" if event is AuditEvent.RULE_TUNED else "cli.feedback_reverted"
+    told = translate(key, context.language, file=change.file, backup=backup, rule=change.rule)
+    return shown | {"backup": str(backup), "told": told}
+
+
+def _json(found: Proposal, rule: Rule, budgets: tuple[tuning.Budget, ...], language: Language) -> dict[str, Any]:
+    return {
+        "rule": found.rule,
+        "proposed": None if found.best is None else _effect(found.best),
+        "reason": found.reason.value,
+        "said": _said(found, rule, language),
+        "judged": found.judged,
+        "useless": found.useless,
+        "days": round(found.days, 3),
+        "now": None if found.now is None else _effect(found.now),
+        "candidates": [_effect(one) for one in found.candidates],
+        "expression": found.expression,
+        "unchecked": [
+            {"fingerprint": one.fingerprint, "starts_at": serialization.instant(one.starts_at), "useful": one.useful}
+            for one in found.unchecked
+        ],
+        "budgets": [
+            {
+                "key": one.key,
+                "known": one.known,
+                "now": one.now,
+                "proposed": one.proposed,
+                "useful": one.useful,
+                "not_useful": one.useless,
+                "judged": one.judged,
+                "judged_not_useful": one.judged_useless,
+                "enough": one.enough,
+                "entities": one.entities,
+                "days": round(one.days, 3),
+                "useless_per_entity_day": one.useless_per_entity_day,
+            }
+            for one in budgets
+        ],
+    }
+
+
+def _effect(one: Effect) -> dict[str, Any]:
+    low, high = one.dropped_useless_interval
+    return {
+        "threshold": one.setting.threshold,
+        "wait_seconds": one.setting.wait.total_seconds(),
+        "kept_useful": one.kept_useful,
+        "dropped_useful": one.dropped_useful,
+        "dropped_useful_pages": one.dropped_pages,
+        "late_useful_pages": one.late_pages,
+        "kept_useless": one.kept_useless,
+        "dropped_useless": one.dropped_useless,
+        "dropped_useless_ratio_low": low,
+        "dropped_useless_ratio_high": high,
+        "delay_median_seconds": one.delay_median_seconds,
+        "delay_most_seconds": one.delay_most_seconds,
+        "alerts_per_day": one.alerts_per_day,
+    }
+
+
+def _said(found: Proposal, rule: Rule, language: Language) -> str:
+    setting = ""
+    if found.best is not None:
+        setting = _setting(_effect(found.best), tuning.threshold_of(rule), rule.wait.total_seconds(), language)
+    return translate(
+        f"cli.proposal_{found.reason.value}",
+        language,
+        rule=found.rule,
+        judged=found.judged,
+        useless=found.useless,
+        unchecked=len(found.unchecked),
+        least=LEAST_VERDICTS,
+        least_useless=LEAST_USELESS,
+        setting=setting,
+    )
+
+
+def _setting(shown: dict[str, Any], threshold: float | None, wait: float, language: Language) -> str:
+    """What is another than now."""
+    parts = []
+    if shown["threshold"] != threshold:
+        parts.append(translate("cli.setting_threshold", language, threshold=f"{shown['threshold']:g}"))
+    if shown["wait_seconds"] != wait:
+        parts.append(translate("cli.setting_wait", language, wait=format_duration(shown["wait_seconds"])))
+    return ", ".join(parts) or translate("cli.setting_now", language)
+
+
+def _table(shown: dict[str, Any], language: Language) -> str:
+    lines = [shown["said"]]
+    if shown["now"] is not None:
+        now = shown["now"]
+        rows = [
+            [
+                ("* " if one == shown["proposed"] else "")
+                + _setting(one, now["threshold"], now["wait_seconds"], language),
+                str(one["kept_useful"]),
+                str(one["dropped_useful"]),
+                f"{one['dropped_useless']} / {one['dropped_useless'] + one['kept_useless']}",
+                _later(one),
+                f"{one['alerts_per_day']:.2f}",
+            ]
+            for one in (now, *shown["candidates"])
+        ]
+        names = ("setting", "kept_useful", "dropped_useful", "dropped_useless", "later", "per_day")
+        lines.append(tables.table(tables.heads(language, *names), rows, empty=""))
+        days, unchecked = f"{shown['days']:.1f}", len(shown["unchecked"])
+        lines.append(translate("cli.feedback_measured", language, days=days, unchecked=unchecked))
+    for one in shown["budgets"]:
+        told = {**one, "useless": one["not_useful"], "days": f"{one['days']:.1f}"}
+        least = {"least": LEAST_VERDICTS, "least_useless": LEAST_USELESS}
+        lines.append(translate("cli.budget" if one["enough"] else "cli.budget_few", language, **told, **least))
+        if one["enough"] and not one["known"]:
+            lines.append(translate("cli.budget_unknown", language))
+    return "\n\n".join(lines)
+
+
+def _later(one: dict[str, Any]) -> str:
+    if one["delay_median_seconds"] is None:
+        return "-"
+    return f"{format_duration(one['delay_median_seconds'])}, {format_duration(one['delay_most_seconds'])}"

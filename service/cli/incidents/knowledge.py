@@ -1,0 +1,156 @@
+"""``outrider knowledge``: what is known of faults, joined with the live topology: show, ask, draw."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
+from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Part
+from outrider.documents import graph_text
+from outrider.errors import UsageError
+from outrider.ports import StateReader
+from outrider.text.i18n import Language, translate
+from outrider.topology import Topology
+from service.cli.core import tables
+from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
+from service.config import knowledge_overlay
+from service.incidents import topology_at
+from service.wiring import platform
+
+app = typer.Typer(help="What is known of faults and of this fleet, as one graph.", no_args_is_help=ON_A_TERMINAL)
+ask = typer.Typer(help="Ask the graph a question.", no_args_is_help=ON_A_TERMINAL)
+app.add_typer(ask, name="ask")
+
+Thing = Annotated[str, typer.Argument(metavar="NAME", help="fault, signal, action, runbook, or a component")]
+Component = Annotated[str, typer.Argument(help="cluster/kind/namespace/name, kind/name, or a name")]
+MOST_ALERTS = 200
+
+
+class Format(StrEnum):
+    """How a drawing is written."""
+
+    DOT = "dot"
+    MERMAID = "mermaid"
+
+
+@app.callback()
+def _group() -> None:
+    """What is known of faults and of this fleet, as one graph."""
+
+
+@leaf(app, "show", example="outrider knowledge show gpu-lost -o json")
+def show(context: Context, name: Thing) -> None:
+    """Show everything that is joined with a fault, a signal, an action, a runbook or a component."""
+    with platform.state_reader(context.settings()) as store:
+        graph = _graph(context, store)
+    part = graph.around(graph.find(name), most=4 * MOST_NODES)
+    context.show(knowledge_graph_graph_text.part_json(part, context.language), lambda _: _lines(part, context))
+
+
+@leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-70b-0 -o json")
+def causes(
+    context: Context,
+    symptom: Annotated[str, typer.Argument(help="signal or fault that is seen")],
+    component: Component,
+) -> int:
+    """Which faults of which components can show as this? The answer is no when none can."""
+    with platform.state_reader(context.settings()) as store:
+        graph = _graph(context, store)
+    found = knowledge_graph_graph_text.causes_json(
+        graph.causes_of(symptom, graph.component(component)), context.language
+    )
+    context.show(
+        found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
+    )
+    return YES if found["causes"] else NO
+
+
+@leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-fe8f7b6b -o json")
+def explains(
+    context: Context, fault: Annotated[str, typer.Argument(help="id of a fault")], component: Component
+) -> int:
+    """What else would this fault of this component explain? The answer is no when nothing."""
+    with platform.state_reader(context.settings()) as store:
+        graph = _graph(context, store)
+    found = knowledge_graph_graph_text.consequences_json(
+        graph.explains(graph.component(component), fault), context.language
+    )
+    context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
+    return YES if found["explains"] else NO
+
+
+@leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat-70b")
+def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
+    """How are two things joined? The answer is no when they are not."""
+    with platform.state_reader(context.settings()) as store:
+        graph = _graph(context, store)
+    chain = graph.path(graph.find(one), graph.find(other))
+    rows = [knowledge_graph_graph_text.edge_json(edge, context.language) for edge in chain]
+    lines = [knowledge_graph_graph_text.edge_line(edge, context.language) for edge in chain]
+    context.show({"path": rows}, lambda _: "\n".join(lines) or translate("cli.not_joined", context.language))
+    return YES if chain else NO
+
+
+@leaf(app, "draw", example="outrider knowledge draw inc-20261121T0805-3f2a --format mermaid")
+def draw(
+    context: Context,
+    name: Annotated[str, typer.Argument(help="id of an incident, or a name as `show` takes it")],
+    form: Annotated[Format, typer.Option("--format", help="what draws it")] = Format.DOT,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="steps away from a name")] = 1,
+) -> None:
+    """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
+    with platform.state_reader(context.settings()) as store:
+        part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
+    shown = knowledge_graph_graph_text.part_json(part, context.language)
+    typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
+
+
+def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
+    return _joined(context, store.topology())
+
+
+def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
+    return KnowledgeGraph(topology, knowledge_overlay.of(context.settings().knowledge.folder))
+
+
+def _incident(context: Context, store: StateReader, name: str) -> Part | None:
+    found = store.incident(name)
+    if found is None:
+        if name.startswith("inc-"):
+            raise UsageError(f"no incident has the id {name!r}", hint="outrider incidents list shows them")
+        return None
+    alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
+    wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
+    return incident_graph.of_incident(_joined(context, topology_at.of_incident(store, found)), found, wrong)
+
+
+def _around(graph: KnowledgeGraph, name: str, depth: int) -> Part:
+    return graph.around(graph.find(name), depth)
+
+
+def _lines(part: Part, context: Context) -> str:
+    language = context.language
+    centre = knowledge_graph_graph_text.label(part.nodes[0], language)
+    rows = knowledge_graph_graph_text.grouped(part, language)
+    text = tables.table([centre, ""], rows, empty=translate("cli.knowledge_alone", language, name=centre))
+    return _with_more(text, part.left_out, language)
+
+
+def _table(rows: list[dict[str, Any]], more: int, columns: tuple[str, ...], language: Language) -> str:
+    cells = [
+        [tables.entity(row["entity"]), *(_cell(column, row[column], language) for column in columns)] for row in rows
+    ]
+    text = tables.table(tables.heads(language, "component", *columns), cells, empty=translate("cli.none", language))
+    return _with_more(text, more, language)
+
+
+def _cell(column: str, value: Any, language: Language) -> str:
+    return translate(f"knowledge.note.{value}", language) if column == "scope" else str(value)
+
+
+def _with_more(text: str, more: int, language: Language) -> str:
+    return f"{text}\n{translate('cli.and_more', language, n=more)}" if more else text

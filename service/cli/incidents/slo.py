@@ -1,0 +1,102 @@
+"""``outrider slo``: what services promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from outrider.errors import ConfigError
+from outrider.text.i18n import translate
+from outrider.vocabulary.slo import BURNS, Slo
+from outrider.vocabulary.units import format_duration
+from service.cli.core import tables
+from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
+from service.config import settings as settings_file
+from service.config import slo_import
+
+app = typer.Typer(help="What services promise, and when it burns.", no_args_is_help=ON_A_TERMINAL)
+
+
+@leaf(app, "validate", example="outrider slo validate outrider.yaml")
+def validate(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
+    """Check the SLOs of a configuration: file, line, key, what was expected; says how few bad events alert."""
+    loaded = None
+    try:
+        loaded, problems, _ = settings_file.review(file)
+    except ConfigError as error:
+        if not error.problems:
+            raise
+        problems = list(error.problems)
+    ours = [one for one in problems if loaded is None or one.key.startswith("slos")]
+    found = [] if ours or loaded is None else [_told(one) for one in loaded.promises]
+    result = {
+        "valid": not ours,
+        "errors": [{"line": one.line, "key": one.key, "message": one.message} for one in ours],
+        "slos": found,
+    }
+
+    def text(_: Any) -> str:
+        key = "cli.slo_invalid" if ours else "cli.slo_valid"
+        lines = [translate(key, context.language, file=file, count=len(ours or found)), *map(str, ours)]
+        return "\n".join(lines)
+
+    context.show(result, text)
+    return NO if ours else YES
+
+
+@leaf(app, "list", example="outrider slo list -o json")
+def list_(context: Context) -> None:
+    """List the SLOs of the configuration with the burn rates that alert."""
+    found = [_told(one) for one in context.settings().promises]
+    context.show(found, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
+
+
+@leaf(app, "import", example="outrider slo import sloth.yaml > slos.yaml")
+def import_(context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1, or Sloth prometheus/v1")]) -> None:
+    """Write objectives of OpenSLO or Sloth as the slos of a configuration; refuses what our signals cannot say."""
+    found = slo_import.read(file)
+    context.show(found, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
+
+
+def _told(slo: Slo) -> dict[str, Any]:
+    return {
+        "name": slo.name,
+        "service": str(slo.service) if slo.service else None,
+        "signal": slo.total[0].name,
+        "limit_seconds": slo.limit_seconds,
+        "objective": slo.objective,
+        "window_seconds": slo.window.total_seconds(),
+        "least_events": slo.least_events,
+        "least_bad": slo.least_bad,
+        "burns": [
+            {
+                "factor": burn.factor,
+                "bad_ratio": burn.factor * (1.0 - slo.objective),
+                "long_seconds": burn.long.total_seconds(),
+                "short_seconds": burn.short.total_seconds(),
+                "priority": (slo.page if burn.pages else slo.ticket).value,
+            }
+            for burn in BURNS
+        ],
+    }
+
+
+def _table(shown: list[dict[str, Any]], empty: str) -> str:
+    heads = ["slo", "service", "of", "limit", "objective", "window"]
+    heads += [f"{burn.factor:g}x in {format_duration(burn.long)}" for burn in BURNS]
+    rows = [
+        [
+            one["name"],
+            one["service"] or "each",
+            one["signal"],
+            "-" if one["limit_seconds"] is None else f"{one['limit_seconds']:g} s",
+            f"{one['objective'] * 100:g} %",
+            f"{one['window_seconds'] / 86400:g} d",
+            *(f"{burn['priority']} from {burn['bad_ratio'] * 100:.3g} %" for burn in one["burns"]),
+        ]
+        for one in shown
+    ]
+    return tables.table(heads, rows, empty=empty)

@@ -1,0 +1,84 @@
+"""``outrider agent``: a small process on each GPU node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collectors.logs.kernel_file import KernelFile
+from outrider import log
+from outrider.clock import SystemClock
+from service.agent import server as agents
+from service.agent.device_reader import opener
+from service.cli.core import entry
+from service.cli.core.common import YES, Context, leaf
+
+PORT = 9800
+NODE_NAME = "NODE_NAME"  # how a DaemonSet tells its pods where they run
+
+
+class AgentSource(StrEnum):
+    """What the agent reads the devices with."""
+
+    AUTO = "auto"
+    NVML = "nvml"
+    DCGM = "dcgm"
+
+
+def add(app: typer.Typer) -> None:
+    """Register the command on the root."""
+
+    @leaf(app, "agent", example="outrider agent --once")
+    def agent(
+        context: Context,
+        port: Annotated[
+            int, typer.Option("--port", min=0, max=65535, help="port to serve at; 0 takes a free one")
+        ] = PORT,
+        host: Annotated[str, typer.Option("--host", help="address to serve at")] = "0.0.0.0",  # noqa: S104
+        node: Annotated[
+            str | None, typer.Option("--node", help="name of this node; else $NODE_NAME, else the host name")
+        ] = None,
+        source: Annotated[
+            AgentSource, typer.Option("--source", help="auto: DCGM where its host engine answers, else NVML")
+        ] = AgentSource.AUTO,
+        kmsg: Annotated[Path, typer.Option("--kmsg", help="kernel log to serve at /klog")] = Path("/dev/kmsg"),
+        once: Annotated[bool, typer.Option("--once", help="print the page and leave")] = False,
+    ) -> int:
+        """Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names."""
+        del context
+        log.configure(level="info")
+        name = node or os.environ.get(NODE_NAME) or socket.gethostname()
+        if once:
+            typer.echo(agents.once(opener(source.value, SystemClock()), SystemClock(), name), nl=False)
+            return YES
+        return asyncio.run(_serve(name, source, kmsg, host, port))
+
+
+async def _serve(node: str, source: AgentSource, kmsg: Path, host: str, port: int) -> int:
+    ended = asyncio.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(kind, ended.set)
+    one = agents.Agent(opener(source.value, SystemClock()), SystemClock(), node, KernelFile(kmsg))
+    async with agents.serving(one, host, port) as url:
+        typer.echo(f"agent of {node}: {url}/metrics", err=True)
+        await ended.wait()
+    return YES
+
+
+def main() -> None:
+    """Run the command line of the agent alone."""
+    app = typer.Typer(name="outrider", add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    add(app)
+    entry.run(app)
+
+
+def _root() -> None:
+    """Watches, plans and repairs clusters that serve large language models."""

@@ -1,0 +1,40 @@
+"""``outrider audit``: what is unwise about the workloads that serve models."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import typer
+
+from collectors.kubernetes.audit import Severity
+from outrider.clock import SystemClock
+from outrider.text.i18n import translate
+from service.cli.core import common, tables
+from service.cli.core.common import ON_A_TERMINAL, Context, leaf
+from service.ops import workload_audits
+
+app = typer.Typer(help="Look for what will go wrong.", no_args_is_help=ON_A_TERMINAL)
+
+
+@leaf(app, "workloads", example="outrider audit workloads --config outrider.yaml")
+def workloads(context: Context) -> int:
+    """Read the workloads of the configured clusters once; no when one of them breaks a rule of high severity."""
+    result = asyncio.run(workload_audits.once(context.settings(), SystemClock().now(), context.language))
+    context.show(result, lambda shown: _table(shown, context))
+    grave = any(one["severity"] == Severity.HIGH.value for one in result["findings"])
+    return common.NO if grave else common.YES
+
+
+def _table(result: dict[str, Any], context: Context) -> str:
+    rows = [
+        [
+            translate(f"audit.severity.{one['severity']}", context.language),
+            f"{one['namespace']}/{one['workload']}",
+            one["rule"],
+            one["found"],
+            one["do"],
+        ]
+        for one in result["findings"]
+    ]
+    return tables.table(["severity", "workload", "rule", "found", "what to do"], rows, empty="nothing to object to")

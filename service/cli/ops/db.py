@@ -1,0 +1,148 @@
+"""``outrider db``: make or upgrade the databases, check them, back them up, restore, prune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.clock import SystemClock
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_value
+from service.cli.core import tables
+from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
+from service.cli.core.progress import bars
+from service.cli.ops import db_copy
+from service.ops import databases
+from service.wiring import platform
+
+app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
+db_copy.add(app)
+
+
+@leaf(app, "upgrade", example="outrider db upgrade")
+def upgrade(context: Context) -> None:
+    """Create the databases, or bring them to this program's schema."""
+    context.show({"revision": platform.upgrade(context.settings())}, lambda shown: f"schema {shown['revision']}")
+
+
+@leaf(app, "check", example="outrider db check --deep -o json")
+def check(
+    context: Context,
+    deep: Annotated[bool, typer.Option("--deep", help="unpack every value and every record, too")] = False,
+) -> int:
+    """Look for damage. It only reads, and may run beside the engine."""
+    with bars(context) as progress:
+        found = databases.check(context.settings(), deep=deep, progress=progress)
+    context.show(found, lambda shown: _checked(context, shown))
+    return YES if found["sound"] else NO
+
+
+@leaf(app, "backup", example="outrider db backup /backups/outrider.tar.zst --force")
+def backup(
+    context: Context,
+    file: Annotated[Path, typer.Argument(help="file to write; packed when its name ends in .zst")],
+    force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
+) -> None:
+    """Write the whole store to one file, of one instant, while the engine works."""
+    with bars(context) as progress:
+        found = databases.backup(context.settings(), file, SystemClock().now(), force=force, progress=progress)
+    context.show(
+        found,
+        lambda shown: translate(
+            "db.backed_up",
+            context.language,
+            file=shown["file"],
+            size=format_value(shown["bytes"], "bytes"),
+            took=format_value(shown["seconds"], "seconds"),
+            revision=shown["revision"],
+        ),
+    )
+
+
+@leaf(app, "restore", example="outrider db restore /backups/outrider.tar.zst")
+def restore(
+    context: Context,
+    file: Annotated[Path, typer.Argument(help="file that `outrider db backup` wrote")],
+    force: Annotated[
+        bool, typer.Option("--force", help="also onto a store with rows: SQLite files are moved aside, tables emptied")
+    ] = False,
+) -> None:
+    """Bring a backup back, also into the other kind of database. No engine may run on the store."""
+    with bars(context) as progress:
+        found = databases.restore(context.settings(), file, SystemClock().now(), force=force, progress=progress)
+    context.show(found, lambda shown: _restored(context, shown))
+
+
+@leaf(app, "prune", example="outrider db prune")
+def prune(
+    context: Context,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="rebuild the files, too, as small as they can be; no engine may run")
+    ] = False,
+) -> None:
+    """Do the upkeep that is due now: compact, roll up, forget what is past its time, give room back."""
+    with bars(context) as progress:
+        found = databases.prune(context.settings(), SystemClock().now(), vacuum=vacuum, progress=progress)
+    context.show(found, lambda shown: _pruned(context, shown))
+
+
+def _checked(context: Context, shown: dict[str, Any]) -> str:
+    language, lines = context.language, []
+    for one in shown["databases"]:
+        rows = [[table["name"], str(table["rows"])] for table in one["tables"] if table["rows"]]
+        lines.append(
+            translate(
+                "db.database",
+                language,
+                place=one["place"],
+                size=format_value(one["bytes"], "bytes"),
+                revision=one["revision"] or "-",
+            )
+        )
+        lines.append(tables.table([translate("db.table", language), translate("db.rows", language)], rows, empty=""))
+        lines += [translate("db.note", language, note=note) for note in one["notes"]]
+        for problem in one["problems"]:
+            lines.append(translate("db.problem", language, message=problem["message"]))
+            lines.append(f"  {problem['hint']}")
+    lines.append(translate("db.sound" if shown["sound"] else "db.damaged", language))
+    return "\n".join(line for line in lines if line)
+
+
+def _restored(context: Context, shown: dict[str, Any]) -> str:
+    language = context.language
+    lines = [
+        translate(
+            "db.restored",
+            language,
+            file=shown["file"],
+            made_at=shown["made_at"],
+            engine=shown["taken_from"],
+            took=format_value(shown["seconds"], "seconds"),
+            revision=shown["revision"],
+        )
+    ]
+    return "\n".join([*lines, *(translate("db.moved_aside", language, file=path) for path in shown["moved_aside"])])
+
+
+def _pruned(context: Context, shown: dict[str, Any]) -> str:
+    language = context.language
+    done = [
+        tables.table(
+            [translate("db.upkeep", language), ""],
+            [[name, str(count)] for name, count in (*shown["done"].items(), *shown["removed"].items())],
+            empty=translate("db.nothing_due", language),
+        )
+    ]
+    sizes = [
+        translate(
+            "db.bytes",
+            language,
+            place=one["place"],
+            before=format_value(one["bytes_before"], "bytes"),
+            after=format_value(one["bytes_after"], "bytes"),
+        )
+        for one in shown["databases"]
+    ]
+    return "\n".join([*done, *sizes])

@@ -1,0 +1,46 @@
+"""``outrider replay``: recorded pages through the same cycle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import UsageError
+from outrider.text.i18n import Language, translate
+from service.cli.core import tables
+from service.cli.core.common import Context, leaf
+from service.ops import replay as recorded
+
+
+def add(app: typer.Typer) -> None:
+    """Register the command on the root."""
+
+    @leaf(app, "replay", example="outrider replay g_sigkill.metrics.jsonl.gz -o json")
+    def replay(
+        context: Context,
+        file: Annotated[list[Path], typer.Argument(help="*.metrics.jsonl.gz, or the folder of a recorded fleet")],
+        adapter: Annotated[str, typer.Option("--adapter", help="how to read the pages of a single file")] = "vllm",
+        emit: Annotated[
+            str, typer.Option("--emit", help="alerts, incidents, signals; with commas")
+        ] = "alerts,incidents",
+    ) -> None:
+        """Run recorded pages through the same cycle at their own times."""
+        wanted = emit.split(",")
+        unknown = [name for name in wanted if name not in recorded.EMITS]
+        if unknown:
+            raise UsageError(f"--emit: {unknown[0]!r} is not known", hint=f"choose from {', '.join(recorded.EMITS)}")
+        result = recorded.replay(
+            file, adapter=adapter, emit=wanted, settings=context.settings(), language=context.language
+        )
+        for sentence in result["notes"]:
+            typer.echo(f"note: {sentence}", err=True)
+        context.show(result, lambda shown: _table(shown, context.language))
+
+
+def _table(result: dict[str, Any], language: Language) -> str:
+    between = {"start": result["from"], "end": result["to"]}
+    head = translate("cli.replayed", language, cycles=result["cycles"], **between)
+    seen = [tables.incidents(result["incidents"], language), tables.alerts(result["alerts"], language)]
+    return "\n\n".join([head, *seen])

@@ -1,0 +1,78 @@
+"""``outrider serve`` and the processes it supervises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dashboards import run as dashboard
+from outrider import log
+from service.api import serve as api_server
+from service.cli.core.common import Context, leaf
+from service.config import knowledge_overlay
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras
+from service.config.settings import Settings
+from service.ops import port_check
+from service.runtime import leader, process, supervise
+from service.wiring import platform
+
+
+def add(app: typer.Typer) -> None:
+    """Register the commands on the root."""
+
+    @leaf(app, "serve", example="outrider serve --config outrider.yaml")
+    def serve(context: Context) -> int:
+        """Run the platform: engine, API and dashboard, each a process that is started again when it dies."""
+        settings = context.settings()
+        log.configure(level=settings.log.level)
+        places = {"api.port": (settings.api.host, settings.api.port)}
+        if settings.dashboard.enabled:
+            places["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
+        port_check.need(places)
+        if not process.may_stand_by(settings):
+            leader.check_alone(settings)
+        platform.upgrade(settings)
+        supervisor = supervise.Supervisor(children(settings, settings_file.find(context.config)))
+        supervisor.start()
+        typer.echo(f"API        http://{settings.api.host}:{settings.api.port}/api/v1", err=True)
+        if settings.dashboard.enabled:
+            typer.echo(f"dashboard  http://{settings.dashboard.host}:{settings.dashboard.port}", err=True)
+        return supervisor.watch()
+
+    @leaf(app, "run-engine", example="outrider run-engine", hidden=True)
+    def run_engine(context: Context) -> None:
+        """Run the engine alone."""
+        settings = context.settings()
+        log.configure(level=settings.log.level)
+        process.run(settings)
+
+    @leaf(app, "run-api", example="outrider run-api", hidden=True)
+    def run_api(context: Context) -> None:
+        """Run the API alone."""
+        settings = context.settings()
+        log.configure(level=settings.log.level)
+        api_server.run(
+            platform.api_settings(settings),
+            ApiExtras(
+                explainer=platform.explainer(settings), knowledge=knowledge_overlay.of(settings.knowledge.folder)
+            ),
+        )
+
+
+def children(settings: Settings, config: Path | None, *, with_engine: bool = True) -> list[supervise.Child]:
+    """The processes of a platform."""
+    named = ["--config", str(config)] if config else []
+    found = [supervise.Child("engine", supervise.own_command("run-engine", *named))] if with_engine else []
+    found.append(supervise.Child("api", supervise.own_command("run-api", *named)))
+    if settings.dashboard.enabled:
+        found.append(supervise.Child("dashboard", dashboard_command(settings)))
+    return found
+
+
+def dashboard_command(settings: Settings) -> list[str]:
+    """The command line of the dashboard process."""
+    return dashboard.command(
+        f"http://{settings.api.host}:{settings.api.port}", port=settings.dashboard.port, host=settings.dashboard.host
+    )

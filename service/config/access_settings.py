@@ -1,0 +1,66 @@
+"""The part of the configuration that says how a server is asked: headers, credentials in files, certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from outrider.wire.http_auth import Access, Tls
+from service.config.settings_base import Section
+
+
+class BasicAuthSettings(Section):
+    """A user name, and a file with the password."""
+
+    username: str = Field(description="user name", min_length=1)
+    password_file: Path | None = Field(None, description="file with the password, read at every request")
+
+
+class TlsSettings(Section):
+    """Which certificates count, and ours for servers that ask for one."""
+
+    ca_file: Path | None = Field(None, description="certificates to trust instead of the system's (PEM)")
+    cert_file: Path | None = Field(None, description="our certificate, for mutual TLS (PEM)")
+    key_file: Path | None = Field(None, description="the key of our certificate, when cert_file does not hold it")
+    server_name: str | None = Field(None, description="the name in the server's certificate when it is not the URL's")
+    insecure_skip_verify: bool = Field(False, description="believe any certificate: for trials only")
+
+    @model_validator(mode="after")
+    def _a_key_belongs_to_a_certificate(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs cert_file beside it")
+        return self
+
+
+class AccessSettings(Section):
+    """How a server is asked. Credentials lie in files, never in the configuration itself."""
+
+    headers: dict[str, str] = Field({}, description="extra request headers")
+    header_files: dict[str, Path] = Field({}, description="extra request headers whose values lie in files")
+    bearer_token_file: Path | None = Field(
+        None,
+        description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token",
+    )
+    basic_auth: BasicAuthSettings | None = Field(None, description="user name and password")
+    tls: TlsSettings | None = Field(None, description="certificates, for https")
+
+    @model_validator(mode="after")
+    def _one_authorization(self) -> Self:
+        if self.bearer_token_file is not None and self.basic_auth is not None:
+            raise ValueError("expected bearer_token_file or basic_auth, not both")
+        return self
+
+    @property
+    def access(self) -> Access:
+        """The same for collectors."""
+        basic, tls = self.basic_auth, self.tls
+        return Access(
+            headers=self.headers,
+            header_files=self.header_files,
+            bearer_token_file=self.bearer_token_file,
+            username=basic.username if basic else None,
+            password_file=basic.password_file if basic else None,
+            tls=Tls(**tls.model_dump()) if tls else None,
+        )

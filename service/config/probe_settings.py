@@ -1,0 +1,135 @@
+"""The part of the configuration that names probes: doors of services that are asked as a client would ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from collectors.probes.validity import PROMPT
+from outrider.errors import ConfigProblem
+from outrider.model import EntityKind, EntityRef
+from outrider.text import yaml_file
+from service.config.access_settings import AccessSettings
+from service.config.settings_base import Duration, NameServers, Port
+
+TYPES = ("generation", "http", "tls", "dns", "grpc")
+_SHARED = {"type", "name", "service", "namespace", "cluster", "every", "timeout"} | set(AccessSettings.model_fields)
+_URL = {"url", "cert_days"}
+_OWN = {
+    "generation": _URL
+    | {"model", "prompt", "max_tokens", "api", "ttft_limit", "total_limit", "idle", "matches", "extra"},
+    "http": {"method", "body", "status", "matches", "lacks", "follow_redirects"} | _URL,
+    "tls": {"host", "port", "cert_days"},
+    "dns": {"host", "record", "expect", "name_servers"},
+    "grpc": {"url", "grpc_service"},
+}  # fmt: skip
+_NEEDED = {"generation": "url", "http": "url", "tls": "host", "dns": "host", "grpc": "url"}
+
+
+class ProbeSettings(AccessSettings):
+    """A door of a service, asked as a client would ask it."""
+
+    type: Literal["generation", "http", "tls", "dns", "grpc"] = Field(
+        description="generation: a short question to an OpenAI-compatible API, answered as a stream; http: one "
+        "request; tls: a certificate; dns: a look-up; grpc: the health service of gRPC"
+    )
+    name: str | None = Field(None, description="unique name of the probe; TYPE-SERVICE when not given", min_length=1)
+    service: str = Field(description="the service it speaks for, as the targets' service label says it", min_length=1)
+    namespace: str | None = Field("default", description="of the service, as its replicas' targets say it")
+    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    url: str | None = Field(
+        None,
+        description="http: what is asked; generation: base of the API, such as https://chat.example/v1; "
+        "grpc: grpc://host:port, or grpcs:// for TLS",
+    )
+    host: str | None = Field(None, description="tls: server; dns: name to look up", min_length=1)
+    port: Port = Field(443, description="tls: TCP port")
+    every: Duration = Field(timedelta(seconds=30), description="least time between two askings")
+    timeout: Duration = Field(timedelta(seconds=10), description="whole time an asking may take")
+    cert_days: Annotated[int, Field(ge=0)] = Field(14, description="a certificate with fewer days left is told")
+    method: Literal["GET", "HEAD", "POST", "PUT"] = Field("GET", description="http: request method")
+    body: str | None = Field(None, description="http: request body; name its type under headers")
+    status: list[Annotated[int, Field(ge=100, le=599)]] = Field([], description="http: good codes; any 2xx when empty")
+    matches: str | None = Field(None, description="http, generation: regular expression that the answer must hold")
+    lacks: str | None = Field(None, description="http: regular expression that the answer must not hold")
+    follow_redirects: bool = Field(False, description="http: go where a redirect leads")
+    record: Literal["A", "AAAA", "CNAME", "MX", "NS", "PTR", "SRV", "TXT"] = Field(
+        "A", description="dns: kind of record"
+    )
+    expect: list[str] = Field([], description="dns: values that must be among the records")
+    name_servers: NameServers = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
+    grpc_service: str = Field("", description="grpc: service name of the health check; the whole server when empty")
+    model: str | None = Field(None, description="generation: model; the first that /models lists when not given")
+    prompt: str = Field(PROMPT, description="generation: what is asked", min_length=1)
+    max_tokens: Annotated[int, Field(ge=1, le=1024)] = Field(
+        16, description="generation: the most tokens that one asking may cost"
+    )
+    api: Literal["chat", "completions"] = Field("chat", description="generation: /chat/completions or /completions")
+    ttft_limit: Duration | None = Field(None, description="generation: a later first token is slow")
+    total_limit: Duration | None = Field(None, description="generation: a later end of the answer is slow")
+    idle: Duration = Field(timedelta(seconds=5), description="generation: a longer gap between tokens is a stall")
+    extra: dict[str, Any] = Field({}, description="generation: more keys of the request; null takes one away")
+
+    @field_validator("matches", "lacks")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value
+
+    @field_validator("every", "timeout", "idle")
+    @classmethod
+    def _some_time(cls, value: timedelta) -> timedelta:
+        if value <= timedelta(0):
+            raise ValueError("expected more than 0s")
+        return value
+
+    @property
+    def label(self) -> str:
+        """Its name, given or made."""
+        return self.name or f"{self.type}-{self.service}"
+
+    def entity(self, cluster: str) -> EntityRef:
+        """The service it speaks for."""
+        return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
+
+
+def probes_usable(probes: Sequence[ProbeSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    """Each probe has its own name, the address its type needs, and no key of another type."""
+    seen: set[str] = set()
+    for index, one in enumerate(probes):
+        place: tuple[str | int, ...] = ("probes", index)
+        if one.label in seen:
+            yield document.problem(
+                (*place, "name"), f"a second probe is named {one.label!r}; give it a name of its own"
+            )
+        seen.add(one.label)
+        needed = _NEEDED[one.type]
+        if getattr(one, needed) is None:
+            yield document.problem((*place, needed), f"is needed by a probe of type {one.type}")
+        for key in sorted(one.model_fields_set - _SHARED - _OWN[one.type]):
+            types = ", ".join(kind for kind in TYPES if key in _OWN[kind])
+            yield document.problem((*place, key), f"is for probes of type {types}, not {one.type}")
+        yield from _address(one, place, document)
+
+
+def _address(one: ProbeSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    if one.url is not None:
+        schemes = ("grpc", "grpcs") if one.type == "grpc" else ("http", "https")
+        try:
+            parts = urlsplit(one.url)
+            good = parts.scheme in schemes and bool(parts.hostname) and (one.type != "grpc" or parts.port is not None)
+        except ValueError:
+            good = False
+        if not good:
+            wanted = "grpc://host:port or grpcs://host:port" if one.type == "grpc" else "an http:// or https:// address"
+            yield document.problem((*place, "url"), f"expected {wanted}, not {one.url!r}")
+    if one.type == "grpc" and one.tls is not None and one.tls.insecure_skip_verify:
+        yield document.problem((*place, "tls"), "gRPC always looks at the certificate: name its ca_file instead")

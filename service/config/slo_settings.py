@@ -1,0 +1,127 @@
+"""What services promise, as objectives: read and checked here, watched by ``detectors.rules.burn_rate``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from outrider.errors import ConfigProblem
+from outrider.model import EntityKind, EntityRef, Priority, SignalKey
+from outrider.text import yaml_file
+from outrider.vocabulary import catalog
+from outrider.vocabulary.slo import BURNS, Slo
+from outrider.vocabulary.units import format_duration
+from service.config.settings_base import Duration, Section
+
+LATENCIES = {"ttft": "svc_ttft_seconds", "tpot": "svc_tpot_seconds", "latency": "svc_latency_seconds"}
+SUCCESS = "success"
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_LONGEST = timedelta(days=90)
+_SHORTEST = max(burn.long for burn in BURNS)
+Urgency = Literal["P0", "P1", "P2", "P3"]
+
+
+class SloSettings(Section):
+    """A share of requests that a service promises to answer well, and how soon its error budget alerts."""
+
+    name: str = Field(description="small letters, digits and hyphens; messages call it so")
+    service: str | None = Field(None, description="who keeps it; each service for itself when not given")
+    namespace: str | None = Field(None, description="Kubernetes namespace of the service")
+    cluster: str | None = Field(None, description="cluster of the service; the one of this file when not given")
+    sli: Literal["success", "ttft", "tpot", "latency"] = Field(
+        "success", description="what counts as bad: a failed request, or one that is slower than the limit"
+    )
+    limit: Duration | None = Field(
+        None, description="of ttft, tpot and latency: a bound of the histogram, such as 1s; nothing lies between bounds"
+    )
+    objective: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="the share that is promised, a ratio")
+    window: Duration = Field(timedelta(days=30), description="what the error budget is for; 3d to 90d")
+    least_events: Annotated[int, Field(ge=1)] = Field(
+        100, description="with fewer in 1h, 6h or 3d that window raises nothing: one error at night is no outage"
+    )
+    least_bad: Annotated[int, Field(ge=1)] = Field(5, description="the same for bad ones")
+    page: Urgency = Field("P1", description="2 % of the budget went in 1h, or 5 % in 6h (factors 14.4 and 6)")
+    ticket: Urgency = Field("P2", description="10 % of the budget went in 3d (factor 1)")
+    routes: list[Literal["phone", "sms", "im", "mail", "report"]] = Field(
+        [], description="groups to tell; those of the priority when not given"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("expected a name of small letters, digits and hyphens")
+        return value
+
+    @property
+    def ladder(self) -> tuple[float, ...]:
+        """Limits that can be told apart, in seconds; none for successes."""
+        return catalog.signal(LATENCIES[self.sli]).bounds if self.sli in LATENCIES else ()
+
+    def slo(self, cluster: str) -> Slo:
+        """As detectors take it. What ``slos_usable`` has a word about gives no usable one."""
+        bad, total = _events(self.sli, self.ladder, self.limit)
+        return Slo(
+            name=self.name,
+            objective=self.objective,
+            bad=bad,
+            total=total,
+            service=self._keeper(cluster),
+            window=self.window,
+            least_events=self.least_events,
+            least_bad=self.least_bad,
+            page=Priority(self.page),
+            ticket=Priority(self.ticket),
+            routes=tuple(self.routes),
+            limit_seconds=self.limit.total_seconds() if self.limit is not None else None,
+        )
+
+    def _keeper(self, cluster: str) -> EntityRef | None:
+        if self.service is None:
+            return None
+        return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
+
+
+def _events(
+    sli: str, ladder: Sequence[float], limit: timedelta | None
+) -> tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]]:
+    """The columns of bad events and of all; slow ones stand in the buckets above the limit."""
+    if sli == SUCCESS or limit is None:
+        return (SignalKey("svc_failed_total"),), (SignalKey("svc_requests_total"),)
+    buckets = tuple(SignalKey(LATENCIES[sli], bucket=place) for place in range(len(ladder) + 1))
+    within = sum(bound <= limit.total_seconds() * (1.0 + 1e-9) for bound in ladder)
+    return buckets[within:], buckets
+
+
+def slos_usable(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    """Each has its own name, a limit where its SLI needs one, and a window that the burn windows fit into."""
+    seen: set[str] = set()
+    for index, one in enumerate(slos):
+        place: tuple[str | int, ...] = ("slos", index)
+        if one.name in seen:
+            yield document.problem((*place, "name"), f"a second SLO is named {one.name!r}; give it a name of its own")
+        seen.add(one.name)
+        yield from _limit(one, place, document)
+        if not _SHORTEST <= one.window <= _LONGEST:
+            wanted = f"{format_duration(_SHORTEST)} to {format_duration(_LONGEST)}"
+            yield document.problem((*place, "window"), f"does not fit; expected {wanted}")
+        for key in ("namespace", "cluster"):
+            if getattr(one, key) is not None and one.service is None:
+                yield document.problem((*place, key), "is of a service, and none is named; name it under service")
+
+
+def _limit(one: SloSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    if one.sli == SUCCESS:
+        if one.limit is not None:
+            yield document.problem((*place, "limit"), "is for ttft, tpot and latency; a success has none")
+        return
+    bounds = ", ".join(f"{bound:g}" for bound in one.ladder)
+    if one.limit is None:
+        yield document.problem((*place, "limit"), f"is missing; expected seconds out of {bounds}")
+    elif not any(abs(one.limit.total_seconds() - bound) <= 1e-9 * bound for bound in one.ladder):
+        found = f"{one.limit.total_seconds():g} s lies between two bounds of {LATENCIES[one.sli]}"
+        yield document.problem((*place, "limit"), f"{found}; expected one of {bounds}")

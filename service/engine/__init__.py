@@ -1,0 +1,1 @@
+"""The cycle: collect, store, detect, plan, alert, correlate, decide, commit, dispatch."""

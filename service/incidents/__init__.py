@@ -1,0 +1,1 @@
+"""Incidents beside the cycle: narratives, topology of the time, feedback, rule tuning."""

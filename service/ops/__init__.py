@@ -1,0 +1,1 @@
+"""Operator tasks: backup, backfill, one-off collection, probes, replay, the demo."""

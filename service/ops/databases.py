@@ -1,0 +1,123 @@
+"""What people do with the databases of a store: check, back up, restore, prune. Results are ready for JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from outrider.clock import rfc3339
+from service.config import revisions
+from service.config.settings import Settings
+from service.config.tokens import spool_of
+from service.runtime.leader import leading
+from service.wiring import platform
+from store import migrate
+from store.admin import backup as backups
+from store.admin import integrity as checks
+from store.admin import introspection
+from store.admin import restore as restores
+from store.tsdb import retention
+from store.write_buffer.segments import CycleFiles
+
+Progress = Callable[[str, float], None]
+_VALUES_ELSEWHERE = "values are kept by the server of store.metrics: back it up by its own means"
+
+
+def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, Any]:
+    """What is damaged, a report a database. Raises StoreError."""
+    spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
+
+    def spooled() -> checks.Spooled:
+        return checks.Spooled(spool.instants(), spool.given_up(), spool.trouble())
+
+    kept_here = settings.store.metrics is None
+    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)
+    return {
+        "revision": revisions.text({report.name: report.revision for report in reports}),
+        "sound": not any(report.problems for report in reports),
+        "deep": deep,
+        "databases": checks.as_plain(reports),
+    }
+
+
+def backup(settings: Settings, file: Path, now: datetime, *, force: bool, progress: Progress) -> dict[str, Any]:
+    """Write a backup. Raises UsageError and StoreError."""
+    started = time.monotonic()
+    made = backups.backup(
+        settings.store.url, file, program=metadata.version("outrider"), now=now, force=force, progress=progress
+    )
+    members = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in made.manifest.members.items()}
+    return {
+        "revision": revisions.text(made.manifest.revisions),
+        "file": str(made.file),
+        "bytes": made.bytes,
+        "seconds": round(time.monotonic() - started, 3),
+        "engine": made.manifest.engine,
+        "made_at": rfc3339(made.manifest.made_at),
+        "members": [{"name": name, **member} for name, member in members.items()],
+        "notes": [] if settings.store.metrics is None else [_VALUES_ELSEWHERE],
+    }
+
+
+def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progress: Progress) -> dict[str, Any]:
+    """Put a backup in the place of the store, while no engine may start on it. Raises UsageError, UnavailableError."""
+    started = time.monotonic()
+    with leading(settings):
+        done = restores.restore(settings.store.url, file, now=now, force=force, progress=progress)
+    return {
+        "revision": revisions.text(done.revisions),
+        "file": str(file),
+        "made_at": rfc3339(done.manifest.made_at),
+        "taken_from": done.manifest.engine,
+        "seconds": round(time.monotonic() - started, 3),
+        "moved_aside": [str(path) for path in done.moved_aside],
+    }
+
+
+def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    """Do the upkeep that is due, and say what went. Safe beside an engine at work, but for ``vacuum``.
+
+    Raises StoreError, UnavailableError when an engine works and ``vacuum`` is asked for.
+    """
+    if vacuum:
+        with leading(settings):
+            return _pruned(settings, now, vacuum=True, progress=progress)
+    return _pruned(settings, now, vacuum=False, progress=progress)
+
+
+def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    kept = settings.store.retention
+    with platform.stores(settings) as (state, metrics):
+        before = _sizes(settings)
+        done = metrics.prune(now, kept.retention, vacuum=vacuum)
+        progress("metrics", 1.0)
+        decisions = state.prune(now, kept.of_state)
+        progress("state", 1.0)
+    after = _sizes(settings)
+    return {
+        "revision": revisions.text(migrate.revision(settings.store.url)),
+        "done": {work.value: count for work, count in sorted(done.done.items())},
+        "removed": {**retention.summary(done.forgotten.rows), **dict(sorted(decisions.items()))},
+        "refused": done.refused,
+        "put_off": done.put_off,
+        "databases": [
+            {"name": name, "place": place, "bytes_before": before[name][1], "bytes_after": size}
+            for name, (place, size) in after.items()
+        ],
+    }
+
+
+def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
+    found = {}
+    for name, database in migrate.databases(settings.store.url, create=False).items():
+        try:
+            if database.exists():
+                with database.reading() as connection:
+                    found[str(name)] = database.place, introspection.size(connection, name)
+        finally:
+            database.close()
+    return found

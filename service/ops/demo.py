@@ -1,0 +1,225 @@
+"""The demo: a simulated fleet over real HTTP pages, the whole loop, a fixed story.
+
+Fleet time moves only by ``step``: headless runs go in lockstep as fast as they can; with a dashboard the
+first minutes run in lockstep, so that it opens on a live incident, then fleet time follows the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from collectors.mapping import target
+from collectors.pipeline.scrape_manager import Collector
+from outrider.clock import ManualClock, SystemClock
+from outrider.documents import serialization
+from outrider.model import AlertReason, AlertState
+from outrider.text.i18n import Language
+from service.config.settings import GameDaySettings, Settings, load
+from service.config.simulated import services_of
+from service.planning import hindsight
+from service.runtime.game_days import GameDays
+from service.runtime.leader import FileLeader
+from service.sources.change_log_source import Recorded
+from service.sources.event_source import pages_of
+from service.wiring import platform as wiring_platform
+from simulator import story
+from simulator.backfill import fleet_history
+from simulator.fleet import Fleet
+from simulator.servers import http
+from simulator.servers.log_and_api_endpoints import event_settings
+from simulator.spec.fleets import FleetSpec, default_spec
+
+FOLDER = Path(".outrider")
+LOCK = FOLDER / "demo.engine.lock"
+HISTORY_STEP = timedelta(minutes=5)
+LEAD_IN = timedelta(minutes=6)
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class Demo:
+    """A running fleet with the platform that watches it."""
+
+    fleet: Fleet
+    server: http.FleetServer
+    clock: ManualClock
+    platform: wiring_platform.Platform
+    settings: Settings
+    interval: timedelta
+    leader: FileLeader
+    game_days: GameDays
+
+    async def step(self) -> None:
+        """One interval of fleet time: the fleet moves, a game day may begin, the cycle looks, the dispatcher acts."""
+        self.fleet.step(self.interval)
+        self.clock.set(self.fleet.now)
+        await asyncio.to_thread(self.game_days.look, self.fleet.now)
+        await self.server.sync()
+        self.discover()
+        await self.platform.cycle.run()
+        await asyncio.to_thread(self.platform.dispatcher.run_once)
+
+    def discover(self) -> None:
+        """Watch the targets the fleet lists now: replicas come and go on purpose."""
+        listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
+        collector = pages_of(self.platform.collector)
+        if isinstance(collector, Collector) and listed != collector.targets:
+            collector.set_targets(listed)
+
+    async def close(self) -> None:
+        """Stop the fleet and release the store."""
+        await self.platform.close()
+        await self.server.close()
+        self.leader.release()
+
+
+def settings_of(
+    spec: FleetSpec, control_url: str, targets: list[dict[str, Any]], port: int, api_port: int
+) -> dict[str, Any]:
+    """The demo's configuration as it would stand in a file: what an operator of this fleet would write."""
+    return {
+        "cluster": spec.cluster,
+        "store": {"url": f"sqlite:///{FOLDER}/demo.db"},
+        "collect": {"interval": "15s", "targets": targets},
+        "events": event_settings(control_url),
+        "services": services_of(spec),
+        "notify": {
+            "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
+            "groups": {group: ["demo-inbox"] for group in wiring_platform.GROUPS},
+            "public_url": f"http://127.0.0.1:{port}",
+        },
+        "remediation": {"autonomy": "act", "dry_run": False, "actuator": "simulated", "control_url": control_url},
+        "api": {"port": api_port},
+        "dashboard": {"port": port},
+    }
+
+
+def game_days(config: Path | None) -> list[GameDaySettings]:
+    """The game days of a configuration, which need be nothing else than its ``game_days``. Raises ConfigError."""
+    return [] if config is None else load(config, fleet=default_spec().cluster).game_days
+
+
+async def start(
+    *,
+    seed: int,
+    start_at: datetime,
+    port: int,
+    api_port: int,
+    progress: Progress,
+    days: Sequence[GameDaySettings] = (),
+) -> Demo:
+    """Make the fleet, its history and its platform on a fresh store; the story is set."""
+    spec = default_spec()
+    fleet = Fleet(spec, seed=seed, start=start_at)
+    demo = await watched(fleet, port=port, api_port=api_port, days=days)
+    _backfill(demo.platform, spec, seed, start_at, progress)
+    demo.platform.warm(start_at)
+    story.arrange(fleet, seed)
+    return demo
+
+
+async def watched(
+    fleet: Fleet, *, port: int = 8501, api_port: int = 8600, days: Sequence[GameDaySettings] = ()
+) -> Demo:
+    """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
+    leader = FileLeader(LOCK)
+    leader.acquire()  # another demo in this folder keeps its store
+    server = await http.serve(fleet)
+    written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
+    settings = _write_settings(written)
+    clock = ManualClock(fleet.now)
+    platform = wiring_platform.platform(settings, clock, lockstep=True)
+    scheduled = GameDays(platform.state, server.base_url, days)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled)
+
+
+def _write_settings(written: dict[str, Any]) -> Settings:
+    """Start from an empty store and leave the configuration where the other processes read it."""
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("demo*.db*"):
+        old.unlink()
+    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+    (FOLDER / "demo.yaml").write_text(text, encoding="utf-8")
+    return Settings.model_validate(written)
+
+
+def _backfill(
+    platform: wiring_platform.Platform, spec: FleetSpec, seed: int, end: datetime, progress: Progress
+) -> None:
+    begin = end - wiring_platform.HISTORY
+    for block in fleet_history.backfill(spec, seed, begin, end, HISTORY_STEP):
+        platform.metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
+        done = (block.times[-1] - begin.timestamp()) / wiring_platform.HISTORY.total_seconds()
+        progress("history", min(1.0, float(done)))
+
+
+async def headless(
+    *, minutes: float, seed: int, language: Language, progress: Progress, days: Sequence[GameDaySettings] = ()
+) -> dict[str, Any]:
+    """Run N minutes of fleet time in lockstep; return what was seen."""
+    start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
+    demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress, days=days)
+    try:
+        cycles = max(1, round(timedelta(minutes=minutes) / demo.interval))
+        for cycle in range(cycles):
+            await demo.step()
+            progress("fleet", (cycle + 1) / cycles)
+        return seen(demo, language)
+    finally:
+        await demo.close()
+
+
+def seen(demo: Demo, language: Language) -> dict[str, Any]:
+    """The JSON of ``outrider demo --headless``."""
+    state = demo.platform.state
+    records = state.cycles(limit=1_000_000)
+    alerts = [
+        alert
+        for alert in state.alerts(limit=1_000_000)
+        if alert.state is not AlertState.PENDING and alert.reason is not AlertReason.NEVER_FIRED
+    ]
+    plan = state.plan()
+    return {
+        "cycles": len(records),
+        "targets": max((record.targets for record in records), default=0),
+        "signals_written": sum(record.signals_written for record in records),
+        "alerts": [serialization.alert(alert, language) for alert in reversed(alerts)],
+        "incidents": [
+            serialization.incident(incident, language) for incident in reversed(state.incidents(limit=10_000))
+        ],
+        "forecasts": len(plan.forecasts),
+        "recommendations": [serialization.recommendation(item) for item in plan.recommendations],
+        "looking_back": _looked_back(demo),
+        "actions": [serialization.action(action) for action in reversed(state.actions(limit=10_000))],
+    }
+
+
+def _looked_back(demo: Demo) -> list[dict[str, Any]]:
+    """What the plan would have done with each service's last climb to a peak, and what without it."""
+    source = demo.platform.collector
+    kept = source.ledger.paper(hindsight.PAPER) if isinstance(source, Recorded) else None
+    return [] if kept is None else list(kept[1]["services"])
+
+
+async def follow(demo: Demo, *, speed: float, stop: asyncio.Event) -> None:
+    """Let fleet time follow the clock, ``speed`` times as fast, until told to stop."""
+    clock = SystemClock()
+    due = clock.monotonic()
+    while not stop.is_set():
+        due += demo.interval.total_seconds() / speed
+        await demo.step()
+        wait = due - clock.monotonic()
+        if wait < 0:
+            due = clock.monotonic()  # too slow for this speed: go on from here instead of racing
+            continue
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), wait)

@@ -1,0 +1,1 @@
+"""Planner inputs from the store, the planning cadence, the nightly fits."""

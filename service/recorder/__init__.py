@@ -1,0 +1,1 @@
+"""The flight recorder: recordings on request and around every P0 and P1 incident."""

@@ -1,0 +1,164 @@
+"""Records what every target answers and what happens beside, for a post-mortem, a bug report or a new test.
+
+Pages are read as the platform would read them: scraped here, put together from the raw samples of a Prometheus,
+or taken from what others push, of which an engine that runs beside this loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Pushed
+from collectors.prometheus.source import PrometheusSource
+from collectors.recording.recorder import FlightRecorder
+from collectors.scrape.scraper import Scraper
+from outrider.clock import Clock
+from outrider.errors import UnavailableError, UsageError
+from outrider.model import EntityRef
+from outrider.topology import Topology
+from service.config.settings import Settings
+from service.recorder import pushed_scrapes
+from service.sources import discovery, factory, receiving
+from service.sources.event_source import event_sources
+
+
+async def record(
+    settings: Settings, duration: timedelta, out: Path, clock: Clock, progress: Callable[[str, float], None]
+) -> dict[str, Any]:
+    """Read every target and source of events each interval for ``duration``: the JSON of ``outrider record``.
+
+    A round that takes longer than the interval delays the next. What was recorded stays when interrupted.
+    Raises UsageError when there is nothing to read or the folder cannot be used, UnavailableError when the
+    Prometheus does not answer at the start.
+    """
+    prometheus = settings.collect.prometheus
+    watched: Sequence[Target] = ()
+    if prometheus is None:
+        watched = (await discovery.once(settings, factory.targets(settings), clock.now())).targets
+    pushed = receiving.watching(settings, clock)
+    if not watched and prometheus is None and pushed is None:
+        raise _nothing()
+    recorder = FlightRecorder(out, settings.cluster, watched)
+    source = None
+    if prometheus is not None:  # raw samples, also where the platform lets the server work out the signals
+        source = factory.prometheus_source(prometheus, settings.cluster, clock=clock, tap=recorder.add)
+    reading = _Reading(settings, watched, source, pushed, recorder)
+    interval = settings.collect.interval
+    rounds = max(1, round(duration / interval))
+    begun = clock.monotonic()
+    try:
+        for number in range(rounds):
+            await reading.round(clock.now(), first=number == 0)
+            progress("record", (number + 1) / rounds)
+            ahead = begun + (number + 1) * interval.total_seconds() - clock.monotonic()
+            if number + 1 < rounds:
+                await reading.rest(clock, timedelta(seconds=max(0.0, ahead)))
+    finally:
+        recorder.close()
+        await reading.close()
+    if not recorder.targets and not recorder.events:
+        raise _nothing()
+    found_events = {"events": recorder.events} if settings.events else {}
+    left_out = [*_left_out(settings), *reading.left_out]
+    return {
+        "dir": str(out),
+        "targets": recorder.targets,
+        "scrapes": recorder.scrapes,
+        **found_events,
+        **({"left_out": left_out} if left_out else {}),
+    }
+
+
+def _nothing() -> UsageError:
+    hint = "name them under collect.targets, collect.discover or collect.prometheus"
+    return UsageError("no targets are configured to record, and nothing was pushed", hint=hint)
+
+
+class _Reading:
+    """What is read in each round, and where it is written."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        watched: Sequence[Target],
+        source: PrometheusSource | None,
+        pushed: Pushed | None,
+        recorder: FlightRecorder,
+    ) -> None:
+        self._watched, self._source, self._pushed, self._recorder = watched, source, pushed, recorder
+        self._scraper = Scraper()
+        self._events = event_sources(settings)
+        self._kpis = pushed_scrapes.Kpis(settings)
+        edges = [edge for target in watched for edge in target.edges]
+        self._events.know(Topology.build(edges, [one.entity for one in watched], _facts(watched)))
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was pushed and cannot be kept, in sentences."""
+        return self._kpis.left_out
+
+    async def round(self, at: datetime, *, first: bool) -> None:
+        """Read everything once. Raises UnavailableError when ``first`` and the Prometheus does not answer."""
+        scrapes, found, _ = await asyncio.gather(
+            self._scraper.scrape(self._watched, at=at), self._events.collect(at), self._read_source(at, first=first)
+        )
+        self._recorder.add(scrapes)
+        self._recorder.add_events(found)
+        await self._take(at)
+
+    async def rest(self, clock: Clock, duration: timedelta) -> None:
+        """Wait for the next round. An engine lets go of what was pushed, so that it is looked at in between too."""
+        if self._pushed is None:
+            await clock.sleep(duration)
+            return
+        await clock.sleep(duration / 2)
+        await self._take(clock.now())
+        await clock.sleep(duration / 2)
+
+    async def _read_source(self, at: datetime, *, first: bool) -> None:
+        if self._source is None:
+            return
+        await self._source.collect(at)
+        health = self._source.health[0]
+        if first and not health.up:
+            raise UnavailableError(health.error or "Prometheus cannot be read", hint="check collect.prometheus")
+        self._events.know(self._source.topology(at))
+
+    async def _take(self, at: datetime) -> None:
+        if self._pushed is not None:
+            brought = await asyncio.to_thread(self._pushed.take, at)
+            self._recorder.add(pushed_scrapes.scrapes(brought))
+            self._recorder.add(self._kpis.scrapes(brought, at))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._scraper.close()
+        await self._events.close()
+        if self._source is not None:
+            await self._source.close()
+        if self._pushed is not None:
+            self._pushed.close()
+
+
+def _left_out(settings: Settings) -> list[str]:
+    """What the configuration names and a recording cannot hold, in sentences."""
+    found = [f"probe {one.name or one.url or one.host}: answers of probes are no pages" for one in settings.probes]
+    for one in settings.events:
+        if one.type == "kubernetes":
+            name = one.name or one.type
+            found.append(f"{name}: its events are kept; signals and topology of the Kubernetes API are not")
+    return found
+
+
+def _facts(watched: Sequence[Target]) -> dict[EntityRef, dict[str, str]]:
+    """What the targets' labels tell of each component."""
+    known: dict[EntityRef, dict[str, str]] = {}
+    for target in watched:
+        for entity, facts in target.facts.items():
+            known.setdefault(entity, {}).update(facts)
+    return known

@@ -1,0 +1,54 @@
+"""What others push, as scrapes that the flight recorder keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Brought
+from collectors.receive.kpi import MAIN
+from collectors.scrape.result import Scrape
+from outrider.model import EntityKind, SampleBatch
+from outrider.vocabulary import catalog
+from service.config.settings import Settings
+
+_KPI_METRIC = "outrider_sdk_kpi"  # what adapter sdk reads as svc_kpi_value
+
+
+def scrapes(brought: Brought) -> list[Scrape]:
+    """The pages of a round, and the scrapes that their senders say have failed."""
+    return [scrape if page is None else replace(scrape, page=page) for scrape, page in brought.pages]
+
+
+class Kpis:
+    """KPIs as pages of adapter ``sdk``, which knows one KPI of a service: its main one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._cluster = settings.cluster
+        self._named: dict[str, None] = {}
+
+    @property
+    def left_out(self) -> list[str]:
+        """Sentences about the KPIs that were not kept."""
+        return list(self._named)
+
+    def scrapes(self, brought: Brought, at: datetime) -> list[Scrape]:
+        """A page for each service with a main KPI that counts at this instant."""
+        return [
+            scrape for batch in brought.batches if batch.kind is EntityKind.SERVICE for scrape in self._page(batch, at)
+        ]
+
+    def _page(self, batch: SampleBatch, at: datetime) -> Iterator[Scrape]:
+        (service,) = batch.entities
+        values = dict(zip(batch.keys, batch.values[0].tolist(), strict=True))
+        main = values.pop(MAIN, None)
+        own = [key.name.removeprefix(catalog.KPI_PREFIX) for key in values]
+        if main is None or len(own) > 1:
+            why = "a recording holds the main KPI of a service alone, see receive.main_kpi"
+            self._named[f"KPIs {', '.join(sorted(own))} of {service.name}: {why}"] = None
+        if main is not None:
+            name = f"kpi-{service.namespace or 'default'}-{service.name}"
+            target = Target(name, "sdk", "", service, {"service": service.name})
+            yield Scrape(target, at, f"{_KPI_METRIC} {main!r}\n".encode(), None, 0.0)

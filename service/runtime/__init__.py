@@ -1,0 +1,1 @@
+"""The processes of the platform: engine process, leader lease, supervisor, scheduled jobs."""

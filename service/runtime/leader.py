@@ -1,0 +1,154 @@
+"""One engine per store: a lock on a file beside an SQLite store, an advisory lock on PostgreSQL."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Protocol
+
+from outrider import log
+from outrider.errors import StoreAwayError, UnavailableError
+from service.config.settings import Settings
+from service.config.tokens import folder_of
+from store import factory
+
+LOOK_EVERY = timedelta(seconds=2)
+"""How often one that stands by asks again, and one that works makes sure that it still may."""
+_FREE_LOOKS = 3  # that often free before one that stands by takes it
+_HINT = "stop it first, or run this in another folder or with another store.url"
+_log = log.get("leader")
+
+
+class Leader(Protocol):
+    """The right to be the engine of a store."""
+
+    def acquire(self) -> None:
+        """Take it. Raises UnavailableError naming who holds it."""
+        ...
+
+    def held(self) -> bool:
+        """False once it was lost."""
+        ...
+
+    def release(self) -> None:
+        """Let go of it; harmless when it is not held."""
+        ...
+
+
+def leader_of(settings: Settings) -> Leader:
+    """The one for the store of these settings."""
+    if factory.on_server(settings.store.url):
+        return ServerLeader(settings.store.url)
+    return FileLeader(lock_file(settings))
+
+
+@contextmanager
+def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
+    """The right while the block runs. Raises UnavailableError, or waits its turn (``stand_by``)."""
+    leader = leader_of(settings)
+    try:
+        leader.acquire()
+    except (UnavailableError, StoreAwayError) as error:
+        if not stand_by or not isinstance(leader, ServerLeader):
+            raise
+        _log.info("standing_by", because=error.message)
+        leader.wait()
+        _log.info("took_over")
+    try:
+        yield leader
+    finally:
+        leader.release()
+
+
+def check_alone(settings: Settings) -> None:
+    """Raise UnavailableError when an engine works on the store already."""
+    with leading(settings):
+        pass
+
+
+def lock_file(settings: Settings) -> Path:
+    """The lock of a store on SQLite."""
+    name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
+    return folder_of(settings) / f"{name}.engine.lock"
+
+
+class FileLeader:
+    """Holds the lock until the process ends or ``release`` is called; the kernel frees it after a kill."""
+
+    def __init__(self, path: Path) -> None:
+        """``path`` is the lock file; it stays behind, which is harmless."""
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock. Raises UnavailableError naming the process that holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise UnavailableError(
+                f"another engine (process {holder}) works on this store",
+                hint=_HINT,
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+
+    def held(self) -> bool:
+        """True between ``acquire`` and ``release``: the kernel takes it from nobody."""
+        return self._file is not None
+
+    def release(self) -> None:
+        """Let go of the lock; harmless when it is not held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class ServerLeader:
+    """Holds an advisory lock on PostgreSQL; lost with its connection."""
+
+    def __init__(self, url: str) -> None:
+        """``url`` is ``store.url``."""
+        self._lease = factory.open_lease(url)
+
+    def acquire(self) -> None:
+        """Take the lock. Raises UnavailableError naming who holds it, StoreAwayError while the server is away."""
+        if not self._lease.take():
+            raise UnavailableError(
+                f"another engine ({self._lease.holder() or 'just gone'}) works on this store", hint=_HINT
+            )
+
+    def wait(self) -> None:
+        """Stand by until nobody has had it for some looks, then take it.
+
+        After a restart of the server the engine that led before it asks again within one look: it knows
+        most, and holds the values of the outage.
+        """
+        free = 0
+        while True:
+            time.sleep(LOOK_EVERY.total_seconds())
+            try:
+                free = 0 if self._lease.holder() else free + 1
+                if free >= _FREE_LOOKS and self._lease.take():
+                    return
+            except StoreAwayError:
+                free = 0
+
+    def held(self) -> bool:
+        """False once the connection broke: somebody else may have it then."""
+        return self._lease.held()
+
+    def release(self) -> None:
+        """Let go of the lock; harmless when it is not held."""
+        self._lease.release()

@@ -1,0 +1,127 @@
+"""Writes reports and sends them; sends samples to a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from alerts.routing import pipeline
+from outrider.errors import DeliveryError, UnavailableError, UsageError
+from outrider.model import Message, NotifyReason
+from outrider.ports import MetricStore, StateReader
+from outrider.text.i18n import Language, translate
+from reports.definitions import REPORTS
+from reports.document import render
+from service.config.settings import Settings
+from service.wiring import platform
+
+FORMATS = ("html", "md", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of one report."""
+
+    paths: tuple[Path, ...]
+    empty: bool
+    title: str
+    text: str
+
+
+def weekly(
+    settings: Settings,
+    week: str | None,
+    formats: Sequence[str],
+    out: Path,
+    language: Language,
+    now: datetime,
+    *,
+    send: bool = False,
+    report: str = "weekly",
+) -> Written:
+    """Write a report of a store, one of ``REPORTS``; ``week`` None is the last whole week before the newest cycle.
+
+    Raises UsageError for a week or format that is none, UnavailableError when sending has no channel.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not a format of reports", hint=f"formats are {', '.join(FORMATS)}")
+    with platform.stores(settings) as (state, metrics):
+        newest = state.cycles(limit=1)
+        as_of = newest[0].at if newest else now
+        written = write(state, metrics, week or week_before(as_of), formats, out, language, as_of, report)
+    if send:
+        _send(settings, written, now, language)
+    return written
+
+
+def write(
+    state: StateReader,
+    metrics: MetricStore,
+    week: str,
+    formats: Sequence[str],
+    out: Path,
+    language: Language,
+    now: datetime,
+    report: str = "weekly",
+) -> Written:
+    """Write one week's report in each format."""
+    model = REPORTS[report].build(state, metrics, week, now, language)
+    paths = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in formats:
+            path = out / f"{report}-{week}-{language}.{name}"
+            path.write_text(render.render(model, name), encoding="utf-8")
+            paths.append(path)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}", hint="name another folder with --out") from error
+    return Written(tuple(paths), model.empty, model.title, render.render(model, "md"))
+
+
+def week_before(instant: datetime) -> str:
+    """The ISO week before the one an instant lies in: ``2026-W46``."""
+    year, week, _ = (instant - timedelta(days=7)).isocalendar()
+    return f"{year}-W{week:02d}"
+
+
+def test_channel(settings: Settings, channel: str, language: Language, now: datetime) -> tuple[int, str | None]:
+    """Send a sample of each priority: (sent, the first error). Raises UsageError for an unknown channel."""
+    senders = platform.notifiers(settings)
+    if channel not in senders:
+        known = ", ".join(senders) or "none; name one under notify.channels"
+        raise UsageError(f"no channel is named {channel!r}", hint=f"channels: {known}")
+    messaging = platform.messaging_of(settings, language)
+    sent = 0
+    for message in pipeline.sample_messages(channel, messaging, now):
+        try:
+            senders[channel].send(message)
+        except DeliveryError as error:
+            return sent, error.message
+        sent += 1
+    return sent, None
+
+
+def _send(settings: Settings, written: Written, now: datetime, language: Language) -> None:
+    senders = platform.notifiers(settings)
+    channels = settings.notify.groups.get("report", [])
+    if not channels:
+        raise UnavailableError("the report has no channel to go to", hint="name one under notify.groups.report")
+    for channel in channels:
+        body = written.text if not written.empty else translate("cli.report_empty", language)
+        senders[channel].send(
+            Message(
+                id=f"report:{written.paths[0].stem}:{channel}",
+                channel=channel,
+                reason=NotifyReason.REPORT,
+                priority=None,
+                incident=None,
+                title=written.title,
+                body=body,
+                created_at=now,
+                language=language,
+                link=settings.notify.public_url,
+            )
+        )

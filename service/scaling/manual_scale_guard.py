@@ -1,0 +1,73 @@
+"""What holds a number that somebody sends by hand: the guard rails of the live loop, over what the store knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from outrider.audit import AuditEvent
+from outrider.model import ActionKind, AlertState, EntityKind, HoldReason, Plan, Recommendation, Verdict
+from outrider.ports import StateStore
+from remediation.decide.context import away, unseen
+from remediation.decide.guards import Ledger, Proposal, judge
+from remediation.decide.history import History
+from remediation.decide.limits import FleetFacts, Policy
+from service.engine import fleet_state
+from service.planning import role_pools
+
+EMITTED = "emit:"
+_LOOKED_BACK = timedelta(hours=6)
+_MOST_RECORDS = 1000
+
+
+def refusal(policy: Policy, state: StateStore, found: Recommendation, now: datetime) -> str | None:
+    """The reason that holds it, None when nothing does. A question of the guard rails is answered by who sends it."""
+    last = _last_sent(state, found, now)
+    shrinks = found.target_replicas < found.current_replicas
+    pause = policy.scale_in_cooldown if shrinks else policy.cooldown
+    if last is not None and now - last < pause:
+        return "cooldown"
+    alerts, topology = fleet_state.active_alerts(state), role_pools.with_pools(state.topology())
+    firing = {
+        alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in fleet_state.NOT_SERVING
+    }
+    members = topology.below(found.service, EntityKind.REPLICA)
+    incidents = fleet_state.open_incidents(state)
+    named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
+    if shrinks and named & {found.service.name, str(found.service), found.service.key}:
+        return HoldReason.SERVICE_IN_TROUBLE.value
+    fleet = FleetFacts(
+        paused=state.paused(),
+        blind=any(fleet_state.is_blind(incident) for incident in incidents),
+        untrusted=unseen(alerts),
+        ready_replicas={found.service: len(set(members) - firing)},
+        needed_replicas=fleet_state.needed(Plan((), (found,))),
+    )
+    history = History(fleet_state.weighed_actions(state, (), now - _LOOKED_BACK))
+    proposal = Proposal(
+        session="emit",
+        because="plan",
+        kind=ActionKind.SCALE,
+        target=found.service,
+        params={"replicas": found.target_replicas, "current": found.current_replicas},
+        scale_in=shrinks,
+        touches=members if shrinks else (),
+    )
+    verdict, reason = judge(
+        proposal, policy, fleet, history, Ledger(fleet, history, now, away(history, topology, fleet)), now
+    )
+    return reason.value if verdict is Verdict.REFUSED else None
+
+
+def _last_sent(state: StateStore, found: Recommendation, now: datetime) -> datetime | None:
+    """When a number of this service was last sent by hand, for real."""
+
+    def sent() -> Iterator[datetime]:
+        for record in state.audit(limit=_MOST_RECORDS):
+            if record.event is AuditEvent.ACTION_PERFORMED and record.at >= now - _LOOKED_BACK:
+                detail = record.detail or {}
+                of_it = str(detail.get("action", "")).startswith(f"{EMITTED}{found.service.key}:")
+                if of_it and detail.get("dry_run") == "False" and record.at <= now:
+                    yield record.at
+
+    return max(sent(), default=None)

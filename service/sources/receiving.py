@@ -1,0 +1,123 @@
+"""Builds both ends of the doors from settings: what the API needs, and what the engine takes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from collectors.pipeline.scrape_manager import Pushed
+from collectors.receive.consumer import Received, ReceiveLimits
+from collectors.receive.kpi import KpiLimits, KpiValues
+from collectors.receive.routing import EntityTemplate, ReceiveRule
+from outrider.clock import Clock, SystemClock
+from outrider.records.ingest_buffer import PushedBlock, Spool, Waiting
+from service.config.api_settings import DoorSettings
+from service.config.receive_settings import ReceiveRuleSettings
+from service.config.settings import Settings, read_secret
+from store import factory, migrate
+
+
+def doors(settings: Settings) -> DoorSettings | None:
+    """What the API is told of its doors; None when they are shut. Raises ConfigError for an unreadable token."""
+    given = settings.receive
+    if not given.enabled:
+        return None
+    return DoorSettings(
+        token=read_secret(given.token_file) if given.token_file is not None else "",
+        rules=rules(settings),
+        body_bytes=given.body_limit_bytes,
+        unpacked_bytes=given.unpacked_limit_bytes,
+        samples_per_request=given.samples_per_request,
+        samples_per_minute=given.samples_per_minute,
+        buffer_bytes=given.buffer_limit_bytes,
+        kpis=KpiLimits(late=given.kpi_late),
+        kpi_services=tuple(given.kpi_services),
+    )
+
+
+def pushed(settings: Settings) -> Pushed | None:
+    """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
+    # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
+    return (
+        _received(settings, factory.open_spool(_state_url(settings)), SystemClock())
+        if settings.receive.enabled
+        else None
+    )
+
+
+def watching(settings: Settings, clock: Clock) -> Pushed | None:
+    """The same for a second reader, who takes nothing away from the engine. ``clock`` is that of the doors.
+
+    None, too, where there is no store yet: then nobody has received anything.
+    """
+    if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
+        return None
+    return _received(settings, _Watched(factory.open_spool(_state_url(settings))), clock)
+
+
+def _state_url(settings: Settings) -> str:
+    return factory.urls_of(settings.store.url)[0]
+
+
+def _received(settings: Settings, spool: Spool, clock: Clock) -> Received:
+    given = settings.receive
+    limits = ReceiveLimits(
+        samples_per_cycle=given.samples_per_cycle,
+        most_targets=given.most_targets,
+        series_per_target=given.series_per_target,
+        series=given.most_series,
+        settle=given.settle,
+        silent_after=given.silent_after,
+        forget_after=given.forget_after,
+    )
+    return Received(
+        spool,
+        settings.cluster,
+        clock,
+        rules=rules(settings),
+        limits=limits,
+        kpis=KpiValues(given.kpi_hold, given.main_kpi),
+    )
+
+
+class _Watched:
+    """A spool that is looked at: what is in it stays for the engine, and the engine alone counts what it leaves out."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    def put(self, block: PushedBlock, most_bytes: int) -> bool:
+        return self._spool.put(block, most_bytes)
+
+    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
+        return self._spool.take(after, most_samples)
+
+    def release(self, until: int) -> None:
+        """Nothing: the engine does."""
+
+    def waiting(self) -> Waiting:
+        return self._spool.waiting()
+
+    def count(self, dropped: Mapping[str, int]) -> None:
+        """Nothing: the engine does."""
+
+    def counted(self) -> dict[str, int]:
+        return self._spool.counted()
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+def rules(settings: Settings) -> tuple[ReceiveRule, ...]:
+    """The rules as configured; both ends number them alike."""
+    return tuple(_rule(rule) for rule in settings.receive.rules)
+
+
+def _rule(given: ReceiveRuleSettings) -> ReceiveRule:
+    entity = given.entity
+    return ReceiveRule(
+        match={label: re.compile(text) for label, text in given.match.items()},
+        adapter=given.adapter,
+        entity=None if entity is None else EntityTemplate(entity.kind, entity.name, entity.namespace, entity.cluster),
+        labels=given.labels,
+    )

@@ -1,0 +1,1 @@
+"""Builds a platform from settings: the one place that picks implementations."""
