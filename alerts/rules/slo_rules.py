@@ -21,7 +21,7 @@ def rules_of(slos: Sequence[Slo]) -> tuple[Rule, ...]:
             clear=CLEAR,
             routes=slo.routes,
             service_level=True,
-            default_action_text="alerts.rules.slo_rules-burn.action",
+            default_action_text="alerts.slo-burn.action",
             runbook="docs/runbooks/slo-burn.md",
         )
         for slo in slos

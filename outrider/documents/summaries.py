@@ -94,5 +94,5 @@ def rule_name(rule: str, language: Language = "en") -> str:
     """The rule as people call it (area ``alerts``); its own name when there is no text."""
     known = texts(language)
     if rule.startswith(RULE_PREFIX):
-        return translate("alerts.rules.slo_rules-burn.name", language, slo=rule.removeprefix(RULE_PREFIX))
+        return translate("alerts.slo-burn.name", language, slo=rule.removeprefix(RULE_PREFIX))
     return known.get(f"alerts.{rule}.name", known.get(f"alerts.{rule}.title", rule))
