@@ -28,8 +28,8 @@ from service.api.app import create_app
 from service.config import settings as settings_file
 from service.config.api_settings import ApiExtras, ApiSettings
 from service.wiring import platform as wiring_platform
-from tests.service.test_api import ADMIN, Http
-from tests.service.test_cli import answer, run
+from tests.service.api.test_api import ADMIN, Http
+from tests.service.cli.test_cli import answer, run
 
 T0 = datetime(2026, 5, 4, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

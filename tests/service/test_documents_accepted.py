@@ -21,7 +21,7 @@ from outrider.model import BacktestScore, EntityKind, EntityRef, Forecast, Outco
 from planner.manifests import scaling_manifests
 from planner.manifests.startup_advice import BALLOON_PRIORITY, WarmSettings
 from planner.manifests.startup_advice import documents as warm_documents
-from tests.service.test_emitting import act, by
+from tests.service.scaling.test_emitting import act, by
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.crds import CHANGED_BY_PLANS
 from tests.support.kube import Cluster, wait_for

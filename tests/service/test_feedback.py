@@ -22,8 +22,8 @@ from service.cli.core.common import Context, Output
 from service.cli.incidents import feedback
 from service.config.settings import Settings, StoreSettings
 from service.wiring import platform
-from tests.service.test_api import ADMIN, NOW, World
-from tests.service.test_cli import answer, run
+from tests.service.api.test_api import ADMIN, NOW, World
+from tests.service.cli.test_cli import answer, run
 
 OTHER = {**ADMIN, "X-Outrider-User": "bob"}
 LOST = "gpu-lost"

@@ -14,7 +14,7 @@ from outrider.topology import Topology
 from planner.performance import calibrate
 from service.config.settings import Settings, StoreSettings
 from service.wiring import platform
-from tests.service.test_cli import answer, run
+from tests.service.cli.test_cli import answer, run
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
 CHAT = EntityRef("default", EntityKind.SERVICE, "serving", "chat")

@@ -1,0 +1,136 @@
+"""What each adapter tells is what a real Prometheus answers to the signal's expression on the same two pages.
+
+``expressions.yaml`` holds for each system and signal the PromQL that defines it. ``as`` stands where our
+entity is another one than the expression's, or where one page cannot hold what Prometheus joins; ``why``
+says the reason.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from two_pages import INTERVAL_SECONDS, pages, prometheus_with, stamped  # type: ignore[import-not-found]
+
+from collectors.mapping.model import QUANTILES, Statistic
+from collectors.mapping.registry import adapter
+from outrider.model import CellStatus, SignalKey, SignalKind
+from outrider.vocabulary import catalog
+
+HERE = Path(__file__).parent.parent
+EXPRESSIONS = yaml.safe_load((HERE / "expressions.yaml").read_text(encoding="utf-8"))
+FILES = {system: HERE / "pages" / f"{system}.txt" for system in EXPRESSIONS}
+# A millisecond more than the interval, so that both samples are inside whether or not the left end counts.
+WINDOW = f"{INTERVAL_SECONDS}001ms"
+SOURCES = [(system, signal) for system, said in EXPRESSIONS.items() for signal in said["signals"]]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
+        pytest.skip("missing: prometheus and promtool (Debian package prometheus)")
+    with prometheus_with(tmp_path_factory.mktemp("prometheus"), FILES) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def any_value():
+    """Numbers are drawn so that no two terms cancel out, not so that a share lies below 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog.Signal, "plausible", (-np.inf, np.inf))
+        yield
+
+
+@pytest.fixture(scope="module")
+def benches(bench):
+    """Every system after its second scrape."""
+    found = {}
+    for system, path in FILES.items():
+        said = EXPRESSIONS[system]
+        one = bench(system, **({"entity": said["entity"]} if "entity" in said else {}))
+        for page in pages(path):
+            at = one.at.timestamp() + INTERVAL_SECONDS
+            one.scrape(stamped(page, at) if said.get("stamped") else page)
+        found[system] = one
+    return found
+
+
+def expression(system: str, signal: str, quantile: float | None = None, *, since_start: bool = False) -> str:
+    said = EXPRESSIONS[system]["signals"][signal]
+    text = said if isinstance(said, str) else said["as"]
+    if since_start:
+        text = re.sub(r"rate\(([^()]*)\[\$w\]\)", r"\1", text)
+    text = text.replace("$w", WINDOW).replace("$by", ", ".join(EXPRESSIONS[system].get("by", ())))
+    return text if quantile is None else text.replace("$q", f"{quantile}")
+
+
+def ours(one, key: SignalKey) -> list[float]:
+    kind = catalog.signal(key.name).entity
+    batch = one.batch(kind)
+    column = batch.keys.index(key)
+    there = batch.status[:, column] == CellStatus.PRESENT
+    return sorted(batch.values[there, column].tolist())
+
+
+def agrees(found: list[float], wanted: list[float]) -> None:
+    assert wanted, "Prometheus finds nothing: this page cannot show anything"
+    assert found == pytest.approx(wanted, rel=2e-4, abs=1e-9)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("system", "signal"), SOURCES, ids=lambda part: part)
+def test_a_signal_is_what_prometheus_says_it_is(system, signal, asked, benches) -> None:
+    known, one = catalog.signal(signal), benches[system]
+    told = {rule.statistic for rule in adapter(system).rules[signal]}
+    text = expression(system, signal)
+    if known.kind is SignalKind.HISTOGRAM and "$q" in text:
+        for quantile in QUANTILES:
+            _quantiles_agree(one, signal, asked.values(system, expression(system, signal, quantile)), quantile)
+            since_start = asked.values(system, expression(system, signal, quantile, since_start=True))
+            _since_start_agrees(one, signal, quantile, since_start)
+    elif known.kind is SignalKind.HISTOGRAM:
+        assert Statistic.MEAN in told
+        agrees(ours(one, SignalKey(signal)), asked.values(system, text))
+    elif known.kind is SignalKind.DELTA:
+        now, then = asked.vector(system, text), asked.vector(system, text, before=True)
+        agrees(ours(one, SignalKey(signal)), sorted(value - then[labels] for labels, value in now.items()))
+    else:
+        agrees(ours(one, SignalKey(signal)), asked.values(system, text))
+
+
+def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> None:
+    """After two scrapes: in the bucket of the ladder where Prometheus' answer lies, or in one beside it."""
+    known = catalog.signal(signal)
+    batch = one.batch(known.entity)
+    columns = [batch.keys.index(key) for key in known.bucket_keys[:-1]]
+    there = (batch.status[:, columns] == CellStatus.PRESENT).all(axis=1)
+    values, _ = catalog.quantile_of_buckets(batch.values[there][:, columns], known.bounds, quantile)
+    found = sorted(values[np.isfinite(values)].tolist())
+    assert len(found) == len(wanted)
+    assert wanted
+    bounds = (0.0, *known.bounds, known.bounds[-1])
+    for mine, theirs in zip(found, wanted, strict=True):
+        place = sum(bound < theirs for bound in known.bounds)
+        assert bounds[max(place - 1, 0)] <= mine <= bounds[min(place + 2, len(bounds) - 1)], (mine, theirs)
+
+
+def _since_start_agrees(one, signal: str, quantile: float, wanted: list[float]) -> None:
+    """From a single page: the very number, unless it lies below the first bound."""
+    found = one.normaliser.since_start(one.target, one.page)
+    rows = sorted((row.value, row.below) for row in found if (row.signal, row.quantile) == (signal, quantile))
+    assert len(rows) == len(wanted)
+    for (mine, below), theirs in zip(rows, wanted, strict=True):
+        assert theirs <= mine if below else mine == pytest.approx(theirs, rel=1e-6)
+
+
+def test_every_difference_has_its_reason() -> None:
+    for system, said in EXPRESSIONS.items():
+        for signal, one in said["signals"].items():
+            if not isinstance(one, str):
+                assert one.keys() == {"expr", "as", "why"}, (system, signal)
+                assert one["why"]
+        assert set(said["signals"]) <= set(adapter(system).rules), system

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fleet_history import NOW, found, history, live, names, rhythm, window  # type: ignore[import-not-found]
+
+from detectors import registry
+from detectors.anomaly import level_shift
+from detectors.anomaly.level_shift import LevelShiftDetector
+from outrider.model import EntityKind, Event, EventKind, NoVerdict, NoVerdictReason, Priority
+from outrider.topology import Topology
+from outrider.vocabulary import catalog
+
+WATCHED, LOAD = ("hw_accel_memory_used_bytes", "hw_accel_core_clock_hertz"), "hw_accel_utilization_ratio"
+LEVELS = (6e10, 1.5e9, 0.5)
+MINUTES = 90
+SHIFT = 45
+
+
+@pytest.fixture(scope="module")
+def detector():
+    return LevelShiftDetector(EntityKind.GPU, WATCHED, LOAD)
+
+
+@pytest.fixture(scope="module")
+def warmed(detector):
+    return detector.warm(detector.initial(), history(detector, LEVELS, count=6))
+
+
+def usual(minutes=MINUTES, seed=7):
+    return rhythm(NOW + 60.0 * np.arange(minutes), 6, LEVELS, seed=seed)
+
+
+def shifted(row=1, signal=0, by=1.3, start=SHIFT, minutes=MINUTES):
+    values = usual(minutes)
+    values[row, start:, signal] *= by
+    return values
+
+
+def test_usual_values_shift_nowhere(detector, warmed):
+    _, said = live(detector, warmed, usual(400), step=60.0)
+    assert all(verdicts == [] for verdicts in said[7:])
+    assert said[0] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
+
+
+def test_a_shift_is_found_within_its_late_window_and_dated_to_its_begin(detector, warmed):
+    _, said = live(detector, warmed, shifted(), step=60.0)
+    first = next(number for number, verdicts in enumerate(said) if found(verdicts))
+    assert SHIFT + 6 <= first <= SHIFT + 11
+    (one,) = found(said[first])
+    assert one.entity.name == "gpu-01"
+    assert (one.severity, one.fault) == (Priority.P3, None)
+    assert abs(one.window.start.timestamp() - (NOW + 60.0 * SHIFT)) <= 120.0
+    assert one.observed > one.expected.high
+    told = one.evidence[0].arguments
+    assert float(told["after"]) == pytest.approx(1.3 * float(told["before"]), rel=0.05)
+    assert found(said[-1])[0].fingerprint == one.fingerprint
+
+
+def test_cycles_between_two_beats_say_the_same(detector, warmed):
+    values = np.repeat(shifted(), 4, axis=1)
+    _, said = live(detector, warmed, values, step=15.0)
+    assert {len(found(verdicts)) for verdicts in said[4 * (SHIFT + 11) :]} == {1}
+    assert abs(found(said[-1])[0].window.start.timestamp() - (NOW + 60.0 * SHIFT)) <= 120.0
+
+
+def test_spikes_ramps_and_flapping_values_are_no_shifts(detector, warmed):
+    spike = usual()
+    spike[1, 40:44, 0] *= 3.0
+    ramp = usual()
+    ramp[1, 20:, 0] *= 1.0 + 0.006 * np.arange(MINUTES - 20)
+    flapping = usual()
+    flapping[1, 30::2, 0] *= 1.6
+    for values in (spike, ramp, flapping):
+        _, said = live(detector, warmed, values, step=60.0)
+        assert not any(found(verdicts) for verdicts in said)
+
+
+def test_the_good_side_is_none_where_a_signal_has_one(detector, warmed):
+    _, said = live(detector, warmed, shifted(signal=1, by=1.3), step=60.0)
+    assert not any(found(verdicts) for verdicts in said), "a faster clock"
+    _, said = live(detector, warmed, shifted(signal=1, by=0.7), step=60.0)
+    assert found(said[-1])
+
+
+def test_what_the_load_explains_is_no_shift(detector, warmed):
+    values = shifted()
+    values[1, SHIFT:, 2] *= 1.5
+    _, said = live(detector, warmed, values, step=60.0)
+    assert not any(found(verdicts) for verdicts in said)
+    values = shifted()
+    values[1, SHIFT:, 2] *= 0.5
+    _, said = live(detector, warmed, values, step=60.0)
+    assert found(said[-1]), "less load does not take more memory"
+
+
+def test_what_many_show_is_no_entitys_own(detector, warmed):
+    values = usual()
+    values[:4, SHIFT:, 0] *= 1.3
+    _, said = live(detector, warmed, values, step=60.0)
+    assert not any(found(verdicts) for verdicts in said)
+
+
+def test_three_of_five_peers_are_many_though_the_class_is_large(detector):
+    two = LevelShiftDetector(EntityKind.REPLICA, ("engine_kv_cache_usage_ratio",), "engine_requests_running")
+    levels = (0.3, 20.0)
+    state = two.warm(two.initial(), history(two, levels, count=40))
+    replicas = names(EntityKind.REPLICA, 40)
+    services = names(EntityKind.SERVICE, 8)
+    topology = Topology.build([(one, services[row // 5]) for row, one in enumerate(replicas)])
+    values = rhythm(NOW + 60.0 * np.arange(MINUTES), 40, levels, seed=3)
+    values[:3, SHIFT:, 0] *= 1.5
+    values[7, SHIFT:, 0] *= 1.5
+    _, said = live(two, state, values, step=60.0, topology=topology)
+    assert {one.entity.name for one in found(said[-1])} == {"replica-07"}
+
+
+def test_the_way_back_ends_the_shift_and_is_none_itself(detector, warmed):
+    values = shifted(minutes=200)
+    values[1, 100:, 0] /= 1.3
+    _, said = live(detector, warmed, values, step=60.0)
+    assert found(said[99])
+    assert not any(found(verdicts) for verdicts in said[112:])
+
+
+def test_a_level_that_stays_is_the_new_one_after_two_hours(detector, warmed):
+    _, said = live(detector, warmed, shifted(minutes=300), step=60.0)
+    assert found(said[SHIFT + 100])
+    assert not any(found(verdicts) for verdicts in said[SHIFT + 125 :])
+
+
+def test_what_was_changed_at_that_time_is_evidence(detector, warmed):
+    at = NOW + 60.0 * (SHIFT - 8)
+    change = Event(
+        id="c", kind=EventKind.CHANGE, entity=names(EntityKind.GPU, 6)[1],
+        at=datetime.fromtimestamp(at, tz=UTC), source="test", code="driver", attributes={}, dedup_key="c",
+    )  # fmt: skip
+    values, state = shifted(), warmed
+    times = NOW + 60.0 * np.arange(MINUTES)
+    for end in range(1, MINUTES):
+        part = window(
+            EntityKind.GPU, detector.signals, times[max(0, end - 10) : end], values[:, max(0, end - 10) : end], 60.0
+        )
+        events = (change,) if 0 <= times[end - 1] - at < 600 else ()
+        part = type(part)(part.kind, part.entities, part.times, part.keys, part.values, part.status, part.step, events)
+        state, said = detector.detect(state, part, Topology.build(()), datetime.fromtimestamp(times[end - 1], tz=UTC))
+    (one,) = found(said)
+    assert [item.text for item in one.evidence] == ["findings.level_shifted", "incidents.evidence.change.driver"]
+
+
+def test_a_gap_is_no_shift_and_forgets_nothing(detector, warmed):
+    values = shifted(start=80, minutes=120)
+    values[:, 40:52] = np.nan
+    _, said = live(detector, warmed, values, step=60.0)
+    assert not any(found(verdicts) for verdicts in said[:80])
+    assert found(said[-1])
+
+
+def test_the_last_half_hour_of_history_is_what_a_shift_is_seen_against(detector, warmed):
+    values = usual(minutes=12)
+    values[1, :, 0] *= 1.5
+    _, said = live(detector, warmed, values, step=60.0)
+    assert [one.entity.name for one in found(said[-1])] == ["gpu-01"]
+
+
+def test_a_restart_and_another_pace_lose_only_the_readings(detector, warmed):
+    state, _ = live(detector, warmed, usual(40), step=60.0)
+    assert np.isfinite(state.arrays["ring"]).any()
+    slower, said = live(detector, state, usual(3), start=NOW + 2400, step=120.0)
+    assert np.isfinite(slower.arrays["ring"]).sum() <= 3 * 6 * 3
+    assert slower.arrays["move_seconds"].min() > 86400.0
+    assert said[-1][0].reason is NoVerdictReason.WARMING_UP
+
+
+def test_levels_of_other_signals_are_learnt_anew(detector, warmed):
+    turned = LevelShiftDetector(EntityKind.GPU, WATCHED[::-1], LOAD)
+    assert turned.restored(warmed)[1] == "it was learnt of other signals"
+    _, said = live(turned, warmed, usual(3), step=60.0)
+    assert said[-1] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
+
+
+def test_the_budget_moves_the_limit(detector):
+    one = LevelShiftDetector(EntityKind.GPU, WATCHED, LOAD)
+    one.set_budget(0.01)
+    state = one.warm(one.initial(), history(one, LEVELS, count=6))
+    state, _ = live(one, state, shifted(minutes=120), step=60.0)
+    assert one.alarm_rate(state).budget == 0.01
+    assert one.alarm_rate(state).factor > 1.0, "one alarm is far more than the budget"
+
+
+def test_the_defaults_are_registered_and_of_the_right_kind():
+    for kind, (watched, load) in level_shift.WATCHED.items():
+        one = registry.DETECTORS[f"level-shift-{kind.value}"]()
+        assert (one.kind, one.watched, one.load) == (kind, watched, load)
+        assert all(catalog.signal(name).entity is kind for name in (*watched, load))
+        assert one.window >= timedelta(seconds=one.beat_seconds)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from detector_events import logged  # type: ignore[import-not-found]
+
+from detectors.engine.engine_logs import EngineLogDetector
+from outrider.model import EntityKind, EntityRef
+from outrider.text.i18n import LANGUAGES, translate
+
+REPLICA = EntityRef("lab", EntityKind.REPLICA, "default", "r0")
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(events, length=12):
+        window = window_of(EntityKind.REPLICA, {"r0": {"engine_up": [1.0] * length}}, events=events)
+        return findings_of(EngineLogDetector(), window)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("cuda_oom", "gpu-oom"),
+        ("memory_fragmented", "gpu-memory-fragmentation"),
+        ("nccl_timeout", "nccl-timeout"),
+        ("weights_corrupt", "model-load-failed"),
+        ("weights_missing", "model-load-failed"),
+        ("kv_cache_too_small", "model-load-failed"),
+    ],
+)
+def test_what_a_line_says(find, code, fault):
+    assert [(item.fault, item.entity) for item in find([logged(REPLICA, code, 20, "a line")])] == [(fault, REPLICA)]
+
+
+@pytest.mark.parametrize("code", ["engine_dead", "cuda_error", "wake", "nccl_error", "worker_died"])
+def test_lines_that_name_no_cause(find, code):
+    assert find([logged(REPLICA, code, 20)]) == []
+
+
+def test_the_line_is_told_and_counted(find):
+    (found,) = find([logged(REPLICA, "cuda_oom", 20, "one"), logged(REPLICA, "cuda_oom", 50, "two", lines_before="3")])
+    assert found.observed == 5.0
+    for language in LANGUAGES:
+        assert "two" in translate(found.evidence[0].text, language, **found.evidence[0].arguments)
+
+
+def test_lines_of_long_ago_and_of_later_are_not_now(find):
+    assert find([logged(REPLICA, "cuda_oom", 10)], length=240) == []
+    assert find([logged(REPLICA, "cuda_oom", 900)]) == []

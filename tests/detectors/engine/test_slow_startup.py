@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from detector_events import said  # type: ignore[import-not-found]
+
+from detectors.engine.slow_startup import StartupDetector
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+
+PULLED = 'Successfully pulled image "vllm" in {}s (31s including waiting). Image size: 9 bytes.'
+STORAGE, SERVICE = (
+    EntityRef("lab", EntityKind.STORAGE, None, "models"),
+    EntityRef("lab", EntityKind.SERVICE, "default", "s"),
+)
+
+
+def pod(number):
+    return EntityRef("lab", EntityKind.POD, "default", f"s-{number}")
+
+
+def fleet(count=4):
+    edges, labels = [], {}
+    for number in range(count):
+        node = EntityRef("lab", EntityKind.NODE, None, f"n{number}")
+        replica = EntityRef("lab", EntityKind.REPLICA, "default", f"s-{number}")
+        edges += [(STORAGE, node), (node, pod(number)), (pod(number), replica), (replica, SERVICE)]
+        labels[node] = {"pool": "a"}
+    return Topology.build(edges, (), labels)
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    """Four pods of which those named are not ready for 500 s; the others took 200 s, 30 s of them for the image."""
+
+    def run(events, waiting=("s-0",), topology=None, length=101, **columns):
+        rows = {
+            f"s-{number}": {
+                "pod_ready": [1.0] + [0.0 if f"s-{number}" in waiting else 1.0] * (length - 1),
+                "pod_startup_seconds": [200.0] * length,
+                "pod_unschedulable": [0.0] * length,
+            }
+            | (columns if f"s-{number}" in waiting else {})
+            for number in range(4)
+        }
+        pulls = [said(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
+        window = window_of(EntityKind.POD, rows, events=[*pulls, *events])
+        found = findings_of(StartupDetector(), window, topology or fleet())
+        return [(item.fault, str(item.entity)) for item in found]
+
+    return run
+
+
+def started(number, placed, after, pull=30.0):
+    return [
+        said(pod(number), "Scheduled", placed),
+        said(pod(number), "Pulled", after, PULLED.format(pull)),
+        said(pod(number), "Started", after),
+    ]
+
+
+def test_an_image_that_takes_long_is_about_the_node(find):
+    placed = [said(pod(0), "Scheduled", 10)]
+    assert find(placed) == [("image-pull-slow", "node/n0")]
+    assert find(placed, length=15) == []
+
+
+def test_a_load_that_lasts_is_the_replicas_own(find):
+    assert find(started(0, 10, 40)) == [("slow-start", "replica/default/s-0")]
+    assert find(started(0, 10, 40), length=40) == [], "as long as its peers took"
+    assert find([*started(0, 10, 40), said(pod(0), "Started", 400)]) == [], "a new process begins anew"
+
+
+def test_loads_that_last_in_several_pods_are_the_storages(find):
+    both = [*started(0, 10, 40), *started(1, 10, 40)]
+    assert find(both, ("s-0", "s-1")) == [("storage-slow", "storage/models")]
+    slow = [*started(0, 10, 100, pull=90.0), *started(1, 10, 100, pull=90.0)]
+    assert find(slow, ("s-0", "s-1")) == [("slow-start", "replica/default/s-0"), ("slow-start", "replica/default/s-1")]
+
+
+def test_pods_without_a_place_are_about_their_peers_pool(find):
+    assert find([], pod_unschedulable=[0.0] * 50 + [1.0] * 51) == [("pods-pending", "pool/a")]
+    assert find([], pod_unschedulable=[0.0] * 95 + [1.0] * 6) == []
+    without = Topology.build(
+        [(EntityRef("lab", EntityKind.NODE, None, "n1"), pod(1))],
+        (),
+        {EntityRef("lab", EntityKind.NODE, None, "n1"): {"pool": "b"}},
+    )
+    assert find([], topology=without, pod_unschedulable=[1.0] * 101) == [("pods-pending", "pool/b")]
+
+
+def test_pods_that_are_well_and_pods_nobody_knows(find, window_of, findings_of):
+    assert find([], waiting=()) == []
+    alone = window_of(EntityKind.POD, {"s-0": {"pod_ready": [0.0] * 101}}, events=started(0, 10, 40))
+    assert findings_of(StartupDetector(), alone) == [], "nobody knows what is usual"
+    assert findings_of(StartupDetector(), window_of(EntityKind.POD, {"s-0": {"pod_ready": [None]}})) == []

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fleet_for_correlation import (  # type: ignore[import-not-found]
+    CHAT,
+    CODE,
+    Desk,
+    alert,
+    edges_of,
+    fleet,
+    gpu,
+    node,
+    pod,
+    ref,
+    replica,
+)
+
+from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
+from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph.graph import KnowledgeGraph, Link, Node, Sort, entity_node, fault_node
+from detectors.rca import fault_catalogue
+from outrider.documents import graph_text
+from outrider.errors import UsageError
+from outrider.model import EntityKind, Hypothesis
+from outrider.text.i18n import LANGUAGES
+from outrider.topology import Topology
+
+
+@pytest.fixture
+def graph():
+    return KnowledgeGraph(fleet(), fault_catalogue.load())
+
+
+def test_slow_tokens_of_a_replica_may_come_from_its_card_its_node_or_its_service(graph):
+    found = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
+    assert found[gpu(0), "gpu-thermal-throttle"].moves == "up"
+    assert found[gpu(0), "gpu-thermal-throttle"].steps == 2
+    assert (node(0), "noisy-neighbour") in found
+    assert found[CHAT, "kernel-regression"].scope == "below"
+    assert all(entity not in (gpu(1), node(1), CODE) for entity, _ in found)
+
+
+def test_a_dead_engine_may_come_from_what_it_rests_on_and_never_from_another_node(graph):
+    found = graph.causes_of("engine-dead", replica(0)).found
+    assert {(gpu(0), "gpu-lost"), (pod(0), "pod-oom"), (node(0), "node-lost")} <= {
+        (one.entity, one.fault) for one in found if one.scope == "path"
+    }
+    assert (node(1), "node-lost") not in {(one.entity, one.fault) for one in found}
+    assert [one.steps for one in found] == sorted(one.steps for one in found)
+
+
+def test_the_view_is_asked_too_when_an_engine_seems_dead(graph):
+    found = graph.causes_of("engine-dead", replica(0)).found
+    assert "monitor-blind" in {one.fault for one in found if one.scope == "cluster"}
+
+
+def test_what_a_lost_card_explains_is_on_its_path_and_on_the_peers(graph):
+    found = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
+    assert found[replica(0), "engine-dead"] == "path"
+    assert found[CHAT, None] == "path"
+    assert found[replica(1), "kv-pressure"] == "peers"
+    assert (replica(4), "kv-pressure") not in found
+    assert (gpu(0), "gpu-lost") not in found
+
+
+def test_every_explanation_is_a_cause_when_asked_backwards(graph):
+    for one in graph.explains(node(0), "node-lost", 1000).found:
+        if one.fault is not None:
+            causes = graph.causes_of(one.fault, one.entity, 1000).found
+            assert (node(0), "node-lost") in {(cause.entity, cause.fault) for cause in causes}, one
+
+
+def test_answers_say_how_many_more_there_are(graph):
+    few = graph.causes_of("engine-dead", replica(0), 3)
+    assert len(few.found) == 3
+    assert few.more == len(graph.causes_of("engine-dead", replica(0), 1000).found) - 3
+
+
+def test_a_path_between_components_stays_in_the_topology(graph):
+    chain = graph.path(entity_node(gpu(0)), entity_node(CHAT))
+    assert [edge.link for edge in chain] == [Link.RESTS_ON] * 3
+    assert graph.path(entity_node(gpu(0)), entity_node(CODE)) == ()
+
+
+def test_a_path_from_a_component_to_an_action_goes_through_its_faults(graph):
+    chain = graph.path(entity_node(gpu(0)), Node(Sort.ACTION, "cordon"))
+    assert [edge.link for edge in chain] == [Link.MAY_HAVE, Link.REMEDIED_BY]
+
+
+def test_a_neighbourhood_has_room_for_so_many_and_tells_the_rest(graph):
+    part = graph.around(fault_node("gpu-lost"), depth=2, most=10)
+    assert len(part.nodes) == 10
+    assert part.left_out > 0
+    assert all(edge.source in part.nodes and edge.target in part.nodes for edge in part.edges)
+
+
+@pytest.mark.parametrize(
+    ("text", "node_id"),
+    [
+        ("gpu-lost", "fault:gpu-lost"),
+        ("engine_up", "signal:engine_up"),
+        ("cordon", "action:cordon"),
+        ("docs/runbooks/gpu-lost.md", "runbook:docs/runbooks/gpu-lost.md"),
+        ("replica-0", "entity:c1/replica/llm/replica-0"),
+        ("replica/replica-0", "entity:c1/replica/llm/replica-0"),
+        ("c1/gpu//gpu-0", "entity:c1/gpu//gpu-0"),
+    ],
+)
+def test_a_thing_is_found_by_the_name_that_people_use(graph, text, node_id):
+    assert graph.find(text).id == node_id
+
+
+def test_what_nobody_knows_is_told_with_what_is_close(graph):
+    with pytest.raises(UsageError, match='did you mean "gpu-lost"'):
+        graph.find("gpu-lots")
+    with pytest.raises(UsageError, match='did you mean "engine_up"'):
+        graph.causes_of("engine_op", replica(0))
+    with pytest.raises(UsageError, match="topology knows no"):
+        graph.causes_of("engine_up", replica(77))
+    with pytest.raises(UsageError, match="is no fault"):
+        graph.explains(replica(0), "engine_up")
+
+
+def test_a_name_of_two_components_is_refused_with_both_keys():
+    twice = Topology.build([], [ref(EntityKind.SERVICE, "x"), ref(EntityKind.REPLICA, "x")])
+    with pytest.raises(UsageError, match="c1/replica/llm/x, c1/service/llm/x"):
+        KnowledgeGraph(twice, fault_catalogue.load()).find("x")
+
+
+def drawn(wrong, topology=None):
+    desk = Desk(topology)
+    desk.step(30, [alert(entity, fault) for entity, fault in wrong])
+    incident = max(desk.incidents.values(), key=lambda one: len(one.alerts))
+    return incident_graph.of_incident(KnowledgeGraph(desk.topology, desk.knowledge), incident, wrong)
+
+
+def test_the_graph_of_an_incident_joins_cause_symptoms_service_and_what_helps():
+    part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
+    assert part.roles[fault_node("gpu-lost")] == part.roles[entity_node(gpu(0))] == "cause"
+    assert part.roles[fault_node("engine-dead")] == "symptom"
+    assert part.roles[fault_node("exporter-down")] == "rejected"
+    links = {(edge.source.name, edge.target.name, edge.link, edge.note) for edge in part.edges}
+    assert ("gpu-lost", "engine-dead", Link.EXPLAINS, "path") in links
+    assert ("gpu-lost", CHAT.key, Link.HURTS, "") in links
+    assert (CHAT.key, replica(0).key, Link.RESTS_ON, "") in links
+    assert ("gpu-lost", "cordon", Link.REMEDIED_BY, "") in links
+    assert ("gpu-lost", "docs/runbooks/gpu-lost.md", Link.DESCRIBED_IN, "") in links
+    assert ("gpu-lost", "engine-dead", Link.LOOKS_LIKE, "") not in links
+
+
+def test_an_incident_without_a_known_cause_still_has_its_components():
+    part = drawn([(CHAT, None)])
+    assert part.roles == {entity_node(CHAT): "symptom"}
+
+
+def test_the_graph_of_a_fault_that_nobody_knows_any_more_is_its_component():
+    desk = Desk()
+    desk.step(30, [alert(CHAT, None)])
+    gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.5),))
+    part = incident_graph.of_incident(KnowledgeGraph(desk.topology, desk.knowledge), gone, [(CHAT, None)])
+    assert {edge.link for edge in part.edges} == {Link.HAS}
+
+
+def large():
+    """Ten thousand components: 2,499 replicas of one service on 625 nodes."""
+    edges = []
+    for number in range(2499):
+        edges += edges_of(number, node(number // 4), CHAT)
+    return Topology.build(edges)
+
+
+def test_ten_thousand_components_are_drawn_as_far_as_somebody_can_read_it():
+    topology = large()
+    assert len(topology.entities) > 8000
+    wrong = [(CHAT, "traffic-surge"), *((replica(number), "kv-pressure") for number in range(300))]
+    part = drawn(wrong, topology)
+    assert len(part.nodes) <= 60
+    assert part.left_out == 301 - incident_graph.MOST_COMPONENTS
+    graph = KnowledgeGraph(topology, fault_catalogue.load())
+    assert len(graph.around(fault_node("engine-dead"), 2).nodes) == 60
+    answers = graph.causes_of("traffic-surge", CHAT)
+    assert len(answers.found) == 50
+    assert answers.more > 10_000
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_drawing_has_every_node_and_edge_and_no_key_without_a_text(language):
+    part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
+    shown = knowledge_graph_graph_text.part_json(part, language)
+    for text in (graph_text.dot(shown), graph_text.mermaid(shown)):
+        assert "knowledge." not in text
+        assert text.count("->") + text.count("-.->") >= len(part.edges)
+        for one in shown["nodes"]:
+            assert one["label"] in text
+    assert ("依托于" in graph_text.dot(shown)) == (language == "zh")
+
+
+def test_a_name_with_quotes_and_brackets_spoils_no_drawing():
+    odd = {"id": "entity:a", "sort": "entity", "label": 'a"];b<x>&', "role": "cause"}
+    shown = {"nodes": [odd], "edges": []}
+    assert '[label="a\\"];b<x>&"' in graph_text.dot(shown)
+    assert '["a#quot;];b#lt;x#gt;#amp;"]' in graph_text.mermaid(shown)

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fleet_for_correlation import (  # type: ignore[import-not-found]
+    CHAT,
+    CODE,
+    Desk,
+    alert,
+    at,
+    finding,
+    fleet,
+    gpu,
+    node,
+    ref,
+    replica,
+)
+
+from detectors.rca import change_evidence, explanation_text, fault_catalogue
+from detectors.rca.change_evidence import ChangeSort
+from detectors.rca.hypotheses import Reach
+from outrider.model import EntityKind, Event, EventKind, Interval
+from outrider.records.change_log import CHANGE_CODES
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary.faults import faults
+
+
+def changed(entity, code, seconds=-300.0, **attributes):
+    attributes = {{"before": "from"}.get(name, name): value for name, value in attributes.items()}
+    return Event(f"{code}-{seconds}-{entity}", EventKind.CHANGE, entity, at(seconds), "test", code, attributes)
+
+
+def line(entity, code, text, seconds=-60.0):
+    return Event(f"{code}-{seconds}-{entity}", EventKind.LOG, entity, at(seconds), "log", code, {"text": text})
+
+
+def slow(entity, signal="engine_tpot_seconds"):
+    return finding(entity, None, signal=signal, observed=0.2, expected=Interval(None, 0.05))
+
+
+def told(hypothesis, language="en"):
+    return [explanation_text.evidence_line(item, language) for item in hypothesis.evidence]
+
+
+def named(desk):
+    return {(one.entity, one.fault): one for one in desk.only.hypotheses}
+
+
+def test_every_code_that_may_be_announced_has_its_sort():
+    assert {code for code in CHANGE_CODES if change_evidence.sort_of(code) is None} == {
+        "rollback",
+        "restart",
+        "push",
+        "release",
+    }
+    assert change_evidence.sort_of("model-revision") is ChangeSort.MODEL
+    assert change_evidence.sort_of("kubelet") is change_evidence.sort_of("cuda") is ChangeSort.DRIVER
+    assert change_evidence.sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
+
+
+def test_every_fault_that_hints_name_is_in_the_vocabulary():
+    spoken = set().union(*change_evidence.SPEAKS_FOR.values()) | set(change_evidence.LINE_SPEAKS_FOR.values())
+    assert spoken <= set(faults())
+    assert set(change_evidence.SPEAKS_FOR) == set(ChangeSort)
+
+
+@pytest.mark.parametrize("code", ["driver", "kernel", "network", "scale", "restart"])
+def test_what_puts_no_new_revision_into_service_is_no_bad_rollout(code):
+    desk = Desk()
+    where = CHAT if code in ("scale", "restart") else node(0)
+    desk.step(15, [alert(CHAT, None)], events=[changed(where, code)])
+    assert "bad-rollout" not in {fault for _, fault in named(desk)}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("rollout", "ada rolled out a new revision at 08:00:00 UTC (rollout), from v1 to v2."),
+        ("flags", "ada changed flags of the engine at 08:00:00 UTC, from v1 to v2."),
+        ("model-revision", "ada changed the model revision at 08:00:00 UTC, from v1 to v2."),
+        ("configmap", "ada changed its configuration at 08:00:00 UTC (configmap), from v1 to v2."),
+    ],
+)
+def test_the_evidence_says_which_change_at_which_instant_by_whom(code, said):
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, code, actor="ada", before="v1", to="v2")])
+    assert desk.cause() == (CHAT, "bad-rollout")
+    assert said in told(desk.only.hypotheses[0])
+
+
+def test_without_an_actor_the_versions_are_told_and_without_versions_the_instant():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, "image", before="a:1", to="a:2")])
+    assert "A new revision was rolled out at 08:00:00 UTC (image), from a:1 to a:2." in told(desk.only.hypotheses[0])
+    other = Desk()
+    other.step(15, [alert(CHAT, None)], events=[changed(CHAT, "image")])
+    assert "A new revision was rolled out at 08:00:00 UTC (image)." in told(other.only.hypotheses[0])
+
+
+def test_flags_before_slower_tokens_suggest_the_batch_beside_the_kernel():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], [changed(CHAT, "flags")])
+    assert desk.cause() == (CHAT, "kernel-regression")
+    assert (CHAT, "batch-misconfigured") in named(desk)
+    plain = Desk()
+    plain.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], [changed(CHAT, "rollout")])
+    assert (CHAT, "batch-misconfigured") not in named(plain)
+
+
+def test_a_driver_on_one_node_suggests_its_cards_where_replicas_are_slower():
+    desk = Desk()
+    desk.step(15, [alert(replica(0), None)], [slow(replica(0))], [changed(node(0), "driver", before="550", to="570")])
+    found = named(desk)
+    assert set(found) == {(gpu(0), "gpu-slow-peer")}
+    assert "Software of its node was changed at 08:00:00 UTC (driver), from 550 to 570." in told(
+        found[gpu(0), "gpu-slow-peer"]
+    )
+
+
+def test_a_driver_on_most_nodes_of_a_service_suggests_the_service():
+    everywhere = [changed(node(number), "driver") for number in (0, 1)]
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], everywhere)
+    assert desk.cause() == (CHAT, "kernel-regression")
+    assert any("Software of its node" in one for one in told(desk.only.hypotheses[0]))
+    one = Desk()
+    one.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], everywhere[:1])
+    assert (CHAT, "kernel-regression") not in named(one)
+
+
+def test_a_changed_network_suggests_its_node_and_no_other():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[changed(node(0), "network"), changed(node(2), "network")])
+    assert set(named(desk)) == {(node(0), "network-loss")}
+
+
+def test_scaling_is_told_with_the_pressure_it_made():
+    desk = Desk()
+    desk.step(15, [alert(replica(0), "kv-pressure")], events=[changed(CHAT, "scale", before="8", to="4")])
+    assert "It was scaled at 08:00:00 UTC, from 8 to 4." in told(desk.only.hypotheses[0])
+
+
+def test_a_rollout_is_told_with_the_crash_loop_that_followed_it():
+    desk = Desk()
+    loop = alert(ref(EntityKind.POD, "pod-0"), "crash-loop")
+    desk.step(15, [loop], [finding(loop.entity, "crash-loop")], [changed(CHAT, "rollout", actor="argocd")])
+    assert any("argocd rolled out a new revision" in one for one in told(desk.only.hypotheses[0]))
+
+
+def test_the_words_of_a_server_are_a_candidate_and_its_evidence():
+    desk = Desk()
+    said = line(replica(0), "kv_transfer_failed", "NIXL transfer failed for request: remote agent is unreachable")
+    desk.step(15, [alert(CHAT, None)], events=[said])
+    assert desk.cause() == (replica(0), "kv-transfer-fail")
+    assert "Its log said at 08:04:00 UTC: NIXL transfer failed" in " ".join(told(desk.only.hypotheses[0]))
+    assert desk.only.unknown_confidence > 0.3, "a line alone is a weak guess"
+
+
+def test_a_lost_card_is_the_card_of_the_replica_that_misses_it():
+    desk = Desk()
+    desk.step(15, [alert(replica(1), None)], events=[line(replica(1), "gpu_missing", "CUDA unknown error")])
+    assert desk.cause() == (gpu(1), "gpu-lost")
+
+
+def test_a_line_of_another_service_suggests_nothing_here():
+    desk = Desk()
+    desk.step(15, [alert(CODE, None)], events=[line(replica(0), "engine_dead", "EngineDeadError")])
+    assert desk.only.suspected_cause is None
+
+
+def test_an_old_line_suggests_nothing():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[line(replica(0), "engine_dead", "EngineDeadError", -1200)])
+    assert desk.only.suspected_cause is None
+
+
+def test_a_line_that_a_finding_tells_is_not_told_twice():
+    desk = Desk()
+    dead = alert(replica(0), "nccl-timeout")
+    said = line(replica(0), "nccl_timeout", "Watchdog caught collective operation timeout")
+    desk.step(15, [dead], [finding(replica(0), "nccl-timeout")], [said])
+    assert not any("Its log said" in one for one in told(desk.only.hypotheses[0]))
+
+
+def test_hints_alone_open_nothing_and_give_way_to_what_alarms():
+    desk = Desk()
+    events = [changed(node(0), "network"), line(replica(0), "engine_dead", "EngineDeadError")]
+    desk.step(15, [], events=events)
+    assert desk.open == []
+    desk.step(30, [alert(CHAT, None)], events=events)
+    desk.step(45, [alert(CHAT, None), alert(gpu(0), "gpu-lost", since=40)], [finding(gpu(0), "gpu-lost")], events)
+    assert desk.cause() == (gpu(0), "gpu-lost")
+
+
+def test_a_change_of_something_that_the_topology_does_not_know_spoils_nothing():
+    gathered = change_evidence.gather([changed(ref(EntityKind.WORKLOAD, "stranger"), "rollout")], Reach(fleet()), at(0))
+    assert [hint.sort for held in gathered.values() for hint in held] == [ChangeSort.ROLLOUT]
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[changed(ref(EntityKind.NODE, "stranger"), "driver")])
+    assert desk.only.suspected_cause is None
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("sort", list(ChangeSort))
+def test_every_sort_of_change_has_its_texts(language, sort):
+    for text in (change_evidence.CHANGE_TEXT, change_evidence.CHANGE_BY_TEXT, change_evidence.CHANGE_FROM_TEXT):
+        assert "{at}" in texts(language)[f"{text}.{sort}"]
+
+
+def test_what_hints_name_is_known_to_the_knowledge():
+    assert set(change_evidence.LINE_SPEAKS_FOR.values()) <= set(fault_catalogue.load())

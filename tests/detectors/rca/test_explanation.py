@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from fleet_for_correlation import CHAT, Desk, alert, finding, gpu, replica  # type: ignore[import-not-found]
+
+from detectors.rca import explanation, explanation_text, fault_catalogue
+from detectors.rca.explanation import Team
+from outrider.model import Hypothesis, Layer
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary.faults import faults
+
+
+def hot():
+    """A hot card under a slow service, seen by its temperature alone."""
+    desk = Desk()
+    seen = finding(gpu(0), "gpu-thermal-throttle", signal="hw_accel_temperature_celsius", observed=91.0)
+    desk.step(30, [alert(gpu(0), "gpu-thermal-throttle"), alert(CHAT, None)], [seen])
+    return explanation.explain(desk.only, desk.knowledge)
+
+
+def lines(found, name, language="en"):
+    return next((one.lines for one in explanation_text.sections(found, language) if one.name == name), ())
+
+
+def test_what_is_known_of_the_fault_is_in_its_explanation():
+    found = hot()
+    assert found.team is Team.HARDWARE
+    assert found.runbook == "docs/runbooks/gpu-slow.md"
+    assert "hw_accel_core_clock_hertz" in found.checks
+    assert [sign.signal for sign in found.quiet] == [
+        "hw_accel_throttle_thermal_ratio",
+        "hw_accel_core_clock_hertz",
+        "engine_tpot_seconds",
+        "hw_accel_power_watts",
+    ]
+    assert found.known
+
+
+def test_each_look_alike_says_how_it_would_show():
+    ruled_out = {one.fault: one for one in hot().alternatives}
+    power = ruled_out["gpu-power-throttle"]
+    assert power.confidence is None
+    assert {sign.signal for sign in power.telling} == {"hw_accel_throttle_power_ratio", "hw_accel_power_limit_watts"}
+    told = lines(hot(), "others")
+    assert any(
+        "ruled out, since heat holds the clock down" in line and "power limit goes down" in line for line in told
+    )
+
+
+def test_what_another_cause_explains_speaks_against_and_not_for():
+    desk = Desk()
+    desk.step(30, [alert(gpu(0), "gpu-lost"), alert(replica(0), "engine-dead")])
+    turned = replace(desk.only, hypotheses=desk.only.hypotheses[::-1])
+    found = explanation.explain(turned, desk.knowledge)
+    assert found.cause is not None
+    assert found.cause.fault == "engine-dead"
+    assert any("GPU lost" in line for line in lines(found, "against"))
+    assert not any("GPU lost" in line for line in lines(found, "for"))
+
+
+def test_nothing_named_is_told_as_we_do_not_know():
+    desk = Desk()
+    desk.step(30, [alert(CHAT, None)])
+    found = explanation.explain(desk.only, desk.knowledge)
+    assert (found.known, found.unknown) == (False, 1.0)
+    assert "We do not know" in explanation_text.text(found, "en")
+    assert explanation_text.as_json(found, "en")["unknown_confidence"] == 1.0
+
+
+def test_a_best_answer_less_sure_than_none_of_them_is_told_as_we_do_not_know():
+    desk = Desk()
+    desk.step(30, [alert(CHAT, None), alert(gpu(0), "gpu-slow-peer")], [finding(gpu(0), "gpu-slow-peer", score=0.9)])
+    weak = tuple(replace(one, confidence=one.confidence * 0.3) for one in desk.only.hypotheses)
+    found = explanation.explain(replace(desk.only, hypotheses=weak), desk.knowledge)
+    assert not found.known
+    assert found.unknown > weak[0].confidence
+    assert "We do not know" in " ".join(explanation_text.page_lines(found, "en"))
+
+
+def test_a_fault_that_nobody_knows_any_more_is_explained_as_far_as_it_goes():
+    desk = Desk()
+    desk.step(30, [alert(CHAT, None)])
+    gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.9),))
+    found = explanation.explain(gone, desk.knowledge)
+    assert (found.checks, found.remedy, found.runbook) == ((), (), "")
+    assert "gone" in explanation_text.text(found, "en")
+
+
+def test_every_layer_has_an_owner():
+    assert set(explanation.TEAM_OF) == set(Layer)
+    assert set(explanation.TEAM_OF.values()) == set(Team)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("fault", sorted(faults()))
+def test_every_fault_is_explained_in_words_of_one_language(fault, language):
+    known = fault_catalogue.load()[fault]
+    desk = Desk()
+    desk.step(30, [alert(CHAT, None)])
+    incident = replace(desk.only, hypotheses=(Hypothesis(replica(0), fault, 0.8),), layer=known.fault.layer)
+    told = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
+    assert "{" not in told
+    assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", told)
+    assert known.runbook in told
+    assert texts(language)[f"faults.{fault}.remedy"] in told
+    assert bool(re.search(r"[\u4e00-\u9fff]", told)) == (language == "zh")
+
+
+def test_texts_of_the_area_have_the_same_placeholders_in_both_languages():
+    def fields(text):
+        return sorted(re.findall(r"{(\w+)}", text))
+
+    ours = [key for key in texts("en") if key.startswith("knowledge.")]
+    assert ours
+    assert all(fields(texts("en")[key]) == fields(texts("zh")[key]) for key in ours)

@@ -1,0 +1,173 @@
+"""``outrider capacity steer`` as scripts meet it, and its actions on a simulated fleet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from outrider.model import CellStatus, CycleRecord, EntityKind, SampleBatch, SignalKey
+from outrider.ports import CycleCommit
+from planner.traffic import routes
+from service.config.settings import Settings, StoreSettings
+from service.wiring import platform
+from simulator.fleet import Fleet
+from simulator.servers.control import Control
+from simulator.spec.fleets import default_spec
+from tests.service.cli.capacity.test_sizing_cli import KEYS, NOW, filled, fleet, replica
+from tests.service.cli.test_cli import answer, run
+
+REPLICAS = [
+    {"name": "chat-70b-0", "queued_tokens": 90000, "tokens_per_second": 1000},
+    {"name": "chat-70b-1", "queued_tokens": 0, "tokens_per_second": 1000},
+    {"name": "chat-70b-2", "queued_tokens": 0, "tokens_per_second": 2000},
+]
+STEER = ("capacity", "steer", "--file", "r.json", "--service", "chat-70b")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.json").write_text(json.dumps(REPLICAS))
+    return tmp_path
+
+
+def test_weights_are_proposed_with_documents_and_actions_that_ask(folder: Path) -> None:
+    found = answer(*STEER, "--documents", "out.yaml", cwd=folder)
+    assert (found["reason"], found["dry_run"], found["current_source"]) == ("by_wait", True, "even")
+    assert sum(found["weights"].values()) == 100
+    assert found["weights"]["chat-70b-0"] < found["weights"]["chat-70b-1"] < found["weights"]["chat-70b-2"]
+    assert found["p95_wait_seconds"] < found["p95_wait_current_seconds"]
+    written = list(yaml.safe_load_all((folder / "out.yaml").read_text(encoding="utf-8")))
+    assert [one["kind"] for one in written] == ["Service", "Service", "Service", "HTTPRoute"]
+    assert written == found["documents"]
+    for action in found["actions"]:
+        assert (action["kind"], action["dry_run"], action["decision"]) == ("shift_traffic", True, "ask")
+        assert (action["status"], action["reason"]) == ("proposed", "needs_approval")
+    assert [one["id"] for one in answer(*STEER, cwd=folder)["actions"]] == [one["id"] for one in found["actions"]]
+
+
+def test_the_route_as_it_is_is_changed_and_then_left(folder: Path) -> None:
+    answer(*STEER, "--format", "istio", "--documents", "out.yaml", cwd=folder)
+    rule, route = yaml.safe_load_all((folder / "out.yaml").read_text(encoding="utf-8"))
+    assert rule["kind"] == "DestinationRule"
+    spare = {"destination": {"host": "spare"}, "weight": 0}
+    for one, weight in zip(route["spec"]["http"][0]["route"], (40, 20, 20), strict=True):
+        one["weight"] = weight
+    route["spec"]["http"][0]["route"].append({**spare, "weight": 20})
+    (folder / "now.yaml").write_text(yaml.safe_dump(route))
+    found = answer(*STEER, "--current", "now.yaml", "--documents", "new.yaml", cwd=folder)
+    assert (found["current_source"], found["kept"], found["weights"]["spare"]) == ("route", ["spare"], 20)
+    assert {one["target"]["name"] for one in found["actions"]} == {one["name"] for one in REPLICAS}
+    (changed,) = yaml.safe_load_all((folder / "new.yaml").read_text(encoding="utf-8"))
+    assert routes.current(changed, "new") == found["weights"]
+    (folder / "new.yaml").rename(folder / "now.yaml")
+    again = answer(*STEER, "--current", "now.yaml", "--documents", "new.yaml", cwd=folder, code=1)
+    assert (again["reason"], again["documents"], again["actions"], again["written"]) == ("no_gain", [], [], None)
+    assert not (folder / "new.yaml").exists()
+
+
+def test_the_actions_make_a_simulated_fleet_share_out_as_the_weights_say(folder: Path) -> None:
+    found = answer(*STEER, cwd=folder)
+    world = Fleet(replace(default_spec(), slice_seconds=1.0), seed=5, start=NOW)
+    control = Control(world)
+    names = [pod.name for pod in world.pods.of_service("chat-70b") if pod.exists]
+    for name in names[len(REPLICAS) :]:  # a fleet of as many
+        control.act(f"out-{name}", "shift_traffic", name, {"weight": 0.0})
+    for action in found["actions"]:
+        control.act(action["id"], action["kind"], action["target"]["name"], action["params"])
+    weights = {
+        pod.name: float(world.router.weights[pod.slot]) for pod in world.pods.of_service("chat-70b") if pod.exists
+    }
+    total = sum(weights.values())
+    for name, weight in found["weights"].items():
+        assert weights[name] / total == pytest.approx(weight / 100, abs=1e-3)
+
+
+def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_path: Path) -> None:
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
+    (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
+    with platform.stores(settings) as (state, metrics):
+        filled(metrics)
+        keys = tuple(SignalKey(key) for key in KEYS)
+        for minute in range(10):  # longer than what counts as the newest value
+            at: datetime = NOW + timedelta(minutes=minute)
+            values = np.array([[30.0, 0.0, 1.0, 1.0, 0.5], [60.0, 40.0, 1.0, 1.0, 0.5]])
+            status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+            some = (replica("h-0"), replica("a-0"))
+            metrics.write(at, [SampleBatch("t", at, EntityKind.REPLICA, keys, some, values, status)])
+        state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=fleet()))
+    found = answer("capacity", "steer", "--service", "chat", "--arriving", "1000", cwd=tmp_path)
+    assert found["kept"] == ["h-1"]
+    assert found["weights"]["h-1"] == found["current"]["h-1"]
+    assert found["weights"]["a-0"] < found["weights"]["h-0"]
+    balance = ("capacity", "balance", "--service", "chat", "--arriving", "1000")
+    weighed = answer(*balance, cwd=tmp_path)
+    assert ("h-1" in weighed["weights"], weighed["silent"]) == (False, ["h-1"])
+    assert "h-1: no values, so no weight is told" in run(*balance, "-o", "table", cwd=tmp_path).stdout
+    assert "h-1：没有数据" in run(*balance, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    told = run("capacity", "steer", "--service", "chat", "--arriving", "1000", "-o", "table", cwd=tmp_path).stdout
+    assert "h-1: weight 33 -> 33, no values: stays as it is" in told
+    assert " - s" not in told
+
+
+def test_more_traffic_than_replicas_take_is_told_as_such(folder: Path) -> None:
+    full = {"name": "chat-70b-0", "queued_tokens": 0, "tokens_per_second": 1000, "kv_ratio": 0.95}
+    (folder / "r.json").write_text(json.dumps([full, REPLICAS[1]]))
+    found = answer(*STEER, "--arriving", "1900", cwd=folder, code=1)
+    assert (found["reason"], found["documents"], found["actions"]) == ("overload", [], [])
+    assert (found["arriving_tokens_per_second"], found["speed_tokens_per_second"]) == (1900, 1000)
+    assert "add replicas" in run(*STEER, "--arriving", "1900", "-o", "table", cwd=folder).stdout
+    assert "1900" in run(*STEER, "--arriving", "1900", "-o", "table", "--lang", "zh", cwd=folder).stdout
+
+
+def test_a_drained_backend_gets_traffic_when_it_is_named(folder: Path) -> None:
+    answer(*STEER, "--format", "istio", "--gateway", "edge", "--host", "chat.example.com", "--documents", "out.yaml",
+           cwd=folder)  # fmt: skip
+    _, route = yaml.safe_load_all((folder / "out.yaml").read_text(encoding="utf-8"))
+    assert route["spec"]["hosts"] == ["chat.example.com"]
+    for one, weight in zip(route["spec"]["http"][0]["route"], (50, 50, 0), strict=True):
+        one["weight"] = weight
+    (folder / "now.yaml").write_text(yaml.safe_dump(route))
+    now = (*STEER, "--arriving", "800", "--current", "now.yaml")
+    found = answer(*now, cwd=folder)
+    assert (found["drained"], found["weights"]["chat-70b-2"]) == (["chat-70b-2"], 0)
+    assert "--refill" in run(*now, "-o", "table", cwd=folder).stdout
+    assert answer(*now, "--refill", "chat-70b-2", cwd=folder)["weights"]["chat-70b-2"] > 0
+
+
+def test_people_read_it_in_their_language(folder: Path) -> None:
+    told = run(*STEER, "-o", "table", cwd=folder).stdout
+    assert "proposed, not applied" in told
+    assert "p95 wait" in told
+    assert "仅为建议" in run(*STEER, "-o", "table", "--lang", "zh", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--format", "nginx"), "--format 'nginx' is not known"),
+        (("--current", "r.json"), "r.json is no HTTPRoute"),
+        (("--current", "absent.yaml"), "absent.yaml cannot be read"),
+        (("--current", "cut.yaml"), "cut.yaml:3: not YAML"),
+        (("--current", "other.yaml"), "no backend is a replica of chat-70b"),
+        (("--current", "other.yaml", "--format", "istio"), "--format and --current exclude each other"),
+        (("--least", "60", "--most", "20"), "are no bounds"),
+        (("--stands", "0s"), "--stands"),
+        (("--refill", "x"), "--refill: x is no backend"),
+        (("--host", "chat.example.com"), "--host is of a gateway"),
+    ],
+)
+def test_what_cannot_be_steered_says_why(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    (folder / "cut.yaml").write_text("a: 1\nb: [1\n")
+    refs = [{"name": "x", "port": 80}, {"name": "y", "port": 80}]
+    other: dict[str, Any] = {"kind": "HTTPRoute", "metadata": {"name": "o"}, "spec": {"rules": [{"backendRefs": refs}]}}
+    (folder / "other.yaml").write_text(yaml.safe_dump(other))
+    found = answer(*STEER, *arguments, cwd=folder, code=2)
+    assert said in found["error"]["message"]
+    assert found["error"]["hint"]

@@ -1,0 +1,82 @@
+"""What a site knows of faults itself: the folder of its configuration, and who goes by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from detectors.rca import fault_catalogue
+from outrider.documents.summaries import signal_name
+from outrider.errors import ConfigError
+from outrider.testing.story import Story
+from outrider.testing.trouble import INCIDENT
+from service.api.app import create_app
+from service.config import knowledge_overlay
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.wiring import platform
+from store import memory
+from tests.service.api.test_api import Http
+from tests.service.cli.test_cli import answer, run
+
+PAGE = "https://wiki.example.org/gpu-lost"
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """A configuration with a folder of its own knowledge; what is written into it."""
+
+    def write(text, name="gpus.yaml"):
+        folder = tmp_path / "known"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+        file = tmp_path / "outrider.yaml"
+        file.write_text(f"knowledge: {{folder: {folder}}}\nstore: {{url: 'sqlite:///{tmp_path}/o.db'}}\n")
+        return file
+
+    return write
+
+
+def test_without_a_folder_it_is_what_is_packaged():
+    assert knowledge_overlay.of(None) is fault_catalogue.load()
+
+
+def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
+    file = configured(f"gpu-lost: {{runbook: '{PAGE}', checks: [node_ready]}}\n")
+    settings = settings_file.load(file)
+    known = knowledge_overlay.of(settings.knowledge.folder)
+    assert known["gpu-lost"].runbook == PAGE
+
+    state, metrics = memory.MemoryStateStore(), memory.MemoryMetricStore()
+    Story(alerts=3).fill(state, metrics)
+    door = Http(create_app(state, metrics, ApiSettings(), ApiExtras(knowledge=known)))
+    assert PAGE in door.get("/api/v1/knowledge", params={"name": "gpu-lost"}).text
+    assert PAGE in door.get(f"/api/v1/incidents/{INCIDENT}").text
+
+    assert PAGE in str(answer("knowledge", "show", "gpu-lost", "--config", str(file), "-o", "json", cwd=tmp_path))
+    say = platform.messaging_of(settings).explain
+    assert say is not None
+    assert signal_name("node_ready", "en") in str(say(state.incident(INCIDENT), "en"))
+
+
+def test_what_is_wrong_is_told_with_file_line_and_key(configured, tmp_path):
+    file = configured("gpu-lost:\n  remedy: [explode]\n")
+    told = answer("config", "check", str(file), "-o", "json", cwd=tmp_path, code=1)
+    (error,) = told["errors"]
+    assert (error["line"], error["key"]) == (2, "gpu-lost.remedy[0]")
+    with pytest.raises(ConfigError) as refused:
+        settings_file.load(file)
+    assert "gpus.yaml" in str(refused.value.problems[0])
+    assert run("knowledge", "show", "gpu-lost", "--config", str(file), cwd=tmp_path).returncode == 2
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+    file = tmp_path / "outrider.yaml"
+    file.write_text(f"knowledge:\n  folder: {tmp_path}/nowhere\n")
+    _, problems, _ = settings_file.review(file)
+    assert [(one.line, one.key) for one in problems] == [(2, "knowledge.folder")]
+    (tmp_path / "nowhere").mkdir()
+    _, problems, _ = settings_file.review(file)
+    assert "holds no *.yaml file" in problems[0].message
+    (tmp_path / "nowhere" / "x.yaml").write_bytes(b"gpu-lost: \xff")
+    _, problems, _ = settings_file.review(file)
+    assert "UTF-8" in problems[0].message

@@ -1,0 +1,207 @@
+"""The optional explainer: what it is asked, what it may answer, and that nothing depends on it."""
+
+import json
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from detectors.rca import explanation, fault_catalogue
+from outrider.errors import ConfigError
+from outrider.testing import names
+from outrider.testing.trouble import tell
+from service.api.app import create_app
+from service.config import settings as settings_file
+from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.explainer_settings import ExplainerSettings
+from service.config.settings import Settings
+from service.incidents.llm_narrative import Door, Narrative, NoExplainer, OpenAiExplainer
+from service.wiring import platform
+from store.memory import MemoryMetricStore
+from tests.service.api.test_api import Http
+from tests.service.engine.test_cycle import World
+
+SAID = "The card was lost.\nCheck the bus first."
+
+
+def answer_of(text):
+    return json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
+
+
+@contextmanager
+def door(body=b"", status=200, hold=None):
+    """An HTTP server that answers every question alike, after ``hold`` was set; its questions."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            length = int(self.headers["content-length"])
+            asked.append((self.path, dict(self.headers), json.loads(self.rfile.read(length))))
+            if hold is not None:
+                hold.wait(30)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+    finally:
+        if hold is not None:
+            hold.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def lost():
+    """The explanation of a lost card."""
+    (incident,) = tell(names.NOW, names.NOW - timedelta(minutes=8)).incidents
+    return explanation.explain(incident, fault_catalogue.load())
+
+
+def test_without_an_address_there_is_no_explainer(lost):
+    assert platform.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
+
+
+def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
+    key = tmp_path / "key"
+    key.write_text("first\n")
+    with door(answer_of(SAID)) as (url, asked):
+        explainer = OpenAiExplainer(Door(url, "llama", key))
+        assert explainer.retell(lost, "en") == Narrative(SAID, "", "llama")
+        key.write_text("second\n")
+        explainer.retell(lost, "zh")
+    (path, headers, first), (_, later, second) = asked
+    assert path == "/v1/chat/completions"
+    assert (headers["authorization"], later["authorization"]) == ("Bearer first", "Bearer second")
+    assert first["model"] == "llama"
+    assert "GPU lost" in first["messages"][1]["content"]
+    assert "docs/runbooks" not in first["messages"][1]["content"]
+    assert "GPU 掉卡" in second["messages"][1]["content"]
+    assert "中文" in second["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"<html>", 200, "unreadable"),
+        (b"[]", 200, "unreadable"),
+        (b'{"choices": []}', 200, "unreadable"),
+        (answer_of(None), 200, "unreadable"),
+        (answer_of(["a"]), 200, "unreadable"),
+        (answer_of("  \u0007 "), 200, "unreadable"),
+        (answer_of("x" * 5000), 200, "unreadable"),
+        (b"no", 500, "away"),
+        (b"no", 401, "away"),
+    ],
+)
+def test_an_answer_that_is_no_text_is_no_text(lost, body, status, reason):
+    with door(body, status) as (url, _):
+        said = OpenAiExplainer(Door(url, "m")).retell(lost, "en")
+    assert (said.text, said.reason) == (None, reason)
+
+
+def test_control_characters_are_taken_out(lost):
+    with door(answer_of("a\u001b[31mb\nc")) as (url, _):
+        assert OpenAiExplainer(Door(url, "m")).retell(lost, "en").text == "a[31mb\nc"
+
+
+def test_nobody_there_and_no_key_are_told_as_away(lost, tmp_path):
+    nobody = Door("http://127.0.0.1:9/v1", "m", timeout=timedelta(seconds=2))
+    assert OpenAiExplainer(nobody).retell(lost, "en").reason == "away"
+    keyless = Door("http://127.0.0.1:9/v1", "m", tmp_path / "gone")
+    assert OpenAiExplainer(keyless).retell(lost, "en").reason == "away"
+
+
+def test_a_door_that_hangs_ends_at_its_time_and_holds_up_one_reader_only(lost):
+    hold = threading.Event()
+    with door(answer_of(SAID), hold=hold) as (url, asked):
+        explainer = OpenAiExplainer(Door(url, "m", timeout=timedelta(seconds=1)))
+        said = []
+        reader = threading.Thread(target=lambda: said.append(explainer.retell(lost, "en")))
+        reader.start()
+        while not asked:
+            threading.Event().wait(0.01)
+        assert explainer.retell(lost, "en").reason == "busy"
+        reader.join(20)
+        assert [one.reason for one in said] == ["away"]
+        hold.set()
+        assert explainer.retell(lost, "en").text == SAID
+
+
+class Told:
+    """A running platform with a dead replica, its API, and whoever explains."""
+
+    def __init__(self, given: ExplainerSettings) -> None:
+        settings = Settings(explainer=given)
+        self.world = World(settings)
+        extras = ApiExtras(clock=self.world.clock, explainer=platform.explainer(settings))
+        app = create_app(self.world.state, MemoryMetricStore(), ApiSettings(), extras)
+        self.http = Http(app)
+
+    def get(self, path):
+        answer = self.http.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def story(self):
+        """Break, let people read, go on: what was told, and the incidents, messages and explanation at the end."""
+        self.world.step(12)
+        self.world.dead.add("a-1")
+        self.world.step(8)
+        (found,) = self.get("/incidents")["incidents"]
+        narratives = [self.get(f"/incidents/{found['id']}/narrative") for _ in range(2)]
+        self.world.step(8)
+        state = self.world.state
+        shown = {key: value for key, value in self.get(f"/incidents/{found['id']}").items() if key != "may_be_retold"}
+        return narratives, (state.incidents(), state.actions(), state.alerts(limit=100), shown)
+
+
+def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonsense():
+    short = timedelta(seconds=1)
+    narratives, ends = {}, {}
+    narratives["off"], ends["off"] = Told(ExplainerSettings()).story()
+    with door(answer_of("It was the moon.")) as (url, asked):
+        narratives["on"], ends["on"] = Told(ExplainerSettings(url=url, model="m")).story()
+        assert len(asked) == 1, "an answer is kept until the incident changes"
+    with door(hold=threading.Event()) as (url, _):
+        narratives["hung"], ends["hung"] = Told(ExplainerSettings(url=url, model="m", timeout=short)).story()
+    with door(b"\x00\xff{") as (url, _):
+        narratives["nonsense"], ends["nonsense"] = Told(ExplainerSettings(url=url, model="m")).story()
+    assert [narratives[name][0]["reason"] for name in narratives] == ["off", None, "away", "unreadable"]
+    assert narratives["on"][0]["text"] == "It was the moon."
+    assert ends["off"][0][0].suspected_cause is not None
+    assert all(end == ends["off"] for end in ends.values())
+
+
+def test_only_a_configured_explainer_is_offered():
+    assert isinstance(platform.explainer(Settings()), NoExplainer)
+    given = ExplainerSettings(url="http://127.0.0.1:9/v1", model="m")
+    assert isinstance(platform.explainer(Settings(explainer=given)), OpenAiExplainer)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("explainer: {url: ftp://x}", "explainer.url", "begins with http"),
+        ("explainer: {url: http://x/v1}", "explainer.model", "is needed"),
+        ("explainer: {url: http://x/v1, model: m, timeout: 1h}", "explainer.timeout", ""),
+        ("explainer: {url: http://x/v1, model: m, key: abc}", "explainer.key", "unknown key"),
+    ],
+)
+def test_a_mistake_in_its_section_is_told(tmp_path, text, key, said):
+    path = tmp_path / "outrider.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        settings_file.load(path)
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.line) == (key, 1)
+    assert said in problem.message

@@ -1,0 +1,74 @@
+"""Verdicts on what the ensemble found reach it while the platform runs."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from alerts.rules.loader import load_rules
+from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKind, EntityRef, Priority
+from outrider.ports import CycleCommit
+from outrider.records.feedback import Usefulness, judged
+from service.incidents import recent_feedback
+from store.memory import MemoryStateStore
+from tests.service.engine.test_detector_rollout import NOW
+
+GPU = EntityRef("lab", EntityKind.GPU, None, "gpu-0")
+BEGAN, ENDED = NOW - timedelta(hours=5), NOW - timedelta(hours=3)
+
+
+def alert(rule):
+    return Alert(
+        f"{rule}:{GPU.key}",
+        rule,
+        Priority.P3,
+        GPU,
+        AlertState.RESOLVED,
+        AlertReason.CONDITION_GONE,
+        BEGAN,
+        ENDED,
+        ENDED,
+    )
+
+
+@pytest.fixture
+def state():
+    store = MemoryStateStore()
+    record = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
+    store.commit(CycleCommit(record, alerts=(alert("anomaly"), alert("gpu-slow"))))
+    return store
+
+
+def say(state, rule, word, by="ada", at=NOW):
+    state.save_feedback([judged(alert(rule), word, by=by, at=at)])
+
+
+def heard(state, now=NOW):
+    return [(one.entity, one.start, one.end, one.useful) for one in recent_feedback.of(state, load_rules(), now)]
+
+
+def test_a_verdict_on_an_anomaly_is_a_lesson_about_its_spell(state):
+    assert heard(state) == []
+    say(state, "gpu-slow", Usefulness.NOT_USEFUL)
+    assert heard(state) == [], "that rule asks no statistics"
+    say(state, "anomaly", Usefulness.NOT_USEFUL)
+    assert heard(state) == [(GPU, BEGAN, ENDED, False)]
+
+
+def test_who_found_a_reason_prevails(state):
+    say(state, "anomaly", Usefulness.NOT_USEFUL)
+    say(state, "anomaly", Usefulness.WRONG_CAUSE, by="bob")
+    assert heard(state) == [(GPU, BEGAN, ENDED, True)]
+
+
+def test_a_verdict_that_is_a_month_old_is_none(state):
+    say(state, "anomaly", Usefulness.NOT_USEFUL, at=NOW - timedelta(days=31))
+    assert heard(state) == []
+
+
+def test_a_rule_that_names_one_class_is_heard_too(state):
+    say(state, "anomaly", Usefulness.NOT_USEFUL)
+    mine = [replace(rule, detectors=("isolation-gpu",)) for rule in load_rules() if rule.name == "anomaly"]
+    assert len(recent_feedback.of(state, mine, NOW)) == 1
+    other = [replace(rule, detectors=("seasonal",)) for rule in mine]
+    assert recent_feedback.of(state, other, NOW) == ()

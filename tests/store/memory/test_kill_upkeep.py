@@ -1,0 +1,59 @@
+"""A store that is killed while it compacts, rolls up and forgets opens clean and has lost nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from outrider.model import Statistic
+from store.factory import open_metrics, urls_of
+from store.memory import MemoryMetricStore
+from tests.store.lived import EVERY, HOUR, MINUTE, START, fill, same_answers
+from tests.store.upkeep_writer import KEEPS
+
+ROOT = Path(__file__).resolve().parents[3]
+WRITER = "tests.store.upkeep_writer"
+ENOUGH = 150  # cycles: hours were compacted, rolled up and forgotten by then
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_said_to_be_written_survives_kill_9_amid_upkeep(store_url: str, seed: int) -> None:
+    command = [sys.executable, "-m", WRITER, store_url]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as writer:
+        assert writer.stdout is not None
+        said = [writer.stdout.readline() for _ in range(ENOUGH)]
+        time.sleep(random.Random(seed).uniform(0.0, 1.0))
+        writer.send_signal(signal.SIGKILL)
+        said += writer.stdout.readlines()
+    acknowledged = max(int(line) for line in said if line.endswith("\n"))
+    store = open_metrics(urls_of(store_url)[1])
+    try:
+        with store._database.reading() as connection:
+            newest = connection.execute(sa.text("SELECT max(at) FROM latest_gpu")).scalar_one()
+            if connection.dialect.name == "sqlite":
+                assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+        written = acknowledged
+        if newest == (START + acknowledged * EVERY).isoformat().replace("+00:00", "Z"):
+            written += 1  # and not yet said
+        truth = MemoryMetricStore()
+        end = START + written * EVERY
+        fill(truth, end=end)
+        for now in (None, end + MINUTE, end + timedelta(days=2)):
+            if now is not None:
+                store.upkeep(now, KEEPS)
+            same_answers(store, truth, (10 * MINUTE, HOUR), START, end, (Statistic.LAST, Statistic.MAX))
+        with store._database.reading() as connection:
+            left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
+            assert tuple(left.one()) == (0, 0)
+    finally:
+        store.close()
