@@ -21,7 +21,7 @@ from outrider.vocabulary import catalog, faults
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-LONGEST_FILE = 400
+LONGEST_FILE = 600
 PLACEHOLDER = re.compile(r"{(\w+)[^}]*}")
 UNITS_IN_NAMES = {
     "seconds": "_seconds",
