@@ -18,8 +18,9 @@ from outrider.text.i18n import Language
 from outrider.wire.cursors import place_of
 from reports.document import words
 from reports.document.model import Cell, ReportModel, Section
+from reports.frame import frame_report
 from reports.inputs.week import Week
-from reports.inputs.week_reader import framed, read_week
+from reports.inputs.week_reader import read_week
 from reports.plots import traffic_chart
 from reports.sections import section, table
 
@@ -41,7 +42,7 @@ def capacity(
     wishes = list(_wishes(_plans(state, read.start, read.end)))
     sections = (_needs(read, language), _coming(read, language), _shadow(read, wishes, language))
     empty = read.empty and not read.plan.recommendations
-    return framed("capacity", read, week, now, language, sections=() if empty else sections, empty=empty)
+    return frame_report("capacity", read, week, now, language, sections=() if empty else sections, empty=empty)
 
 
 @dataclass(frozen=True, slots=True)

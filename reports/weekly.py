@@ -12,10 +12,11 @@ from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from reports.document import words
 from reports.document.model import Cell, Headline, ReportModel
+from reports.frame import frame_report
 from reports.inputs.figures import ServiceFigures
 from reports.inputs.history import HistoryFigures
 from reports.inputs.week import Week
-from reports.inputs.week_reader import framed, read_week
+from reports.inputs.week_reader import read_week
 from reports.sections import cost_cell, sections
 
 
@@ -36,7 +37,7 @@ def weekly(
     cannot be read or lies wholly in the future.
     """
     read = read_week(state, metrics, week, now, price_per_gpu_hour=price_per_gpu_hour, currency=currency)
-    return framed(
+    return frame_report(
         "weekly",
         read,
         week,

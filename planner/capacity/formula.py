@@ -14,23 +14,19 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, Literal
 
-import numpy as np
-
 from outrider.errors import UsageError
-from outrider.model import Floats
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import Quantity
+from planner.performance.headroom import BUFFER_MOST
 
 BatchPer = Literal["replica", "gpu"]
 BufferSource = Literal["configured", "measured"]
 
-BUFFER_LOW, BUFFER_HIGH, BUFFER_MOST = 0.20, 0.30, 1.0
-"""Below, one lost replica or one burst breaks the promise; above, GPUs stand idle; beyond the most it is a mistake."""
+BUFFER_LOW, BUFFER_HIGH = 0.20, 0.30
+"""Below, the loss of one replica or one burst violates the SLO; above, GPUs are idle."""
 
 BUFFER_LEAST, BUFFER_CAP = 0.05, 0.6
 """A measured error outside is that of a calm week, or of a series that nobody can forecast: it is cut to these."""
-
-_LEAST_ERRORS = 30
 
 _FLOAT_NOISE = 1e-9
 
@@ -142,23 +138,6 @@ def _work_hint(given: Collection[str]) -> str:
     return "give --tokens and --tokens-per-second, or --seconds alone"
 
 
-def buffer_of(errors: Sequence[float] | Floats, quantile: float = 0.95) -> float | None:
-    """The buffer that measured forecast errors ask for, None with fewer than 30 of them.
-
-    ``errors`` are ratios, (what came - the forecast peak) / the forecast peak, over the lead time. The answer is
-    their ``quantile``, not below 0: that share of peaks then fits in. It replaces the rule of .20 to .30.
-    """
-    given = np.asarray(errors, dtype=np.float64)
-    known = np.sort(given[np.isfinite(given)])
-    if known.size < _LEAST_ERRORS:
-        return None
-    place = quantile * (known.size - 1)  # as numpy.quantile has it, which takes ten times as long for one of them
-    below = int(place)
-    above = min(below + 1, known.size - 1)
-    found = float(known[below] + (known[above] - known[below]) * (place - below))
-    return min(max(found, 0.0), BUFFER_MOST)
-
-
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """The buffer that is counted with and where it came from; ``measured`` is the error before it was bounded.
@@ -188,7 +167,7 @@ class Buffer:
 def buffer_for(measured: Mapping[float, float], lead_seconds: float, configured: float) -> Buffer:
     """The measured error of the forecast at the first lead from ``lead_seconds`` on, else what was configured.
 
-    ``measured`` maps seconds ahead to what ``buffer_of`` says there. Bounded to .05 and .60.
+    ``measured`` maps seconds ahead to what ``buffer_from_errors`` returns there. Bounded to .05 and .60.
     """
     ahead = sorted(each for each in measured if each >= lead_seconds)
     if not ahead:

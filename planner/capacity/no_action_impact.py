@@ -10,10 +10,10 @@ import numpy as np
 from outrider.clock import from_unix, rfc3339
 from outrider.documents.summaries import word
 from outrider.text.i18n import Language, translate
-from planner.capacity import prescale
 from planner.capacity.demand import Case, Counted, queued, short_now
 from planner.capacity.fluid_queue import beyond, waiting
 from planner.performance import slo_capacity
+from planner.performance.headroom import capacity_per_second
 
 
 def facts(case: Case, count: Counted) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def facts(case: Case, count: Counted) -> dict[str, Any]:
     ``short_now`` tells the replicas needed now and those that serve where the first are more, else it is None.
     """
     said, replicas = case.said, case.service.current_replicas
-    promised = serves = prescale.capacity_per_second(case.calibration, replicas, 0.0)
+    promised = serves = capacity_per_second(case.calibration, replicas, 0.0)
     bounded = case.promise is not None and case.promise.verdict is slo_capacity.Verdict.BOUNDED
     if case.promise is not None and bounded:
         serves = replicas * case.promise.facts["calibrated"]["requests_per_second"]

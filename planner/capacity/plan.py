@@ -37,6 +37,7 @@ from planner.forecast.batch_forecast import LOAD, Nights
 from planner.forecast.calendar import NO_CALENDAR, Calendar
 from planner.forecast.history import Facts, cleaned
 from planner.performance import slo_capacity
+from planner.performance.headroom import capacity_per_second
 from planner.performance.service_facts import Known
 
 INFLIGHT = SignalKey("svc_inflight_requests")
@@ -270,10 +271,8 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         and prescale.is_shrunk(service.current_replicas, service.lately, now, settings.limits),
         doubted=case.load.doubted,
     )
-    ordered = prescale.capacity_per_second(calibration, service.current_replicas, buffer.value)
-    ready = prescale.capacity_per_second(
-        calibration, min(service.ready_replicas, service.current_replicas), buffer.value
-    )
+    ordered = capacity_per_second(calibration, service.current_replicas, buffer.value)
+    ready = capacity_per_second(calibration, min(service.ready_replicas, service.current_replicas), buffer.value)
     # what is left after a scale-in must be added to again: the moment counts from there
     left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
     short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.short_now(case, count)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from outrider.clock import from_unix
-from outrider.model import Calibration, Floats, Forecast, PlanReason
+from outrider.model import Floats, Forecast, PlanReason
 
 P95 = 0.95
 HYSTERESIS = 0.05
@@ -163,12 +163,6 @@ def first_need(forecast: Forecast, capacity: float, quantile: float = P95) -> da
     """The first instant at which the forecast exceeds ``capacity`` requests per second; None if never."""
     above = np.flatnonzero(forecast.quantiles[quantile] > capacity * (1 + 1e-9))
     return from_unix(float(forecast.times[above[0]])) if above.size else None
-
-
-def capacity_per_second(calibration: Calibration, replicas: int, buffer: float) -> float:
-    """Requests per second that ``replicas`` carry with the buffer kept free."""
-    sequences = replicas * calibration.batch
-    return sequences * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request / (1.0 + buffer)
 
 
 def decide(

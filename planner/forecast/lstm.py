@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from outrider.model import Floats
 from planner.forecast.grid import Grid, Matrix, Slots
+from planner.forecast.lstm_weights import Weights
 from planner.forecast.series import Series, offset
 
 HIDDEN = 24
@@ -27,31 +28,6 @@ _STRIDE_TENS = 2
 _FARTHEST = 2.5
 """It never says more than exp(2.5), a factor of twelve, off the mean day."""
 _LOG_LIMIT = 80.0
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Of the cell (gates x inputs, gates x hidden, gates; gates are input, forget, cell, output) and of the head."""
-
-    inputs: Floats
-    hidden: Floats
-    bias: Floats
-    head: Floats
-    head_bias: Floats
-
-    def run(self, windows: Floats) -> Floats:
-        """Windows (rows, slots, features) to what is said at the anchors (rows, anchors)."""
-        rows, slots, _ = windows.shape
-        width = self.hidden.shape[1]
-        state, memory = np.zeros((rows, width)), np.zeros((rows, width))
-        driven = windows @ self.inputs.T + self.bias
-        for slot in range(slots):
-            gates = driven[:, slot] + state @ self.hidden.T
-            entry, forget, _, out = (_sigmoid(gates[:, gate * width : (gate + 1) * width]) for gate in range(4))
-            memory = forget * memory + entry * np.tanh(gates[:, 2 * width : 3 * width])
-            state = out * np.tanh(memory)
-        found: Floats = state @ self.head.T + self.head_bias
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +129,3 @@ def _view(series: Series) -> View:
     day = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nanmean(logs))
     spread = float(np.nanstd(logs - np.resize(day, logs.size)))
     return View(series.start, shift, day, max(spread, 1e-6))
-
-
-def _sigmoid(values: Floats) -> Floats:
-    found: Floats = 0.5 * (1.0 + np.tanh(0.5 * values))
-    return found

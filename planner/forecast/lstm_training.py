@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from outrider.model import Floats
-from planner.forecast.lstm import Weights
+from planner.forecast.lstm_weights import Weights
 
 SEED = 7
 STEPS = 400

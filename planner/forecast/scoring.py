@@ -9,11 +9,11 @@ import numpy as np
 
 from outrider.model import BacktestScore, Floats
 from outrider.vocabulary.indicators import wape
-from planner.capacity.formula import buffer_of
 from planner.forecast import conformal
 from planner.forecast.ensemble import QUANTILES, Folds, Outlook
 from planner.forecast.grid import Matrix, Slots
 from planner.forecast.series import DAY_SECONDS, offset
+from planner.performance.headroom import buffer_from_errors
 
 _JUDGED_DAYS = (30 / 1440, 2 / 24, 1.0)
 _LOW, _HIGH = 0.05, 0.95
@@ -162,9 +162,10 @@ def _crossed(truth: Floats, said: Floats, ages_days: Floats, lead_days: Floats) 
 
 
 def buffers(outlook: Outlook, row: int = 0) -> dict[float, float]:
-    """By seconds ahead: what ``buffer_of`` says of the past origins' peaks, where enough of them are known.
+    """Buffers by seconds ahead, from the peak errors at past origins (``buffer_from_errors``).
 
-    A series that never errs, as a constant one, proves nothing of the error to come: it has none.
+    Leads with too few known errors are left out. So is a series without errors, such as a constant one: it gives no
+    evidence of the error to come.
     """
     folds, found = _kept(outlook), {}
     truth = np.maximum.accumulate(folds.truth[row].astype(np.float64), axis=1)
@@ -173,7 +174,7 @@ def buffers(outlook: Outlook, row: int = 0) -> dict[float, float]:
         came, expected = truth[:, column], said[:, column]
         known = np.isfinite(came) & (expected > 0)
         errors = (came - expected)[known] / expected[known]
-        buffer = buffer_of(errors) if np.abs(errors).max(initial=0.0) > _NO_ERROR else None
+        buffer = buffer_from_errors(errors) if np.abs(errors).max(initial=0.0) > _NO_ERROR else None
         if buffer is not None:
             found[float(lead) * outlook.step_seconds] = buffer
     return found

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 import yaml
 
 from outrider.errors import UsageError
 from outrider.text.i18n import Language, translate
+from planner import packaged_data
 
 Purchase = Literal["on_demand", "spot", "reserved", "owned"]
 Cut = Literal["mig", "mps"]
@@ -117,16 +117,18 @@ class Terms:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load(
-        resources.files("planner.performance").joinpath("gpus.yaml").read_text("utf-8")
-    )
-    return found
+    document: Mapping[str, Any] = yaml.safe_load(packaged_data.gpus_yaml())
+    return document
 
 
 @cache
 def gpus() -> Mapping[str, GpuSpec]:
     """Every known device by its short name."""
-    document = _document()
+    return parse_gpus(_document())
+
+
+def parse_gpus(document: Mapping[str, Any]) -> Mapping[str, GpuSpec]:
+    """The devices of a parsed ``gpus.yaml``, by short name."""
     sources = document["sources"]
     return {
         name: GpuSpec(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import yaml
 
 from outrider.errors import UsageError
+from planner import packaged_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,13 @@ class ModelShape:
 
 @cache
 def known() -> Mapping[str, ModelShape]:
-    """The models that come with the program."""
-    document = yaml.safe_load(resources.files("planner.performance").joinpath("models.yaml").read_text("utf-8"))
+    """The models that ship with the planner, by name."""
+    return parse_models(packaged_data.models_yaml())
+
+
+def parse_models(text: str) -> Mapping[str, ModelShape]:
+    """The model shapes of a ``models.yaml``, by name."""
+    document = yaml.safe_load(text)
     return {
         name: ModelShape(
             name=name,

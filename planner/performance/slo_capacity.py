@@ -25,9 +25,9 @@ import numpy as np
 from outrider.errors import OutriderError
 from outrider.model import Calibration
 from outrider.text.i18n import Language, translate
-from planner.capacity.prescale import capacity_per_second
 from planner.performance import slo_models
 from planner.performance.gpu_catalog import known_gpu
+from planner.performance.headroom import capacity_per_second
 from planner.performance.memory_fit import NoFit
 from planner.performance.queueing import SAFE_LOAD, AtSlo, Prediction
 from planner.performance.service_facts import DECODE, PREFILL, Known, Objective

@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any, Protocol
 
 from outrider.model import LIVE, Calibration
-from planner.capacity.prescale import capacity_per_second
 from planner.performance import measured, prefill, queueing, roofline
 from planner.performance.gpu_catalog import GpuSpec
+from planner.performance.headroom import capacity_per_second
 from planner.performance.memory_fit import NoFit, Setup, fit
 from planner.performance.model_specs import ModelShape
 from planner.performance.prefill import Link, Side

@@ -20,6 +20,7 @@ from planner.capacity import prescale
 from planner.capacity.demand import sized
 from planner.capacity.fluid_queue import Waiting, beyond, waiting
 from planner.capacity.formula import whole
+from planner.performance.headroom import capacity_per_second
 
 Forecaster = Callable[[Floats, Floats, datetime], Forecast | None]
 """(times, values before the instant, the instant) -> what a plan of that instant would have known."""
@@ -187,8 +188,8 @@ def _led(
     end = float(times[-1])
     serving = _levels(orders, [one.ready_at.timestamp() for one in orders])
     begins, counts = np.array([at for at, _ in serving]), np.array([count for _, count in serving], dtype=np.float64)
-    promised = prescale.capacity_per_second(calibration, 1, 0.0)
-    each = promised if serves is None else prescale.capacity_per_second(serves, 1, 0.0)
+    promised = capacity_per_second(calibration, 1, 0.0)
+    each = promised if serves is None else capacity_per_second(serves, 1, 0.0)
     paid = [(one.at.timestamp(), one.replicas) for one in orders]
     ends = [at for at, _ in paid[1:]] + [end]
     hours = sum(count * max(0.0, stop - at) for (at, count), stop in zip(paid, ends, strict=True)) / 3600.0

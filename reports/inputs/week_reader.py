@@ -1,16 +1,13 @@
-"""What every report of a week begins with: reading the week, and the frame around its sections."""
+"""Reads everything a report needs of one ISO week."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.ports import MetricStore, StateReader
-from outrider.text.i18n import Language
-from reports.document import words
-from reports.document.model import Headline, ReportModel, Section
 from reports.inputs.figures import read_services
 from reports.inputs.fleet import read_fleet
 from reports.inputs.history import read_history
@@ -42,40 +39,6 @@ def read_week(
         plan=plan,
         price_per_gpu_hour=price,
         currency=money,
-    )
-
-
-def framed(
-    report: str,
-    read: Week,
-    week: str,
-    now: datetime,
-    language: Language,
-    *,
-    headlines: tuple[Headline, ...] = (),
-    sections: tuple[Section, ...] = (),
-    empty: bool = False,
-) -> ReportModel:
-    """The report around its sections; ``report`` names its texts."""
-    start, end = week_range(week)
-    last = (end - timedelta(days=1)).date()
-    period = words.text("period_running" if read.end < end else "period", language, start=start.date(), end=last)
-    return ReportModel(
-        report=report,
-        week=week_of(start),
-        title=words.text(f"{report}_title", language),
-        description=words.text(f"{report}_description", language),
-        period=period,
-        start=start,
-        end=end,
-        made_at=now,
-        made=words.text("made_at", language, at=f"{now.astimezone(UTC):%Y-%m-%d %H:%M}"),
-        language=language,
-        empty=empty,
-        notice=words.text("no_data", language) if empty else "",
-        headlines=headlines,
-        sections=sections,
-        footer=words.text("footer", language),
     )
 
 

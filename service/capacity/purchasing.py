@@ -15,11 +15,11 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner.capacity import prescale
 from planner.capacity.demand import sized
 from planner.cost.offers import DEFAULT_CURRENCY, Offer
 from planner.performance import calibrate
 from planner.performance.gpu_catalog import GpuSpec, Purchase, terms
+from planner.performance.headroom import capacity_per_second
 from planner.replay import loads
 from planner.traffic.weights import ReplicaLoad
 from service.config import input_files
@@ -89,7 +89,7 @@ def demand_of(
 ) -> Demand:
     """What loads of the store ask of replicas that do what ``calibration`` says."""
     group = calibration.tensor_parallel * calibration.pipeline_parallel
-    per_gpu = prescale.capacity_per_second(calibration, 1, buffer) / group
+    per_gpu = capacity_per_second(calibration, 1, buffer) / group
     gpus = gpus_of(loads, calibration, buffer)
     return Demand(gpus, at, peak_of(loads), per_gpu, calibration.gpu_type, group, *price)
 

@@ -10,6 +10,7 @@ from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
 from planner.capacity import formula
 from planner.capacity.formula import Buffer
+from planner.performance.headroom import buffer_from_errors
 from service.cli.capacity.newest_plan import newest_plan
 from service.cli.core.common import Context
 from service.config import input_files
@@ -48,7 +49,7 @@ def _of_file(path: Path) -> Buffer:
         if not isfinite(value):
             raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
         found.append(value)
-    measured = formula.buffer_of(found)
+    measured = buffer_from_errors(found)
     if measured is None:
         raise UsageError(
             f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"

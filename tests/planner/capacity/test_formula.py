@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.capacity.formula import buffer_for, buffer_of, derivation_lines, formula, whole
+from planner.capacity.formula import buffer_for, derivation_lines, formula, whole
+from planner.performance.headroom import buffer_from_errors
 
 EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
 
@@ -154,10 +155,10 @@ def test_a_buffer_in_percent_is_refused_with_what_was_meant():
 
 def test_the_buffer_becomes_the_measured_error_once_there_are_enough():
     errors = [0.01 * n - 0.5 for n in range(101)]
-    assert buffer_of(errors) == pytest.approx(0.45)
-    assert buffer_of(errors[:20]) is None
-    assert buffer_of([-0.2] * 50) == 0.0
-    assert buffer_of([*errors, nan]) == pytest.approx(0.45)
+    assert buffer_from_errors(errors) == pytest.approx(0.45)
+    assert buffer_from_errors(errors[:20]) is None
+    assert buffer_from_errors([-0.2] * 50) == 0.0
+    assert buffer_from_errors([*errors, nan]) == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from outrider.model import (
 )
 from planner.capacity import derivation, prescale
 from planner.capacity.plan import PlanSettings, plan, weekly_growth
+from planner.performance.headroom import capacity_per_second
 
 CHEAP = PlanSettings()
 
@@ -281,7 +282,7 @@ def test_constant_load_never_flaps(build, level, seed):
     calibration = build.calibration()
 
     def need(load: float, room: float = 1.0) -> int:
-        return int(np.ceil(load / prescale.capacity_per_second(calibration, 1, 0.25) * room))
+        return int(np.ceil(load / capacity_per_second(calibration, 1, 0.25) * room))
 
     current, changes = need(level), []
     for _ in range(40):
