@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
+from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected

@@ -12,7 +12,7 @@ from zlib import crc32
 from collectors.discovery.relabeling import Rules, target_of_found, url_of
 from collectors.discovery.types import Found, Seen, TargetSource
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef

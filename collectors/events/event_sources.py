@@ -10,7 +10,7 @@ from typing import Protocol
 
 from collectors.events import node_problems
 from collectors.events.unresolved_event import Sighting, Whereabouts
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event

@@ -22,6 +22,7 @@ from collectors.pipeline.log_once import Told
 from collectors.pipeline.page_ownership import refusal
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
@@ -70,23 +71,6 @@ class Pushed(Protocol):
     def close(self) -> None:
         """Release what is held."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class TargetHealth:
-    """How a target fares. ``up`` None: not scraped yet. ``late``: its answer did not make this round."""
-
-    target: str
-    adapter: str
-    up: bool | None
-    samples: int | None
-    duration_seconds: float | None
-    error: str | None
-    last_success: datetime | None
-    reason: str | None = None
-    late: bool = False
-    hint: str = ""
-    cluster: str = ""  # of what the target stands for
 
 
 class Collector:

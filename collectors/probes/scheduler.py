@@ -18,8 +18,8 @@ from zlib import crc32
 import numpy as np
 
 from collectors.normalise.batches import WATCH_KEYS
-from collectors.pipeline.scrape_manager import TargetHealth
 from collectors.probes.result import Outcome, Probe, Result, worst
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 

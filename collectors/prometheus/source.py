@@ -19,13 +19,14 @@ from collectors.mapping.registry import ADAPTERS, adapter
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_watch, watch_batch
 from collectors.normalise.normalise import Normaliser
-from collectors.pipeline.scrape_manager import Collector, Pushed, Tap, TargetHealth
+from collectors.pipeline.scrape_manager import Collector, Pushed, Tap
 from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import META, Instance, Key, PageBuilder, instances, key_of
 from collectors.prometheus.pushdown import Pushdown
 from collectors.prometheus.query_builder import literal
 from collectors.prometheus.targets import guessed, names_of_targets, target_of_instance, why_failed
 from collectors.scrape.result import Scrape
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.clock import Clock, SystemClock, from_unix
 from outrider.errors import CollectError, CollectReason

@@ -8,8 +8,9 @@ from datetime import datetime
 from collectors.events.deduplication import Doubles
 from collectors.mapping import target as configured
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
+from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
 from outrider.ports import Collected
 from outrider.topology import Topology

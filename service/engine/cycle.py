@@ -16,7 +16,7 @@ from typing import Protocol
 from alerts.routing import pipeline
 from alerts.state import machine as alert_state
 from collectors.events.deduplication import Doubles
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from detectors.rca import correlate, fault_catalogue
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord

@@ -15,10 +15,11 @@ from collectors.mapping.target import Target
 from collectors.normalise.cumulative import odd_histograms
 from collectors.pipeline.page_lint import warnings_of
 from collectors.pipeline.page_ownership import refusal
-from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.pipeline.scrape_manager import Collector
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
+from collectors.scrape.target_health import TargetHealth
 from outrider.clock import Clock, rfc3339
 from outrider.documents import serialization
 from outrider.errors import CollectError, CollectReason, UnavailableError

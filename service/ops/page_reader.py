@@ -12,10 +12,10 @@ from typing import Protocol
 
 from collectors.mapping import registry
 from collectors.mapping.target import Target, target_of
-from collectors.pipeline.scrape_manager import TargetHealth
 from collectors.recording import reader
 from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
+from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectReason, UnavailableError, UsageError
 from service.config.settings import Settings
 from service.sources import discovery, factory

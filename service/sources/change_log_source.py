@@ -18,7 +18,7 @@ from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.objects import PODS
 from collectors.logs.matcher import LogLines
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey

@@ -21,7 +21,8 @@ from collectors.mapping.target import Target
 from collectors.net.dns_client import NameServer
 from collectors.net.http import Client
 from collectors.normalise.batches import WATCH_KEYS
-from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
 from outrider.ports import Collected

@@ -15,7 +15,7 @@ from collectors.logs.kernel_file import KernelFile
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs
 from collectors.logs.loki import LokiLogs
 from collectors.net.http import Client
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology

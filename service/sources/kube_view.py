@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.topology import Graph, beside, joined
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
 

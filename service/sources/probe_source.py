@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from collectors.net.dns_client import NameServer
-from collectors.pipeline.scrape_manager import TargetHealth
 from collectors.probes.base import Asked
 from collectors.probes.completion import GenerationProbe, Question
 from collectors.probes.dns import DnsProbe
@@ -19,6 +18,7 @@ from collectors.probes.http import Expected, HttpProbe
 from collectors.probes.result import Probe
 from collectors.probes.scheduler import Probes
 from collectors.probes.tls import TlsProbe
+from collectors.scrape.target_health import TargetHealth
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.config.probe_settings import ProbeSettings

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.scraper import Scraper
+from collectors.scrape.target_health import TargetHealth
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.config.settings import Settings

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider.clock import ManualClock, rfc3339
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.scrape.target_health import TargetHealth
 from outrider.errors import StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.ports import Collected
