@@ -1,6 +1,8 @@
-"""Opens the stores on SQLite and PostgreSQL: the names that ``service`` imports."""
+"""Opens the stores on SQLite, PostgreSQL and a Prometheus-compatible server, for ``service``."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from store.migrate import revision, upgrade
 from store.sql.leader_lock import AdvisoryLease
@@ -9,6 +11,9 @@ from store.state.change_log import SqlLedger
 from store.state.ingest_buffer import SqlSpool
 from store.state.sql_state import SqlStateStore
 from store.tsdb.metric_store import SqlMetricStore
+
+if TYPE_CHECKING:
+    from store.remote.client import Remote
 
 __all__ = [
     "SqlLedger",
@@ -37,9 +42,16 @@ def open_lease(url: str) -> AdvisoryLease:
     return AdvisoryLease(url)
 
 
-def open_metrics(url: str) -> SqlMetricStore:
-    """The metric store at the second URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
-    return SqlMetricStore(url)
+def open_metrics(url: str, remote: Remote | None = None) -> SqlMetricStore:
+    """The metric store: values on the ``remote`` server if given, else in the database at ``url``, upgraded.
+
+    ``url`` is the second one of ``urls_of``. Raises StoreError or SchemaTooNewError; sends no request to the server.
+    """
+    if remote is None:
+        return SqlMetricStore(url)
+    from store.remote.metric_store import PrometheusMetricStore  # noqa: PLC0415 - most stores need no HTTP client
+
+    return PrometheusMetricStore(remote, url)
 
 
 def open_state(url: str) -> SqlStateStore:

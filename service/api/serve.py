@@ -13,13 +13,12 @@ from service.api.routers import plan
 from service.config.api_settings import ApiExtras, ApiSettings
 from service.scaling.keda_scaler import KedaScaler
 from store import factory
-from store.opening import open_metrics
 
 
 def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
     state_url, metrics_url = factory.urls_of(settings.store_url)
-    state, metrics = factory.open_state(state_url), open_metrics(metrics_url, settings.metrics)
+    state, metrics = factory.open_state(state_url), factory.open_metrics(metrics_url, settings.metrics)
     spool, ledger = factory.open_spool(state_url), factory.open_ledger(state_url)
     scaler = None
     try:

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from detectors.anomaly.feedback_suppression import Lesson
-from detectors.learning.dormant_state import Attic, Resuming
+from detectors.base.protocols import (
+    AlertFeedback,
+    FeedbackDetector,
+    FineWarmableDetector,
+    RestorableDetector,
+    ResumableDetector,
+    WarmableDetector,
+)
+from detectors.learning.dormant_state import Attic
 from outrider import log, windows
 from outrider.model import (
     DetectorStanding,
@@ -22,8 +29,7 @@ from outrider.model import (
     Statistic,
     Window,
 )
-from outrider.ports import Collected, Detector, MetricStore, StateStore
-from outrider.ports.localizing import Placing
+from outrider.ports import Collected, Detector, MetricStore, Placing, StateStore
 from outrider.topology import Topology
 from service.engine import detector_rollout
 from service.engine.window_cache import WindowCache
@@ -77,7 +83,7 @@ class Detection:
         slots = max(3, int(longest / interval) + 2)
         self._cache = WindowCache(needs, slots)
         self._states: dict[str, DetectorState] = {}
-        self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, Resuming)}
+        self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, ResumableDetector)}
         self._seen: set[EntityKind] = set()
         self._stages = detector_rollout.Stages(trial)
         self._told: dict[str, tuple[Stage, StageReason]] = {}
@@ -123,12 +129,11 @@ class Detection:
         other = self._cache.window(kind, keys, detector.window, self._interval)
         return detector.placed(state, verdicts, window, other, topology, now)
 
-    def teach(self, lessons: Sequence[Lesson]) -> None:
+    def teach(self, lessons: Sequence[AlertFeedback]) -> None:
         """Tell detectors that learn from verdicts (those with ``teach``) all that was said."""
         for detector in self._detectors:
-            teach = getattr(detector, "teach", None)
-            if teach is not None and detector.name in self._states:
-                self._states[detector.name] = teach(self._states[detector.name], lessons)
+            if isinstance(detector, FeedbackDetector) and detector.name in self._states:
+                self._states[detector.name] = detector.teach(self._states[detector.name], lessons)
 
     def _to_tell(self, now: datetime) -> tuple[DetectorStanding, ...]:
         """The standings once a minute, and at once where a stage changed."""
@@ -177,8 +182,9 @@ class Detection:
         if state.version != detector.state_version:
             _dropped(detector, f"it is of version {state.version}, this program's is {detector.state_version}")
             return
-        restored = getattr(detector, "restored", None)
-        state, because = (state, "") if restored is None else restored(state)
+        because = ""
+        if isinstance(detector, RestorableDetector):
+            state, because = detector.restored(state)
         if because:
             _dropped(detector, because)
         if not because or state.entities:
@@ -201,18 +207,18 @@ class Detection:
         A detector with a ``warm_step`` finer than the roll-ups is taught the last of it, ``raw`` long, at that step.
         """
         for detector in self._detectors:
-            warm = getattr(detector, "warm", None)
-            if warm is None or detector.name in self._states:
+            if not isinstance(detector, WarmableDetector) or detector.name in self._states:
                 continue
-            step = min(getattr(detector, "warm_step", WARM_STEP), WARM_STEP)
-            statistic = getattr(detector, "warm_statistic", Statistic.LAST)
+            step, statistic = WARM_STEP, Statistic.LAST
+            if isinstance(detector, FineWarmableDetector):
+                step, statistic = min(detector.warm_step, WARM_STEP), detector.warm_statistic
             turn = now - min(raw, history) if step < WARM_STEP else now
             for start, end, spacing in ((now - history, turn, WARM_STEP), (turn, now, step)):
                 if start >= end:
                     continue
                 window = metrics.read_windows(detector.kind, detector.keys, start, end, spacing, statistic=statistic)
                 if window.entities:
-                    self._states[detector.name] = warm(self._state_of(detector), windows.finite(window))
+                    self._states[detector.name] = detector.warm(self._state_of(detector), windows.finite(window))
                     _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
 
 

@@ -113,7 +113,7 @@ def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progre
 
 def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
     found = {}
-    for name, database in migrate.databases(settings.store.url, create=False).items():
+    for name, database in migrate.databases_of(settings.store.url, create=False).items():
         try:
             if database.exists():
                 with database.reading() as connection:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from alerts.notify.registry import NOTIFIERS
 from alerts.routing.routes import Messaging
-from alerts.rules import loader, slo_rules
+from alerts.rules import files as rule_files
+from alerts.rules import slo_rules
 from collectors.recording.ring_buffer import FlightRing
 from detectors import registry as detector_registry
 from detectors.rca import explanation, explanation_text
@@ -47,7 +48,6 @@ from service.sources import factory as sources_factory
 from service.sources import receiving
 from service.sources.change_log_source import Recorded
 from store import factory, memory, migrate
-from store.opening import open_metrics
 from store.remote.metric_store import Remote
 from store.sql import urls
 from store.write_buffer.buffered_store import SpooledMetrics
@@ -128,7 +128,7 @@ def _open(settings: Settings) -> tuple[StateStore, factory.SqlMetricStore]:
     """Both stores at this program's schema; closing them stays with the caller."""
     upgrade(settings)
     state_url, metrics_url = factory.urls_of(settings.store.url)
-    return factory.open_state(state_url), open_metrics(metrics_url, remote_of(settings))
+    return factory.open_state(state_url), factory.open_metrics(metrics_url, remote_of(settings))
 
 
 def remote_of(settings: Settings) -> Remote | None:
@@ -236,7 +236,7 @@ def _counter(detection: Detection, state: StateStore) -> fleet_state.ReplicaCoun
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
     """The packaged rules with those of the configuration, and one for each SLO."""
-    return (*loader.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
+    return (*rule_files.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
 
 
 def policy(settings: Settings) -> Policy:

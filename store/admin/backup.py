@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreDamagedError, StoreError, UsageError
 from outrider.vocabulary.units import format_value
-from store import migrate
 from store.admin import archive, copying, introspection
+from store.migrations import runner
 from store.schema import metadata
 from store.sql.atomic_swap import sync_folder
 from store.sql.database import Database
@@ -106,7 +106,7 @@ def _claim(handle: IO[bytes], part: Path, file: Path) -> None:
 
 @contextmanager
 def _databases(store_url: str) -> Iterator[dict[metadata.Database, Database]]:
-    found = migrate.databases(store_url, create=False)
+    found = runner.databases_of(store_url, create=False)
     try:
         for database in found.values():
             if not database.exists():
@@ -123,10 +123,10 @@ def _databases(store_url: str) -> Iterator[dict[metadata.Database, Database]]:
 def _revisions(databases: dict[metadata.Database, Database]) -> dict[metadata.Database, str]:
     found: dict[metadata.Database, str] = {}
     for name, database in databases.items():
-        revision = migrate.current(database, name)
+        revision = runner.current(database, name)
         if revision is None:
             raise StoreError(f"There is no store in {database.place}.", hint="Check store.url.")
-        migrate.refuse_newer(name, revision, database.place)
+        runner.refuse_newer(name, revision, database.place)
         found[name] = revision
     return found
 
@@ -167,7 +167,7 @@ def _from_files(
     with ExitStack() as stack:
         connections = {name: stack.enter_context(database.reading()) for name, database in databases.items()}
         for name in archive.MEMBERS:
-            revision = migrate.current_on(connections[name], name)  # the first read fixes the instant
+            revision = runner.current_on(connections[name], name)  # the first read fixes the instant
             revisions[name] = revision or ""
         for name, member in archive.MEMBERS.items():
             _copy_pages(databases[name], connections[name], folder / member, partial(progress, name))
@@ -212,12 +212,12 @@ def _from_server(
     """Rows, of one instant: both areas are read in one REPEATABLE READ transaction."""
     with databases["state"].reading() as source:
         for name, member in archive.MEMBERS.items():
-            if migrate.current_on(source, name) != revisions[name]:
+            if runner.current_on(source, name) != revisions[name]:
                 raise StoreError(f"{databases[name].place} was upgraded just now.", hint="Take the backup again.")
             path = folder / member
             made = copying.file_database(path, name)
             try:
-                migrate.upgrade_database(made, name, to=revisions[name])
+                runner.upgrade_database(made, name, to=revisions[name])
             finally:
                 made.close()
             with copying.new_file(path) as target:

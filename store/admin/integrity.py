@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from outrider.clock import rfc3339
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError
 from outrider.model import CycleRecord
-from store import migrate
 from store.admin import check_blocks, check_rows, introspection
 from store.admin.check_blocks import Values
+from store.migrations import runner
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant
 from store.sql.backend import is_postgresql
@@ -79,7 +79,7 @@ def check(
     ``spooled`` tells which cycles wait for the store in a spool, and which it gave up. None: values are kept
     elsewhere. Raises StoreError when there is no store, StoreAwayError when it does not answer.
     """
-    databases = migrate.databases(store_url, create=False)
+    databases = runner.databases_of(store_url, create=False)
     reports = {name: Report(name, database.place) for name, database in databases.items()}
     try:
         if not any(database.exists() for database in databases.values()):
@@ -157,12 +157,12 @@ def _is_known(database: Database, report: Report) -> bool:
     if not database.exists():
         report.add(f"{database.place} is missing.")
         return False
-    report.revision = migrate.current(database, report.name)
+    report.revision = runner.current(database, report.name)
     if report.revision is None:
         report.add(f"{database.place} holds no store: it does not say its revision.")
         return False
     try:
-        migrate.refuse_newer(report.name, report.revision, database.place)
+        runner.refuse_newer(report.name, report.revision, database.place)
     except SchemaTooNewError as error:
         report.add(error.message, error.hint)
         return False

@@ -21,14 +21,15 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import migrate
 from store.admin import archive, copying, introspection
 from store.admin.backup import Progress, need_room
+from store.migrations import runner
 from store.schema import metadata
 from store.sql import atomic_swap
 from store.sql.database import Database
 from store.sql.urls import POSTGRESQL, parsed
 from store.state import retention
+from store.tsdb import wide_tables
 
 _SPARE_BYTES = 64 << 20
 
@@ -53,7 +54,7 @@ def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress:
     for name, revision in manifest.revisions.items():
         _refuse_newer(name, revision, file)
     on_server = parsed(store_url).get_backend_name() == POSTGRESQL
-    databases = migrate.databases(store_url)
+    databases = runner.databases_of(store_url)
     try:
         if on_server:
             return _onto_server(databases, file, manifest, progress, force=force)
@@ -70,7 +71,7 @@ def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress:
 
 def _refuse_newer(name: metadata.Database, revision: str, file: Path) -> None:
     try:
-        migrate.refuse_newer(name, revision, str(file))
+        runner.refuse_newer(name, revision, str(file))
     except SchemaTooNewError as error:
         raise SchemaTooNewError(
             error.message, hint="Restore it with that version of outrider, or a newer one."
@@ -83,8 +84,9 @@ def _unpack(file: Path, folder: Path, progress: Progress) -> None:
     for name, member in archive.MEMBERS.items():
         database = copying.file_database(folder / member, name)
         try:
-            migrate.upgrade_database(database, name)
-            migrate.create_wide(database, name)
+            runner.upgrade_database(database, name)
+            if name == "metrics":
+                wide_tables.create(database)
         finally:
             database.close()
         _settle(folder / member)
@@ -191,8 +193,8 @@ def _onto_server(
             _refuse_unknown(connection, place)
             _need_force(force or not _any_rows(connection), place)  # somebody may have written meanwhile
             for name in archive.MEMBERS:
-                migrate.upgrade_on(connection, name, place)
-            migrate.create_wide_on(connection)
+                runner.upgrade_on(connection, name, place)
+            wide_tables.create_on(connection)
             _fill(connection, folder, progress)
     return Restored(manifest, dict(metadata.HEADS))
 
@@ -200,7 +202,7 @@ def _onto_server(
 def _refuse_unknown(connection: sa.Connection, place: str) -> None:
     for name in archive.MEMBERS:
         try:
-            migrate.refuse_newer(name, migrate.current_on(connection, name), place)
+            runner.refuse_newer(name, runner.current_on(connection, name), place)
         except SchemaTooNewError as error:
             raise SchemaTooNewError(
                 error.message,

@@ -1,1 +1,4 @@
-"""Alembic revisions of both databases; ``store.migrate`` runs them. Nothing imports from here."""
+"""Alembic revisions of both databases and the code that applies them.
+
+Must not import ``store.tsdb`` or ``store.state``.
+"""

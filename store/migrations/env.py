@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that ``store.migrate`` hands over."""
+"""Alembic environment: runs the revisions on the connection of ``store.migrations.runner``."""
 
 from alembic import context
 
@@ -6,6 +6,6 @@ connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     version_table=context.config.attributes["version_table"],
-    transactional_ddl=True,  # the connection is inside BEGIN IMMEDIATE: all revisions or none
+    transactional_ddl=True,  # the caller's transaction: all revisions or none
 )
 context.run_migrations()

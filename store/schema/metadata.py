@@ -48,7 +48,7 @@ __all__ = [
 ]  # fmt: skip
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0003", "state": "s0010"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0001"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; store.tsdb.tiers has the others
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from outrider.model import EntityKind, Event
 from outrider.records.change_log import Change, ChangeEnd, Startup
 from outrider.wire.cursors import Place
-from store.migrate import opened
+from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
 from store.sql.backend import added, put
@@ -51,7 +51,7 @@ class SqlLedger:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
-        self._database = opened(url, "state")
+        self._database = open_upgraded(url, "state")
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Keep changes; one whose id is known is left alone."""

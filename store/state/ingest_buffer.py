@@ -13,7 +13,7 @@ from threading import Lock
 import sqlalchemy as sa
 
 from outrider.records.ingest_buffer import PushedBlock, Waiting
-from store.migrate import opened
+from store.migrations.runner import open_upgraded
 from store.schema import metadata
 from store.schema.metadata import instant, micros
 from store.sql.backend import insert
@@ -24,7 +24,7 @@ class SqlSpool:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
-        self._database = opened(url, "state")
+        self._database = open_upgraded(url, "state")
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
         """Store a block in one transaction with the look at the limit, so that two requests cannot both fit."""

@@ -28,7 +28,7 @@ from outrider.model import (
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback
-from store.migrate import opened
+from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros
 from store.sql.backend import put
@@ -47,7 +47,7 @@ class SqlStateStore(SqlStateReader):
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
-        super().__init__(opened(url, "state"))
+        super().__init__(open_upgraded(url, "state"))
         self._owner: str | None = None
         self._topologies = TopologyHistory()
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from outrider.clock import SystemClock
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store.migrate import opened
+from store.migrations.runner import open_upgraded
 from store.schema import metadata
 from store.schema.metadata import RAW, instant, micros
 from store.tsdb import (
@@ -50,7 +50,7 @@ class SqlMetricStore:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
-        self._database = opened(url, "metrics")
+        self._database = open_upgraded(url, "metrics")
         try:
             latest.create(self._database)
             hourly.create(self._database)

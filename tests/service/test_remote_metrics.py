@@ -29,8 +29,7 @@ from service.wiring import platform as wiring_platform
 from simulator.fleet import Fleet
 from simulator.servers import http
 from simulator.spec.fleets import default_spec
-from store.factory import open_state, urls_of
-from store.opening import open_metrics
+from store.factory import open_metrics, open_state, urls_of
 from store.remote import backfill
 from store.remote.metric_store import PrometheusMetricStore
 from tests.support import metric_servers

@@ -231,7 +231,7 @@ def _window(window: Any) -> tuple[Any, ...]:
 def stored(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, with who claimed what and how often it was tried."""
     found: dict[str, list[tuple[Any, ...]]] = {}
-    for name, database in migrate.databases(store_url, create=False).items():
+    for name, database in migrate.databases_of(store_url, create=False).items():
         try:
             with database.reading() as connection:
                 for table in introspection.of(connection, name):

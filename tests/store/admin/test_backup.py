@@ -340,26 +340,6 @@ def test_a_backup_of_a_newer_program_is_refused(full_backup: Path, store_url: st
     assert "that version" in caught.value.hint
 
 
-@pytest.mark.parametrize("onto", ["sqlite", "postgresql"])
-def test_an_older_backup_is_upgraded(store_url: str, onto: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    for name, to in (("state", "s0003"), ("metrics", "m0001")):
-        database = Database(urls_of(store_url)[name == "metrics"], name)
-        migrate.upgrade_database(database, name, to=to)  # type: ignore[arg-type]
-        with database.writing() as connection:
-            if name == "state":
-                connection.execute(sa.text("INSERT INTO flag (name, value) VALUES ('paused', 'true')"))
-        database.close()
-    made = back_up(store_url, tmp_path / "old.tar")
-    assert made.manifest.revisions["state"] == "s0003"
-    assert migrate.revision(store_url)["state"] == "s0003"
-    there = other_url(onto, tmp_path, request)
-    bring_back(there, tmp_path / "old.tar")
-    assert migrate.revision(there) == metadata.HEADS
-    state = open_state(urls_of(there)[0])
-    assert state.paused()
-    state.close()
-
-
 def test_a_server_of_a_newer_program_is_left_alone(full_backup: Path, postgres_url: str) -> None:
     migrate.upgrade(postgres_url)
     database = Database(postgres_url)

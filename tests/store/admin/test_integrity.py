@@ -108,12 +108,13 @@ def test_no_store_is_told_and_none_is_made(store_url: str) -> None:
         assert all("holds no store" in said(one) for one in look(store_url).values())
 
 
-def test_a_newer_revision_is_told_and_an_older_one_is_no_damage(filled: str) -> None:
+def test_a_newer_revision_is_a_problem_and_an_older_one_a_note(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change(filled, "state", "UPDATE state_revision SET version_num = 's9999'")
     found = look(filled)
     assert "written by a newer outrider" in said(found["state"])
     assert found["metrics"].problems == []
-    change(filled, "state", "UPDATE state_revision SET version_num = 's0004'")
+    change(filled, "state", "UPDATE state_revision SET version_num = 's0001'")
+    monkeypatch.setitem(metadata.HEADS, "state", "s0002")
     found = look(filled)
     assert found["state"].problems == []
     assert "db upgrade" in found["state"].notes[-1]

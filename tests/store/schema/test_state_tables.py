@@ -36,10 +36,8 @@ from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
 from outrider.records.change_log import Change, ChangeEnd, Ended
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
-from store import migrate
 from store.factory import SqlStateStore, open_ledger, open_state, urls_of
-from store.schema import json_codec, metadata
-from store.sql.database import Database
+from store.schema import metadata
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -225,70 +223,12 @@ def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monk
     assert state.topology(T0 + MINUTE).entities == fleet().entities
 
 
-# --- upgrade --------------------------------------------------------------------------------------
+# --- comments ------------------------------------------------------------------------------------
 
 
-def test_a_store_of_the_version_before_keeps_what_it_holds(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(urls_of(store_url)[0])
-    with monkeypatch.context() as patched:
-        patched.setattr("store.schema.comments.write", lambda *_: None)
-        patched.setitem(metadata.HEADS, "state", "s0005")
-        migrate.upgrade_database(database, "state", to="s0005")
-    change = Change("x", "image", SERVICE, T0, "kubernetes", actor="ada")
-    at = metadata.micros(T0)
-    with database.writing() as connection:
-        for table, row in (
-            ("incident", {"priority": "P1", "layer": "hardware", "opened_at_us": at, "body": json_codec.dumps(incident())}),
-            (
-                "action",
-                {
-                    "session": "s", "because": "i", "kind": "cordon", "target": "t", "status": "refused",
-                    "decided_at_us": at, "body": json_codec.dumps(action()),
-                },
-            ),
-            ("change", {"at_us": at, "body": json_codec.dumps(change)}),
-        ):  # fmt: skip
-            names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-            connection.execute(sa.text(f"INSERT INTO {table} (id, {names}) VALUES ('old', {values})"), row)
-    database.close()
-    state = open_state(urls_of(store_url)[0])
-    acknowledged = metadata.micros(T0 + MINUTE / 2)
-    assert rows(state, "SELECT acknowledged_at_us, acknowledged_by, cause, cause_entity FROM incident") == [
-        (acknowledged, "ann", "node-lost", "prod/node//node-1")
-    ]
-    assert rows(state, "SELECT decision, reason, dry_run, ended_at_us FROM action") == [
-        ("refused", "cooldown", True, at)
-    ]
-    assert rows(state, "SELECT code, entity, actor FROM change") == [("image", "prod/service/llm/chat", "ada")]
-    state.close()
-
-
-def test_postgresql_tells_what_each_column_means(postgres_url: str) -> None:
+def test_postgresql_has_the_comments_of_tables_and_columns(postgres_url: str) -> None:
     state = open_state(urls_of(postgres_url)[0])
     asked = "SELECT obj_description('audit'::regclass), col_description('audit'::regclass, 5)"
     (found,) = rows(state, asked)
     assert found == (metadata.audit.comment, metadata.audit.c.reason.comment)
-    state.close()
-
-
-def test_forecasts_of_the_version_before_have_no_peaks(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(urls_of(store_url)[0])
-    with monkeypatch.context() as patched:
-        patched.setattr("store.schema.comments.write", lambda *_: None)
-        patched.setitem(metadata.HEADS, "state", "s0009")
-        migrate.upgrade_database(database, "state", to="s0009")
-    at = metadata.micros(T0)
-    with database.writing() as connection:
-        said = {"made_at_us": at, "entity": SERVICE.key, "at_us": at + 600_000_000}
-        connection.execute(
-            sa.text(
-                "INSERT INTO forecast (made_at_us, entity, signal, model, horizon_seconds, at_us, q50)"
-                " VALUES (:made_at_us, :entity, 'svc_requests_per_second', 'ensemble', 600, :at_us, 5.0)"
-            ),
-            said,
-        )
-    database.close()
-    state = open_state(urls_of(store_url)[0])
-    (point,) = state.forecasts(entity=SERVICE)
-    assert (point.quantiles, point.peaks) == ({0.5: 5.0}, {})
     state.close()

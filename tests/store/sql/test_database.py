@@ -39,8 +39,8 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from store import migrate
 from store.factory import SqlStateStore, open_metrics, open_state, revision, upgrade, urls_of
+from store.migrations import runner
 from store.schema import metadata
 from store.sql.database import Database
 
@@ -104,14 +104,14 @@ def test_upgrade_creates_both_and_revision_creates_nothing(store_url: str) -> No
 def test_the_migrations_make_the_tables_of_the_schema(name: metadata.Database, store_url: str) -> None:
     database = Database(store_url, name)
     try:
-        migrate.upgrade_database(database, name)
+        runner.upgrade_database(database, name)
         with database.reading() as connection:
             context = MigrationContext.configure(connection, opts={"version_table": metadata.VERSION_TABLES[name]})
             assert compare_metadata(context, getattr(metadata, name)) == []
     finally:
         database.close()
     config = Config()
-    folder = Path(migrate.__file__).parent / "migrations"
+    folder = Path(runner.__file__).parent
     config.set_main_option("script_location", str(folder))
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", str(folder / "versions" / name))

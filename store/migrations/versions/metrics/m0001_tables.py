@@ -1,4 +1,4 @@
-"""The first tables of the metrics database."""
+"""Tables of the metrics database."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,6 +7,11 @@ revision = "m0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+
+
+def _big() -> sa.types.TypeEngine[int]:
+    """A 64-bit id. SQLite numbers rows only for INTEGER, which holds 64 bits there."""
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
@@ -21,6 +26,8 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), primary_key=True),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False, unique=True),
+        sa.Column("first_seen_us", sa.BigInteger()),
+        sa.Column("last_seen_us", sa.BigInteger()),
     )
     op.create_index("entity_by_kind", "entity", ["kind"])
     op.create_table(
@@ -45,7 +52,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "block",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+        sa.Column("id", _big(), primary_key=True),
         sa.Column("tier", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("start_us", sa.BigInteger(), nullable=False),
@@ -55,8 +62,31 @@ def upgrade() -> None:
         sa.Column("keyset_id", sa.Integer(), sa.ForeignKey("keyset.id"), nullable=False),
         sa.Column("payload", sa.LargeBinary(), nullable=False),
     )
+    op.create_index("block_by_cohort", "block", ["cohort_id"])
     op.create_index("block_by_time", "block", ["kind", "tier", "end_us", "start_us"])
-    if op.get_bind().dialect.name == "postgresql":  # packed already: the server need not try to pack it again
+    op.create_table(
+        "hidden",
+        sa.Column("block_id", _big(), primary_key=True, autoincrement=False),
+    )
+    op.create_table(
+        "due",
+        sa.Column("work", sa.Text(), primary_key=True),
+        sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("start_us", sa.BigInteger(), primary_key=True),
+        sa.Column("writes", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
+        "kept_from",
+        sa.Column("tier", sa.Text(), primary_key=True),
+        sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("start_us", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
+        "refused",
+        sa.Column("reason", sa.Text(), primary_key=True),
+        sa.Column("cells", sa.BigInteger(), nullable=False),
+    )
+    if op.get_bind().dialect.name == "postgresql":  # already compressed: TOAST need not try again
         op.execute("ALTER TABLE block ALTER COLUMN payload SET STORAGE EXTERNAL")
 
 

@@ -1,13 +1,33 @@
-"""The protocol of detectors that look at two kinds of entity: at one for what is wrong, at the other for where."""
+"""Protocols of the detectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
+
+
+class Detector(Protocol):
+    """A pure detector: what it needs is declared, what it remembers is handed in and out."""
+
+    name: str
+    kind: EntityKind
+    keys: tuple[SignalKey, ...]
+    window: timedelta
+    state_version: int
+
+    def initial(self) -> DetectorState:
+        """The state before anything was seen."""
+        ...
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Look at the window. Never raises on odd values; says NoVerdict instead."""
+        ...
 
 
 @runtime_checkable

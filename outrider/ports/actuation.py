@@ -1,0 +1,15 @@
+"""Protocol of the actuators."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outrider.model import Action, Outcome
+
+
+class Actuator(Protocol):
+    """Performs one action on a cluster. Must be idempotent by ``action.id``."""
+
+    def perform(self, action: Action) -> Outcome:
+        """Do it, or raise ActuationError. A dry run changes nothing and says what it would do."""
+        ...
