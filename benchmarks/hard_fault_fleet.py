@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from collectors.events.deduplication import Doubles
+from collectors.events.deduplication import EventDeduplicator
 from collectors.events.unresolved_event import Sighting, Whereabouts
 from collectors.logs.kernel_file import Part
 from collectors.logs.kernel_log import SOURCE, NodeLog
@@ -107,7 +107,7 @@ class Source:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.wire = fleet, Wire()
-        self._pages, self._kernel, self._doubles = Pages(fleet), KernelLogs(fleet), Doubles()
+        self._pages, self._kernel, self._doubles = Pages(fleet), KernelLogs(fleet), EventDeduplicator()
         self._collector = Collector([])
         self._logs = [NodeLog(fleet.entity(EntityKind.NODE, name)) for name in fleet.nodes.names]
         self._known: dict[str, tuple[SimulatedTarget, Target]] = {}

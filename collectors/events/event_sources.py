@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from collectors.events import node_problems
+from collectors.events.deduplication import EventDeduplicator
 from collectors.events.unresolved_event import Sighting, Whereabouts
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
@@ -16,7 +17,6 @@ from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event
 from outrider.topology import Topology
 
-REMEMBERED = timedelta(hours=2)
 _Read = tuple[list[Sighting], list[CollectError]]
 
 
@@ -54,7 +54,7 @@ class EventSources:
         self._begun: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[_Read]] = {}
         self._places = Whereabouts()
-        self._told: dict[str, datetime] = {}
+        self._deduplicator = EventDeduplicator()
         self._health = {name: TargetHealth(name, "events", None, None, None, None, None) for name in self._sources}
 
     @property
@@ -98,7 +98,7 @@ class EventSources:
             sightings, errors = _result(name, self._running.pop(name))
             self._note(name, sightings, errors, spent, at)
             found += sightings
-        return self._news(found, at)
+        return self._deduplicator.new_readings(found, at)
 
     def _is_due(self, name: str, at: datetime) -> bool:
         """A clock that was set back makes everything due."""
@@ -109,13 +109,6 @@ class EventSources:
         """Sightings as events of the components they are about, oldest first."""
         read = map(node_problems.read, sightings)
         return tuple(sorted(self._places.events(read), key=lambda event: event.at))
-
-    def _news(self, found: Sequence[Sighting], at: datetime) -> list[Sighting]:
-        fresh = {one.key: one for one in found if one.key not in self._told}
-        if fresh:
-            self._told = {key: when for key, when in self._told.items() if when > at - REMEMBERED}
-            self._told.update(dict.fromkeys(fresh, at))
-        return list(fresh.values())
 
     def _note(
         self, name: str, found: Sequence[Sighting], errors: Sequence[CollectError], seconds: float, at: datetime

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import numpy as np
 
-from collectors.events.deduplication import SINCE, TOGETHER
+from collectors.events.deduplication import SINCE, SAME_FAULT_WINDOW
 from collectors.exposition.parser import Page
 from collectors.mapping.entity_binding import Place, Watch
 from outrider.clock import rfc3339
@@ -52,7 +52,7 @@ class CodeWatch:
         ``since`` is when the last page was read, where that is long ago: an event is about some instant since.
         """
         found: dict[str, Event] = {}
-        gap = {} if since is None or at - since <= TOGETHER else {SINCE: rfc3339(since)}
+        gap = {} if since is None or at - since <= SAME_FAULT_WINDOW else {SINCE: rfc3339(since)}
         shown: dict[EntityRef, dict[str, Watch]] = {}
         counts: dict[_Code, float] = {}
         counted: dict[_Code, Watch] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from collectors.events.deduplication import Doubles
+from collectors.events.deduplication import EventDeduplicator
 from collectors.mapping import target as configured
 from collectors.mapping.target import Target
 from collectors.pipeline.scrape_manager import Collector
@@ -32,7 +32,7 @@ class FleetSource:
         self._world = world
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = Collector([])
-        self._doubles = Doubles()  # an XID of the kernel log also shows on a page
+        self._deduplicator = EventDeduplicator()  # an XID of the kernel log also shows on a page
         self._heard = [Heard(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
@@ -58,7 +58,7 @@ class FleetSource:
         scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
         collected = self._collector.absorb(scrapes, at)
         heard = [event for one in self._heard for event in one.news()]
-        return replace(collected, events=self._doubles.without((*heard, *collected.events)))
+        return replace(collected, events=self._deduplicator.deduplicate((*heard, *collected.events)))
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from alerts.routing import pipeline
 from alerts.state import machine as alert_state
-from collectors.events.deduplication import Doubles
+from collectors.events.deduplication import EventDeduplicator
 from collectors.scrape.target_health import TargetHealth
 from detectors.rca import correlate, fault_catalogue
 from outrider import log
@@ -41,9 +41,10 @@ from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from remediation.decide import guards, policy
+from remediation.playbooks import files as playbook_files
 from service.engine import audit_trail, drill_marking, fleet_state
 from service.engine.detection import Detection
-from service.engine.forecast_context import Foretelling
+from service.engine.forecast_context import ForecastContext
 from service.engine.recent_topology import Lately
 from service.incidents import recent_feedback
 from service.planning import role_pools
@@ -109,8 +110,8 @@ class Cycle:
         self._acts_told: datetime | None = None
         self._heard_at: datetime | None = None  # when verdicts were read
         self._lately = Lately()
-        self._foretelling = Foretelling()
-        self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
+        self._foretelling = ForecastContext()
+        self._deduplicator = EventDeduplicator()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
         """True once the fleet has been looked at: intents of an earlier life wait for the first cycle."""
@@ -138,7 +139,7 @@ class Cycle:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         topology = parts.source.topology(now)
-        heard = self._doubles.without(collected.events)
+        heard = self._deduplicator.deduplicate(collected.events)
         added = (*self._acts_to_tell(topology, now), *_of_their_replicas(heard, topology))
         collected = replace(collected, events=(*heard, *added))
         written = parts.metrics.write(now, collected.batches, collected.events)
@@ -298,6 +299,7 @@ class Cycle:
             topology,
             self._facts,
             now,
+            playbook_files.packaged(),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from collectors.events.deduplication import Doubles
+from collectors.events.deduplication import EventDeduplicator
 from collectors.events.event_sources import EventSource, EventSources
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.logs.engine_log import EngineLogs
@@ -23,7 +23,7 @@ from service.config.event_settings import EventSettings
 from service.config.settings import Settings
 from service.engine.cycle import Source
 from service.sources.discovery import Discovering
-from service.sources.kube_clients import KubeDoors
+from service.sources.kube_clients import KubeClientPool
 from service.sources.kube_view import KubeView
 from service.sources.probe_source import WithProbes
 
@@ -36,7 +36,7 @@ class WithEvents:
         self.pages = pages
         self.view = view or KubeView(())
         self._events = events
-        self._doubles = Doubles()
+        self._deduplicator = EventDeduplicator()
 
     @property
     def health(self) -> list[TargetHealth]:
@@ -57,7 +57,7 @@ class WithEvents:
         collected, seen = await asyncio.gather(self.pages.collect(at), self._events.read(at))
         topology = await asyncio.to_thread(self.topology, at)  # of a large fleet it takes a while to build
         self._events.know(topology)
-        told = self._doubles.without((*self._events.events(seen), *collected.events))
+        told = self._deduplicator.deduplicate((*self._events.events(seen), *collected.events))
         if not self.view.clusters:
             return replace(collected, events=told)
         batches = (*collected.batches, *self.view.batches(self.pages.health, at))
@@ -77,7 +77,7 @@ def pages_of(source: Source) -> Source:
     return inner
 
 
-def with_events(pages: Source, settings: Settings, doors: KubeDoors | None = None) -> Source:
+def with_events(pages: Source, settings: Settings, doors: KubeClientPool | None = None) -> Source:
     """The source with the events that a configuration names; itself when it names none.
 
     ``doors`` are those of API servers that discovery reads too.
@@ -90,15 +90,15 @@ def with_events(pages: Source, settings: Settings, doors: KubeDoors | None = Non
     return WithEvents(pages, sources, KubeView(clusters, signals))
 
 
-def event_sources(settings: Settings, doors: KubeDoors | None = None) -> EventSources:
+def event_sources(settings: Settings, doors: KubeClientPool | None = None) -> EventSources:
     """Every source of events that a configuration names."""
-    opened = doors or KubeDoors(settings.events)
+    opened = doors or KubeClientPool(settings.events)
     made = [event_source(one, settings.cluster, opened) for one in settings.events]
     every = {one.name or one.type: one.every for one in settings.events}
     return EventSources(made, deadline=settings.collect.interval / 4, every=every)
 
 
-def event_source(given: EventSettings, cluster: str, doors: KubeDoors) -> EventSource:
+def event_source(given: EventSettings, cluster: str, doors: KubeClientPool) -> EventSource:
     """One source of events from its settings."""
     name, of = given.name or given.type, given.cluster or cluster
     client = partial(Client, name, timeout=given.timeout, access=given.access)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from collectors.events.deduplication import TOGETHER, Doubles
+from collectors.events.deduplication import SAME_FAULT_WINDOW, EventDeduplicator
 from collectors.events.event_sources import EventSources
 from collectors.events.unresolved_event import Sighting
 from outrider.clock import rfc3339
@@ -130,13 +130,13 @@ def xid(source: str, seconds: float = 0.0, entity: EntityRef = GPU, code: str = 
 
 
 def test_an_xid_that_two_doors_tell_is_one_event() -> None:
-    doubles = Doubles()
-    (told,) = doubles.without([xid("kernel_log"), xid("dcgm-node-1", 9)])
+    deduplicator = EventDeduplicator()
+    (told,) = deduplicator.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)])
     assert (told.id, told.source, told.at) == (xid("kernel_log").id, "kernel_log", AT)
     assert told.attributes == {"sources": "kernel_log, dcgm-node-1"}
     page = xid("dcgm-node-1", 500)
-    assert doubles.without([page]) == (page,)
-    (again,) = doubles.without([xid("kernel_log", 495)])
+    assert deduplicator.deduplicate([page]) == (page,)
+    (again,) = deduplicator.deduplicate([xid("kernel_log", 495)])
     assert again == replace(page, attributes={"sources": "kernel_log, dcgm-node-1"})
 
 
@@ -144,7 +144,7 @@ def test_one_fault_that_four_doors_tell_is_one_event_with_all_they_know() -> Non
     kernel = replace(xid("kernel_log", 0.5), attributes={"pid": "7", "text": "off the bus"})
     page = replace(xid("dcgm-node-1", 12), attributes={"pod": "chat-0", "text": "as the page has it"})
     four = [page, xid("agent-node-1", 9), xid("nvml", 0.6), kernel]
-    (told,) = Doubles().without(four)
+    (told,) = EventDeduplicator().deduplicate(four)
     assert (told.id, told.at) == (kernel.id, kernel.at)
     assert told.attributes == {
         "pid": "7", "text": "off the bus", "pod": "chat-0",
@@ -153,79 +153,79 @@ def test_one_fault_that_four_doors_tell_is_one_event_with_all_they_know() -> Non
 
 
 def test_two_faults_seconds_apart_are_two_whoever_tells_them() -> None:
-    doubles = Doubles()
-    first = doubles.without([xid("kernel_log", 0), xid("kernel_log", 5), xid("nvml", 0.1), xid("nvml", 5.1)])
+    deduplicator = EventDeduplicator()
+    first = deduplicator.deduplicate([xid("kernel_log", 0), xid("kernel_log", 5), xid("nvml", 0.1), xid("nvml", 5.1)])
     assert [(one.at, one.attributes["sources"]) for one in first] == [
         (AT, "kernel_log, nvml"), (AT + timedelta(seconds=5), "kernel_log, nvml"),
     ]  # fmt: skip
     told = {one.id for one in first}
     pages = [xid("dcgm-node-1", 20), replace(xid("dcgm-node-1", 20), id="again")]
-    assert {one.id for one in doubles.without(pages)} == told, "the same two, told by one door more"
-    (third,) = doubles.without([xid("dcgm-node-1", 35)])
+    assert {one.id for one in deduplicator.deduplicate(pages)} == told, "the same two, told by one door more"
+    (third,) = deduplicator.deduplicate([xid("dcgm-node-1", 35)])
     assert third.id not in told
-    assert [one.id for one in doubles.without([xid("nvml", 40)])] == [third.id]  # which the page has told already
-    (fourth,) = doubles.without([xid("kernel_log", 101)])
+    assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [third.id]  # which the page has told already
+    (fourth,) = deduplicator.deduplicate([xid("kernel_log", 101)])
     assert fourth.id not in {*told, third.id}
 
 
 def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
-    doubles = Doubles()
-    (first,) = doubles.without([xid("dcgm-node-1", 20)])
+    deduplicator = EventDeduplicator()
+    (first,) = deduplicator.deduplicate([xid("dcgm-node-1", 20)])
     late = replace(xid("kernel_log", 2), attributes={"pid": "7"})  # a node that answered late
-    (again,) = doubles.without([late])
+    (again,) = deduplicator.deduplicate([late])
     assert (again.id, again.at) == (first.id, first.at)
     assert again.attributes == {"pid": "7", "sources": "kernel_log, dcgm-node-1"}
-    (again,) = doubles.without([xid("nvml", 2)])
+    (again,) = deduplicator.deduplicate([xid("nvml", 2)])
     assert again.attributes == {"pid": "7", "sources": "kernel_log, nvml, dcgm-node-1"}
-    assert doubles.without([late]) == (), "what was told already adds nothing"
+    assert deduplicator.deduplicate([late]) == (), "what was told already adds nothing"
 
 
 def test_a_page_that_comes_after_a_gap_tells_what_happened_in_it() -> None:
     """An exporter hangs with its device and answers minutes later."""
-    doubles = Doubles()
+    deduplicator = EventDeduplicator()
     kernel = [xid("kernel_log", 10), xid("kernel_log", 200)]
-    assert len(doubles.without(kernel)) == 2
+    assert len(deduplicator.deduplicate(kernel)) == 2
     late = {"since": rfc3339(AT + timedelta(seconds=5))}
     pages = [replace(xid("dcgm-node-1", 320), id=number, attributes=late) for number in ("p1", "p2")]
-    again = doubles.without(pages)
+    again = deduplicator.deduplicate(pages)
     assert {one.id for one in again} == {one.id for one in kernel}
     assert all(one.attributes == {"sources": "kernel_log, dcgm-node-1"} for one in again)
-    (third,) = doubles.without([replace(xid("dcgm-node-1", 320), id="p3", attributes=late)])
+    (third,) = deduplicator.deduplicate([replace(xid("dcgm-node-1", 320), id="p3", attributes=late)])
     assert third.id == "p3", "three counted, two logged"
 
 
 def test_a_log_that_comes_after_a_late_page_is_about_the_same_fault() -> None:
-    doubles = Doubles()
+    deduplicator = EventDeduplicator()
     late = {"since": rfc3339(AT)}
-    (page,) = doubles.without([replace(xid("dcgm-node-1", 300), attributes=late)])
-    (again,) = doubles.without([xid("kernel_log", 30)])
+    (page,) = deduplicator.deduplicate([replace(xid("dcgm-node-1", 300), attributes=late)])
+    (again,) = deduplicator.deduplicate([xid("kernel_log", 30)])
     assert again.id == page.id
-    assert len(doubles.without([xid("kernel_log", 400)])) == 1
+    assert len(deduplicator.deduplicate([xid("kernel_log", 400)])) == 1
 
 
 def test_what_was_joined_before_is_not_told_anew() -> None:
     """A source of pages and events joins what it reads; the cycle joins what several of them tell."""
-    inner, outer = Doubles(), Doubles()
-    first = outer.without(inner.without([xid("kernel_log"), xid("dcgm-node-1", 9)]))
+    inner, outer = EventDeduplicator(), EventDeduplicator()
+    first = outer.deduplicate(inner.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)]))
     assert [one.attributes["sources"] for one in first] == ["kernel_log, dcgm-node-1"]
-    again = outer.without(inner.without([xid("nvml", 1)]))
+    again = outer.deduplicate(inner.deduplicate([xid("nvml", 1)]))
     assert [(one.id, one.attributes["sources"]) for one in again] == [(first[0].id, "kernel_log, nvml, dcgm-node-1")]
-    second = outer.without(inner.without([xid("dcgm-node-1", 24)]))
+    second = outer.deduplicate(inner.deduplicate([xid("dcgm-node-1", 24)]))
     assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], "the same code twice at a door is two events"
 
 
 def test_two_xids_of_one_door_are_two_events() -> None:
-    doubles = Doubles()
+    deduplicator = EventDeduplicator()
     twice = [xid("kernel_log", 0), xid("kernel_log", 2)]
-    assert doubles.without(twice) == tuple(twice)
-    assert [one.id for one in doubles.without([xid("dcgm-node-1", 9)])] == [twice[1].id]
-    assert [one.id for one in doubles.without([xid("dcgm-node-1", 24)])] == [twice[0].id]
-    assert doubles.without([xid("dcgm-node-1", 39)]) == (xid("dcgm-node-1", 39),)
+    assert deduplicator.deduplicate(twice) == tuple(twice)
+    assert [one.id for one in deduplicator.deduplicate([xid("dcgm-node-1", 9)])] == [twice[1].id]
+    assert [one.id for one in deduplicator.deduplicate([xid("dcgm-node-1", 24)])] == [twice[0].id]
+    assert deduplicator.deduplicate([xid("dcgm-node-1", 39)]) == (xid("dcgm-node-1", 39),)
 
 
 def test_other_codes_devices_and_times_are_no_doubles() -> None:
     other = EntityRef("c", EntityKind.GPU, None, "GPU-2")
-    far = TOGETHER.total_seconds() + 1
+    far = SAME_FAULT_WINDOW.total_seconds() + 1
     events = [xid("kernel_log"), xid("page", code="48"), xid("page", entity=other), xid("page", far)]
     log = Event("l", EventKind.LOG, GPU, AT, "page", "79")
-    assert Doubles().without([*events, log, log]) == (*events, log, log)
+    assert EventDeduplicator().deduplicate([*events, log, log]) == (*events, log, log)
