@@ -31,7 +31,7 @@ from outrider.model import (
 from outrider.topology import Topology
 from planner.forecast import forecast
 from planner.forecast.forecaster import FAST_MODELS
-from service.engine.forecast_context import Foretelling
+from service.engine.forecast_context import ForecastContext
 
 _SLOT, _MINUTE = 600.0, 60.0
 _DAY = 144  # slots
@@ -80,7 +80,7 @@ def _trace(path: Path) -> tuple[Floats, Floats]:
 
 def _watched(times: Floats, values: Floats) -> tuple[Band, list[tuple[float, float]]]:
     """What was forecast of each slot an hour before, and the hours in which something was told."""
-    foretelling, detector = Foretelling(), TrafficForecastDetector()
+    foretelling, detector = ForecastContext(), TrafficForecastDetector()
     state, rates = detector.initial(), np.repeat(values, int(_SLOT / _MINUTE))
     minutes = times[0] + _MINUTE * np.arange(rates.size)
     band: list[tuple[float, float, float]] = []

@@ -1,4 +1,4 @@
-"""Pages that are written from the code: a script writes its page, or with --check says whether it is up to date."""
+"""Writes a generated page, or compares it with --check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_or_check(page: Path, text: str) -> int:
-    """The exit code of a script whose page should hold ``text``: 1 when --check finds another text there."""
+    """Writes ``text`` to ``page``, or returns exit code 1 if --check finds a difference."""
     if "--check" not in sys.argv[1:]:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
--- Actions refused and why, by week
+-- Refused actions and reasons by week
 -- state
 -- A week begins on Monday: 1970 began on a Thursday, three days later.
 SELECT decided_at_us - (decided_at_us + 259200000000) % 604800000000 AS monday_us,

@@ -1,4 +1,4 @@
--- What was changed in the two hours before an incident
+-- Changes in the two hours before an incident
 -- state
 -- `:incident` is its id.
 SELECT round((i.opened_at_us - c.at_us) / 60000000.0, 1) AS minutes_before,

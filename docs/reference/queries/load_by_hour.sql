@@ -1,6 +1,6 @@
--- Mean load and p99 of first tokens, by service and hour
+-- Mean load and TTFT p99 by service and hour
 -- metrics
--- `:from_at` and `:to_at` are hours such as 2026-11-18T08:00:00Z: their order as texts is that of time. Hours are written once they are over and settled.
+-- `:from_at` and `:to_at` are hours such as 2026-11-18T08:00:00Z: their text order is their time order. Hours are written once they are over and settled.
 SELECT cluster, namespace, name, at,
        svc_requests_per_second AS mean_requests_per_second,
        svc_ttft_seconds_count AS first_tokens,

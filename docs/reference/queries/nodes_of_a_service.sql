@@ -1,6 +1,6 @@
--- Which nodes held a service at an instant
+-- Nodes of a service at a given time
 -- state
--- From `:service`, a key such as prod/service/llm/chat, down all it rested on at `:at_us`.
+-- Everything that `:service`, a key such as prod/service/llm/chat, ran on at `:at_us`.
 WITH RECURSIVE below (entity) AS (
   SELECT :service
   UNION

@@ -1,6 +1,6 @@
--- Services that need more replicas, the most urgent first
+-- Services that need more replicas, most urgent first
 -- state
--- Of each service the newest recommendation.
+-- The newest recommendation of each service.
 SELECT r.service, r.gpu_type, r.current_replicas, r.target_replicas, r.reason,
        r.needed_by_us, r.cost_per_hour, r.currency
 FROM recommendation r
