@@ -13,6 +13,7 @@ from detectors.anomaly.level_shift import LevelShiftDetector
 from detectors.anomaly.multivariate import IsolationDetector
 from detectors.anomaly.robust_z import RobustZDetector
 from detectors.anomaly.seasonal import SeasonalDetector
+from detectors.base.protocols import LearningDetector
 from detectors.engine.batch_limit import BatchLimitDetector
 from detectors.engine.engine_errors import EngineErrorDetector
 from detectors.engine.engine_logs import EngineLogDetector
@@ -120,10 +121,10 @@ def make_all(
     ``zone`` is where the days of the week begin and end.
     """
     made = tuple(make() for make in DETECTORS.values())
-    shares = Counter(one.kind for one in made if isinstance(one, learning_detector.NeedsPast))
+    shares = Counter(one.kind for one in made if isinstance(one, LearningDetector))
     for one in made:
         budget = (alarms_per_entity_day or {}).get(one.kind)
-        if budget is not None and isinstance(one, learning_detector.NeedsPast):
+        if budget is not None and isinstance(one, LearningDetector):
             one.set_budget(budget / shares[one.kind])
         if isinstance(one, learning_detector.Statistical):
             one.set_holidays(holidays)

@@ -8,7 +8,7 @@ from datetime import datetime
 from math import isfinite
 
 from alerts.rules.context import ServiceContext
-from alerts.rules.loader import PLAN
+from alerts.rules.parser import PLAN
 from outrider.model import (
     EntityRef,
     Evidence,

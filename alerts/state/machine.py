@@ -14,8 +14,8 @@ from datetime import datetime
 from math import isfinite
 
 from alerts.rules.context import SERVICE_LEVEL, ServiceContext, service_context
-from alerts.rules.loader import PLAN
 from alerts.rules.matching import Matcher, Unheard, plan_findings, priority_of
+from alerts.rules.parser import PLAN
 from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
 from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority

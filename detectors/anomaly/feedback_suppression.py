@@ -10,13 +10,12 @@ learnt: other entities, other patterns and the same one grown larger are told as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.base.protocols import AlertFeedback
 from detectors.base.state_arrays import Arrays
 from outrider.model import EntityRef
 
@@ -25,16 +24,6 @@ MOST_ROWS, MOST_OF_ONE = 512, 32  # of the class, and of one entity: who is odd 
 ALIKE = 0.85  # cosine of two rows of residuals
 LOUDER = 1.25  # of the length of the row that was judged: beyond, it is more than what was meant
 _NAMES = ("aside", "aside_of", "aside_at", "aside_fine")
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """One judged spell of an alert. ``useful``: somebody found a reason for it."""
-
-    entity: EntityRef
-    start: datetime
-    end: datetime
-    useful: bool
 
 
 def empty(width: int) -> Arrays:
@@ -109,7 +98,7 @@ def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRe
     return found
 
 
-def teach(pool: Arrays, lessons: Sequence[Lesson], slack_seconds: float) -> NDArray[np.str_]:
+def teach(pool: Arrays, lessons: Sequence[AlertFeedback], slack_seconds: float) -> NDArray[np.str_]:
     """Mark the rows that these verdicts, all there are, call normal; the entities of those that were not before.
 
     A spell reaches ``slack_seconds`` beyond both its ends. Where verdicts disagree, somebody needed it.

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import sampling
+from detectors.base.changes import CHANGE_TEXT, sort_of
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
 from detectors.learning.slow_signal_detector import Beat, Flags, Paced
-from detectors.rca.change_evidence import CHANGE_TEXT, sort_of
 from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
 from detectors.statistics.theil_sen import counted_means, medians
 from outrider.model import (

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from detectors.anomaly import feedback_suppression
 from detectors.base import hysteresis, sampling
 from detectors.base.findings import oddity
-from detectors.base.state_arrays import Arrays
+from detectors.base.protocols import AlertFeedback
+from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
 from detectors.statistics import peer_groups
 from detectors.statistics.alarm_budget import AlarmCount
@@ -180,7 +181,7 @@ class IsolationDetector(learning_detector.Statistical):
         """Judge every slot that is over, once, and say what holds since the last one."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        pool = learning_detector.scalars(state, self._scalars())
+        pool = scalars(state, self._scalars())
         last = float(pool["last"][0])
         if now.timestamp() < last:
             return state, (NoVerdict(self.name, None, NoVerdictReason.CLOCK_STEP),)
@@ -211,7 +212,7 @@ class IsolationDetector(learning_detector.Statistical):
             newest[:, gauges] = means(np.moveaxis(values, 1, 2))
         return newest
 
-    def teach(self, state: DetectorState, judged: Sequence[feedback_suppression.Lesson]) -> DetectorState:
+    def teach(self, state: DetectorState, judged: Sequence[AlertFeedback]) -> DetectorState:
         """Take in every verdict of the last month; what is judged not useful is not held any longer."""
         pool = feedback_suppression.held(state.arrays, self._ensemble.width)
         news = feedback_suppression.teach(pool, judged, 2.0 * SLOT_SECONDS)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detectors.base import hysteresis, sampling
 from detectors.base.findings import oddity
-from detectors.base.state_arrays import Arrays
+from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
 from detectors.statistics.baseline import Usual, follow
 from outrider.model import (
@@ -195,7 +195,7 @@ class SeasonalDetector(learning_detector.Statistical):
         state, _ = self.restored(state)
         fresh = self._fresh(len(window.entities))
         memory = follow(dict(state.arrays), state.entities, window.entities, fresh)
-        return memory, learning_detector.scalars(state, self._scalars())
+        return memory, scalars(state, self._scalars())
 
     def _seen(self, window: Window, memory: Arrays, pool: Arrays) -> DetectorState:
         if window.times.size:

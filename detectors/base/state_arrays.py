@@ -39,6 +39,16 @@ def align(state: DetectorState, entities: tuple[EntityRef, ...], defaults: Mappi
     return aligned
 
 
+def scalars(state: DetectorState, defaults: Arrays) -> Arrays:
+    """Arrays of the whole class as stored; the default of each that is missing or has another shape."""
+    arrays = {}
+    for name, default in defaults.items():
+        stored = state.arrays.get(name)
+        fits = stored is not None and stored.shape == default.shape and not bool(np.isnan(stored).any())
+        arrays[name] = stored.copy() if fits and stored is not None else default.copy()
+    return arrays
+
+
 def _own(state: DetectorState, name: str, default: Any) -> NDArray[Any]:
     held = state.arrays.get(name)
     fresh = np.full(len(state.entities), default)

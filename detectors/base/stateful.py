@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from detectors.base.condition_durations import unseen, unusable
-from detectors.base.state_arrays import Arrays, align, empty
-from detectors.learning import learning_detector
+from detectors.base.state_arrays import Arrays, align, empty, scalars
 from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
 
@@ -38,7 +37,7 @@ class Remembering(ABC):
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
-        memory = {**align(state, window.entities, self.defaults), **learning_detector.scalars(state, self.of_class())}
+        memory = {**align(state, window.entities, self.defaults), **scalars(state, self.of_class())}
         verdicts = tuple(self.judge(window, memory, topology, now))
         quiet = unseen(self.name, window, verdicts)
         return DetectorState(self.state_version, window.entities, memory), (*verdicts, *quiet)

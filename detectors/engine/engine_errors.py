@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from detectors.base.changes import CHANGE_HOLD, changed_at
 from detectors.base.condition_durations import Flags, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import Remembering
-from detectors.rca.changes import CHANGE_HOLD, changed_at
 from outrider import windows
 from outrider.model import (
     EntityKind,

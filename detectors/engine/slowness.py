@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from detectors.base.changes import CHANGE_HOLD, changed_at
 from detectors.base.condition_durations import Flags, Spell, newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import Remembering
 from detectors.engine import step_time
-from detectors.rca.changes import CHANGE_HOLD, changed_at
 from detectors.statistics import peer_groups
 from outrider.model import (
     EntityKind,

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import yaml
 
+from detectors import packaged_data
 from detectors.base.findings import evidence, finding, fingerprint
 from detectors.hardware.xid_patterns import TOGETHER, VERDICT, Occurrence, occurrences, recovery_action, repeats
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding, Priority, TimeRange
@@ -57,18 +57,17 @@ class Xid:
 @cache
 def xids() -> dict[int, Xid]:
     """NVIDIA's catalogue by code."""
-    return {int(code): _row(str(code), entry) for code, entry in _table("xid.yaml").items()}
+    return {int(code): _row(str(code), entry) for code, entry in _table(packaged_data.nvidia_codes()).items()}
 
 
 @cache
 def codes() -> dict[str, Xid]:
     """Every code that is known, as events spell it."""
-    others = {str(code): _row(str(code), entry) for code, entry in _table("vendor_codes.yaml").items()}
+    others = {str(code): _row(str(code), entry) for code, entry in _table(packaged_data.vendor_codes()).items()}
     return {**{str(code): row for code, row in xids().items()}, **others}
 
 
-def _table(name: str) -> dict[Any, dict[str, Any]]:
-    text = resources.files("detectors.hardware").joinpath(name).read_text(encoding="utf-8")
+def _table(text: str) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = yaml.safe_load(text)["codes"]
     return found
 

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from detectors.base import sampling
 from detectors.base.condition_durations import Flags, silences
-from detectors.base.state_arrays import Arrays, align
+from detectors.base.protocols import Absence
+from detectors.base.state_arrays import Arrays, align, scalars
 from detectors.base.stateful import Remembering
 from detectors.learning import learning_detector, state_fingerprint
-from detectors.learning.dormant_state import Absence, begin_anew
+from detectors.learning.dormant_state import begin_anew
 from detectors.statistics import peer_groups
 from detectors.statistics.alarm_budget import Calibrator
 from outrider.model import (
@@ -96,7 +97,7 @@ class Given(Remembering):
 
     def alarm_rate(self, state: DetectorState) -> AlarmRate:
         """Cards that began to be far off per card and day against the budget."""
-        return self._calibrator.rate(learning_detector.scalars(state, self.of_class()))
+        return self._calibrator.rate(scalars(state, self.of_class()))
 
     def of_entities(self, count: int) -> Arrays:
         """Memory of ``count`` cards that nothing is known about."""
@@ -118,7 +119,7 @@ class Given(Remembering):
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn the line of each card from history; the cards of a class put theirs together once that is known."""
-        memory = {**align(state, window.entities, self.defaults), **learning_detector.scalars(state, self.of_class())}
+        memory = {**align(state, window.entities, self.defaults), **scalars(state, self.of_class())}
         alone = np.full(len(window.entities), -1, dtype=np.intp)
         for end in range(_BLOCK, window.times.size + _BLOCK, _BLOCK):
             span = slice(max(0, end - 2 * _BLOCK), min(end, window.times.size))

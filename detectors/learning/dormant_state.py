@@ -9,13 +9,13 @@ returns nothing is copied. A detector says what of it has passed: a deviation th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.base.protocols import Absence, ResumableDetector
 from detectors.base.state_arrays import Arrays
 from outrider.model import DetectorState, EntityRef, Floats
 
@@ -25,39 +25,10 @@ MOST = 10_000  # of a detector: what it holds of as many entities is what a cycl
 _LEFT_AT, _LEFT, _CYCLES, _STEP = "left_at", "left_clock", "away_cycles", "cycle_seconds"
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """How long entities were away, (entities,), in ``seconds`` since their memory left the window.
-
-    ``left`` is the detector's own clock at that time, ``reached`` that of now.
-    """
-
-    seconds: Floats
-    left: Floats
-    reached: float
-
-
-@runtime_checkable
-class Resuming(Protocol):
-    """A detector whose memory of an entity is worth something when that one comes back after hours."""
-
-    def of_entities(self, count: int) -> Arrays:
-        """Memory of ``count`` entities that nothing is known about; its names and shapes are what is put aside."""
-        ...
-
-    def clock(self, state: DetectorState) -> float:
-        """How far a state has come, in a unit of the detector's own."""
-        ...
-
-    def resume(self, memory: Arrays, away: Absence) -> None:
-        """Bring the rows of entities that return up to now. Changes ``memory``."""
-        ...
-
-
 class Attic:
     """What one detector remembers of those that are away, in the order in which they left."""
 
-    def __init__(self, detector: Resuming, interval: timedelta) -> None:
+    def __init__(self, detector: ResumableDetector, interval: timedelta) -> None:
         """``interval`` is the time between cycles: rings of readings of another spacing are not put back."""
         self._detector = detector
         self._step = interval.total_seconds()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta, tzinfo
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import sampling
-from detectors.base.state_arrays import Arrays
-from detectors.learning.dormant_state import Absence, begin_anew
+from detectors.base.protocols import Absence
+from detectors.base.state_arrays import Arrays, scalars
+from detectors.learning.dormant_state import begin_anew
 from detectors.learning.state_fingerprint import same_signals
 from detectors.statistics import peer_groups
 from detectors.statistics.alarm_budget import AlarmCount, Calibrator
@@ -31,26 +32,6 @@ from outrider.topology import Topology
 LEARNT = "learnt"
 LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
 ALARMS_PER_ENTITY_DAY = 0.25
-
-
-@runtime_checkable
-class NeedsPast(Protocol):
-    """A detector that alerts only when it has learnt enough of its class of entities."""
-
-    weekly: bool
-    """Whether it goes by the day of the week, too, which takes longer to learn."""
-
-    def learnt(self, state: DetectorState) -> timedelta:
-        """How much past of the class was learnt, gaps left out."""
-        ...
-
-    def alarm_rate(self, state: DetectorState) -> AlarmRate:
-        """Alarms per entity-day against the budget."""
-        ...
-
-    def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle."""
-        ...
 
 
 class Statistical:
@@ -164,7 +145,7 @@ def lived(pool: Arrays, known: NDArray[np.bool_], seconds: float) -> None:
 
 
 def learnt(state: DetectorState) -> timedelta:
-    """As ``NeedsPast.learnt``, read from the state."""
+    """As ``LearningDetector.learnt``, read from the state."""
     held = state.arrays.get(LEARNT)
     seconds = float(held[0]) if held is not None and held.size == 1 else 0.0
     return timedelta(seconds=seconds if np.isfinite(seconds) else 0.0)
@@ -174,13 +155,3 @@ def newest_of(state: DetectorState, name: str = "last") -> float:
     """An array of one number, how far the state has come; minus infinity where it has not begun."""
     held = state.arrays.get(name)
     return float(held[0]) if held is not None and held.shape == (1,) else -np.inf
-
-
-def scalars(state: DetectorState, defaults: Arrays) -> Arrays:
-    """Arrays of the class as they were remembered, their defaults where they do not fit."""
-    found = {}
-    for name, default in defaults.items():
-        held = state.arrays.get(name)
-        fits = held is not None and held.shape == default.shape and not bool(np.isnan(held).any())
-        found[name] = held.copy() if fits and held is not None else default.copy()
-    return found

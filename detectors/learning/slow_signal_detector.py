@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import hysteresis, sampling
-from detectors.base.state_arrays import Arrays
+from detectors.base.protocols import Absence
+from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
-from detectors.learning.dormant_state import Absence, moved_on
+from detectors.learning.dormant_state import moved_on
 from detectors.statistics import peer_groups
 from detectors.statistics.baseline import held
 from detectors.statistics.theil_sen import means
@@ -181,7 +182,7 @@ class Paced(learning_detector.Statistical):
     def _follow(self, state: DetectorState, entities: tuple[EntityRef, ...]) -> tuple[Arrays, Arrays]:
         """The arrays for these entities: those of the state itself where they fit, so that they must not be changed."""
         state, _ = self.restored(state)
-        return held(state, entities, self._fresh), learning_detector.scalars(state, self._scalars())
+        return held(state, entities, self._fresh), scalars(state, self._scalars())
 
     def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> DetectorState:
         return DetectorState(

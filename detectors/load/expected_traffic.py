@@ -17,7 +17,7 @@ from detectors.base.condition_durations import Flags
 from detectors.base.findings import evidence
 from detectors.base.state_arrays import Arrays
 from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
-from outrider.model import Evidence, Floats, Foreseen, Interval, Window
+from outrider.model import Evidence, Floats, ForecastView, Interval, Window
 from outrider.vocabulary import catalog
 
 RATE = "svc_requests_per_second"
@@ -50,7 +50,7 @@ class Expected:
     high: Floats
     against: NDArray[np.intp]
     place: NDArray[np.intp]
-    foreseen: Foreseen | None
+    foreseen: ForecastView | None
     at: float
 
     @property
@@ -100,7 +100,7 @@ def expected(window: Window, memory: Arrays, usual: Usual) -> Expected:
     return Expected(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
 
 
-def _judged(said: Foreseen, at: float) -> NDArray[np.intp]:
+def _judged(said: ForecastView, at: float) -> NDArray[np.intp]:
     """Whether each forecast counts, as a place in ``Against``."""
     same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
     reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)

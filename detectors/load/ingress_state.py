@@ -16,8 +16,9 @@ import numpy as np
 
 from detectors.base import sampling
 from detectors.base.condition_durations import Flags, newest, unusable
+from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, align
-from detectors.learning.dormant_state import Absence, begin_anew
+from detectors.learning.dormant_state import begin_anew
 from detectors.learning.learning_detector import newest_of
 from detectors.load import arrivals, probe_window
 from detectors.load.expected_traffic import RATE, Expected, expected

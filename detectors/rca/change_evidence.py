@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
-from detectors.rca.changes import NOTHING_NEW
+from detectors.base.changes import CHANGE_TEXT, ChangeSort, sort_of
 from detectors.rca.hypotheses import WINDOW, Claim, Reach
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
 from outrider.vocabulary.faults import faults
@@ -20,34 +19,13 @@ CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it 
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
 LOG_STRENGTH = 0.55  # the server's own words, of which no detector has made a finding
 LOG_HOLD = timedelta(minutes=10)
-CHANGE_TEXT, LOG_TEXT = "incidents.evidence.change", "incidents.evidence.log"
+LOG_TEXT = "incidents.evidence.log"
 CHANGE_BY_TEXT, CHANGE_FROM_TEXT = f"{CHANGE_TEXT}_by", f"{CHANGE_TEXT}_from"
 SLOWER = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
 MOST_CARDS = 8  # of one node, that a change of its driver is put on
 _MOST_TOLD = 120  # characters of what was before and after, and of a line
 
 
-class ChangeSort(StrEnum):
-    """What a change may have done, by its code."""
-
-    ROLLOUT = "rollout"
-    FLAGS = "flags"
-    MODEL = "model"
-    CONFIG = "config"
-    DRIVER = "driver"  # whatever a node brings along: driver, CUDA, kernel, kubelet, firmware
-    NETWORK = "network"
-    SCALE = "scale"
-
-
-_SORT_OF = {
-    "flags": ChangeSort.FLAGS,
-    "model-revision": ChangeSort.MODEL,
-    "config": ChangeSort.CONFIG,
-    "configmap": ChangeSort.CONFIG,
-    **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeSort.DRIVER),
-    "network": ChangeSort.NETWORK,
-    "scale": ChangeSort.SCALE,
-}
 _PUT_ON_NODES = (ChangeSort.DRIVER, ChangeSort.NETWORK)
 NEW_REVISION = (ChangeSort.ROLLOUT, ChangeSort.FLAGS, ChangeSort.MODEL, ChangeSort.CONFIG)
 
@@ -114,11 +92,6 @@ class Hint:
     def evidence(self) -> Evidence:
         """Which change or line, at which instant, by whom and from what to what where that is known."""
         return line_evidence(self.event) if self.sort is None else change_evidence(self.event)
-
-
-def sort_of(code: str) -> ChangeSort | None:
-    """What a change of that code may have done; None when it puts nothing new into service."""
-    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
 
 
 def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityRef, list[Hint]]:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from detectors import packaged_data
 from outrider.text import yaml_file
 from outrider.text.yaml_shapes import Shapes
 
@@ -40,7 +40,7 @@ class Scale:
 @cache
 def packaged() -> Scale:
     """The figures of this release. Raises ConfigError when the file is damaged."""
-    return read(resources.files("detectors.rca").joinpath(FILE).read_text(encoding="utf-8"), f"detectors/rca/{FILE}")
+    return read(packaged_data.confidence(), f"detectors/rca/{FILE}")
 
 
 def read(text: str, file: str) -> Scale:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, get_args
 
 import yaml
 
+from detectors import packaged_data
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import ActionKind, EntityKind
 from outrider.text import yaml_file
@@ -94,7 +94,7 @@ Knowledge = Mapping[str, FaultKnowledge]
 @cache
 def load() -> Knowledge:
     """The packaged knowledge by fault id. Raises ConfigError naming file and line of every fault in it."""
-    return read(_packaged())
+    return read(packaged_data.fault_knowledge())
 
 
 def load_with(own: Mapping[str, str]) -> Knowledge:
@@ -103,21 +103,13 @@ def load_with(own: Mapping[str, str]) -> Knowledge:
     Of a fault that is packaged an entry gives the keys that it changes; groups are seen by own entries alone. Raises
     ConfigError as ``read`` does.
     """
-    return read(_packaged(), own) if own else load()
-
-
-@cache
-def _packaged() -> Mapping[str, str]:
-    folder = resources.files("detectors").joinpath("knowledge")
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    return {f"detectors/knowledge/{entry.name}": entry.read_text(encoding="utf-8") for entry in files}
+    return read(packaged_data.fault_knowledge(), own) if own else load()
 
 
 @cache
 def harmless_states() -> frozenset[str]:
     """States that look alarming and are none, such as ``engine-idle``."""
-    text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
-    return frozenset(yaml.safe_load(text)["never_a_fault"])
+    return frozenset(yaml.safe_load(packaged_data.fault_vocabulary())["never_a_fault"])
 
 
 def read(files: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from detectors.base.changes import CHANGE_TEXT
 from detectors.rca import change_evidence, ranking
 from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import Scene
@@ -165,7 +166,7 @@ def _is_guess(cause: Hypothesis) -> bool:
     texts = [item.text for item in cause.evidence]
     if "incidents.evidence.not_told_apart" in texts:
         return True
-    hinted = any(text.startswith((change_evidence.CHANGE_TEXT, change_evidence.LOG_TEXT)) for text in texts)
+    hinted = any(text.startswith((CHANGE_TEXT, change_evidence.LOG_TEXT)) for text in texts)
     return hinted and (cause.fault in scenes.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts))
 
 

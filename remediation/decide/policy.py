@@ -20,7 +20,7 @@ from remediation.decide.holds import holds
 from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
 from remediation.decide.steps import Run
-from remediation.playbooks.model import Playbook, packaged
+from remediation.playbooks.model import Playbook
 
 __all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
 
@@ -35,7 +35,7 @@ def decide(
     topology: Topology,
     facts: FleetFacts,
     now: datetime,
-    playbooks: Mapping[str, Playbook] | None = None,
+    playbooks: Mapping[str, Playbook],
 ) -> Decisions:
     """What to do now.
 
@@ -73,7 +73,7 @@ def _world(
     topology: Topology,
     facts: FleetFacts,
     history: History,
-    playbooks: Mapping[str, Playbook] | None,
+    playbooks: Mapping[str, Playbook],
     now: datetime,
 ) -> World:
     seen = tuple(alerts)
@@ -85,7 +85,7 @@ def _world(
         history=history,
         ledger=Ledger(facts, history, now, away(history, topology, facts)),
         plan=plan or Plan(),
-        playbooks=packaged() if playbooks is None else playbooks,
+        playbooks=playbooks,
         suspect=suspects(seen),
         now=now,
     )

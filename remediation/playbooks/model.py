@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from outrider.errors import ConfigProblem, UsageError
@@ -52,20 +49,6 @@ class Playbook:
     fault: str
     steps: tuple[Step, ...]
     serving: bool
-
-
-@cache
-def packaged() -> Mapping[str, Playbook]:
-    """The playbooks that come with Outrider, by fault."""
-    folder = resources.files("remediation").joinpath("playbooks")
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    texts = [(entry.read_text(encoding="utf-8"), f"remediation/playbooks/{entry.name}") for entry in files]
-    return read([yaml_file.parse(text, name) for text, name in texts])
-
-
-def load_playbooks(paths: Sequence[Path] = ()) -> Mapping[str, Playbook]:
-    """The packaged playbooks, those of ``paths`` in their place where they name the same fault."""
-    return {**packaged(), **read([yaml_file.read(path) for path in paths])}
 
 
 def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:

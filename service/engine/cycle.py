@@ -45,7 +45,7 @@ from remediation.playbooks import files as playbook_files
 from service.engine import audit_trail, drill_marking, fleet_state
 from service.engine.detection import Detection
 from service.engine.forecast_context import ForecastContext
-from service.engine.recent_topology import Lately
+from service.engine.recent_topology import RecentTopology
 from service.incidents import recent_feedback
 from service.planning import role_pools
 from service.planning.planning import NoPlanning, Planning
@@ -109,7 +109,7 @@ class Cycle:
         self._standing = audit_trail.Standing()
         self._acts_told: datetime | None = None
         self._heard_at: datetime | None = None  # when verdicts were read
-        self._lately = Lately()
+        self._lately = RecentTopology()
         self._foretelling = ForecastContext()
         self._deduplicator = EventDeduplicator()  # two pages of one device, a recorded event and the page that shows it
 
@@ -200,7 +200,7 @@ class Cycle:
     def _hear_verdicts(self, now: datetime) -> None:
         """Every few minutes what people said since. While the store is away it waits: the values must not."""
         last = self._heard_at
-        if last is not None and timedelta(0) <= now - last < recent_feedback.EVERY:
+        if last is not None and timedelta(0) <= now - last < recent_feedback.UNLIMITED:
             return
         try:
             self.parts.detection.teach(recent_feedback.of(self.parts.state, self.parts.rules, now))

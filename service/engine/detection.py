@@ -21,7 +21,7 @@ from outrider.model import (
     DetectorState,
     EntityKind,
     Finding,
-    Foreseen,
+    ForecastView,
     NoVerdict,
     SignalKey,
     Stage,
@@ -42,7 +42,7 @@ WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of 
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class DetectionResult:
     """What one cycle saw.
 
     ``findings`` are all, those in the shadow too: they are evidence for what alerts. ``heard`` is what alerts may
@@ -85,11 +85,11 @@ class Detection:
         self._states: dict[str, DetectorState] = {}
         self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, ResumableDetector)}
         self._seen: set[EntityKind] = set()
-        self._stages = detector_rollout.Stages(trial)
+        self._stages = detector_rollout.DetectorRollout(trial)
         self._told: dict[str, tuple[Stage, StageReason]] = {}
         self._told_at: datetime | None = None
 
-    def look(self, now: datetime, collected: Collected, topology: Topology, foreseen: Foreseen | None = None) -> Looked:
+    def look(self, now: datetime, collected: Collected, topology: Topology, foreseen: ForecastView | None = None) -> DetectionResult:
         """Take in one cycle's values and ask every detector; ``foreseen`` is what was forecast of services."""
         self._cache.push(now, collected.batches, collected.events)
         findings: list[Finding] = []
@@ -108,10 +108,10 @@ class Detection:
             # the first cycles may come before the first values, and nobody has left then
             state = state if detector.kind in self._seen else before
             self._states[detector.name] = state
-            standing = self._stages.judge(detector_rollout.Said(detector, state, len(window.entities), verdicts), now)
+            standing = self._stages.judge(detector_rollout.DetectorRun(detector, state, len(window.entities), verdicts), now)
             findings += [verdict for verdict in verdicts if isinstance(verdict, Finding)]
-            heard += detector_rollout.without_shadow(standing, verdicts)
-        return Looked(tuple(findings), tuple(heard), self._to_tell(now))
+            heard += detector_rollout.alertable_verdicts(standing, verdicts)
+        return DetectionResult(tuple(findings), tuple(heard), self._to_tell(now))
 
     def _placed(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from detectors.learning.learning_detector import NeedsPast
+from detectors.base.protocols import LearningDetector
 from detectors.statistics.weekly_profile import MATURE
 from outrider.model import (
     AlarmRate,
@@ -35,7 +35,7 @@ _SHOWN = 20  # findings in the shadow that are kept, of one detector
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DetectorRun:
     """What a detector said in a cycle, about how many entities, and what it remembers now."""
 
     detector: Detector
@@ -49,7 +49,7 @@ class Said:
         return [one for one in self.verdicts if isinstance(one, Finding)]
 
 
-class Stages:
+class DetectorRollout:
     """The standing of every detector, from cycle to cycle."""
 
     def __init__(self, trial: timedelta = TRIAL) -> None:
@@ -66,10 +66,10 @@ class Stages:
         """By name of the detector."""
         return self._standings
 
-    def judge(self, said: Said, now: datetime) -> DetectorStanding:
+    def judge(self, said: DetectorRun, now: datetime) -> DetectorStanding:
         """Where a detector stands after a cycle."""
         before = self._standings.get(said.detector.name)
-        past = said.detector if isinstance(said.detector, NeedsPast) else None
+        past = said.detector if isinstance(said.detector, LearningDetector) else None
         learnt = past.learnt(said.state) if past else None
         rate = past.alarm_rate(said.state) if past else None
         stage, reason = self._stage(said, before, learnt, rate, weekly=past is not None and past.weekly)
@@ -96,7 +96,7 @@ class Stages:
 
     def _stage(
         self,
-        said: Said,
+        said: DetectorRun,
         before: DetectorStanding | None,
         learnt: timedelta | None,
         rate: AlarmRate | None,
@@ -118,7 +118,7 @@ class Stages:
         return Stage.ALERTING, StageReason.LEARNT_DAY if only_day else StageReason.LEARNT
 
 
-def without_shadow(
+def alertable_verdicts(
     standing: DetectorStanding, verdicts: Sequence[Finding | NoVerdict]
 ) -> Sequence[Finding | NoVerdict]:
     """What may raise alerts: no finding in the shadow. An alert of before is kept while nobody may say more."""
@@ -134,7 +134,7 @@ def as_stored(standing: DetectorStanding) -> DetectorStanding:
     return replace(standing, shadowed=tuple(newest))
 
 
-def _warming_up(said: Said) -> bool:
+def _warming_up(said: DetectorRun) -> bool:
     """Nobody has a verdict, and the past is too short for some at least."""
     silent = [one for one in said.verdicts if isinstance(one, NoVerdict)]
     everyone = {one.reason for one in silent if one.entity is None}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from detectors.anomaly.feedback_suppression import KEPT_SECONDS, Lesson
+from detectors.anomaly.feedback_suppression import KEPT_SECONDS
 from detectors.anomaly.multivariate import IsolationDetector
+from detectors.base.protocols import AlertFeedback
 from outrider.ports import StateReader
 from outrider.vocabulary.rules import Rule
 from service.engine import fleet_state
@@ -15,12 +16,12 @@ from service.incidents import tuning
 EVERY = timedelta(minutes=5)
 
 
-def of(state: StateReader, rules: Sequence[Rule], now: datetime) -> tuple[Lesson, ...]:
+def of(state: StateReader, rules: Sequence[Rule], now: datetime) -> tuple[AlertFeedback, ...]:
     """One lesson a judged spell of the rules that the ensemble's findings make true."""
     since = now - timedelta(seconds=KEPT_SECONDS)
     family = IsolationDetector.family
     heard = [rule.name for rule in rules if any(name.split("-")[0] == family for name in rule.detectors)]
-    said = [one for name in heard for one in state.feedback(rule=name, since=since, limit=fleet_state.EVERY)]
+    said = [one for name in heard for one in state.feedback(rule=name, since=since, limit=fleet_state.UNLIMITED)]
     return tuple(
-        Lesson(one.entity, one.starts_at, one.ends_at, one.useful) for one in tuning.judged_of(said, state, now)
+        AlertFeedback(one.entity, one.starts_at, one.ends_at, one.useful) for one in tuning.judged_of(said, state, now)
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from alerts.rules import editor, loader
+from alerts.rules import editor
+from alerts.rules import files as rule_files
 from detectors.rules import threshold
 from detectors.rules.tunable_threshold import dial_of, spelt
 from detectors.rules.tuning import Setting
@@ -87,7 +88,7 @@ def apply(
     try:
         part.write_bytes(change.after)
         shutil.copymode(target, part)
-        threshold.compile_rules(loader.load_rules([part if one.resolve() == target else one for one in files]))
+        threshold.compile_rules(rule_files.load_rules([part if one.resolve() == target else one for one in files]))
         if _read(change.file) != change.before:
             raise UsageError(f"{change.file} was changed just now", hint="look at it, then run the command again")
         backup.write_bytes(change.before)

@@ -6,7 +6,7 @@ import pytest
 
 from alerts.routing.pipeline import messages
 from alerts.routing.routes import Messaging
-from alerts.rules.loader import load_rules
+from alerts.rules.files import load_rules
 from alerts.state.machine import advance
 from alerts.state.silence import mute
 from outrider.model import (

@@ -105,14 +105,14 @@ class RealFleet:
 
     def __init__(self) -> None:
         from simulator import fleet
-        from simulator.servers import http as servers_http
+        from simulator.servers import http
 
         self._fleet = fleet.Fleet(seed=7, start=NOW)
         self.node = EntityRef(self._fleet.spec.cluster, EntityKind.NODE, None, self._fleet.nodes.names[0])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._server = self._do(exporters.serve(self._fleet))
+        self._server = self._do(http.serve(self._fleet))
         self.url = self._server.base_url
 
     def _do(self, coroutine):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from detectors.anomaly.drift import DriftDetector
+from detectors.base.protocols import LearningDetector, ResumableDetector
 from detectors.learning.conditional_detector import Given
-from detectors.learning.dormant_state import Resuming
-from detectors.learning.learning_detector import NeedsPast, Statistical
+from detectors.learning.learning_detector import Statistical
 from detectors.learning.slow_signal_detector import Paced
 from detectors.load.ingress_state import WayIn
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
@@ -253,8 +253,8 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
         if column == 40 + silent - 1:
             assert entities[3] not in {one.entity for one in looked.heard}, "nothing is said of who is away"
             assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
-    learns = isinstance(detector, (NeedsPast, WayIn))
-    assert learns == isinstance(detector, Resuming)
+    learns = isinstance(detector, (LearningDetector, WayIn))
+    assert learns == isinstance(detector, ResumableDetector)
     if learns:
         assert known[39] > 0, "else nothing was shown"
         assert known[40 + silent] >= 0.9 * known[39]
@@ -280,7 +280,7 @@ def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
 
 
 def test_what_passes_while_an_entity_is_away_is_among_what_is_remembered(detector):
-    if isinstance(detector, Resuming):
+    if isinstance(detector, ResumableDetector):
         named = (*getattr(detector, "passing", ()), *getattr(detector, "odd", ()))
         assert set(named) <= set(detector.of_entities(0))
 
@@ -348,7 +348,7 @@ def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
     run(detector, values, entities, DetectorState(state.version, state.entities, {}))
 
 
-@pytest.mark.parametrize("name", [name for name, make in FACTORIES.items() if isinstance(make(), NeedsPast)])
+@pytest.mark.parametrize("name", [name for name, make in FACTORIES.items() if isinstance(make(), LearningDetector)])
 def test_what_needs_a_past_finds_nothing_before_it_has_one(name):
     detector = FACTORIES[name]()
     values = likely(detector, 4, 20, seed=2)
@@ -372,7 +372,7 @@ def test_ten_thousand_entities_cost_no_more_memory_each_than_stated(detector):
     values[::2] = np.nan
     state, verdicts = run(detector, values, entities, first=2)
     size = sum(array.nbytes for array in state.arrays.values())
-    learns = isinstance(detector, NeedsPast) or detector.name.startswith("slo:")
+    learns = isinstance(detector, LearningDetector) or detector.name.startswith("slo:")
     assert size <= count * (LEARNT_BYTES if learns else STATE_BYTES)
     known = set(entities)
     assert all(one.entity in known for one in verdicts if one.entity and one.entity.kind is detector.kind)
@@ -488,7 +488,7 @@ def test_lines_in_another_unit_are_judged_alike(name):
 
 def test_who_goes_by_a_unit_of_its_own_says_so(detector):
     """Whoever has no past compares with limits of the signal's unit: declared, and not by accident."""
-    learns = isinstance(detector, NeedsPast)
+    learns = isinstance(detector, LearningDetector)
     reason = None if learns else ABSOLUTE["a rule" if ":" in detector.name else "a relation"]
     assert learns or reason
     assert all(catalog.signal(key.name).unit for key in detector.keys)

@@ -26,6 +26,7 @@ from outrider.model import (
 from outrider.topology import Topology
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.decide.policy import decide
+from remediation.playbooks.files import packaged
 
 T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 CYCLE = timedelta(seconds=15)
@@ -108,6 +109,7 @@ class Fleet:
             "topology": self.topology,
             "facts": self.facts_now(),
             "now": self.now,
+            "playbooks": packaged(),
         }
         return decide(**{**given, **changed})
 

@@ -12,8 +12,8 @@ from fleet_history import NOW, found, history, live, names, rhythm, window  # ty
 
 from detectors import registry
 from detectors.anomaly import feedback_suppression
-from detectors.anomaly.feedback_suppression import Lesson
 from detectors.anomaly.multivariate import WATCHED, IsolationDetector
+from detectors.base.protocols import AlertFeedback
 from detectors.learning.learning_detector import ALARMS_PER_ENTITY_DAY
 from detectors.statistics import ensemble, reservoir
 from detectors.statistics.alarm_threshold import HEADROOM
@@ -298,7 +298,7 @@ def calm(detector, state, first, last):
 
 def lesson(row, hour, *, useful):
     start = datetime.fromtimestamp(NOW + 3600.0 * hour + 1800.0, tz=UTC)
-    return Lesson(names(EntityKind.GPU, 6)[row], start, start + timedelta(hours=2), useful)
+    return AlertFeedback(names(EntityKind.GPU, 6)[row], start, start + timedelta(hours=2), useful)
 
 
 @pytest.fixture(scope="module")

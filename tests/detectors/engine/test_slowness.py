@@ -211,7 +211,7 @@ def test_the_line_finds_the_parts_of_a_step(window_of):
 
 
 def test_a_change_reaches_replicas_and_not_other_services(window_of, now_of):
-    from detectors.rca.changes import changed_at
+    from detectors.base.changes import changed_at
 
     other = EntityRef("lab", R, "default", "z0")
     window = window_of(R, {"r0": replica(0), "z0": replica(1)}, events=[change("image")])

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from detectors.base.protocols import LearningDetector
 from detectors.hardware.power_anomaly import PowerDrawDetector
-from detectors.learning.learning_detector import NeedsPast
 from detectors.registry import DETECTORS, make_all
 from outrider.model import (
     CellStatus,
@@ -410,8 +410,8 @@ def faulty(cycles=180):
 
 
 def standing(state, said, detector=None):
-    one = detector_rollout.Said(detector or PowerDrawDetector(), state, 8, said)
-    return detector_rollout.Stages().judge(one, datetime.fromtimestamp(START, tz=UTC))
+    one = detector_rollout.DetectorRun(detector or PowerDrawDetector(), state, 8, said)
+    return detector_rollout.DetectorRollout().judge(one, datetime.fromtimestamp(START, tz=UTC))
 
 
 def test_it_learns_then_is_tried_and_alerts_after_two_days():
@@ -453,7 +453,7 @@ def test_a_limit_that_was_raised_hears_less():
 
 def test_the_budget_of_a_class_is_shared_with_it():
     made = {one.name: one for one in make_all({GPU: 0.5})}
-    sharing = [name for name, one in made.items() if one.kind is GPU and isinstance(one, NeedsPast)]
+    sharing = [name for name, one in made.items() if one.kind is GPU and isinstance(one, LearningDetector)]
     assert "power-draw" in sharing
     assert made["power-draw"].alarm_rate(made["power-draw"].initial()).budget == pytest.approx(0.5 / len(sharing))
 

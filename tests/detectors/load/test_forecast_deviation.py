@@ -20,7 +20,7 @@ from outrider.model import (
     Event,
     EventKind,
     Finding,
-    Foreseen,
+    ForecastView,
     NoVerdict,
     NoVerdictReason,
     Priority,
@@ -28,7 +28,7 @@ from outrider.model import (
     Stage,
     Window,
 )
-from service.engine.detector_rollout import Said, Stages
+from service.engine.detector_rollout import DetectorRun, DetectorRollout
 
 START = 1_800_000_000.0
 STEP = 15.0
@@ -42,7 +42,7 @@ A, B = (EntityRef("lab", EntityKind.SERVICE, "d", name) for name in "ab")
 def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=expected_traffic.RATE, step=600.0):
     count = len(entities)
     arrays = (np.full(count, float(one)) for one in (step, made_at, low, middle, high))
-    return Foreseen(entities, (signal,) * count, *arrays)
+    return ForecastView(entities, (signal,) * count, *arrays)
 
 
 def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
@@ -204,8 +204,8 @@ def test_until_enough_of_ten_minutes_is_known_there_is_no_verdict():
 
 
 def test_it_stands_in_the_registry_with_its_stage():
-    standing = Stages().judge(
-        Said(
+    standing = DetectorRollout().judge(
+        DetectorRun(
             DETECTORS[forecast_deviation.NAME](),
             learnt(10.0),
             1,

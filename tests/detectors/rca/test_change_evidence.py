@@ -20,8 +20,8 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
+from detectors.base.changes import CHANGE_TEXT, ChangeSort, sort_of
 from detectors.rca import change_evidence, explanation_text, fault_catalogue
-from detectors.rca.change_evidence import ChangeSort
 from detectors.rca.hypotheses import Reach
 from outrider.model import EntityKind, Event, EventKind, Interval
 from outrider.records.change_log import CHANGE_CODES
@@ -51,15 +51,15 @@ def named(desk):
 
 
 def test_every_code_that_may_be_announced_has_its_sort():
-    assert {code for code in CHANGE_CODES if change_evidence.sort_of(code) is None} == {
+    assert {code for code in CHANGE_CODES if sort_of(code) is None} == {
         "rollback",
         "restart",
         "push",
         "release",
     }
-    assert change_evidence.sort_of("model-revision") is ChangeSort.MODEL
-    assert change_evidence.sort_of("kubelet") is change_evidence.sort_of("cuda") is ChangeSort.DRIVER
-    assert change_evidence.sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
+    assert sort_of("model-revision") is ChangeSort.MODEL
+    assert sort_of("kubelet") is sort_of("cuda") is ChangeSort.DRIVER
+    assert sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
 
 
 def test_every_fault_that_hints_name_is_in_the_vocabulary():
@@ -207,7 +207,7 @@ def test_a_change_of_something_that_the_topology_does_not_know_spoils_nothing():
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("sort", list(ChangeSort))
 def test_every_sort_of_change_has_its_texts(language, sort):
-    for text in (change_evidence.CHANGE_TEXT, change_evidence.CHANGE_BY_TEXT, change_evidence.CHANGE_FROM_TEXT):
+    for text in (CHANGE_TEXT, change_evidence.CHANGE_BY_TEXT, change_evidence.CHANGE_FROM_TEXT):
         assert "{at}" in texts(language)[f"{text}.{sort}"]
 
 

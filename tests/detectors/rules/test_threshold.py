@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.rules.loader import load_rules
+from alerts.rules.files import load_rules
 from detectors.rules.expressions import compile_expression
 from detectors.rules.threshold import compile_rules
 from outrider.errors import UsageError

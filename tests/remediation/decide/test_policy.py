@@ -11,7 +11,8 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide import approval
 from remediation.decide.history import action_id
-from remediation.playbooks.model import packaged, read
+from remediation.playbooks.files import packaged
+from remediation.playbooks.model import read
 
 
 def test_gpu_lost_step_by_step(fleet, words):

@@ -2,14 +2,14 @@ import pytest
 
 from outrider.errors import ConfigError
 from outrider.model import ActionKind
-from remediation.playbooks.model import LOAD_FAULTS, load_playbooks, packaged
+from outrider.text import yaml_file
+from remediation.playbooks.files import packaged
+from remediation.playbooks.model import LOAD_FAULTS, read
 
 
-def problems_of(tmp_path, text):
-    file = tmp_path / "playbooks.yaml"
-    file.write_text(text, encoding="utf-8")
+def problems_of(text):
     with pytest.raises(ConfigError) as caught:
-        load_playbooks([file])
+        read([yaml_file.parse(text, "playbooks.yaml")])
     return [(problem.line, problem.key, problem.message) for problem in caught.value.problems]
 
 
@@ -24,12 +24,10 @@ def test_every_drain_asks_and_makes_capacity_first():
     assert all(step.ask and step.surge and step.after_done for step in drains)
 
 
-def test_a_file_of_the_user_replaces_the_playbook_of_a_fault(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("playbooks:\n  gpu-lost:\n    steps:\n    - {action: cordon, target: node}\n", encoding="utf-8")
-    books = load_playbooks([file])
+def test_a_playbook_file_gives_steps_by_fault():
+    text = "playbooks:\n  gpu-lost:\n    steps:\n    - {action: cordon, target: node}\n"
+    books = read([yaml_file.parse(text, "mine.yaml")])
     assert [step.kind for step in books["gpu-lost"].steps] == [ActionKind.CORDON]
-    assert books["engine-hung"] == packaged()["engine-hung"]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +48,6 @@ def test_a_file_of_the_user_replaces_the_playbook_of_a_fault(tmp_path):
         ("playbooks:\n  kv-pressure: {steps: [{action: restart_pod, target: pods}]}\n", ".action", "never restarted"),
     ],
 )
-def test_a_faulty_playbook_is_told_with_line_and_key(tmp_path, text, key, says):
-    found = problems_of(tmp_path, text)
+def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, says):
+    found = problems_of(text)
     assert any(where.endswith(key) and (says in message or "15s" in message) for _, where, message in found), found

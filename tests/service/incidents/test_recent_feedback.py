@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from alerts.rules.loader import load_rules
+from alerts.rules.files import load_rules
 from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
 from outrider.records.feedback import Usefulness, judged

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from alerts.rules import loader
+from alerts.rules import files as rule_files
 from collectors.pipeline.scrape_manager import Collector
 from collectors.probes.result import Outcome
 from detectors.rules import threshold
@@ -233,8 +233,8 @@ def test_the_rules_of_the_how_to_can_be_used(tmp_path) -> None:
     (block,) = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if one.startswith("version")]
     file = tmp_path / "rules.yaml"
     file.write_text(block, encoding="utf-8")
-    packaged = {rule.name for rule in loader.load_rules([])}
-    rules = [rule for rule in loader.load_rules([file]) if rule.name not in packaged]
+    packaged = {rule.name for rule in rule_files.load_rules([])}
+    rules = [rule for rule in rule_files.load_rules([file]) if rule.name not in packaged]
     assert [rule.name for rule in rules] == ["probe-failed", "does-not-generate", "certificate-expires"]
     keys = [SignalKey(name) for name in ("probe_success", "probe_outcome_code", "probe_cert_expiry_seconds")]
     values = np.array([[0, Outcome.NO_GENERATION.code, 1e6]])

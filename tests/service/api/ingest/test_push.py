@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from senders import START, STEP, V2, PushWorld, ms, request_v2, series, snappy, vllm_page, write_request
 
-from alerts.rules import loader
+from alerts.rules import files as rule_files
 from collectors.receive.consumer import ReceiveLimits
 from collectors.receive.kpi import KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
@@ -705,7 +705,7 @@ def test_a_rule_file_can_name_a_kpi(tmp_path):
         'version: 1\nrules:\n  - name: few-orders\n    kind: service\n    expr: max(kpi_orders, "5m") < 5\n'
         "    priority: P3\n    default_action_text: alerts.anomaly.action\n    runbook: docs/runbooks/anomaly.md\n"
     )
-    (detector,) = compile_rules([rule for rule in loader.load_rules([file]) if rule.name == "few-orders"])
+    (detector,) = compile_rules([rule for rule in rule_files.load_rules([file]) if rule.name == "few-orders"])
     world = PushWorld()
     for _ in range(3):
         push(world, {"name": "orders", "service": "shop", "value": 2})

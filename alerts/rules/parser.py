@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigProblem, UsageError
@@ -62,14 +59,14 @@ class _Raw:
         return self.document.problem((*self.path, key), message)
 
 
-def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
+def merge_rules(documents: Iterable[yaml_file.Document]) -> tuple[Rule, ...]:
     """The rules in force, in the order of their files.
 
     Raises ConfigError with every fault of every file, in line order.
     """
     problems: list[ConfigProblem] = []
     merged: dict[str, _Raw] = {}
-    for document in (*packaged(), *(yaml_file.read(path) for path in paths or ())):
+    for document in documents:
         names: set[str] = set()
         for raw in _raw_rules(document, problems):
             name = str(raw.keys.get("name", ""))
@@ -83,14 +80,6 @@ def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
     if problems:
         raise yaml_file.refuse(problems)
     return tuple(_rule(raw.keys) for raw in merged.values() if raw.keys.get("enabled", True))
-
-
-@cache
-def packaged() -> tuple[yaml_file.Document, ...]:
-    """The rule files that come with Outrider, by name."""
-    folder = resources.files("alerts").joinpath("rules")
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    return tuple(yaml_file.parse(entry.read_text(encoding="utf-8"), f"alerts/rules/{entry.name}") for entry in files)
 
 
 def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> list[_Raw]:

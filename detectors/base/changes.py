@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 import numpy as np
 
@@ -23,6 +24,37 @@ NOTHING_NEW = NOT_IN_SERVICE | {
     "template",
 }
 _SAME_ENGINE = NOTHING_NEW | {"scale"}  # they leave code and flags of the engine as they were
+
+
+CHANGE_TEXT = "incidents.evidence.change"
+
+
+class ChangeSort(StrEnum):
+    """What a change may have done, by its code."""
+
+    ROLLOUT = "rollout"
+    FLAGS = "flags"
+    MODEL = "model"
+    CONFIG = "config"
+    DRIVER = "driver"  # whatever a node brings along: driver, CUDA, kernel, kubelet, firmware
+    NETWORK = "network"
+    SCALE = "scale"
+
+
+_SORT_OF = {
+    "flags": ChangeSort.FLAGS,
+    "model-revision": ChangeSort.MODEL,
+    "config": ChangeSort.CONFIG,
+    "configmap": ChangeSort.CONFIG,
+    **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeSort.DRIVER),
+    "network": ChangeSort.NETWORK,
+    "scale": ChangeSort.SCALE,
+}
+
+
+def sort_of(code: str) -> ChangeSort | None:
+    """What a change of that code may have done; None when it puts nothing new into service."""
+    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
 
 
 def changed_at(

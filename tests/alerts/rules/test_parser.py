@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from alerts.rules.loader import load_rules
+from alerts.rules.files import load_rules
 from outrider.errors import ConfigError
 from outrider.model import ActionKind, EntityKind, Priority
 from outrider.text.i18n import LANGUAGES, texts

@@ -1,0 +1,28 @@
+"""Reads rule files: the packaged ones and those of the operator. No other module that decides reads files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from alerts.rules.parser import merge_rules
+from outrider.text import yaml_file
+from outrider.vocabulary.rules import Rule
+
+
+def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
+    """The packaged rules, changed by the files in ``paths``.
+
+    Raises ConfigError if a file cannot be read, and as ``merge_rules`` does.
+    """
+    return merge_rules((*packaged(), *(yaml_file.read(path) for path in paths or ())))
+
+
+@cache
+def packaged() -> tuple[yaml_file.Document, ...]:
+    """The rule files that ship with Outrider, by name."""
+    folder = resources.files("alerts").joinpath("rules")
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
+    return tuple(yaml_file.parse(entry.read_text(encoding="utf-8"), f"alerts/rules/{entry.name}") for entry in files)
