@@ -91,7 +91,9 @@ def plan(
     held = {service: _held(calibration, chosen.promises.get(service)) for service, calibration in calibrations.items()}
     counted = {service: found.calibration for service, found in held.items()}
     doubts = {row: _doubt(clean, row, counted, fleet, now, chosen) for row in range(len(clean.entities))}
-    said = batch_forecast.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar)
+    said = batch_forecast.forecast_all(
+        _without_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar
+    )
     listed = Counter(service.service for service in fleet)
     forecasts: dict[EntityRef, Forecast] = {}
     answers: list[Recommendation | NoRecommendation] = []

@@ -1,22 +1,21 @@
-"""Forecasts of one signal or of many, from what they did before.
+"""Forecasts of one signal or of many, as a pure function of their history.
 
-The fast tier (``fast.py``) mixes cheap members for all series at once; forecasters that are fitted by night
-(``forecasters.py``) join the mix of a series where they help (``choosing.py``).
-Everything is a pure function of history.
+``ensemble`` mixes cheap members for all series at once. Forecasters fitted nightly (``registry``) join the mix of a
+series if they reduce its past errors (``model_selection``). Must not import ``capacity``, ``cost`` or ``replay``.
 """
 
 from planner.forecast.calendar import Calendar, Event
 from planner.forecast.ensemble import QUANTILES, forecast_many
-from planner.forecast.forecaster import by_night, forecast, forecast_rows
-from planner.forecast.nightly_fit import Decided, Fits
+from planner.forecast.forecaster import fit_nightly, forecast, forecast_rows
+from planner.forecast.nightly_fit import Fits, NightlyDecision
 
 __all__ = [
     "QUANTILES",
     "Calendar",
-    "Decided",
     "Event",
     "Fits",
-    "by_night",
+    "NightlyDecision",
+    "fit_nightly",
     "forecast",
     "forecast_many",
     "forecast_rows",

@@ -1,6 +1,6 @@
-"""The cheap forecasters of the fast tier, all series, origins and leads in one stroke; and a direct regression.
+"""The cheap members of the ensemble, vectorized over series, origins and leads; and a direct regression.
 
-A level member is a day profile plus the mean deviation of the newest slots, fading with the lead.
+A level member is a day profile plus the mean deviation of the newest slots, which fades with the lead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RIDGE_SLOTS = 0.15
 _HALF_LIFE_DAYS = 7.0
 _OUTLIER_SPREADS = 6.0
 _FARTHEST = 2.5
-"""A regression never says more than exp(2.5), a factor of twelve, off the profile."""
+"""Largest deviation of a regression from the profile, in logs: exp(2.5), a factor of twelve."""
 
 LAST, YESTERDAY = 0, 1
 NAMES = (
@@ -43,11 +43,10 @@ NAMES = (
 
 
 def predict(inputs: Inputs, origins: Slots, leads: Slots, weights: Matrix) -> Matrix:
-    """Logs that each member says: (members, series, origins, leads).
+    """Logs forecast by each member: (members, series, origins, leads).
 
-    ``leads`` count from 1, the first slot that an origin does not know. ``weights`` are those of
-    ``regress`` at these origins and leads. NaN nowhere after the first value: a member that does not
-    know says the last value.
+    ``leads`` count from 1, the first slot unknown at an origin. ``weights`` are those of ``regress`` at these origins
+    and leads. No NaN after the first value: a member without a forecast takes the last value.
     """
     season = inputs.grid.season
     reach = inputs.profiles["mean"].shape[1]
@@ -56,42 +55,42 @@ def predict(inputs: Inputs, origins: Slots, leads: Slots, weights: Matrix) -> Ma
     at = {name: profile[:, wanted] for name, profile in inputs.profiles.items()}
     last = np.broadcast_to(inputs.newest[:, origins, None], at["mean"].shape)
     newest = inputs.profiles["mean"][:, np.maximum(origins - 1, 0)]
-    said = [
+    members = [
         last,
         at["yesterday"],
         np.broadcast_to(inputs.median[:, origins, None], last.shape),
         at["median"],
         last + at["mean"] - newest[:, :, None],
     ]
-    for profile, tens, fades in _CARRIED:
-        left = np.exp(-leads / (fades * inputs.grid.slots(1))).astype(last.dtype)
-        said.append(at[profile] + inputs.levels[profile, tens][:, origins, None] * left)
+    for profile, tens, decay in _CARRIED:
+        left = np.exp(-leads / (decay * inputs.grid.slots(1))).astype(last.dtype)
+        members.append(at[profile] + inputs.levels[profile, tens][:, origins, None] * left)
     profile, levels = _REGRESSED
     off = np.stack([inputs.levels[profile, tens][:, origins] for tens in levels], axis=-1)
     carried = np.einsum("sof,solf->sol", off, weights, optimize=True)
-    said.append(at[profile] + np.clip(carried, -_FARTHEST, _FARTHEST))
-    said.append(at["week"])
-    found = np.empty((len(said), *last.shape), last.dtype)
-    for row, each in enumerate(said):
-        np.copyto(found[row], each)
-        np.copyto(found[row], last, where=np.isnan(found[row]))
-    return found
+    members.append(at[profile] + np.clip(carried, -_FARTHEST, _FARTHEST))
+    members.append(at["week"])
+    result = np.empty((len(members), *last.shape), last.dtype)
+    for row, each in enumerate(members):
+        np.copyto(result[row], each)
+        np.copyto(result[row], last, where=np.isnan(result[row]))
+    return result
 
 
 def usable(inputs: Inputs) -> Matrix:
-    """True where a member may speak for a series: (members, series). Weekly ones need two weeks."""
-    found = np.ones((len(NAMES), inputs.weekly.size), dtype=bool)
+    """True if a member may be used for a series: (members, series). Weekly members need two weeks."""
+    result = np.ones((len(NAMES), inputs.weekly.size), dtype=bool)
     for row, name in enumerate(NAMES):
         if name.startswith("week"):
-            found[row] = inputs.weekly
-    return found
+            result[row] = inputs.weekly
+    return result
 
 
 def regress(inputs: Inputs, refits: Slots) -> Matrix:
-    """Weights of a direct regression: (series, refits, anchors, features), each from what its refit knew.
+    """Weights of a direct regression: (series, refits, anchors, features), each from the data known at its refit.
 
-    At every anchor the deviation from the median day is regressed on its mean over the newest slots, by
-    ridge, older origins counting half after a week, deviations beyond six mean ones clipped.
+    At every anchor the deviation from the median day is regressed by ridge on its mean over the newest slots. Origins
+    count half after a week; deviations beyond six mean ones are clipped.
     """
     profile, levels = _REGRESSED
     slots = inputs.values.shape[1]
@@ -103,21 +102,21 @@ def regress(inputs: Inputs, refits: Slots) -> Matrix:
     half = _HALF_LIFE_DAYS * inputs.grid.season
     weights = (~np.isnan(off) * 0.5 ** ((slots - np.arange(slots)) / half)).astype(off.dtype)
     off = np.nan_to_num(off)
-    found = np.empty((off.shape[0], refits.size, inputs.grid.anchors.size, len(levels)), off.dtype)
+    result = np.empty((off.shape[0], refits.size, inputs.grid.anchors.size, len(levels)), off.dtype)
     for column, lead in enumerate(inputs.grid.anchors):
-        found[:, :, column] = _ridge(features, off, weights, int(lead), refits, half, inputs.grid.slots(1))
-    return found
+        result[:, :, column] = _ridge(features, off, weights, int(lead), refits, half, inputs.grid.slots(1))
+    return result
 
 
 def _ridge(features: Matrix, off: Matrix, weights: Matrix, lead: int, refits: Slots, half: float, ten: int) -> Matrix:
-    """(series, refits, features). What an origin said is known once its target is: ``lead`` slots later.
+    """(series, refits, features). An origin can be learned from once its target is known: ``lead`` slots later.
 
-    ``weights`` (series, slots) belong to the targets, 0 where there is none.
+    ``weights`` (series, slots) belong to the targets, 0 if a target is missing.
     """
     slots, width = off.shape[1], features.shape[2]
     moments = np.zeros((off.shape[0], width, width), off.dtype)
     products = np.zeros((off.shape[0], width, 1), off.dtype)
-    found = np.zeros((off.shape[0], refits.size, width), off.dtype)
+    result = np.zeros((off.shape[0], refits.size, width), off.dtype)
     begin = 0
     for row, refit in enumerate(refits):
         end = max(0, int(refit) - lead + 1)
@@ -129,5 +128,5 @@ def _ridge(features: Matrix, off: Matrix, weights: Matrix, lead: int, refits: Sl
             begin = end
         prior = _RIDGE_SLOTS * ten * 0.5 ** ((slots - int(refit)) / half)
         ridge = np.eye(width) * (prior + _RIDGE * np.diagonal(moments, axis1=1, axis2=2)[:, None, :] + 1e-9)
-        found[:, row] = np.linalg.solve(moments + ridge, products)[:, :, 0]
-    return found
+        result[:, row] = np.linalg.solve(moments + ridge, products)[:, :, 0]
+    return result

@@ -1,4 +1,4 @@
-"""Forecasts of all services for a plan: the fast tier in one stroke, and those of the night where they help."""
+"""Load forecasts of all services for a plan: the ensemble in one batch, and the nightly models that help."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import numpy as np
 
 from outrider.model import EntityRef, Forecast, NoPlanReason, SignalKey, Window
 from planner.forecast.calendar import NO_CALENDAR, Calendar
-from planner.forecast.forecaster import FAST_MODELS, forecast, forecast_heard, forecast_rows
-from planner.forecast.nightly_fit import Decided, Fits
+from planner.forecast.forecaster import FAST_MODELS, forecast, forecast_rows, forecast_selected
+from planner.forecast.nightly_fit import Fits, NightlyDecision
 
-__all__ = ["FAST_MODELS", "LOAD", "Answers", "Nights", "fast"]
+__all__ = ["FAST_MODELS", "LOAD", "Forecasts", "Nights", "forecast_all"]
 
 LOAD = SignalKey("svc_requests_per_second")
-Answers = dict[EntityRef, Forecast | NoPlanReason]
-Nights = Mapping[EntityRef, Decided]
-NO_NIGHT = Decided(Fits())
-_PART = 64
-_WRONG = (ValueError, TypeError, ArithmeticError, LookupError, RuntimeError)
+Forecasts = dict[EntityRef, Forecast | NoPlanReason]
+Nights = Mapping[EntityRef, NightlyDecision]
+NO_NIGHT = NightlyDecision(Fits())
+_BATCH = 64
+_FORECAST_ERRORS = (ValueError, TypeError, ArithmeticError, LookupError, RuntimeError)
 
 
-def fast(
+def forecast_all(
     history: Window,
     now: datetime,
     horizon: timedelta,
     nights: Nights | None = None,
     calendar: Calendar = NO_CALENDAR,
-) -> Answers:
-    """A forecast of the load of every service of a window of cleaned values, in a time fit for every plan.
+) -> Forecasts:
+    """Forecasts the load of every service of a window of cleaned values, fast enough for every plan.
 
-    Where somebody of ``nights`` is heard, what was fitted is listened to and nothing is fitted anew; all other
-    services are forecast with what the night said of those that are not heard. Each of the two goes in one stroke. A
-    service whose series cannot be forecast is answered with ``FAILED``: it costs nobody else a forecast.
+    Services with selected nightly models use their existing fits; nothing is fitted anew. All others use the ensemble
+    and carry the nightly reasons. Each of the two groups is one batch. A service that cannot be forecast gets
+    ``FAILED``; the others keep their forecasts.
     """
     known = nights or {}
-    heard = {service for service, night in known.items() if night.heard}
-    plain = [row for row, service in enumerate(history.entities) if service not in heard]
-    found = _many(history, plain, now, horizon, known, calendar)
-    listening = [row for row, service in enumerate(history.entities) if service in heard]
-    return found | _heard(history, listening, now, horizon, known, calendar)
+    selected = {service for service, night in known.items() if night.selected}
+    plain = [row for row, service in enumerate(history.entities) if service not in selected]
+    forecasts = _forecast_plain(history, plain, now, horizon, known, calendar)
+    rows = [row for row, service in enumerate(history.entities) if service in selected]
+    return forecasts | _forecast_selected(history, rows, now, horizon, known, calendar)
 
 
-def _many(
+def _forecast_plain(
     history: Window, rows: Sequence[int], now: datetime, horizon: timedelta, nights: Nights, calendar: Calendar
-) -> Answers:
+) -> Forecasts:
     services = [history.entities[row] for row in rows]
     values = history.column(LOAD)[np.asarray(rows, dtype=np.intp)]
     try:
@@ -59,12 +59,12 @@ def _many(
             horizon=horizon,
             step=history.step,
             calendar=calendar,
-            told={service: (*night.why, *night.notes) for service, night in nights.items()},
+            reasons={service: (*night.why, *night.notes) for service, night in nights.items()},
         )
-    except _WRONG:  # whose fault it is shows when each is asked alone
+    except _FORECAST_ERRORS:  # forecasting each alone shows which one fails
         return {
-            service: _noted(
-                _one(history, row, now, horizon, nights.get(service, NO_NIGHT), calendar),
+            service: _with_notes(
+                _forecast_service(history, row, now, horizon, nights.get(service, NO_NIGHT), calendar),
                 nights.get(service, NO_NIGHT),
             )
             for row, service in zip(rows, services, strict=True)
@@ -72,16 +72,16 @@ def _many(
     return dict(zip(services, answers, strict=True))
 
 
-def _heard(
+def _forecast_selected(
     history: Window, rows: Sequence[int], now: datetime, horizon: timedelta, nights: Nights, calendar: Calendar
-) -> Answers:
-    """Part by part: a fit that breaks has those of its part alone asked one by one."""
-    found: Answers = {}
-    for first in range(0, len(rows), _PART):
-        part = rows[first : first + _PART]
+) -> Forecasts:
+    """Forecasts part by part; if a fit fails, those of its part are forecast one by one."""
+    forecasts: Forecasts = {}
+    for first in range(0, len(rows), _BATCH):
+        part = rows[first : first + _BATCH]
         services = [history.entities[row] for row in part]
         try:
-            answers = forecast_heard(
+            answers = forecast_selected(
                 history.times,
                 history.column(LOAD)[np.asarray(part, dtype=np.intp)],
                 signal=LOAD.name,
@@ -92,24 +92,26 @@ def _heard(
                 step=history.step,
                 calendar=calendar,
             )
-        except _WRONG:
+        except _FORECAST_ERRORS:
             answers = [
-                _one(history, row, now, horizon, nights[service], calendar)
+                _forecast_service(history, row, now, horizon, nights[service], calendar)
                 for row, service in zip(part, services, strict=True)
             ]
-        found |= {service: _noted(said, nights[service]) for service, said in zip(services, answers, strict=True)}
-    return found
+        forecasts |= {
+            service: _with_notes(result, nights[service]) for service, result in zip(services, answers, strict=True)
+        }
+    return forecasts
 
 
-def _noted(found: Forecast | NoPlanReason, night: Decided) -> Forecast | NoPlanReason:
-    return replace(found, why=(*found.why, *night.notes)) if isinstance(found, Forecast) else found
+def _with_notes(result: Forecast | NoPlanReason, night: NightlyDecision) -> Forecast | NoPlanReason:
+    return replace(result, why=(*result.why, *night.notes)) if isinstance(result, Forecast) else result
 
 
-def _one(
-    history: Window, row: int, now: datetime, horizon: timedelta, night: Decided, calendar: Calendar
+def _forecast_service(
+    history: Window, row: int, now: datetime, horizon: timedelta, night: NightlyDecision, calendar: Calendar
 ) -> Forecast | NoPlanReason:
     try:
-        found = forecast(
+        result = forecast(
             history.times,
             history.column(LOAD)[row],
             signal=LOAD.name,
@@ -117,11 +119,11 @@ def _one(
             now=now,
             horizon=horizon,
             step=history.step,
-            models=(*FAST_MODELS, *night.fits.asked),
+            models=(*FAST_MODELS, *night.fits.requested),
             fits=night.fits,
             may_fit=False,
             calendar=calendar,
         )
-    except _WRONG:
+    except _FORECAST_ERRORS:
         return NoPlanReason.FAILED
-    return found
+    return result

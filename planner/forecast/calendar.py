@@ -1,7 +1,6 @@
-"""What is known beforehand: events with a beginning and an end, public holidays, and the clock of a time zone.
+"""Known future effects: events with start and end, public holidays, and the clock of a time zone.
 
-A calendar is plain values. Its effects are taken out of a history before it is learned from, and put back
-into what is forecast.
+A calendar is plain values. Its effects are removed from a history before learning, and added back to forecasts.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ HOLIDAY = "holiday"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that changes the load from ``start`` to ``end`` (aware instants).
+    """Something that changes the load from ``start`` to ``end`` (aware timestamps).
 
-    ``ratio`` 1.5 says that half as much again is expected, 0.2 that a fifth is. None: what happened on earlier
-    occasions of the same ``name`` is expected again, and nothing where there was none.
+    ``ratio`` 1.5 means 50 % more load, 0.2 a fifth of it. None takes the effect from earlier events of the same
+    ``name``; without one there is no effect.
     """
 
     name: str
@@ -43,24 +42,22 @@ class Event:
     def __post_init__(self) -> None:
         if self.start.tzinfo is None or self.end.tzinfo is None or self.end <= self.start:
             raise UsageError(
-                f"event {self.name}: it must end after it starts, both with a time zone",
-                hint="write instants such as 2026-05-01T18:00:00Z",
+                f"event {self.name}: end must be after start, both with a time zone",
+                hint="write timestamps such as 2026-05-01T18:00:00Z",
             )
         if self.ratio is not None and not 0.0 < self.ratio < np.inf:
-            raise UsageError(
-                f"event {self.name}: the ratio {self.ratio} is not above 0", hint="1.5 stands for half as much again"
-            )
+            raise UsageError(f"event {self.name}: ratio {self.ratio} must be above 0", hint="1.5 means 50 % more load")
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Events, and the zone whose clock the users live by: their day keeps its shape when it changes to summer time."""
+    """Events, and the users' time zone: a day keeps its shape across changes to summer time."""
 
     events: tuple[Event, ...] = ()
     zone: str = "UTC"
 
     def clock(self) -> ZoneInfo:
-        """The zone. Raises UsageError for a name that is none."""
+        """Returns the zone. Raises UsageError for an unknown name."""
         try:
             return ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError) as error:
@@ -71,51 +68,50 @@ NO_CALENDAR = Calendar()
 
 
 def holidays(country: str, first: date, last: date, zone: str = "UTC") -> tuple[Event, ...]:
-    """The public holidays of a country (ISO code) from ``first`` to ``last``, whole days in ``zone``.
+    """Public holidays of a country (ISO code) from ``first`` to ``last``, whole days in ``zone``.
 
-    All bear one name, so that what one did to the load is expected of the next. Raises UsageError for an unknown
-    country.
+    All share one name, so that the effect of one applies to the next. Raises UsageError for an unknown country.
     """
-    import holidays as library  # noqa: PLC0415 - it comes with Prophet and takes a while
+    import holidays as library  # noqa: PLC0415 - a dependency of Prophet, slow to import
 
     clock = Calendar(zone=zone).clock()
     try:
         days = library.country_holidays(country, years=range(first.year, last.year + 1))
     except NotImplementedError as error:
-        raise UsageError(f"no holidays are known of {country}", hint="use an ISO code such as DE or CN") from error
-    found = []
+        raise UsageError(f"no holidays known for {country!r}", hint="use an ISO code such as DE or CN") from error
+    events = []
     for day in sorted(days):
         if first <= day <= last:
             start = datetime(day.year, day.month, day.day, tzinfo=clock)
             following = day + timedelta(days=1)
             end = datetime(following.year, following.month, following.day, tzinfo=clock)
-            found.append(Event(HOLIDAY, start.astimezone(UTC), end.astimezone(UTC)))
-    return tuple(found)
+            events.append(Event(HOLIDAY, start.astimezone(UTC), end.astimezone(UTC)))
+    return tuple(events)
 
 
 def effects(series: Series, steps: int, events: Sequence[Event]) -> Floats:
-    """Logs of what events do to each slot of the history and of the next ``steps``; 0 where nothing is known.
+    """Logs of the effects of events on each slot of the history and of the next ``steps``; 0 without a known effect.
 
-    An effect without a ratio is the median of how far the slots of earlier occasions lie from the median
-    of the same time of day on other days; fewer than six such slots teach nothing.
+    An effect without a ratio is learned from earlier occasions: the median deviation of their slots from the median of
+    the same time of day on other days. Fewer than six such slots give no effect.
     """
     times = np.concatenate([series.times, series.future(steps)])
-    found = np.zeros(times.size)
+    logs = np.zeros(times.size)
     learned: dict[str, float] = {}
     for event in events:
         inside = (times < event.end.timestamp()) & (times + series.step > event.start.timestamp())
         if not inside.any():
             continue
         if event.ratio is not None:
-            found[inside] += log(event.ratio)
+            logs[inside] += log(event.ratio)
             continue
         if event.name not in learned:
-            learned[event.name] = _learned(series, [other for other in events if other.name == event.name])
-        found[inside] += learned[event.name]
-    return np.clip(found, -_FARTHEST, _FARTHEST)
+            learned[event.name] = _learn_effect(series, [other for other in events if other.name == event.name])
+        logs[inside] += learned[event.name]
+    return np.clip(logs, -_FARTHEST, _FARTHEST)
 
 
-def _learned(series: Series, occasions: Sequence[Event]) -> float:
+def _learn_effect(series: Series, occasions: Sequence[Event]) -> float:
     times = series.times
     inside = np.zeros(times.size, dtype=bool)
     for event in occasions:
@@ -123,10 +119,10 @@ def _learned(series: Series, occasions: Sequence[Event]) -> float:
     with np.errstate(divide="ignore"):
         logs = np.log(series.values)
     usable = np.isfinite(logs)
-    place = np.arange(times.size) % series.season
+    slot_of_day = np.arange(times.size) % series.season
     off = []
     for slot in np.flatnonzero(inside & usable):
-        others = logs[(place == place[slot]) & ~inside & usable]
+        others = logs[(slot_of_day == slot_of_day[slot]) & ~inside & usable]
         if others.size:
             off.append(logs[slot] - float(np.median(others)))
     return float(np.median(off)) if len(off) >= _LEAST_SLOTS else 0.0
@@ -134,9 +130,9 @@ def _learned(series: Series, occasions: Sequence[Event]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """A series by the clock on the wall, as if that were UTC.
+    """A series on the local clock of a time zone, as if it were UTC.
 
-    ``ahead`` are the wall slots of the next slots, 1 being the next one; ``origin`` is the wall's time of it.
+    ``ahead`` are the local slots of the next slots, 1 being the next one; ``origin`` is its local time.
     """
 
     values: Floats
@@ -145,35 +141,35 @@ class WallClock:
 
 
 def by_wall_clock(series: Series, steps: int, zone: ZoneInfo) -> WallClock:
-    """Put a series on the slots of a zone's clock, so that summer time moves no hour of the day.
+    """Puts a series on the slots of a zone's clock, so that summer time does not shift the hours of the day.
 
-    The hour that is skipped in spring is missing; of the one that comes twice in autumn the second stays.
+    The hour skipped in spring is missing; of the hour repeated in autumn the second one counts.
     """
     count = series.values.size
     times = np.concatenate([series.times, series.future(steps)])
-    moved = np.round(_offsets(times, zone) / series.step).astype(np.int64)
-    places = np.arange(times.size) + moved - moved[max(0, count - 1)]
-    origin = series.origin + float(moved[count - 1]) * series.step
-    if not np.diff(moved).any():
+    shifts = np.round(_offsets(times, zone) / series.step).astype(np.int64)
+    positions = np.arange(times.size) + shifts - shifts[max(0, count - 1)]
+    origin = series.origin + float(shifts[count - 1]) * series.step
+    if not np.diff(shifts).any():
         return WallClock(series.values, np.arange(1, steps + 1), origin)
-    first, newest = int(places[:count].min()), int(places[count - 1])
+    first, newest = int(positions[:count].min()), int(positions[count - 1])
     values = np.full(newest - first + 1, np.nan)
-    inside = places[:count] <= newest
-    values[places[:count][inside] - first] = series.values[inside]
-    return WallClock(values, np.maximum(places[count:] - newest, 1), origin)
+    inside = positions[:count] <= newest
+    values[positions[:count][inside] - first] = series.values[inside]
+    return WallClock(values, np.maximum(positions[count:] - newest, 1), origin)
 
 
 def _offsets(times: Floats, zone: ZoneInfo) -> Floats:
-    """Seconds that the zone is ahead of UTC, at each time: looked up by the hour, where zones change."""
+    """Offset of the zone from UTC in seconds at each time: looked up by the hour, since zones change on the hour."""
     hours = np.floor(times / _HOUR_SECONDS).astype(np.int64)
     first = int(hours.min())
-    found: Floats = _hourly(first, int(hours.max()) - first + 1, zone)[hours - first]
-    return found
+    offsets: Floats = _hourly(first, int(hours.max()) - first + 1, zone)[hours - first]
+    return offsets
 
 
 @lru_cache(maxsize=64)
 def _hourly(first: int, count: int, zone: ZoneInfo) -> Floats:
-    """``_offsets`` of so many hours from one on, kept: all services of a plan ask for the same."""
+    """``_offsets`` of ``count`` hours from ``first``, cached: all services of a plan use the same ones."""
     ahead = [
         datetime.fromtimestamp((first + n) * _HOUR_SECONDS, zone).utcoffset() or timedelta(0) for n in range(count)
     ]

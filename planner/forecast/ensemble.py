@@ -1,7 +1,7 @@
-"""The fast tier: quantiles of many series at once, from a mix of cheap members weighed by their recent loss.
+"""The ensemble: quantiles of many series at once, from cheap members weighted by their recent loss.
 
-``forecast_many`` takes a matrix and answers for every row; it keeps no state and reads nothing but the
-values. A row gets the same answer alone and among others; leading missing slots change it by less than 1 %.
+``forecast_many`` forecasts every row of a matrix. It keeps no state and reads only the values. A row has the same
+forecast alone and among others; leading missing slots change it by less than 1 %.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from planner.forecast.series import OFFSET_SHARE
 
 MEDIAN, SURE = 0.5, 0.995
 QUANTILES = (0.05, MEDIAN, 0.8, 0.9, 0.95, SURE)
-"""``SURE`` is what replicas are planned for."""
+"""``SURE`` is the quantile that capacity is planned for."""
 HISTORY_DAYS = 15
 CEILING_OVER_MAXIMUM = 1.25
-"""No quantile lies above 1.25 x the highest value known: no fold of a few days proves more."""
+"""No quantile exceeds 1.25 x the highest known value: folds of a few days do not support more."""
 
 _FOLD_DAYS = 7
 _FOLD_TENS = 3
@@ -31,40 +31,39 @@ _CHUNK = 16
 _LOG_LIMIT = 80.0
 
 
-class Speaker(Protocol):
-    """A further member for one series, such as a Prophet that was fitted at night."""
+class ExtraMember(Protocol):
+    """A further member for one series, such as a Prophet fitted at night."""
 
     def at(self, origins: Slots, leads: Slots) -> Matrix:
-        """What it says at origins (slots of the row), at leads from 1 on: (origins, leads), NaN if unknown."""
+        """Returns its forecast at ``origins`` (slots of the row), at leads from 1: (origins, leads), NaN if unknown."""
         ...
 
 
-NOBODY: Mapping[str, Sequence[Speaker]] = MappingProxyType({})
+NO_MEMBERS: Mapping[str, Sequence[ExtraMember]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """What was said at past origins and what came: (series, origins, anchors), in the units of the values.
+    """Forecasts and observed values at past origins: (series, origins, anchors), in the units of the values.
 
-    ``ages`` are slots from each origin to the present, falling. ``truth`` is NaN where it is not known yet.
+    ``ages`` are slots from each origin to the present, falling. ``truth`` is NaN if not known yet.
     """
 
     ages: Slots
     truth: Matrix
-    said: Matrix
+    predicted: Matrix
     last_value: Matrix
     seasonal_naive: Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What will come, for rows of series. Units are those of the values.
+    """Forecasts of rows of series, in the units of the values.
 
-    ``quantiles`` maps to (series, steps): the value at each of the next slots. ``peaks`` maps to
-    (series, steps): the highest value from now up to and including each slot, a quantile of the maximum
-    itself, learned from past maxima. A row without any value is NaN throughout. ``weights`` (members,
-    series, anchors) says who was listened to, at the leads ``anchors`` (in slots). ``folds`` is kept when asked
-    for.
+    ``quantiles`` maps to (series, steps): the value at each of the next slots. ``peaks`` maps to (series, steps): the
+    highest value up to and including each slot, a quantile of the maximum itself, learned from past maxima. A row
+    without any value is NaN throughout. ``weights`` (members, series, anchors) are those at the leads ``anchors`` (in
+    slots). ``folds`` are kept on request.
     """
 
     step_seconds: float
@@ -76,15 +75,15 @@ class Outlook:
     folds: Folds | None
 
     def only(self, row: int) -> Outlook:
-        """Of one series."""
-        here, folds = slice(row, row + 1), self.folds
-        kept = None if folds is None else (getattr(folds, name)[here] for name in Folds.__slots__[1:])
+        """The outlook of one series."""
+        rows, folds = slice(row, row + 1), self.folds
+        parts = None if folds is None else (getattr(folds, name)[rows] for name in Folds.__slots__[1:])
         return replace(
             self,
-            quantiles={q: found[here] for q, found in self.quantiles.items()},
-            peaks={q: found[here] for q, found in self.peaks.items()},
-            weights=self.weights[:, here],
-            folds=None if folds is None or kept is None else Folds(folds.ages, *kept),
+            quantiles={q: values[rows] for q, values in self.quantiles.items()},
+            peaks={q: values[rows] for q, values in self.peaks.items()},
+            weights=self.weights[:, rows],
+            folds=None if folds is None or parts is None else Folds(folds.ages, *parts),
         )
 
 
@@ -95,17 +94,17 @@ def forecast_many(
     steps: int,
     wanted: Sequence[float] = QUANTILES,
     keep_folds: bool = False,
-    speakers: Mapping[str, Sequence[Speaker]] = NOBODY,
+    extra: Mapping[str, Sequence[ExtraMember]] = NO_MEMBERS,
 ) -> Outlook:
-    """Forecast the next ``steps`` slots of every row of ``values`` (series, slots).
+    """Forecasts the next ``steps`` slots of every row of ``values`` (series, slots).
 
-    The newest slot is the last column; NaN (also infinite or negative) is a missing slot. At most the
-    newest 15 days are read. Row by row the result never crosses, is never negative and never above 1.25 x
-    the highest value. What was constant for a day stays so. ``speakers`` join the members by name, one for each
-    row.
+    The newest slot is the last column; NaN (also infinite or negative) is a missing slot. At most the newest 15 days
+    are read. Quantiles of a row never cross, are never negative and never above 1.25 x its highest value. A series that
+    was constant for a day stays constant. ``extra`` members join by name, one for each row. Raises ValueError
+    otherwise.
     """
-    if any(len(each) != len(values) for each in speakers.values()):
-        raise ValueError("a further member has one speaker for each row")
+    if any(len(each) != len(values) for each in extra.values()):
+        raise ValueError("an extra member needs one forecaster for each row")
     grid = Grid(step_seconds)
     kept = np.asarray(values, dtype=np.float64)[:, -HISTORY_DAYS * grid.season :]
     kept = np.where(np.isfinite(kept) & (kept >= 0), kept, np.nan)
@@ -115,18 +114,18 @@ def forecast_many(
             grid,
             steps,
             tuple(wanted),
-            {name: each[row : row + _CHUNK] for name, each in speakers.items()},
+            {name: each[row : row + _CHUNK] for name, each in extra.items()},
             keep_folds=keep_folds,
         )
         for row in range(0, len(kept), _CHUNK)
     ]
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
 def at_origins(
     values: Matrix, origins: Sequence[int], *, step_seconds: float, steps: int, wanted: Sequence[float] = QUANTILES
 ) -> Outlook:
-    """One trace (slots,) as it was known at many ``origins``: row i has seen ``values[:origins[i]]`` alone."""
+    """Forecasts one trace (slots,) as known at many ``origins``: row i has seen only ``values[:origins[i]]``."""
     width = min(HISTORY_DAYS * Grid(step_seconds).season, max(origins))
     rows = np.full((len(origins), width), np.nan)
     for row, origin in enumerate(origins):
@@ -140,7 +139,7 @@ def _chunk(
     grid: Grid,
     steps: int,
     wanted: tuple[float, ...],
-    speakers: Mapping[str, Sequence[Speaker]],
+    extra: Mapping[str, Sequence[ExtraMember]],
     *,
     keep_folds: bool,
 ) -> Outlook:
@@ -153,17 +152,19 @@ def _chunk(
     origins = np.arange(slots, max(0, slots - _FOLD_DAYS * grid.season) - 1, -stride)[::-1]
     refits = np.unique([0, *range(slots, 0, -grid.season)])
     regressed = base_models.regress(inputs, refits)
-    ask = _Asking(inputs, tuple(speakers.values()), shift)
-    mix = _mix(ask, logs, origins, refits, regressed, stride)
-    point = _now(ask, mix, regressed[:, -1], slots, steps)
+    pool = _Members(inputs, tuple(extra.values()), shift)
+    mix = _mix(pool, logs, origins, refits, regressed, stride)
+    point = _present(pool, mix, regressed[:, -1], slots, steps)
     highest = np.where(known, values, -np.inf).max(axis=1, keepdims=True)
     top = np.where(np.isfinite(highest), highest * CEILING_OVER_MAXIMUM, np.nan)
     ages = (slots - origins) / grid.season
-    scales = conformal.stirred(mix.errors, grid.anchors, stride, grid.slots(1))
-    spread = conformal.around(conformal.offsets(mix.errors, ages, scales, wanted, grid.anchors / grid.season), wanted)
-    quantiles = _spread(point, spread, grid, shift, top, wanted)
-    over = conformal.peak_errors(logs, mix.said, origins, grid.anchors)
-    peaks = _spread(
+    scales = conformal.error_scales(mix.errors, grid.anchors, stride, grid.slots(1))
+    spread = conformal.center_on_median(
+        conformal.offsets(mix.errors, ages, scales, wanted, grid.anchors / grid.season), wanted
+    )
+    quantiles = _quantiles(point, spread, grid, shift, top, wanted)
+    over = conformal.peak_errors(logs, mix.predicted, origins, grid.anchors)
+    peaks = _quantiles(
         np.maximum.accumulate(point, axis=1),
         conformal.offsets(over, ages, scales, wanted, grid.anchors / grid.season),
         grid,
@@ -174,122 +175,125 @@ def _chunk(
     constant = (known.sum(axis=1) >= grid.season) & (
         highest[:, 0] == np.nanmin(np.where(known, values, np.inf), axis=1)
     )
-    for found in (*quantiles.values(), *peaks.values()):
-        found[constant] = highest[constant]
-    for found in peaks.values():
-        np.maximum.accumulate(found, axis=1, out=found)
+    for matrix in (*quantiles.values(), *peaks.values()):
+        matrix[constant] = highest[constant]
+    for matrix in peaks.values():
+        np.maximum.accumulate(matrix, axis=1, out=matrix)
     folds = _folds(mix, slots - origins, shift) if keep_folds else None
-    names = (*base_models.NAMES, *speakers)
+    names = (*base_models.NAMES, *extra)
     return Outlook(grid.step, quantiles, peaks, names, mix.weights[:, :, -1], grid.anchors, folds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mix:
-    """Logs at fold origins and anchors: (series, origins, anchors); of members and naive ones before that."""
+    """Logs at fold origins and anchors: (series, origins, anchors); members and naive forecasts have one more axis."""
 
-    asked: Matrix
+    members: Matrix
     weights: Matrix
     guards: Matrix
-    said: Matrix
+    predicted: Matrix
     truth: Matrix
     errors: Matrix
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """The members and those who joined them."""
+class _Members:
+    """The base members and the extra ones."""
 
     inputs: day_profiles.Inputs
-    speakers: tuple[Sequence[Speaker], ...]
+    extra: tuple[Sequence[ExtraMember], ...]
     shift: Matrix
 
     def at(self, origins: Slots, leads: Slots, regressed: Matrix) -> Matrix:
-        """Logs (members, series, origins, leads). Who joined and does not know says the mean of the others."""
-        said = base_models.predict(self.inputs, origins, leads, regressed)
-        if not self.speakers:
-            return said
-        mean = said.mean(axis=0)
-        told = [np.stack([one.at(origins, leads) for one in each]) for each in self.speakers]
-        logs = [np.log(each + self.shift[:, :, None]) for each in told]
-        joined = np.stack([np.where(np.isnan(each), mean, each) for each in logs])
-        return np.concatenate([said, joined.astype(said.dtype)])
+        """Logs (members, series, origins, leads).
+
+        An extra member without a value takes the mean of the base members.
+        """
+        predicted = base_models.predict(self.inputs, origins, leads, regressed)
+        if not self.extra:
+            return predicted
+        mean = predicted.mean(axis=0)
+        outputs = [np.stack([member.at(origins, leads) for member in output]) for output in self.extra]
+        logs = [np.log(output + self.shift[:, :, None]) for output in outputs]
+        joined = np.stack([np.where(np.isnan(output), mean, output) for output in logs])
+        return np.concatenate([predicted, joined.astype(predicted.dtype)])
 
     def usable(self) -> Matrix:
-        """True where a member may speak: (members, series)."""
+        """True if a member may take part: (members, series)."""
         usual = base_models.usable(self.inputs)
-        return np.concatenate([usual, np.ones((len(self.speakers), usual.shape[1]), dtype=bool)])
+        return np.concatenate([usual, np.ones((len(self.extra), usual.shape[1]), dtype=bool)])
 
 
-def _mix(ask: _Asking, logs: Matrix, origins: Slots, refits: Slots, regressed: Matrix, stride: int) -> _Mix:
-    inputs = ask.inputs
+def _mix(pool: _Members, logs: Matrix, origins: Slots, refits: Slots, regressed: Matrix, stride: int) -> _Mix:
+    inputs = pool.inputs
     anchors, season, slots = inputs.grid.anchors, inputs.grid.season, logs.shape[1]
     fit = np.maximum(np.searchsorted(refits, origins, side="right") - 1, 0)
-    asked = ask.at(origins, anchors, regressed[:, fit])
+    members = pool.at(origins, anchors, regressed[:, fit])
     padded = np.concatenate([logs, np.full((len(logs), 1), np.nan, logs.dtype)], axis=1)
     truth = padded[:, np.minimum(origins[:, None] + anchors - 1, slots)]
-    came = np.exp(truth)
-    lost = forecast_weights.losses(np.exp(asked), came)
+    observed = np.exp(truth)
+    losses = forecast_weights.losses(np.exp(members), observed)
     weights = forecast_weights.shares(
-        forecast_weights.known_losses(lost, anchors, stride, forecast_weights.HALF_LIFE_DAYS * season), ask.usable()
+        forecast_weights.known_losses(losses, anchors, stride, forecast_weights.HALF_LIFE_DAYS * season), pool.usable()
     )
-    mixed = forecast_weights.median(asked, weights)
-    naive = asked[[base_models.LAST, base_models.YESTERDAY]]
+    mixed = forecast_weights.median(members, weights)
+    naive = members[[base_models.LAST, base_models.YESTERDAY]]
     guards = forecast_weights.guards(
-        forecast_weights.losses(np.exp(mixed)[None], came),
-        lost[[base_models.LAST, base_models.YESTERDAY]],
+        forecast_weights.losses(np.exp(mixed)[None], observed),
+        losses[[base_models.LAST, base_models.YESTERDAY]],
         anchors,
         stride,
         season,
     )
-    said = forecast_weights.guarded(mixed, naive, guards)
-    return _Mix(asked, weights, guards, said, truth, truth - said)
+    predicted = forecast_weights.guarded(mixed, naive, guards)
+    return _Mix(members, weights, guards, predicted, truth, truth - predicted)
 
 
-def _now(ask: _Asking, mix: _Mix, regressed: Matrix, slots: int, steps: int) -> Matrix:
-    """What the mix says at the present for every step: logs (series, steps)."""
-    anchors, leads = ask.inputs.grid.anchors, np.arange(1, steps + 1)
-    at = _between(anchors, leads)
+def _present(pool: _Members, mix: _Mix, regressed: Matrix, slots: int, steps: int) -> Matrix:
+    """The mix at the present for every step: logs (series, steps)."""
+    anchors, leads = pool.inputs.grid.anchors, np.arange(1, steps + 1)
+    at = _interpolate(anchors, leads)
     coefficients = at(regressed.transpose(0, 2, 1)).transpose(0, 2, 1)[:, None]
-    asked = ask.at(np.array([slots]), leads, coefficients)[:, :, 0]
-    mixed = forecast_weights.median(asked, at(mix.weights[:, :, -1]))
-    return forecast_weights.guarded(mixed, asked[[base_models.LAST, base_models.YESTERDAY]], at(mix.guards[:, :, -1]))
+    members = pool.at(np.array([slots]), leads, coefficients)[:, :, 0]
+    mixed = forecast_weights.median(members, at(mix.weights[:, :, -1]))
+    return forecast_weights.guarded(mixed, members[[base_models.LAST, base_models.YESTERDAY]], at(mix.guards[:, :, -1]))
 
 
-def _between(anchors: Slots, leads: Slots) -> Callable[[Matrix], Matrix]:
-    """Interpolates the last axis from anchors to leads; held beyond both ends."""
+def _interpolate(anchors: Slots, leads: Slots) -> Callable[[Matrix], Matrix]:
+    """Interpolates the last axis from anchors to leads; constant beyond both ends."""
     if anchors.size == 1:
-        return lambda found: np.repeat(found, leads.size, axis=-1)
+        return lambda matrix: np.repeat(matrix, leads.size, axis=-1)
     low = np.clip(np.searchsorted(anchors, leads, side="right") - 1, 0, anchors.size - 2)
     share = np.clip((leads - anchors[low]) / (anchors[low + 1] - anchors[low]), 0.0, 1.0).astype(np.float32)
-    return lambda found: found[..., low] * (1 - share) + found[..., low + 1] * share
+    return lambda matrix: matrix[..., low] * (1 - share) + matrix[..., low + 1] * share
 
 
-def _spread(
+def _quantiles(
     point: Matrix, offsets: Matrix, grid: Grid, shift: Matrix, top: Matrix, wanted: tuple[float, ...]
 ) -> dict[float, Matrix]:
-    """Quantiles in the units of the values, rising from one to the next."""
-    dense = _between(grid.anchors, np.arange(1, point.shape[1] + 1))(offsets)
+    """Quantiles in the units of the values, in rising order."""
+    dense = _interpolate(grid.anchors, np.arange(1, point.shape[1] + 1))(offsets)
     logs = np.minimum(point[:, None] + dense, _LOG_LIMIT).astype(np.float64)
-    found = np.clip(np.exp(logs) - shift[:, :, None], 0.0, top[:, :, None])
-    found = np.maximum.accumulate(found, axis=1)
-    return {quantile: found[:, column] for column, quantile in enumerate(wanted)}
+    values = np.clip(np.exp(logs) - shift[:, :, None], 0.0, top[:, :, None])
+    values = np.maximum.accumulate(values, axis=1)
+    return {quantile: values[:, column] for column, quantile in enumerate(wanted)}
 
 
 def _folds(mix: _Mix, ages: Slots, shift: Matrix) -> Folds:
-    truth, said, last, naive = (
-        np.maximum(np.exp(each.astype(np.float64)) - shift[:, :, None], 0.0)
-        for each in (mix.truth, mix.said, mix.asked[base_models.LAST], mix.asked[base_models.YESTERDAY])
+    truth, predicted, last, naive = (
+        np.maximum(np.exp(part.astype(np.float64)) - shift[:, :, None], 0.0)
+        for part in (mix.truth, mix.predicted, mix.members[base_models.LAST], mix.members[base_models.YESTERDAY])
     )
-    return Folds(ages, truth, said, last, naive)
+    return Folds(ages, truth, predicted, last, naive)
 
 
-def _joined(parts: Sequence[Outlook]) -> Outlook:
+def _concatenate(parts: Sequence[Outlook]) -> Outlook:
     first = parts[0]
-    kept = [part.folds for part in parts if part.folds is not None]
+    folded = [part.folds for part in parts if part.folds is not None]
     folds = None
-    if kept:
-        rows = (np.concatenate([getattr(each, name) for each in kept]) for name in Folds.__slots__[1:])
-        folds = Folds(kept[0].ages, *rows)
+    if folded:
+        rows = (np.concatenate([getattr(part, name) for part in folded]) for name in Folds.__slots__[1:])
+        folds = Folds(folded[0].ages, *rows)
     return Outlook(
         first.step_seconds,
         {q: np.concatenate([part.quantiles[q] for part in parts]) for q in first.quantiles},

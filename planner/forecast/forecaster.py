@@ -1,4 +1,4 @@
-"""Forecast one signal: the mix of the fast tier, with forecasters of the night in it where they proved to help."""
+"""Forecast of one signal: the ensemble, joined by nightly models that reduce its error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ from planner.forecast import scoring
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
 from planner.forecast.ensemble import HISTORY_DAYS, forecast_many
 from planner.forecast.grid import Slots
-from planner.forecast.model_selection import ENSEMBLE, NIGHTS, Choice, choose, judgeable, listened, outlooks, why_plain
-from planner.forecast.nightly_fit import Decided, Fits
+from planner.forecast.model_selection import (
+    ENSEMBLE,
+    NIGHTS,
+    Choice,
+    build_outlooks,
+    is_judgeable,
+    mix_reason,
+    plain_reason,
+    select_models,
+)
+from planner.forecast.nightly_fit import Fits, NightlyDecision
 from planner.forecast.registry import FORECASTERS
 from planner.forecast.series import Series
 
@@ -25,7 +34,7 @@ DEFAULT_MODELS = (ENSEMBLE, PROPHET)
 STEP = timedelta(minutes=10)
 HORIZON = timedelta(hours=24)
 
-NOTHING_TOLD: Mapping[EntityRef, tuple[Why, ...]] = MappingProxyType({})
+NO_REASONS: Mapping[EntityRef, tuple[Why, ...]] = MappingProxyType({})
 _ROWS = 64
 
 
@@ -43,20 +52,21 @@ def forecast(
     may_fit: bool = True,
     calendar: Calendar = NO_CALENDAR,
 ) -> Forecast | NoPlanReason:
-    """Say what a signal will do from ``now`` to ``now + horizon``.
+    """Forecasts a signal from ``now`` to ``now + horizon``.
 
-    ``times`` (unix seconds) and ``values`` are one-dimensional and of one length; NaN is a missing
-    slot; what lies at or after ``now`` is not looked at, nor what is older than 15 days. Those of
-    ``FORECASTERS`` among ``models`` are fitted at the newest midnights, and heard where the mix was better with
-    them; ``fits`` keeps those fits between calls on one growing series; without ``may_fit`` only they are
-    asked. The ``calendar`` tells of events and of the clock that users live by. Without a single value
-    the answer is ``NO_HISTORY``. The same input always gives the same output.
+    ``times`` (unix seconds) and ``values`` are one-dimensional and of equal length; NaN is a missing slot. Values at or
+    after ``now`` and those older than 15 days are ignored. Those of ``FORECASTERS`` among ``models`` are fitted at the
+    newest midnights. They join the mix if it had smaller errors with them. ``fits`` keeps these fits between calls on
+    one growing series; without ``may_fit`` only they are used. The ``calendar`` holds events and the users' time zone.
+    Returns ``NO_HISTORY`` without a single value. Deterministic.
     """
-    asked = _asked(times, values, now, horizon, step, calendar)
-    if asked is None:
+    prepared = _prepare(times, values, now, horizon, step, calendar)
+    if prepared is None:
         return NoPlanReason.NO_HISTORY
-    chosen = choose(asked.known, asked.reach, models, fits if fits is not None else Fits(), may_fit=may_fit)
-    return _answer(asked, chosen, 0, Subject(signal, entity, now, step))
+    choice = select_models(
+        prepared.known, prepared.reach, models, fits if fits is not None else Fits(), may_fit=may_fit
+    )
+    return _to_forecast(prepared, choice, 0, Subject(signal, entity, now, step))
 
 
 def forecast_rows(
@@ -69,66 +79,71 @@ def forecast_rows(
     horizon: timedelta = HORIZON,
     step: timedelta = STEP,
     calendar: Calendar = NO_CALENDAR,
-    told: Mapping[EntityRef, tuple[Why, ...]] = NOTHING_TOLD,
+    reasons: Mapping[EntityRef, tuple[Why, ...]] = NO_REASONS,
 ) -> list[Forecast | NoPlanReason]:
-    """The same for many signals at once, without Prophet: ``values`` are (entities, times), answers in that order.
+    """Forecasts many signals at once, without nightly models: ``values`` are (entities, times), results in that order.
 
-    ``told`` is what a night said of its forecasters where none of them is heard.
+    ``reasons`` are the nightly reasons of entities whose nightly models were not selected.
     """
-    rows = [_asked(times, row, now, horizon, step, calendar) for row in values]
-    found: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
-    known = [(place, asked) for place, asked in enumerate(rows) if asked is not None]
+    rows = [_prepare(times, row, now, horizon, step, calendar) for row in values]
+    forecasts: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
+    known = [(index, prepared) for index, prepared in enumerate(rows) if prepared is not None]
     for first in range(0, len(known), _ROWS):
         part = known[first : first + _ROWS]
-        matrix = np.full((len(part), max(asked.known.values.size for _, asked in part)), np.nan)
-        for row, (_, asked) in enumerate(part):
-            matrix[row, matrix.shape[1] - asked.known.values.size :] = asked.known.values
+        matrix = np.full((len(part), max(prepared.known.values.size for _, prepared in part)), np.nan)
+        for row, (_, prepared) in enumerate(part):
+            matrix[row, matrix.shape[1] - prepared.known.values.size :] = prepared.known.values
         outlook = forecast_many(
-            matrix, step_seconds=step.total_seconds(), steps=max(asked.reach for _, asked in part), keep_folds=True
+            matrix,
+            step_seconds=step.total_seconds(),
+            steps=max(prepared.reach for _, prepared in part),
+            keep_folds=True,
         )
-        verdicts = scoring.judge_rows(outlook, [asked.known.days for _, asked in part])
-        for row, (place, asked) in enumerate(part):
-            why = why_plain(asked.known) or (listened(outlook, row), *told.get(entities[place], ()))
+        verdicts = scoring.judge_rows(outlook, [prepared.known.days for _, prepared in part])
+        for row, (index, prepared) in enumerate(part):
+            why = plain_reason(prepared.known) or (mix_reason(outlook, row), *reasons.get(entities[index], ()))
             choice = Choice(ENSEMBLE, outlook, verdicts[row].score(), why)
-            found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
-    return found
+            forecasts[index] = _to_forecast(prepared, choice, row, Subject(signal, entities[index], now, step))
+    return forecasts
 
 
-def forecast_heard(
+def forecast_selected(
     times: Floats,
     values: Floats,
     *,
     signal: str,
     entities: Sequence[EntityRef],
-    nights: Sequence[Decided],
+    nights: Sequence[NightlyDecision],
     now: datetime,
     horizon: timedelta = HORIZON,
     step: timedelta = STEP,
     calendar: Calendar = NO_CALENDAR,
 ) -> list[Forecast | NoPlanReason]:
-    """``forecast`` for many signals with the fits of their nights and no new ones, in one stroke where lengths agree.
+    """``forecast`` for many signals with their nightly fits and no new ones, batched by length.
 
-    ``values`` are (entities, times); ``nights`` and the answers are in that order.
+    ``values`` are (entities, times); ``nights`` and the results are in that order.
     """
-    rows = [_asked(times, row, now, horizon, step, calendar) for row in values]
-    found: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
+    rows = [_prepare(times, row, now, horizon, step, calendar) for row in values]
+    forecasts: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
     alike: dict[tuple[int, int], list[int]] = {}
-    for place, asked in enumerate(rows):
-        if asked is not None:
-            alike.setdefault((asked.known.values.size, asked.reach), []).append(place)
-    for (_, reach), places in alike.items():
-        for first in range(0, len(places), _ROWS):
-            part = [(place, asked) for place in places[first : first + _ROWS] if (asked := rows[place]) is not None]
-            fits = [nights[place].fits for place, _ in part]
-            made = outlooks([asked.known for _, asked in part], reach, fits)
-            for (place, asked), ready, each in zip(part, made, fits, strict=True):
-                models = (*FAST_MODELS, *each.asked)
-                chosen = choose(asked.known, reach, models, each, may_fit=False, ready=ready)
-                found[place] = _answer(asked, chosen, 0, Subject(signal, entities[place], now, step))
-    return found
+    for index, prepared in enumerate(rows):
+        if prepared is not None:
+            alike.setdefault((prepared.known.values.size, prepared.reach), []).append(index)
+    for (_, reach), indices in alike.items():
+        for first in range(0, len(indices), _ROWS):
+            part = [
+                (index, prepared) for index in indices[first : first + _ROWS] if (prepared := rows[index]) is not None
+            ]
+            fits = [nights[index].fits for index, _ in part]
+            built = build_outlooks([prepared.known for _, prepared in part], reach, fits)
+            for (index, prepared), ready, each in zip(part, built, fits, strict=True):
+                models = (*FAST_MODELS, *each.requested)
+                choice = select_models(prepared.known, reach, models, each, may_fit=False, ready=ready)
+                forecasts[index] = _to_forecast(prepared, choice, 0, Subject(signal, entities[index], now, step))
+    return forecasts
 
 
-def by_night(
+def fit_nightly(
     times: Floats,
     values: Floats,
     *,
@@ -138,25 +153,25 @@ def by_night(
     models: Sequence[str] = DEFAULT_MODELS,
     fits: Fits | None = None,
     calendar: Calendar = NO_CALENDAR,
-) -> Decided:
-    """The fits that ``forecast`` will listen to until the next midnight, and who of those asked is heard until then.
+) -> NightlyDecision:
+    """Fits the models that ``forecast`` uses until the next midnight, and selects those that join the mix.
 
-    Those of ``fits`` are not made again. None are made where history is too short to judge them.
+    Existing ``fits`` are not made again. No fit is made if the history is too short to judge it.
     """
-    found = fits.copy() if fits is not None else Fits()
-    asked = _asked(times, values, now, horizon, step, calendar)
-    if asked is not None and not why_plain(asked.known) and judgeable(asked.known):
+    updated = fits.copy() if fits is not None else Fits()
+    prepared = _prepare(times, values, now, horizon, step, calendar)
+    if prepared is not None and not plain_reason(prepared.known) and is_judgeable(prepared.known):
         wanted = [each for name, each in FORECASTERS.items() if name in models]
-        found.prepare(wanted, asked.known, NIGHTS, asked.reach)
-    if asked is None or not found.asked:
-        return Decided(found)
-    chosen = choose(asked.known, asked.reach, (*FAST_MODELS, *found.asked), found, may_fit=False)
-    return Decided(found, chosen.heard, chosen.told)
+        updated.prepare(wanted, prepared.known, NIGHTS, prepared.reach)
+    if prepared is None or not updated.requested:
+        return NightlyDecision(updated)
+    choice = select_models(prepared.known, prepared.reach, (*FAST_MODELS, *updated.requested), updated, may_fit=False)
+    return NightlyDecision(updated, choice.selected, choice.member_reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Of what, when and how finely something is said."""
+    """Signal, entity, time and step of a forecast."""
 
     signal: str
     entity: EntityRef
@@ -165,8 +180,8 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """One series as it came, and ``known``: without the effects of events, by the clock on the wall."""
+class _PreparedSeries:
+    """The input series, and ``known``: without event effects, on the wall clock of the time zone."""
 
     series: Series
     known: Series
@@ -179,9 +194,9 @@ class _Asked:
         return int(self.ahead.max())
 
 
-def _asked(
+def _prepare(
     times: Floats, values: Floats, now: datetime, horizon: timedelta, step: timedelta, calendar: Calendar
-) -> _Asked | None:
+) -> _PreparedSeries | None:
     series = Series.of(times, values, step, now)
     if not series.values.size:
         return None
@@ -191,24 +206,26 @@ def _asked(
     plain = Series(series.start, series.step, series.values / np.exp(effect[: series.values.size]))
     wall = by_wall_clock(plain, steps, calendar.clock())
     start = wall.origin - wall.values.size * series.step
-    return _Asked(series, Series(start, series.step, wall.values), wall.ahead, np.exp(effect[series.values.size :]))
+    return _PreparedSeries(
+        series, Series(start, series.step, wall.values), wall.ahead, np.exp(effect[series.values.size :])
+    )
 
 
-def _answer(asked: _Asked, chosen: Choice, row: int, subject: Subject) -> Forecast:
-    """In the units and slots of the series. An event to come raises peaks as much as the highest slot so far."""
-    raised = np.maximum.accumulate(asked.after)
-    places = asked.ahead - 1
-    quantiles, peaks = chosen.outlook.quantiles, chosen.outlook.peaks
+def _to_forecast(prepared: _PreparedSeries, choice: Choice, row: int, subject: Subject) -> Forecast:
+    """Converts to the units and slots of the series. A coming event raises peaks by its highest slot so far."""
+    raised = np.maximum.accumulate(prepared.after)
+    indices = prepared.ahead - 1
+    quantiles, peaks = choice.outlook.quantiles, choice.outlook.peaks
     return Forecast(
         signal=subject.signal,
         entity=subject.entity,
         made_at=subject.now,
         step=subject.step,
-        times=asked.series.future(places.size),
-        quantiles={q: found[row][places] * asked.after for q, found in quantiles.items()},
-        model=chosen.name,
-        score=chosen.score,
-        why=chosen.why,
-        peaks={q: np.maximum.accumulate(found[row][places] * raised) for q, found in peaks.items()},
-        buffers=scoring.buffers(chosen.outlook, row),
+        times=prepared.series.future(indices.size),
+        quantiles={q: rows[row][indices] * prepared.after for q, rows in quantiles.items()},
+        model=choice.name,
+        score=choice.score,
+        why=choice.why,
+        peaks={q: np.maximum.accumulate(rows[row][indices] * raised) for q, rows in peaks.items()},
+        buffers=scoring.buffers(choice.outlook, row),
     )

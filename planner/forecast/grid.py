@@ -1,4 +1,4 @@
-"""Many series on one grid of slots: how long a day is in slots, and which leads are judged."""
+"""A grid of slots shared by many series: slots of a day, and the leads that are judged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANCHORS = (1, 2, 3, 4, 6, 9, 12, 18, 24, 36, 48, 72, 96, 120, 144)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Slots of ``step`` seconds. Windows and decays are named in units of ten minutes."""
+    """Slots of ``step`` seconds. Windows and decays are given in units of ten minutes."""
 
     step: float
 
@@ -29,12 +29,12 @@ class Grid:
         return max(1, round(DAY_SECONDS / self.step))
 
     def slots(self, tens: float) -> int:
-        """So many times ten minutes, in slots; at least one."""
+        """Slots in ``tens`` times ten minutes; at least one."""
         return max(1, round(tens * _TEN_MINUTES / self.step))
 
     @property
     def anchors(self) -> Slots:
-        """The leads (in slots, rising, up to a day) at which members are judged; others lie between."""
-        found = np.unique([self.slots(tens) for tens in _ANCHORS])
-        kept: Slots = found[found <= self.season].astype(np.int64)
-        return kept
+        """The leads (in slots, rising, up to a day) at which members are judged; others are interpolated."""
+        leads = np.unique([self.slots(tens) for tens in _ANCHORS])
+        within_day: Slots = leads[leads <= self.season].astype(np.int64)
+        return within_day

@@ -1,11 +1,11 @@
-"""A small LSTM in log space: learned by night, asked all day by plain array arithmetic.
+"""A small LSTM in log space: trained nightly, evaluated all day by plain array arithmetic.
 
-It reads how far the newest twelve hours lay off the mean day and says how far each lead will. One network a series,
-trained by Adam on the absolute error for a fixed number of steps, so that the time it takes is known beforehand;
-the seed is fixed. JAX is asked by the fit alone: who listens to a fit needs none of it.
+Its input is the deviation of the newest twelve hours from the mean day, its output the deviation at each lead. There
+is one network for each series, trained by Adam on the absolute error. The number of steps is fixed, so the training
+time is known beforehand; the seed is fixed too. Only the fit needs JAX.
 
-Misleads: a network of so few days has seen each hour of the day a dozen times. It learns how deviations fade, not
-what a Monday is; after a level shift it says the old mean day until the deviation has filled its window.
+Limits: a network trained on few days has seen each hour of the day a dozen times. It learns how deviations fade, not
+the shape of a Monday. After a level shift it forecasts the old mean day until the deviation has filled its window.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WINDOW_TENS = 72
 FEATURES = 3
 _STRIDE_TENS = 2
 _FARTHEST = 2.5
-"""It never says more than exp(2.5), a factor of twelve, off the mean day."""
+"""Largest deviation from the mean day, in logs: exp(2.5), a factor of twelve."""
 _LOG_LIMIT = 80.0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A series as the network sees it: logs off the ``day`` that begins at instant ``start``, in units of ``scale``."""
+    """Input of the network: logs minus the mean ``day``, in units of ``scale``; the day begins at ``start``."""
 
     start: float
     shift: float
@@ -40,37 +40,37 @@ class View:
     scale: float
 
     def windows(self, series: Series, origins: Slots) -> Floats:
-        """What is known at origins: (origins, slots, features). A missing slot lies on the mean day."""
+        """Returns the inputs known at ``origins``: (origins, slots, features). A missing slot takes the mean day."""
         wide = Grid(series.step).slots(WINDOW_TENS)
         off = np.nan_to_num(
-            (np.log(series.values + self.shift) - self._usual(series, 0, series.values.size)) / self.scale
+            (np.log(series.values + self.shift) - self._mean_day(series, 0, series.values.size)) / self.scale
         )
         padded = np.concatenate([np.zeros(wide), off])
         # row o ends before slot o
         newest = sliding_window_view(padded, wide)[origins]
         turns = 2 * np.pi * (origins[:, None] + np.arange(-wide, 0) + self._ahead(series)) / self.day.size
-        found: Floats = np.stack([newest, np.sin(turns), np.cos(turns)], axis=-1)
-        return found
+        inputs: Floats = np.stack([newest, np.sin(turns), np.cos(turns)], axis=-1)
+        return inputs
 
     def targets(self, series: Series, origins: Slots, leads: Slots) -> Floats:
-        """What came after origins, NaN where that is not known: (origins, leads)."""
-        places = origins[:, None] + leads[None, :] - 1
-        longest = int(places.max(initial=0)) + 1
+        """Returns the observed deviations after ``origins``: (origins, leads), NaN if unknown."""
+        indices = origins[:, None] + leads[None, :] - 1
+        longest = int(indices.max(initial=0)) + 1
         padded = np.concatenate([series.values, np.full(max(0, longest - series.values.size), np.nan)])
-        off = (np.log(padded + self.shift) - self._usual(series, 0, padded.size)) / self.scale
-        found: Floats = off[places]
-        return found
+        off = (np.log(padded + self.shift) - self._mean_day(series, 0, padded.size)) / self.scale
+        deviations: Floats = off[indices]
+        return deviations
 
     def values(self, series: Series, off: Floats, origins: Slots, leads: Slots) -> Matrix:
-        """Deviations (origins, leads) back in the units of the values, never negative."""
-        usual = self.day[(origins[:, None] + leads[None, :] - 1 + self._ahead(series)) % self.day.size]
-        logs = usual + np.clip(off * self.scale, -_FARTHEST, _FARTHEST)
-        found: Matrix = np.maximum(np.exp(np.minimum(logs, _LOG_LIMIT)) - self.shift, 0.0)
-        return found
+        """Converts deviations (origins, leads) to the units of the values; never negative."""
+        mean_day = self.day[(origins[:, None] + leads[None, :] - 1 + self._ahead(series)) % self.day.size]
+        logs = mean_day + np.clip(off * self.scale, -_FARTHEST, _FARTHEST)
+        result: Matrix = np.maximum(np.exp(np.minimum(logs, _LOG_LIMIT)) - self.shift, 0.0)
+        return result
 
-    def _usual(self, series: Series, begin: int, end: int) -> Floats:
-        found: Floats = self.day[(np.arange(begin, end) + self._ahead(series)) % self.day.size]
-        return found
+    def _mean_day(self, series: Series, begin: int, end: int) -> Floats:
+        mean_day: Floats = self.day[(np.arange(begin, end) + self._ahead(series)) % self.day.size]
+        return mean_day
 
     def _ahead(self, series: Series) -> int:
         return round((series.start - self.start) / series.step)
@@ -78,38 +78,38 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class FittedLstm:
-    """A trained network. Between the leads it was trained for, straight lines; past the last one, that."""
+    """A trained network. Interpolates between the leads it was trained for, and holds the last one."""
 
     view: View
     leads: Slots
     weights: Weights
 
     def at(self, series: Series, origins: Slots, leads: Slots) -> Matrix:
-        """What it says at origins of ``series``: (origins, leads)."""
-        said = self.weights.run(self.view.windows(series, origins))
+        """Returns forecasts at ``origins`` of ``series``: (origins, leads)."""
+        deviations = self.weights.run(self.view.windows(series, origins))
         high = np.clip(np.searchsorted(self.leads, leads), 1, self.leads.size - 1)
         low = high - 1
         share = np.clip((leads - self.leads[low]) / (self.leads[high] - self.leads[low]), 0.0, 1.0)
-        off = said[:, low] * (1.0 - share) + said[:, high] * share
+        off = deviations[:, low] * (1.0 - share) + deviations[:, high] * share
         return self.view.values(series, off, origins, leads)
 
 
 @dataclass(frozen=True, slots=True)
 class Lstm:
-    """The LSTM as one of the forecasters of the night."""
+    """The LSTM as a nightly forecaster."""
 
     name: str = "lstm"
     title: str = "LSTM"
     extra: str = "lstm"
 
     def is_absent(self) -> bool:
-        """True where one of the packages of the extra is not installed."""
+        """True if a package of the extra is not installed."""
         return any(find_spec(package) is None for package in ("jax", "equinox", "optax"))
 
     def fit(self, series: Series, ahead: int) -> FittedLstm:
-        """Train on every origin of the history, each twenty minutes. Raises ValueError where none is known whole."""
-        del ahead  # a network is asked at any origin
-        from planner.forecast.lstm_training import train  # noqa: PLC0415 - JAX, which only a fit should cost
+        """Trains on origins 20 minutes apart. Raises ValueError if no origin has a known window."""
+        del ahead  # a network accepts any origin
+        from planner.forecast.lstm_training import train  # noqa: PLC0415 - only a fit pays for importing JAX
 
         grid = Grid(series.step)
         view, leads = _view(series), grid.anchors

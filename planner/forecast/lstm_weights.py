@@ -11,7 +11,10 @@ from outrider.model import Floats
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of the cell (gates x inputs, gates x hidden, gates; gates are input, forget, cell, output) and of the head."""
+    """Weights of the cell and of the linear head.
+
+    Cell: (gates x inputs), (gates x hidden), (gates). The gates are input, forget, cell and output.
+    """
 
     inputs: Floats
     hidden: Floats
@@ -20,7 +23,7 @@ class Weights:
     head_bias: Floats
 
     def run(self, windows: Floats) -> Floats:
-        """Windows (rows, slots, features) to what is said at the anchors (rows, anchors)."""
+        """Maps windows (rows, slots, features) to outputs at the anchors (rows, anchors)."""
         rows, slots, _ = windows.shape
         width = self.hidden.shape[1]
         state, memory = np.zeros((rows, width)), np.zeros((rows, width))
@@ -30,10 +33,10 @@ class Weights:
             entry, forget, _, out = (_sigmoid(gates[:, gate * width : (gate + 1) * width]) for gate in range(4))
             memory = forget * memory + entry * np.tanh(gates[:, 2 * width : 3 * width])
             state = out * np.tanh(memory)
-        found: Floats = state @ self.head.T + self.head_bias
-        return found
+        outputs: Floats = state @ self.head.T + self.head_bias
+        return outputs
 
 
 def _sigmoid(values: Floats) -> Floats:
-    found: Floats = 0.5 * (1.0 + np.tanh(0.5 * values))
-    return found
+    result: Floats = 0.5 * (1.0 + np.tanh(0.5 * values))
+    return result

@@ -1,4 +1,4 @@
-"""Which forecasters of the night join the mix of one series: those with which its past errors were smaller."""
+"""Selects the nightly models that join the mix of one series: those that reduce its past errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from outrider.model import BacktestScore, Floats, Why
 from planner.forecast import scoring
-from planner.forecast.ensemble import QUANTILES, Outlook, Speaker, forecast_many
-from planner.forecast.nightly_fit import ByNight, Fits, nights
+from planner.forecast.ensemble import QUANTILES, ExtraMember, Outlook, forecast_many
+from planner.forecast.nightly_fit import Fits, NightlyMember, nights
 from planner.forecast.registry import FORECASTERS
 from planner.forecast.series import Series
 
@@ -22,26 +22,26 @@ _JUDGED_FROM_DAYS = 4.0
 _LISTENED = 3
 _LEAST_GAIN = 0.0005
 _WORTH_IT = 0.99
-"""A forecaster is heard where it takes at least a hundredth off the error: less is chance."""
+"""A model is selected if it takes at least 1 % off the error: less is chance."""
 NOT_READY: Mapping[tuple[str, ...], Outlook] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who speaks for one series: the mix, with those who joined it (``heard``), and why.
+    """The model of one series: the mix, the models that joined it (``selected``), and the reasons.
 
-    ``told`` is the part of ``why`` that is said of the forecasters of the night.
+    ``member_reasons`` is the part of ``why`` about the nightly models.
     """
 
     name: str
     outlook: Outlook
     score: BacktestScore
     why: tuple[Why, ...]
-    heard: tuple[str, ...] = ()
-    told: tuple[Why, ...] = ()
+    selected: tuple[str, ...] = ()
+    member_reasons: tuple[Why, ...] = ()
 
 
-def choose(
+def select_models(
     series: Series,
     steps: int,
     models: Sequence[str],
@@ -50,29 +50,29 @@ def choose(
     may_fit: bool,
     ready: Mapping[tuple[str, ...], Outlook] = NOT_READY,
 ) -> Choice:
-    """The mix alone, or with those of ``models`` that made its errors at past origins smaller.
+    """Returns the mix alone, or with those of ``models`` that reduced its errors at past origins.
 
-    Without ``may_fit`` only fits that are there already are asked. ``ready`` are outlooks of this series that are made
-    already, by the names of those who joined the mix (``outlooks``).
+    Without ``may_fit`` only existing fits are used. ``ready`` holds outlooks of this series that are computed already,
+    by the names of the members that joined the mix (``build_outlooks``).
     """
     alone = ready.get(()) or _outlook(series, steps, {})
-    asked = [name for name in FORECASTERS if name in models]
-    why = why_plain(series)
-    if not why and not asked:
-        why = (listened(alone),)
-    if not why and not judgeable(series):
-        why = (listened(alone), _unjudged(series, asked))
+    requested = [name for name in FORECASTERS if name in models]
+    why = plain_reason(series)
+    if not why and not requested:
+        why = (mix_reason(alone),)
+    if not why and not is_judgeable(series):
+        why = (mix_reason(alone), _unjudged(series, requested))
     if why:
         return Choice(ENSEMBLE, alone, scoring.judge(alone, series.days).score(), why)
     if may_fit:
-        fits.prepare([FORECASTERS[name] for name in asked], series, NIGHTS, steps)
-    speakers = _speakers(series, asked, fits)
-    refused = tuple(fits.refused[name] for name in asked if name in fits.refused)
-    return _heard(series, steps, alone, speakers, refused, ready)
+        fits.prepare([FORECASTERS[name] for name in requested], series, NIGHTS, steps)
+    extra = _extra_members(series, requested, fits)
+    refused = tuple(fits.refused[name] for name in requested if name in fits.refused)
+    return _select(series, steps, alone, extra, refused, ready)
 
 
-def why_plain(series: Series) -> tuple[Why, ...]:
-    """Why there is nothing to choose from, empty where there is."""
+def plain_reason(series: Series) -> tuple[Why, ...]:
+    """Reasons why there is nothing to select from, empty if there is."""
     if series.days < _SHORT_DAYS:
         return (Why("plan.why_short", {"days": f"{series.days:.1f}"}),)
     if float(np.ptp(series.values[series.present])) == 0.0:
@@ -80,71 +80,79 @@ def why_plain(series: Series) -> tuple[Why, ...]:
     return ()
 
 
-def judgeable(series: Series) -> bool:
-    """True where enough nights are known for a fit and days after it to judge it by."""
+def is_judgeable(series: Series) -> bool:
+    """True if there are enough nights for a fit, and days after it to judge it by."""
     return series.days >= _JUDGED_FROM_DAYS and len(nights(series, NIGHTS)) > 1
 
 
-def listened(outlook: Outlook, row: int = 0) -> Why:
-    """The members that weigh most over all leads, with their share."""
+def mix_reason(outlook: Outlook, row: int = 0) -> Why:
+    """The members with the largest weights over all leads, with their share."""
     shares = outlook.weights[:, row].mean(axis=1)
     best = np.argsort(shares)[::-1][:_LISTENED]
-    named = ", ".join(f"{outlook.members[place]} {shares[place]:.0%}" for place in best)
+    named = ", ".join(f"{outlook.members[index]} {shares[index]:.0%}" for index in best)
     return Why("plan.why_mix", {"members": named})
 
 
-def _heard(
+def _select(
     series: Series,
     steps: int,
     alone: Outlook,
-    speakers: Mapping[str, Speaker],
+    extra: Mapping[str, ExtraMember],
     refused: tuple[Why, ...],
     ready: Mapping[tuple[str, ...], Outlook],
 ) -> Choice:
-    """Round by round the one that helps most joins, until none of those left does.
+    """Adds the model that helps most, round by round, until none of those left helps.
 
     All are judged at the same origins: those at which every one of them had a fit.
     """
-    places = series.values.size - scoring.ages(alone)
-    own = {name: speaker.at(places, alone.anchors).astype(np.float64) for name, speaker in speakers.items()}
-    unknown = np.logical_or.reduce([np.isnan(said) for said in own.values()]) if own else np.zeros(0, dtype=bool)
-    now, heard, told = alone, list[str](), dict[str, Why]()
-    left = list(speakers)
+    origins = series.values.size - scoring.ages(alone)
+    own = {name: speaker.at(origins, alone.anchors).astype(np.float64) for name, speaker in extra.items()}
+    unknown = (
+        np.logical_or.reduce([np.isnan(predictions) for predictions in own.values()])
+        if own
+        else np.zeros(0, dtype=bool)
+    )
+    current, selected, member_reasons = alone, list[str](), dict[str, Why]()
+    left = list(extra)
     while left:
         tried = {
-            name: ready.get((*heard, name))
-            or _outlook(series, steps, {each: speakers[each] for each in (*heard, name)})
+            name: ready.get((*selected, name))
+            or _outlook(series, steps, {each: extra[each] for each in (*selected, name)})
             for name in left
         }
-        found = _compared(now, tried, own, unknown)
-        if found is None:
-            told |= {name: _unjudged(series, [name]) for name in left}
+        compared = _compare_errors(current, tried, own, unknown)
+        if compared is None:
+            member_reasons |= {name: _unjudged(series, [name]) for name in left}
             break
-        before, joined, alones = found
-        best = min(left, key=lambda name: joined[name])
-        helps = joined[best] < min(before * _WORTH_IT, before - _LEAST_GAIN)
+        before, errors_joined, errors_alone = compared
+        best = min(left, key=lambda name: errors_joined[name])
+        helps = errors_joined[best] < min(before * _WORTH_IT, before - _LEAST_GAIN)
         for name in left:
             key = "plan.why_helps" if helps and name == best else "plan.why_refused"
-            totals = {"error": before, "joined": joined[name], "own": alones[name]}
+            totals = {"error": before, "joined": errors_joined[name], "own": errors_alone[name]}
             figures = {figure: f"{total:.3f}" for figure, total in totals.items()}
-            told[name] = Why(key, {"name": FORECASTERS[name].title, **figures})
+            member_reasons[name] = Why(key, {"name": FORECASTERS[name].title, **figures})
         if not helps:
             break
-        heard, left, now = [*heard, best], [name for name in left if name != best], tried[best]
-    said = (*(told[name] for name in (*heard, *left)), *refused)
-    name, score = "+".join([ENSEMBLE, *heard]), scoring.judge(now, series.days).score()
-    return Choice(name, now, score, (listened(now), *said), tuple(heard), said)
+        selected, left, current = [*selected, best], [name for name in left if name != best], tried[best]
+    predictions = (*(member_reasons[name] for name in (*selected, *left)), *refused)
+    name, score = "+".join([ENSEMBLE, *selected]), scoring.judge(current, series.days).score()
+    return Choice(name, current, score, (mix_reason(current), *predictions), tuple(selected), predictions)
 
 
-def _compared(
-    now: Outlook, tried: Mapping[str, Outlook], own: Mapping[str, Floats], unknown: np.ndarray
+def _compare_errors(
+    current: Outlook, tried: Mapping[str, Outlook], own: Mapping[str, Floats], unknown: np.ndarray
 ) -> tuple[float, dict[str, float], dict[str, float]] | None:
-    """Errors of the mix as it is, with each one tried, and of each alone; None where too little is known."""
-    said = [scoring.said(now), *(scoring.said(outlook) for outlook in tried.values()), *(own[name] for name in tried)]
-    errors = scoring.compare(now, said, unknown)
+    """Errors of the mix as it is, with each trial, and of each model alone; None if too little is known."""
+    predictions = [
+        scoring.predictions(current),
+        *(scoring.predictions(outlook) for outlook in tried.values()),
+        *(own[name] for name in tried),
+    ]
+    errors = scoring.compare(current, predictions, unknown)
     if errors is None:
         return None
-    before, *others = (each.total for each in errors)
+    before, *others = (error.total for error in errors)
     names = list(tried)
     return (
         before,
@@ -158,38 +166,38 @@ def _unjudged(series: Series, names: Sequence[str]) -> Why:
     return Why("plan.why_unjudged", {"name": titles, "days": f"{series.days:.1f}"})
 
 
-def outlooks(rows: Sequence[Series], steps: int, fits: Sequence[Fits]) -> list[dict[tuple[str, ...], Outlook]]:
-    """For ``choose``, of many series of one length at once: of the mix, and of the mix with each who has fits.
+def build_outlooks(rows: Sequence[Series], steps: int, fits: Sequence[Fits]) -> list[dict[tuple[str, ...], Outlook]]:
+    """Outlooks for ``select_models``, of many series of one length at once, one entry a series.
 
-    An entry a series, in their order.
+    They are those of the mix, and of the mix with each model that has fits.
     """
     alone = _outlooks(rows, steps, {})
-    found: list[dict[tuple[str, ...], Outlook]] = [{(): alone.only(row)} for row in range(len(rows))]
-    speaking = [
-        _speakers(series, each.asked, each) if judgeable(series) and not why_plain(series) else {}
+    results: list[dict[tuple[str, ...], Outlook]] = [{(): alone.only(row)} for row in range(len(rows))]
+    members = [
+        _extra_members(series, each.requested, each) if is_judgeable(series) and not plain_reason(series) else {}
         for series, each in zip(rows, fits, strict=True)
     ]
     for name in FORECASTERS:
-        mine = [row for row, speakers in enumerate(speaking) if name in speakers]
+        mine = [row for row, extra in enumerate(members) if name in extra]
         if mine:
-            joined = _outlooks([rows[row] for row in mine], steps, {name: [speaking[row][name] for row in mine]})
-            for place, row in enumerate(mine):
-                found[row][name,] = joined.only(place)
-    return found
+            joined = _outlooks([rows[row] for row in mine], steps, {name: [members[row][name] for row in mine]})
+            for index, row in enumerate(mine):
+                results[row][name,] = joined.only(index)
+    return results
 
 
-def _speakers(series: Series, asked: Sequence[str], fits: Fits) -> dict[str, Speaker]:
+def _extra_members(series: Series, requested: Sequence[str], fits: Fits) -> dict[str, ExtraMember]:
     return {
-        name: ByNight(series, fits.made[name]) for name in asked if fits.made.get(name) and name not in fits.refused
+        name: NightlyMember(series, fits.made[name])
+        for name in requested
+        if fits.made.get(name) and name not in fits.refused
     }
 
 
-def _outlook(series: Series, steps: int, speakers: Mapping[str, Speaker]) -> Outlook:
-    return _outlooks([series], steps, {name: [each] for name, each in speakers.items()})
+def _outlook(series: Series, steps: int, extra: Mapping[str, ExtraMember]) -> Outlook:
+    return _outlooks([series], steps, {name: [member] for name, member in extra.items()})
 
 
-def _outlooks(rows: Sequence[Series], steps: int, speakers: Mapping[str, Sequence[Speaker]]) -> Outlook:
+def _outlooks(rows: Sequence[Series], steps: int, extra: Mapping[str, Sequence[ExtraMember]]) -> Outlook:
     values = np.stack([series.values for series in rows])
-    return forecast_many(
-        values, step_seconds=rows[0].step, steps=steps, wanted=QUANTILES, keep_folds=True, speakers=speakers
-    )
+    return forecast_many(values, step_seconds=rows[0].step, steps=steps, wanted=QUANTILES, keep_folds=True, extra=extra)

@@ -1,4 +1,4 @@
-"""What every forecast is measured against: the last value, and yesterday's value."""
+"""Reference forecasts: the last value, and yesterday's value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from planner.forecast.series import Series
 
 
 def last_value(series: Series, steps: int) -> Floats:
-    """The newest known value for ever."""
+    """Repeats the newest known value."""
     known = series.values[series.present]
     return np.full(steps, known[-1] if known.size else np.nan)
 
 
 def seasonal_naive(series: Series, steps: int) -> Floats:
-    """The value at the same time of the newest day that has one; the last value where no day has."""
+    """The value at the same time of the newest day that has one; otherwise the last value."""
     season = series.season
     day = np.full(season, np.nan)
     for back in range(1, series.values.size // season + 2):

@@ -1,4 +1,4 @@
-"""Forecasters that are fitted by night and asked all day: what they have in common, and their fits by midnight."""
+"""Forecasters fitted nightly and evaluated all day: their protocols, and their fits by midnight."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ MINIMUM_DAYS = 2.0
 _REASON_LETTERS = 120
 
 
-class Fitted(Protocol):
-    """One fit. It depends on nothing but the values before its end, and can be sent to other processes."""
+class FittedModel(Protocol):
+    """One fit. It depends only on the values before its end, and can be pickled."""
 
     def at(self, series: Series, origins: Slots, leads: Slots) -> Matrix:
-        """What it says at origins of ``series`` (in its slots), none before its end, at leads from 1 on.
+        """Returns forecasts at ``origins`` (slots of ``series``), none before its end, at leads from 1.
 
-        (origins, leads), in the units of the values, never negative; NaN past what it knows.
+        (origins, leads), in the units of the values, never negative; NaN past its reach.
         """
         ...
 
 
 class Forecaster(Protocol):
-    """A way to make fits."""
+    """Makes fits of a series."""
 
     @property
     def name(self) -> str:
-        """As the configuration calls it."""
+        """Name in the configuration."""
 
     @property
     def title(self) -> str:
-        """As people call it."""
+        """Display name."""
 
     @property
     def extra(self) -> str:
-        """The extra of this package that installs what it needs; empty where that always is."""
+        """Extra of this package that installs its library; empty if always installed."""
 
     def is_absent(self) -> bool:
-        """True where its library is not installed. Imports nothing."""
+        """True if its library is not installed. Imports nothing."""
 
-    def fit(self, series: Series, ahead: int) -> Fitted:
-        """Fit on every known slot, to be asked up to ``ahead`` slots past the end.
+    def fit(self, series: Series, ahead: int) -> FittedModel:
+        """Fits on every known slot, for forecasts up to ``ahead`` slots past the end.
 
-        Whatever is raised says that there is no fit: an optimum that was not found, a library that does not load.
+        Any exception means that there is no fit, such as a missing optimum or a library that does not load.
         """
 
 
 @dataclass(slots=True)
 class Fits:
-    """Fits of one series, by forecaster and by the instant they were made at; and who made none, with the reason.
+    """Fits of one series, by forecaster and by the time they were made at; and the reasons of forecasters without one.
 
-    Hand one in again while the series only grows: a fit that is there is not made again, which changes no result.
+    Can be passed in again while the series only grows: existing fits are not made again, which changes no result.
     """
 
-    made: dict[str, dict[float, Fitted]] = field(default_factory=dict)
+    made: dict[str, dict[float, FittedModel]] = field(default_factory=dict)
     refused: dict[str, Why] = field(default_factory=dict)
     made_count: int = 0
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The forecasters that were asked for fits, whether they made any or not."""
+    def requested(self) -> tuple[str, ...]:
+        """The forecasters that fits were requested from, with or without success."""
         return tuple(dict.fromkeys((*self.made, *self.refused)))
 
     def prepare(self, forecasters: Iterable[Forecaster], series: Series, days: int, steps: int) -> None:
-        """Let each fit at each of the newest ``days`` midnights and the one before, on what was known then.
+        """Fits each forecaster at each of the newest ``days`` midnights and the one before, on the data known then.
 
-        One whose library is absent, or that finds no fit for one of these nights, is refused with the reason.
+        A forecaster is refused with the reason if its library is absent or one of these fits fails.
         """
         for each in forecasters:
             self.refused.pop(each.name, None)
@@ -81,7 +81,7 @@ class Fits:
                 continue
             try:
                 self._prepare(each, series, days, steps)
-            except Exception as error:  # noqa: BLE001 - no library's error may cost other services their night
+            except Exception as error:  # noqa: BLE001 - an error of one library must not cost other services their fits
                 self.refused[each.name] = Why("plan.why_no_fit", {"name": each.title, "error": reason_of(error)})
 
     def _prepare(self, forecaster: Forecaster, series: Series, days: int, steps: int) -> None:
@@ -96,50 +96,50 @@ class Fits:
                 self.made_count += 1
 
     def copy(self) -> Fits:
-        """The same fits, to be added to without changing these."""
+        """A copy that can be added to without changing this one."""
         return Fits({name: dict(each) for name, each in self.made.items()}, dict(self.refused), self.made_count)
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What a night found for one series: its fits, and by name who of them is heard until the next night.
+class NightlyDecision:
+    """Nightly result of one series: its fits, and the names of the models selected until the next night.
 
-    ``why`` says of each that was asked why it is heard or is not; ``notes`` is what else there is to say.
+    ``why`` holds a reason for each requested model; ``notes`` are further remarks.
     """
 
     fits: Fits
-    heard: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
     why: tuple[Why, ...] = ()
     notes: tuple[Why, ...] = ()
 
 
 def reason_of(error: Exception) -> str:
-    """An error in a few words for people: what it says, its name where it says nothing."""
+    """Short text of an error: its message, or its type without one."""
     return (str(error).strip() or type(error).__name__)[:_REASON_LETTERS]
 
 
 def nights(series: Series, days: int) -> list[float]:
-    """The midnights (by the series' clock) up to its origin at which there were two days of history to fit on."""
+    """The midnights (by the series' clock) up to its origin with two days of history to fit on."""
     newest = floor(series.origin / DAY_SECONDS) * DAY_SECONDS
-    found = [newest - back * DAY_SECONDS for back in range(days, -1, -1)]
-    return [until for until in found if until - series.start >= MINIMUM_DAYS * DAY_SECONDS]
+    midnights = [newest - back * DAY_SECONDS for back in range(days, -1, -1)]
+    return [until for until in midnights if until - series.start >= MINIMUM_DAYS * DAY_SECONDS]
 
 
 @dataclass(frozen=True, slots=True)
-class ByNight:
-    """A forecaster as a member of the mix: at each origin the newest fit that was made by then speaks."""
+class NightlyMember:
+    """A forecaster as a member of the mix: at each origin the newest fit made by then."""
 
     series: Series
-    made: Mapping[float, Fitted]
+    made: Mapping[float, FittedModel]
 
     def at(self, origins: Slots, leads: Slots) -> Matrix:
-        """(origins, leads), NaN where no fit was made yet."""
-        found = np.full((origins.size, leads.size), np.nan)
+        """(origins, leads), NaN before the first fit."""
+        result = np.full((origins.size, leads.size), np.nan)
         instants = self.series.start + self.series.step * origins
         ends = sorted(self.made)
         newest = np.searchsorted(ends, instants, side="right") - 1
-        for place, until in enumerate(ends):
-            mine = newest == place
+        for index, until in enumerate(ends):
+            mine = newest == index
             if mine.any():
-                found[mine] = self.made[until].at(self.series, origins[mine], leads)
-        return found
+                result[mine] = self.made[until].at(self.series, origins[mine], leads)
+        return result

@@ -1,7 +1,7 @@
-"""Prophet in log space, its newest residuals carried forward: fitted by night, asked all day.
+"""Prophet in log space with its newest residuals carried forward: fitted nightly, evaluated all day.
 
-Log space keeps forecasts above zero and makes errors relative. Prophet alone forgets what the last
-hour said; carrying its residuals halves the error at 30 minutes.
+Log space keeps forecasts above zero and makes errors relative. Prophet alone ignores the last hour; carrying its
+residuals forward halves the error at 30 minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAILY_ORDER = 12
 _WEEKLY_ORDER = 3
 _CHANGEPOINT_SCALE = 0.05
 WEEKLY_FROM_DAYS = 14.0
-"""A weekly term learned from less than two weeks repeats the accidents of one."""
+"""A weekly term learned from less than two weeks repeats the accidents of one week."""
 _TREND_FROM_DAYS = 5.0
 _LOG_LIMIT = 80.0
 _RIDGE = 0.02
@@ -30,9 +30,9 @@ _SMOOTH = 6
 
 @dataclass(frozen=True, slots=True)
 class FittedProphet:
-    """A fit, evaluated for every slot from ``start`` on; ``until`` is the first instant it has not seen.
+    """A fit, evaluated for every slot from ``start``; ``until`` is the first timestamp it has not seen.
 
-    ``carry`` (leads, 2) says how much of the newest residual, and of the mean of the newest six, is left.
+    ``carry`` (leads, 2) is the share left of the newest residual, and of the mean of the newest six.
     """
 
     start: float
@@ -42,47 +42,47 @@ class FittedProphet:
     carry: Floats
 
     def at(self, series: Series, origins: Slots, leads: Slots) -> Matrix:
-        """What it says at origins of ``series`` (in its slots): (origins, leads), NaN past what was evaluated."""
+        """Returns forecasts at ``origins`` (slots of ``series``): (origins, leads), NaN past the evaluated slots."""
         ahead = round((series.start - self.start) / series.step)
-        places = np.arange(series.values.size) + ahead
-        inside = (places >= 0) & (places < self.expected.size)
+        indices = np.arange(series.values.size) + ahead
+        inside = (indices >= 0) & (indices < self.expected.size)
         residuals = np.zeros(series.values.size)
-        residuals[inside] = np.log(series.values[inside] + self.shift) - self.expected[places[inside]]
+        residuals[inside] = np.log(series.values[inside] + self.shift) - self.expected[indices[inside]]
         newest, smooth = _newest(np.nan_to_num(residuals))
         carry = self.carry[np.minimum(leads, len(self.carry)) - 1]
         left = newest[origins][:, None] * carry[:, 0] + smooth[origins][:, None] * carry[:, 1]
         wanted = origins[:, None] + leads[None, :] - 1 + ahead
         known = (wanted >= 0) & (wanted < self.expected.size)
         logs = np.where(known, self.expected[np.clip(wanted, 0, self.expected.size - 1)], np.nan) + left
-        found: Matrix = np.maximum(np.exp(np.minimum(logs, _LOG_LIMIT)) - self.shift, 0.0)
-        return found
+        result: Matrix = np.maximum(np.exp(np.minimum(logs, _LOG_LIMIT)) - self.shift, 0.0)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class LogProphet:
-    """Prophet as one of the forecasters of the night."""
+    """Prophet as a nightly forecaster."""
 
     name: str = "prophet"
     title: str = "Prophet"
     extra: str = ""
 
     def is_absent(self) -> bool:
-        """Never: it comes with this package."""
+        """Always False: Prophet is a dependency of this package."""
         return False
 
     def fit(self, series: Series, ahead: int) -> FittedProphet:
-        """Fit on every known slot."""
+        """Fits on every known slot."""
         return fit(series, ahead)
 
 
 def fit(series: Series, ahead: int) -> FittedProphet:
-    """Fit on every known slot and evaluate ``ahead`` slots past the end.
+    """Fits on every known slot and evaluates ``ahead`` slots past the end.
 
-    The weekly term needs two weeks of history, the trend five days. Raises RuntimeError or ValueError
-    when Stan finds no optimum.
+    The weekly term needs two weeks of history, the trend five days. Raises RuntimeError or ValueError if Stan finds no
+    optimum.
     """
     _silence()
-    # Prophet brings pandas, matplotlib and Stan: two seconds that only a fit should cost.
+    # Prophet imports pandas, matplotlib and Stan: two seconds that only a fit should pay.
     import pandas as pd  # noqa: PLC0415
     from prophet import Prophet  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def fit(series: Series, ahead: int) -> FittedProphet:
 
 
 def default_forecast(series: Series, steps: int) -> Floats:
-    """What Prophet says as it comes out of the box, on the values themselves: the peer of back-tests."""
+    """Forecast of Prophet with its default settings, on the values themselves: the reference of back-tests."""
     _silence()
     import pandas as pd  # noqa: PLC0415
     from prophet import Prophet  # noqa: PLC0415
@@ -121,35 +121,35 @@ def default_forecast(series: Series, steps: int) -> Floats:
         warnings.simplefilter("ignore")
         model = Prophet(uncertainty_samples=0)
         model.fit(frame, seed=_SEED)
-        said = model.predict(pd.DataFrame({"ds": pd.to_datetime(series.future(steps), unit="s")}))
-    return np.asarray(said["yhat"], dtype=np.float64)
+        predicted = model.predict(pd.DataFrame({"ds": pd.to_datetime(series.future(steps), unit="s")}))
+    return np.asarray(predicted["yhat"], dtype=np.float64)
 
 
 def _newest(residuals: Floats) -> tuple[Floats, Floats]:
-    """The newest residual, and the mean of the newest six, as each origin knows them; 0 before the first."""
+    """The newest residual and the mean of the newest six, as known at each origin; 0 before the first."""
     sums = np.concatenate([[0.0], np.cumsum(residuals)])
     back = np.maximum(np.arange(sums.size) - _SMOOTH, 0)
     return np.concatenate([[0.0], residuals]), (sums - sums[back]) / _SMOOTH
 
 
 def _carry(residuals: Floats, leads: int) -> Floats:
-    """Ridge of the residual at each lead on (newest, mean of the newest six); missing residuals are 0.
+    """Ridge regression of the residual at each lead on (newest, mean of the newest six); missing residuals are 0.
 
-    Zero for leads that the history is too short to show.
+    Zero for leads that the history does not reach.
     """
     newest, smooth = _newest(residuals)
-    found = np.zeros((leads, 2))
+    coefficients = np.zeros((leads, 2))
     for lead in range(1, min(leads, residuals.size - 2 * _SMOOTH) + 1):
         origins = slice(_SMOOTH, residuals.size - lead + 1)
         one, two, later = newest[origins], smooth[origins], residuals[_SMOOTH + lead - 1 :]
         a, b, d = one @ one, one @ two, two @ two
         ridge = _RIDGE * (a + d) + 1e-12
-        found[lead - 1] = np.linalg.solve([[a + ridge, b], [b, d + ridge]], [one @ later, two @ later])
-    return found
+        coefficients[lead - 1] = np.linalg.solve([[a + ridge, b], [b, d + ridge]], [one @ later, two @ later])
+    return coefficients
 
 
 def _silence() -> None:
-    """Keep fits quiet: cmdstanpy gives its logger a handler and a level unless it finds one."""
+    """Silences the fits: cmdstanpy adds a handler and a level to its logger unless one is set."""
     for name in ("cmdstanpy", "prophet", "prophet.models", "prophet.plot"):
         logger = logging.getLogger(name)
         if not logger.handlers:

@@ -1,4 +1,4 @@
-"""The forecasters that are fitted by night. The configuration says which of them are asked."""
+"""The nightly forecasters. The configuration selects among them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from planner.forecast.prophet import LogProphet
 
 FORECASTERS: Mapping[str, Forecaster] = MappingProxyType(
     {
-        each.name: each
-        for each in (
+        forecaster.name: forecaster
+        for forecaster in (
             LogProphet(),
             Smoothing("autoets", "AutoETS", daily=False),
             Smoothing("mstl", "MSTL", daily=True),

@@ -1,4 +1,4 @@
-"""One signal on an even grid, which every forecaster reads."""
+"""One signal on an even grid, the input of every forecaster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.model import Floats
 
 DAY_SECONDS = 86400.0
 OFFSET_SHARE = 0.01
-"""Share of the mean that is added before logarithms, so that a slot without traffic has one."""
+"""Share of the mean added before logarithms, so that a slot without traffic has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +25,30 @@ class Series:
 
     @staticmethod
     def of(times: Floats, values: Floats, step: timedelta, now: datetime) -> Series:
-        """Put (times, values) on a grid that ends before ``now``.
+        """Puts (times, values) on a grid that ends before ``now``.
 
-        Later values are not looked at. Infinite and negative values count as missing, and the last
-        value wins where two fall into one slot. Without any value the series is empty.
+        Later values are ignored. Infinite and negative values count as missing. If two values fall into one slot, the
+        last one counts. Without any value the series is empty.
         """
         seconds = step.total_seconds()
         until = now.timestamp()
-        good = np.isfinite(values) & (values >= 0) & np.isfinite(times) & (times < until)
-        if not good.any():
+        valid = np.isfinite(values) & (values >= 0) & np.isfinite(times) & (times < until)
+        if not valid.any():
             return Series(until, seconds, np.empty(0))
-        start = float(np.floor(times[good].min() / seconds) * seconds)
+        start = float(np.floor(times[valid].min() / seconds) * seconds)
         grid = np.full(max(1, ceil((until - start) / seconds - 1e-9)), np.nan)
-        grid[((times[good] - start) / seconds + 1e-9).astype(int)] = values[good]
+        grid[((times[valid] - start) / seconds + 1e-9).astype(int)] = values[valid]
         return Series(start, seconds, grid)
 
     @property
     def times(self) -> Floats:
         """Unix seconds of every slot."""
-        found: Floats = self.start + self.step * np.arange(self.values.size, dtype=np.float64)
-        return found
+        seconds_of_slots: Floats = self.start + self.step * np.arange(self.values.size, dtype=np.float64)
+        return seconds_of_slots
 
     @property
     def origin(self) -> float:
-        """Unix seconds of the first slot that is not known yet."""
+        """Unix seconds of the first unknown slot."""
         return self.start + self.step * self.values.size
 
     @property
@@ -58,29 +58,29 @@ class Series:
 
     @property
     def days(self) -> float:
-        """From the first to the last known value, in days."""
+        """Days from the start to the origin."""
         return float(self.values.size * self.step / DAY_SECONDS)
 
     @property
     def present(self) -> np.ndarray:
-        """True where a slot has a value."""
+        """True if a slot has a value."""
         return ~np.isnan(self.values)
 
     def until(self, slots: int) -> Series:
-        """The same series as it was known ``slots`` slots after its start."""
+        """The series as known ``slots`` slots after its start."""
         return Series(self.start, self.step, self.values[:slots])
 
     def newest(self, days: int) -> Series:
-        """The newest ``days`` days of it."""
+        """The newest ``days`` days of the series."""
         dropped = max(0, self.values.size - days * self.season)
         return Series(self.start + dropped * self.step, self.step, self.values[dropped:])
 
     def future(self, steps: int) -> Floats:
         """Unix seconds of the next ``steps`` slots."""
-        found: Floats = self.origin + self.step * np.arange(steps, dtype=np.float64)
-        return found
+        seconds_of_slots: Floats = self.origin + self.step * np.arange(steps, dtype=np.float64)
+        return seconds_of_slots
 
 
 def offset(values: Floats) -> float:
-    """What is added before taking logarithms, so that a slot without traffic has one: 1 % of the mean."""
+    """Amount added before logarithms, so that a slot without traffic has one: 1 % of the mean."""
     return max(OFFSET_SHARE * float(np.nanmean(values)) if np.isfinite(values).any() else 0.0, 1e-9)

@@ -1,4 +1,4 @@
-"""Weigh members by their recent loss at each lead, on losses known at the time only."""
+"""Weights of members by their recent loss at each lead, from losses known at the time only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from planner.forecast.grid import Matrix, Slots
 
 SHARPNESS = 6.0
-"""A member that loses 10 % more than the best weighs exp(-0.6) of it."""
+"""A member with 10 % more loss than the best has exp(-0.6) of its weight."""
 HALF_LIFE_DAYS = 1.0
 _GUARD_HALF_LIFE_DAYS = 7.0
 _GUARD_FROM, _GUARD_FULL = 0.97, 1.02
@@ -15,32 +15,31 @@ _ROUNDS = 4
 _LEAST = 1e-6
 
 
-def losses(said: Matrix, truth: Matrix) -> Matrix:
-    """Absolute errors (members, series, origins, leads), 0 for all members where the truth is unknown."""
-    return np.nan_to_num(np.abs(said - truth))
+def losses(predicted: Matrix, truth: Matrix) -> Matrix:
+    """Absolute errors (members, series, origins, leads), 0 for all members if the truth is unknown."""
+    return np.nan_to_num(np.abs(predicted - truth))
 
 
-def known_losses(lost: Matrix, leads: Slots, stride: int, half_life: float) -> Matrix:
-    """Discounted losses known at each origin: shape of ``lost``, 0 where nothing is known yet.
+def known_losses(loss: Matrix, leads: Slots, stride: int, half_life: float) -> Matrix:
+    """Discounted losses known at each origin: shape of ``lost``, 0 if nothing is known yet.
 
-    Origins lie ``stride`` slots apart; what an origin lost at a lead is known that many slots later.
-    ``half_life`` is in slots.
+    Origins lie ``stride`` slots apart; the loss at a lead is known that many slots later. ``half_life`` is in slots.
     """
-    origins = lost.shape[2]
+    origins = loss.shape[2]
     grown = 2.0 ** (np.arange(origins) * stride / half_life)
-    sums = np.cumsum(lost * grown.astype(lost.dtype)[:, None], axis=2)
-    found = np.zeros_like(lost)
+    sums = np.cumsum(loss * grown.astype(loss.dtype)[:, None], axis=2)
+    result = np.zeros_like(loss)
     for column, lead in enumerate(leads):
         late = -(-int(lead) // stride)
         if late < origins:
-            found[:, :, late:, column] = sums[:, :, : origins - late, column] / grown[late:].astype(lost.dtype)
-    return _neighbours(found)
+            result[:, :, late:, column] = sums[:, :, : origins - late, column] / grown[late:].astype(loss.dtype)
+    return _smooth_leads(result)
 
 
 def shares(known: Matrix, usable: Matrix) -> Matrix:
     """Weights that sum to one over members (axis 0), from discounted losses.
 
-    ``usable`` (members, series) is False for members that may not speak for a series.
+    ``usable`` (members, series) is False for members that must not be used for a series.
     """
     known = np.where(usable[:, :, None, None], known, np.inf)
     best = known.min(axis=0)
@@ -48,23 +47,23 @@ def shares(known: Matrix, usable: Matrix) -> Matrix:
     scale = np.maximum(best, worst * _LEAST)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where((worst > 0) | np.isinf(known), known / np.maximum(scale, 1e-30), 1.0)
-    found = np.exp(-SHARPNESS * np.minimum(ratio - 1.0, 50.0))
-    found /= found.sum(axis=0)
-    typed: Matrix = found.astype(known.dtype)
+    result = np.exp(-SHARPNESS * np.minimum(ratio - 1.0, 50.0))
+    result /= result.sum(axis=0)
+    typed: Matrix = result.astype(known.dtype)
     return typed
 
 
-def median(said: Matrix, weights: Matrix) -> Matrix:
-    """The weighted median over members (axis 0), by re-weighted means: smooth where members are near each other."""
-    middle: Matrix = (weights * said).sum(axis=0)
+def median(predicted: Matrix, weights: Matrix) -> Matrix:
+    """Weighted median over members (axis 0) by re-weighted means; smooth if members are close."""
+    middle: Matrix = (weights * predicted).sum(axis=0)
     for _ in range(_ROUNDS):
-        pulls = weights / (np.abs(said - middle) + 0.005)
-        middle = (pulls * said).sum(axis=0) / pulls.sum(axis=0)
+        pulls = weights / (np.abs(predicted - middle) + 0.005)
+        middle = (pulls * predicted).sum(axis=0) / pulls.sum(axis=0)
     return middle
 
 
 def guards(mixed: Matrix, naive: Matrix, leads: Slots, stride: int, season: int) -> Matrix:
-    """How much is left to each naive member, (2, series, origins, leads): all where the mix lost 5 % more than it.
+    """Share of each naive member, (2, series, origins, leads): all of it if the mix lost 2 % more.
 
     ``mixed`` (1, ...) and ``naive`` (2, ...) are losses. Only the better of the two counts.
     """
@@ -74,19 +73,19 @@ def guards(mixed: Matrix, naive: Matrix, leads: Slots, stride: int, season: int)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(mine > 0, mine / np.maximum(better, mine * _LEAST), 1.0)
     share = np.clip((ratio - _GUARD_FROM) / (_GUARD_FULL - _GUARD_FROM), 0.0, 1.0)
-    found: Matrix = (share * (theirs == better)).astype(mixed.dtype)
-    found[1] *= found[0] == 0
-    return found
+    result: Matrix = (share * (theirs == better)).astype(mixed.dtype)
+    result[1] *= result[0] == 0
+    return result
 
 
 def guarded(mixed: Matrix, naive: Matrix, share: Matrix) -> Matrix:
-    """The mix, with its share given to the naive members (2, ...)."""
-    found: Matrix = mixed * (1 - share.sum(axis=0)) + (naive * share).sum(axis=0)
-    return found
+    """The mix, with part of it replaced by the naive members (2, ...)."""
+    result: Matrix = mixed * (1 - share.sum(axis=0)) + (naive * share).sum(axis=0)
+    return result
 
 
-def _neighbours(known: Matrix) -> Matrix:
-    """Leads beside each other fare alike: a third of each loss is taken from its neighbours."""
+def _smooth_leads(known: Matrix) -> Matrix:
+    """Smooths over adjacent leads, which have similar losses: a third of each loss comes from its neighbors."""
     padded = np.concatenate([known[..., :1], known, known[..., -1:]], axis=-1)
     level = np.maximum(padded.sum(axis=0, keepdims=True), 1e-12)
     relative = padded / level

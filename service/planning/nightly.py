@@ -11,7 +11,7 @@ from types import MappingProxyType
 from outrider import log
 from outrider.model import EntityRef, Floats, Why, Window
 from planner.capacity.plan import LOAD
-from planner.forecast import Calendar, Decided, Fits, by_night
+from planner.forecast import Calendar, Fits, NightlyDecision, fit_nightly
 from planner.forecast.forecaster import DEFAULT_MODELS
 from planner.forecast.nightly_fit import reason_of
 from planner.replay.margins import margin_of
@@ -41,7 +41,7 @@ class Night:
 class Made:
     """What a night found of one service; ``margin`` is None where no start-up time is known, or none was found."""
 
-    decided: Decided
+    decided: NightlyDecision
     margin: float | None
 
 
@@ -53,7 +53,7 @@ def fit_one(night: Night) -> Made:
     try:
         decided = _decided(night)
     except Exception as error:  # noqa: BLE001 - one odd history may cost nobody else the night
-        decided = Decided(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
+        decided = NightlyDecision(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
     if night.lead is None:
         return Made(decided, None)
     try:
@@ -63,8 +63,8 @@ def fit_one(night: Night) -> Made:
         return Made(replace(decided, notes=(*decided.notes, note)), None)
 
 
-def _decided(night: Night) -> Decided:
-    return by_night(
+def _decided(night: Night) -> NightlyDecision:
+    return fit_nightly(
         night.times,
         night.values,
         now=night.now,
@@ -91,7 +91,7 @@ class Nightly:
         self._failed = False
         self._made: dict[EntityRef, Made] = {}
 
-    def made(self) -> dict[EntityRef, Decided]:
+    def made(self) -> dict[EntityRef, NightlyDecision]:
         """What the newest night decided by service, as far as it is finished, where there is anything to say."""
         return {service: each.decided for service, each in self._newest().items() if _says(each.decided)}
 
@@ -159,8 +159,8 @@ class Nightly:
         return dict(zip(services, found, strict=True))
 
 
-def _says(decided: Decided) -> bool:
-    return bool(decided.fits.asked or decided.notes)
+def _says(decided: NightlyDecision) -> bool:
+    return bool(decided.fits.requested or decided.notes)
 
 
 def _tell(done: int, count: int) -> None:

@@ -103,28 +103,28 @@ def test_who_is_absent_or_finds_no_fit_is_named_with_the_reason(build, among):
     assert "Lost is not used: it found no fit (nothing fits)" in said
     assert "未安装" in because(found.why, "zh")
     assert set(fits.refused) == {"away", "lost"}
-    assert fits.asked == ("lost", "right", "away")
+    assert fits.requested == ("lost", "right", "away")
 
 
 def test_what_was_fitted_by_night_is_heard_by_day_without_a_fit(build, among):
     right = Fake("right", "Right")
     models = among(right, Fake("away", "Away", absent=True))
     times = build.times(8.0)
-    fits = forecaster.by_night(times, _wave(times), now=build.now, models=models).fits
+    fits = forecaster.fit_nightly(times, _wave(times), now=build.now, models=models).fits
     made = len(right.fitted)
-    found = _ask(build, ("ensemble", *fits.asked), fits=fits, may_fit=False)
+    found = _ask(build, ("ensemble", *fits.requested), fits=fits, may_fit=False)
     assert len(right.fitted) == made == model_selection.NIGHTS + 1
     assert found.model == "ensemble+right"
     assert "Away is not used" in because(found.why)
-    again = forecaster.by_night(times, _wave(times), now=build.now, models=models, fits=fits).fits
+    again = forecaster.fit_nightly(times, _wave(times), now=build.now, models=models, fits=fits).fits
     assert len(right.fitted) == made
     assert again.made == fits.made
 
 
 def test_the_newest_fit_made_by_then_speaks():
     series = Series(0.0, 3600.0, np.ones(72))
-    by_night = nightly_fit.ByNight(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
-    said = by_night.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
+    fit_nightly = nightly_fit.NightlyMember(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
+    said = fit_nightly.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
     expected = np.array([np.nan, 1.0, 1.0, 2.0, 2.0]) * _wave(3600.0 * np.array([10, 24, 47, 48, 72]))
     np.testing.assert_allclose(said, expected)
 
@@ -166,7 +166,7 @@ def _many(build, count=5):
 def _nights(build, window, models):
     values = window.column(batch_forecast.LOAD)
     return {
-        service: replace(forecaster.by_night(window.times, row, now=build.now, models=models), heard=("right",))
+        service: replace(forecaster.fit_nightly(window.times, row, now=build.now, models=models), selected=("right",))
         for service, row in zip(window.entities, values, strict=True)
     }
 
@@ -175,7 +175,7 @@ def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among)
     models = among(Fake("right", "Right"), Fake("wrong", "Wrong", hours=7.0))
     window = _many(build)
     decided = _nights(build, window, models)
-    found = batch_forecast.fast(window, build.now, forecaster.HORIZON, decided)
+    found = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
     assert found[window.entities[0]].model == found[window.entities[1]].model == "ensemble+right"
     assert found[window.entities[2]].model == "ensemble"
     assert found[window.entities[3]] is NoPlanReason.NO_HISTORY
@@ -187,7 +187,7 @@ def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among)
             signal=batch_forecast.LOAD.name,
             entity=service,
             now=build.now,
-            models=("ensemble", *fits.asked),
+            models=("ensemble", *fits.requested),
             fits=fits,
             may_fit=False,
         )
@@ -206,7 +206,7 @@ def test_a_night_that_breaks_costs_its_own_service_alone(build, among):
     decided = _nights(build, window, models)
     made = decided[window.entities[0]].fits.made["right"]
     made.update(dict.fromkeys(made, _Breaks()))
-    found = batch_forecast.fast(window, build.now, forecaster.HORIZON, decided)
+    found = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
     assert found[window.entities[0]] is NoPlanReason.FAILED
     assert found[window.entities[1]].model == "ensemble+right"
     assert found[window.entities[4]].model == "ensemble+right"
@@ -214,4 +214,4 @@ def test_a_night_that_breaks_costs_its_own_service_alone(build, among):
 
 def test_a_member_speaks_for_every_row_or_for_none():
     with pytest.raises(ValueError, match="one speaker for each row"):
-        forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, speakers={"one": [Saying(1.0)]})
+        forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, extra={"one": [Saying(1.0)]})
