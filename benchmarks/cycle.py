@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, quick, result
 from benchmarks.fleet_pages import FleetPages, fleet, server
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
 from detectors.registry import DETECTORS
@@ -76,7 +76,7 @@ class Stages:
         return {name: round(statistics.median(cycle.get(name, 0.0) for cycle in warm), 4) for name in names}
 
 
-def watched(cycle: Cycle, collector: Collector) -> Stages:
+def watched(cycle: Cycle, collector: ScrapeManager) -> Stages:
     """The stages of a cycle, measured from now on."""
     stages, parts = Stages(), cycle.parts
     stages.wrap(collector, "collect", "start")
@@ -122,7 +122,7 @@ class _LastDay:
 
 def teach(detection: Detection, world: Fleet, pages: FleetPages, start: datetime) -> None:
     """What detection knows after a day: baselines, forests, and full rings of the last minutes."""
-    collector = Collector(pages.targets(""))
+    collector = ScrapeManager(pages.targets(""))
     first = start - (SLOTS + 1) * STEP
     for at in (first, first + STEP):
         world.step(STEP)
@@ -176,7 +176,7 @@ async def _cycles(folder: Path, url: str) -> Measured:
     platform = wiring_platform.platform(settings, clock)
     teach(platform.cycle.parts.detection, world, pages, START)
     with server(folder) as shown:
-        collector = Collector(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
+        collector = ScrapeManager(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
         platform.collector = platform.cycle.parts.source = collector
         found = Measured(watched(platform.cycle, collector))
         while len(found.seconds) < WARM_UP + CYCLES:

@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.ensemble import IsolationForest
 
 from benchmarks.common import Result, best_of, main, result
-from detectors.anomaly.multivariate import SLOT_SECONDS, IsolationDetector
+from detectors.anomaly.multivariate import SLOT_SECONDS, MultivariateDetector
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.statistics.ensemble_members import SUBSAMPLE, TREES
 from outrider.clock import from_unix
@@ -64,7 +64,7 @@ def _topology(entities: tuple[EntityRef, ...]) -> Topology:
 
 
 def _ticks(
-    detector: IsolationDetector | SeasonalDetector, signals: list[str], every: float
+    detector: MultivariateDetector | SeasonalDetector, signals: list[str], every: float
 ) -> tuple[float, float, int]:
     """Median seconds of warm ticks ``every`` so many seconds, and of the ticks between; bytes of an entity."""
     feed, end = _Feed(signals, detector), START.timestamp()
@@ -93,7 +93,7 @@ def run() -> list[Result]:
     known = [one for one in catalog.signals().values() if one.entity is EntityKind.GPU]
     signals = [one.name for one in known if one.kind is SignalKind.GAUGE][:SIGNALS]
     assert len(signals) == SIGNALS
-    ensemble, between, size = _ticks(IsolationDetector(EntityKind.GPU, signals), signals, SLOT_SECONDS)
+    ensemble, between, size = _ticks(MultivariateDetector(EntityKind.GPU, signals), signals, SLOT_SECONDS)
     seasonal, _, seasonal_size = _ticks(SeasonalDetector(EntityKind.GPU, signals), signals, 15.0)
     random = np.random.default_rng(4)
     bare = IsolationForest(n_estimators=TREES, max_samples=SUBSAMPLE, random_state=1)

@@ -25,7 +25,7 @@ from benchmarks.common import Result, main, result
 from collectors.discovery.manager import Discovery
 from collectors.discovery.relabeling import Rules
 from collectors.discovery.static_file_http_dns import FileSource
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 
 SIZES = {"discover_10k": (10_000, 0.5), "discover_100k": (100_000, 5.0)}  # targets, seconds allowed
 TURNS = 5
@@ -49,7 +49,7 @@ async def changed(count: int) -> float:
         path = Path(folder) / "list.json"
         groups = listed(count)
         discovery = Discovery([(FileSource("file", [str(path)]), Rules(adapter="vllm"))], "bench")
-        collector = Collector(())
+        collector = ScrapeManager(())
         times = []
         for turn in range(TURNS + 1):
             groups.append({"targets": [f"extra-{turn}:8000"], "labels": {"pod": f"extra-{turn}"}})

@@ -16,13 +16,13 @@ from enum import StrEnum
 import numpy as np
 
 from collectors.events.deduplication import EventDeduplicator
-from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.events.unresolved_event import UnresolvedEvent, EntityResolver
 from collectors.logs.kernel_file import Part
 from collectors.logs.kernel_log import SOURCE, NodeLog
 from collectors.logs.patterns import packaged
 from collectors.mapping import target as configured
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.clock import from_unix
 from outrider.errors import CollectError, CollectReason
@@ -108,7 +108,7 @@ class Source:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.wire = fleet, Wire()
         self._pages, self._kernel, self._doubles = Pages(fleet), KernelLogs(fleet), EventDeduplicator()
-        self._collector = Collector([])
+        self._collector = ScrapeManager([])
         self._logs = [NodeLog(fleet.entity(EntityKind.NODE, name)) for name in fleet.nodes.names]
         self._known: dict[str, tuple[SimulatedTarget, Target]] = {}
 
@@ -123,10 +123,10 @@ class Source:
             [self._scrape(one, target, at) for one, target in zip(listed, known, strict=True)], at
         )
         topology = self._collector.topology(at)
-        heard = Whereabouts(topology).events([line for node in range(len(self._logs)) for line in self._lines(node)])
+        heard = EntityResolver(topology).events([line for node in range(len(self._logs)) for line in self._lines(node)])
         return replace(collected, events=self._doubles.without((*heard, *collected.events))), topology
 
-    def _lines(self, node: int) -> list[Sighting]:
+    def _lines(self, node: int) -> list[UnresolvedEvent]:
         log = self._logs[node]
         text = self._kernel.text(node, log.newest)
         part = Part(text, self._kernel.boot_id(node), from_unix(self._kernel.boot_time(node)))

@@ -27,7 +27,7 @@ from benchmarks.common import Result, main, quick, result, tell
 from benchmarks.hard_fault_fleet import INTERVAL, Class, Source, Story, Truth, fleet_of
 from detectors.hardware.gpu_faults import GpuFaultDetector
 from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
-from detectors.platform.scrape_targets import TargetsDetector
+from detectors.platform.scrape_targets import ScrapeTargetDetector
 from outrider import log
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
@@ -117,7 +117,7 @@ def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Sto
     """What each way of telling said in every round from the last quiet one on, and what was true."""
     source = Source(fleet_of(seed, nodes))
     story, rules = Story(source, seed, EVERY), StaticRules()
-    watchers = (GpuFaultDetector(), NodeFaultDetector(), PortFaultDetector(), TargetsDetector())
+    watchers = (GpuFaultDetector(), NodeFaultDetector(), PortFaultDetector(), ScrapeTargetDetector())
     detection = Detection(watchers, INTERVAL)
     said: dict[str, list[Said]] = {"outrider": [], "static rules": []}
     for number in range(rounds + SETTLE):

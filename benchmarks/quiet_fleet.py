@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
@@ -87,7 +87,7 @@ class QuietSource:
     def __init__(self, fleet: Fleet) -> None:
         """``fleet`` moves elsewhere; this only looks."""
         self._fleet, self._sampler, self._pages = fleet, Sampler(fleet), Pages(fleet)
-        self._collector = Collector([])
+        self._collector = ScrapeManager([])
         self._placed: tuple[object, ...] = ()
 
     @property

@@ -22,7 +22,7 @@ import cramjam
 from benchmarks.common import Result, main, result
 from collectors.exposition.parser import Page, Parser
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.receive import block, remote_write
 from collectors.receive.consumer import Received
 from collectors.receive.protocol import unpack
@@ -70,7 +70,7 @@ def requests(page: Page, at: datetime) -> list[bytes]:
 def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
     """Seconds at the door, seconds in the engine, samples sent; the first round warms up."""
     clock, spool, matcher = ManualClock(START), MemorySpool(), Matcher()
-    collector = Collector((), pushed=Received(spool, "c", clock))
+    collector = ScrapeManager((), pushed=Received(spool, "c", clock))
     door = engine = 0.0
     samples = 0
     for number, (_, page) in enumerate(recorded):
@@ -93,7 +93,7 @@ def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
 def scraped(recorded: Sequence[tuple[bytes, Page]]) -> float:
     """Seconds for the same pages as text."""
     targets = [target_of("c", {"name": f"r-{number}", "adapter": "vllm"}) for number in range(SERVERS)]
-    collector, total = Collector(targets), 0.0
+    collector, total = ScrapeManager(targets), 0.0
     for number, (text, _) in enumerate(recorded):
         at = START + number * STEP
         begun = perf_counter()

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.common import Result, main, result
 from benchmarks.fleet_pages import FleetPages, PageServer, fleet, server
 from collectors.mapping.target import Target, target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
 from outrider import log
@@ -48,7 +48,7 @@ class _Timed(Scraper):
 async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
     """Median seconds of a warm round, and the samples of one."""
     targets = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
-    collector, seconds = Collector(targets, Scraper()), []
+    collector, seconds = ScrapeManager(targets, Scraper()), []
     at = datetime(2026, 11, 18, 10, tzinfo=UTC)
     for number in range(ROUNDS):
         begun = time.perf_counter()

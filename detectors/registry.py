@@ -10,7 +10,7 @@ from functools import partial
 from detectors.anomaly import drift, level_shift, multivariate, robust_z, seasonal
 from detectors.anomaly.drift import DriftDetector
 from detectors.anomaly.level_shift import LevelShiftDetector
-from detectors.anomaly.multivariate import IsolationDetector
+from detectors.anomaly.multivariate import MultivariateDetector
 from detectors.anomaly.robust_z import RobustZDetector
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.base.protocols import LearningDetector
@@ -18,34 +18,34 @@ from detectors.engine.batch_limit import BatchLimitDetector
 from detectors.engine.engine_errors import EngineErrorDetector
 from detectors.engine.engine_logs import EngineLogDetector
 from detectors.engine.liveness import LivenessDetector
-from detectors.engine.missing_metrics import VanishedDetector
-from detectors.engine.output_validity import ValidityDetector
+from detectors.engine.missing_metrics import MissingMetricsDetector
+from detectors.engine.output_validity import OutputValidityDetector
 from detectors.engine.prefix_cache import PrefixCacheDetector
-from detectors.engine.slow_startup import StartupDetector
+from detectors.engine.slow_startup import SlowStartupDetector
 from detectors.engine.slowness import SlownessDetector
 from detectors.hardware.gpu_faults import GpuFaultDetector
-from detectors.hardware.gpu_memory_excess import MemoryUseDetector
-from detectors.hardware.gpu_memory_leak import DeviceMemoryDetector
-from detectors.hardware.power_anomaly import PowerDrawDetector
+from detectors.hardware.gpu_memory_excess import GpuMemoryExcessDetector
+from detectors.hardware.gpu_memory_leak import GpuMemoryLeakDetector
+from detectors.hardware.power_anomaly import PowerAnomalyDetector
 from detectors.hardware.power_cap import PowerCapDetector
 from detectors.learning import learning_detector
 from detectors.load import saturation
-from detectors.load.blackbox import OutsideDetector
-from detectors.load.forecast_deviation import TrafficForecastDetector
-from detectors.load.gateway import EntryDetector
-from detectors.load.ingress_state import WayIn
+from detectors.load.blackbox import BlackboxDetector
+from detectors.load.forecast_deviation import ForecastDeviationDetector
+from detectors.load.gateway import GatewayDetector
+from detectors.load.ingress_state import IngressDetector
 from detectors.load.kpi import KpiDetector
-from detectors.load.load_imbalance import SkewDetector
-from detectors.load.queueing import SurgeDetector
-from detectors.load.request_outcomes import OutcomeDetector
+from detectors.load.load_imbalance import LoadImbalanceDetector
+from detectors.load.queueing import QueueingDetector
+from detectors.load.request_outcomes import RequestOutcomeDetector
 from detectors.load.saturation import SaturationDetector
-from detectors.platform.autoscaler import ScalingDetector
+from detectors.platform.autoscaler import AutoscalerDetector
 from detectors.platform.container_faults import ContainerFaultDetector
 from detectors.platform.host_faults import HostFaultDetector
 from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
-from detectors.platform.noisy_neighbor import NeighbourDetector
+from detectors.platform.noisy_neighbor import NoisyNeighborDetector
 from detectors.platform.pod_faults import PodFaultDetector
-from detectors.platform.scrape_targets import TargetsDetector
+from detectors.platform.scrape_targets import ScrapeTargetDetector
 from detectors.statistics.baseline import Span
 from outrider.model import EntityKind
 from outrider.ports import Detector
@@ -53,41 +53,41 @@ from outrider.ports import Detector
 DETECTORS: dict[str, Callable[[], Detector]] = {
     "liveness": LivenessDetector,
     "saturation": SaturationDetector,
-    "surge": SurgeDetector,
-    "entry": EntryDetector,
-    "traffic-forecast": TrafficForecastDetector,
-    "outcomes": OutcomeDetector,
-    "skew": SkewDetector,
+    "surge": QueueingDetector,
+    "entry": GatewayDetector,
+    "traffic-forecast": ForecastDeviationDetector,
+    "outcomes": RequestOutcomeDetector,
+    "skew": LoadImbalanceDetector,
     "kpi": KpiDetector,
-    "scaling": ScalingDetector,
-    "targets": TargetsDetector,
+    "scaling": AutoscalerDetector,
+    "targets": ScrapeTargetDetector,
     "slowness": SlownessDetector,
     "engine-errors": EngineErrorDetector,
     "prefix-cache": PrefixCacheDetector,
-    "validity": ValidityDetector,
+    "validity": OutputValidityDetector,
     "batch-limit": BatchLimitDetector,
-    "vanished-metrics": VanishedDetector,
-    "device-memory": DeviceMemoryDetector,
+    "vanished-metrics": MissingMetricsDetector,
+    "device-memory": GpuMemoryLeakDetector,
     "power-cap": PowerCapDetector,
-    "power-draw": PowerDrawDetector,
-    "memory-use": MemoryUseDetector,
+    "power-draw": PowerAnomalyDetector,
+    "memory-use": GpuMemoryExcessDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
     "host-faults": HostFaultDetector,
-    "neighbours": NeighbourDetector,
+    "neighbours": NoisyNeighborDetector,
     "container-faults": ContainerFaultDetector,
     "pod-faults": PodFaultDetector,
-    "startups": StartupDetector,
+    "startups": SlowStartupDetector,
     "engine-logs": EngineLogDetector,
-    "outside": OutsideDetector,
+    "outside": BlackboxDetector,
     "seasonal-service": partial(SeasonalDetector, EntityKind.SERVICE, seasonal.WATCHED[EntityKind.SERVICE]),
     "seasonal-replica": partial(SeasonalDetector, EntityKind.REPLICA, seasonal.WATCHED[EntityKind.REPLICA]),
     "seasonal-gpu": partial(SeasonalDetector, EntityKind.GPU, seasonal.WATCHED[EntityKind.GPU]),
     "seasonal-node": partial(SeasonalDetector, EntityKind.NODE, seasonal.WATCHED[EntityKind.NODE]),
-    "isolation-replica": partial(IsolationDetector, EntityKind.REPLICA, multivariate.WATCHED[EntityKind.REPLICA]),
-    "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, multivariate.WATCHED[EntityKind.GPU]),
-    "isolation-node": partial(IsolationDetector, EntityKind.NODE, multivariate.WATCHED[EntityKind.NODE]),
+    "isolation-replica": partial(MultivariateDetector, EntityKind.REPLICA, multivariate.WATCHED[EntityKind.REPLICA]),
+    "isolation-gpu": partial(MultivariateDetector, EntityKind.GPU, multivariate.WATCHED[EntityKind.GPU]),
+    "isolation-node": partial(MultivariateDetector, EntityKind.NODE, multivariate.WATCHED[EntityKind.NODE]),
     **{f"level-shift-{kind.value}": partial(LevelShiftDetector, kind, *of) for kind, of in level_shift.WATCHED.items()},
     **{f"robust-z-{kind.value}": partial(RobustZDetector, kind, *of) for kind, of in robust_z.WATCHED.items()},
     **{f"drift-{kind.value}": partial(DriftDetector, kind, *of) for kind, of in drift.WATCHED.items()},
@@ -126,8 +126,8 @@ def make_all(
         budget = (alarms_per_entity_day or {}).get(one.kind)
         if budget is not None and isinstance(one, LearningDetector):
             one.set_budget(budget / shares[one.kind])
-        if isinstance(one, learning_detector.Statistical):
+        if isinstance(one, learning_detector.StatisticalDetector):
             one.set_holidays(holidays)
-        if isinstance(one, learning_detector.Statistical | WayIn):
+        if isinstance(one, learning_detector.StatisticalDetector | IngressDetector):
             one.set_zone(zone)
     return made

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from detectors.load.expected_traffic import RATE
-from detectors.load.forecast_deviation import TrafficForecastDetector
+from detectors.load.forecast_deviation import ForecastDeviationDetector
 from detectors.platform.autoscaler import ERRORS
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.model import (
@@ -24,7 +24,7 @@ from outrider.model import (
     Finding,
     Floats,
     Forecast,
-    Foreseen,
+    ForecastView,
     Plan,
     Window,
 )
@@ -80,7 +80,7 @@ def _trace(path: Path) -> tuple[Floats, Floats]:
 
 def _watched(times: Floats, values: Floats) -> tuple[Band, list[tuple[float, float]]]:
     """What was forecast of each slot an hour before, and the hours in which something was told."""
-    foretelling, detector = ForecastContext(), TrafficForecastDetector()
+    foretelling, detector = ForecastContext(), ForecastDeviationDetector()
     state, rates = detector.initial(), np.repeat(values, int(_SLOT / _MINUTE))
     minutes = times[0] + _MINUTE * np.arange(rates.size)
     band: list[tuple[float, float, float]] = []
@@ -107,9 +107,9 @@ def _watched(times: Floats, values: Floats) -> tuple[Band, list[tuple[float, flo
     return (low, middle, high), [(hour, hour + 1.0 / 60.0) for hour in spoken]
 
 
-def _window(times: Floats, rates: Floats, due: Foreseen | None) -> Window:
+def _window(times: Floats, rates: Floats, due: ForecastView | None) -> Window:
     """Minutes of one service of which nothing but its rate of requests is known."""
-    keys = TrafficForecastDetector.keys
+    keys = ForecastDeviationDetector.keys
     plane = np.full((1, times.size, len(keys)), np.nan)
     plane[0, :, [one.name for one in keys].index(RATE)] = rates
     status = np.where(np.isnan(plane), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
 from detectors.registry import DETECTORS
 from outrider.model import SUM_BUCKET, EntityRef, Event, Finding
@@ -165,7 +165,7 @@ def recorded(name: str) -> Life:
 def of_recording(path: Path, detectors: Sequence[Detector] | None = None, adapter: str = "vllm") -> Life:
     """A recording of one target, or of a fleet, at its own times."""
     recorded = replay.load(path, adapter)
-    collector = Collector([track.target for track in recorded.tracks])
+    collector = ScrapeManager([track.target for track in recorded.tracks])
     watchers = tuple(make() for make in DETECTORS.values()) if detectors is None else tuple(detectors)
     detection, life = Detection(watchers, recorded.step), Life(step_minutes=recorded.step / timedelta(minutes=1))
     first: datetime | None = None

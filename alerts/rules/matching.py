@@ -120,17 +120,17 @@ def _evidence(measure: str, value: float, threshold: float) -> Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class SuppressedFinding:
     """Which detectors gave no verdict, about whom."""
 
     entities: frozenset[tuple[str, EntityRef]]
     everyone: frozenset[str]
 
     @staticmethod
-    def of(findings: Iterable[Finding | NoVerdict]) -> Unheard:
+    def of(findings: Iterable[Finding | NoVerdict]) -> SuppressedFinding:
         """Collect the NoVerdicts of one cycle."""
         silent = [entry for entry in findings if isinstance(entry, NoVerdict)]
-        return Unheard(
+        return SuppressedFinding(
             frozenset((entry.detector, entry.entity) for entry in silent if entry.entity is not None),
             frozenset(entry.detector for entry in silent if entry.entity is None),
         )

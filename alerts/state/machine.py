@@ -14,7 +14,7 @@ from datetime import datetime
 from math import isfinite
 
 from alerts.rules.context import SERVICE_LEVEL, ServiceContext, service_context
-from alerts.rules.matching import Matcher, Unheard, plan_findings, priority_of
+from alerts.rules.matching import Matcher, SuppressedFinding, plan_findings, priority_of
 from alerts.rules.parser import PLAN
 from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
@@ -65,7 +65,7 @@ def advance(
     known = {rule.name: rule for rule in rules}
     heard = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
     seen = _merge(heard, Matcher.of(rules), context)
-    unheard = Unheard.of(heard)
+    unheard = SuppressedFinding.of(heard)
     alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
     after: dict[str, Alert] = {}
     for print_, said in seen.items():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from collectors.discovery.types import PATH, SCHEME, Found
+from collectors.discovery.types import PATH, SCHEME, DiscoveredTarget
 from collectors.kubernetes.pods import ADAPTER, PodFacts
 
 SCRAPE, PORT, METRICS_PATH, METRICS_SCHEME = (f"prometheus.io/{name}" for name in ("scrape", "port", "path", "scheme"))
@@ -18,7 +18,7 @@ def wants_scrape(notes: Mapping[str, str]) -> bool:
     return notes.get(SCRAPE, "").lower() == "true"
 
 
-def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> Found | str:
+def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> DiscoveredTarget | str:
     """Where the page of a pod is, or in one sentence why nobody can tell.
 
     ``notes`` are the annotations that ask for it: the pod's own, or those of a Service in front of it.
@@ -51,7 +51,7 @@ def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> Found |
     }
     host = f"[{pod.address}]" if ":" in pod.address else pod.address
     adapter = asked.get(ADAPTER) or pod.adapter
-    return Found(f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid)
+    return DiscoveredTarget(f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from collectors.discovery.endpoints import SCRAPE, page_of, wants_scrape
-from collectors.discovery.types import Found, Seen
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.kubernetes.accelerators import gpu_type_of
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.cluster import Cluster, notes_of
@@ -28,7 +28,7 @@ from collectors.kubernetes.objects import (
 )
 from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts
 from collectors.kubernetes.replicas import fronts_of
-from collectors.kubernetes.watch import Doors
+from collectors.kubernetes.watch import SharedWatches
 from collectors.mapping.registry import ADAPTERS, adapter
 from outrider.clock import Clock, SystemClock
 from outrider.errors import CollectError, CollectReason
@@ -44,7 +44,7 @@ class KubernetesSource:
     def __init__(
         self,
         name: str,
-        api: KubeApi | Doors,
+        api: KubeApi | SharedWatches,
         cluster: str,
         *,
         namespaces: Sequence[str] = (),
@@ -60,7 +60,7 @@ class KubernetesSource:
         """
         self.name, self.every = name, every
         self._selected = bool(label_selector)
-        chosen: tuple[tuple[str, str], ...] = () if isinstance(api, Doors) else (_ALIVE,)
+        chosen: tuple[tuple[str, str], ...] = () if isinstance(api, SharedWatches) else (_ALIVE,)
         if label_selector:
             chosen = (_ALIVE, ("labelSelector", label_selector))
         told = [replace(one, optional=False) for one in (NODES, SERVICES, ENDPOINT_SLICES)]
@@ -70,9 +70,9 @@ class KubernetesSource:
         )
         self._clock = clock or SystemClock()
         self._pod_lists = max(1, len(namespaces))
-        self._seen, self._version, self._told = Seen(), -1, [""]
+        self._seen, self._version, self._told = DiscoverySnapshot(), -1, [""]
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Everything there is. Raises CollectError when no pods could be read."""
         told = await self._cluster.read(self._clock.now())
         of_pods = [one.error for one in told.faults if one.resource.name == PODS.name]
@@ -85,9 +85,9 @@ class KubernetesSource:
             self._version, self._told = self._cluster.version, said
         return self._seen
 
-    def _whole(self, faults: Sequence[CollectError]) -> Seen:
+    def _whole(self, faults: Sequence[CollectError]) -> DiscoverySnapshot:
         problems: list[CollectError] = list(faults)
-        pages: dict[str, Found] = {}
+        pages: dict[str, DiscoveredTarget] = {}
         objects, graph = self._cluster.objects, self._cluster.graph
         fronts = fronts_of(objects)
         services = {key_of(one): notes_of(one) for one in objects.all(SERVICES)}
@@ -102,7 +102,7 @@ class KubernetesSource:
                     kind = kinds.get(pod.node)
                     more = {**page.labels, "gpu_type": kind} if kind else page.labels
                     pages.setdefault(page.address, replace(page, labels=more))
-        return Seen(tuple(pages.values()), graph.edges, graph.labels, tuple(problems[:_MOST_FAULTS]))
+        return DiscoverySnapshot(tuple(pages.values()), graph.edges, graph.labels, tuple(problems[:_MOST_FAULTS]))
 
     def _asked(self, pod: PodFacts, services: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
         """The annotations that ask for a pod's page: its own, those of its services, or none but the selector."""
@@ -117,6 +117,6 @@ class KubernetesSource:
         await self._cluster.close()
 
 
-def _is_beside(page: Found) -> bool:
+def _is_beside(page: DiscoveredTarget) -> bool:
     """True for a page that is read beside any engine: of a device exporter, a sidecar."""
     return page.adapter in ADAPTERS and adapter(page.adapter).target is not EntityKind.REPLICA

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from zlib import crc32
 
 from collectors.discovery.relabeling import Rules, target_of_found, url_of
-from collectors.discovery.types import Found, Seen, TargetSource
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot, TargetSource
 from collectors.mapping.target import Target
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
@@ -26,7 +26,7 @@ _MOST_GUESSES = 500  # pages looked at in one go, for their adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DiscoveryResult:
     """What all sources know together. The very same object as long as nothing changed."""
 
     targets: tuple[Target, ...] = ()
@@ -44,13 +44,13 @@ class _State:
     source: TargetSource
     rules: Rules
     begun: datetime | None = None
-    seen: Seen = field(default_factory=Seen)
-    made: dict[str, tuple[Found, str, Target]] = field(default_factory=dict)
+    seen: DiscoverySnapshot = field(default_factory=DiscoverySnapshot)
+    made: dict[str, tuple[DiscoveredTarget, str, Target]] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
     looked: dict[str, datetime] = field(default_factory=dict)
     unread: int = 0
     faults: list[CollectError] = field(default_factory=list)
-    made_of: Seen | None = None
+    made_of: DiscoverySnapshot | None = None
 
 
 class Discovery:
@@ -67,16 +67,16 @@ class Discovery:
         """``configured`` targets come first; a page that two name is one target. ``guess`` looks at pages."""
         self._states = {source.name: _State(source, rules) for source, rules in sources}
         self._cluster, self._configured, self._guess = cluster, tuple(configured), guess
-        self._running: dict[str, asyncio.Task[Seen]] = {}
+        self._running: dict[str, asyncio.Task[DiscoverySnapshot]] = {}
         self._health = {name: TargetHealth(name, "discovery", None, None, None, None, None) for name in self._states}
-        self.known = Known(self._configured)
+        self.known = DiscoveryResult(self._configured)
 
     @property
     def health(self) -> list[TargetHealth]:
         """How each source fares; ``samples`` are the targets it brings."""
         return list(self._health.values())
 
-    async def refresh(self, at: datetime, *, wait: float | None = None) -> Known:
+    async def refresh(self, at: datetime, *, wait: float | None = None) -> DiscoveryResult:
         """Read what is due and take up what is there. Never raises for a source's fault.
 
         ``wait`` is how many seconds to wait for readings under way, None for all of them.
@@ -94,12 +94,12 @@ class Discovery:
             await asyncio.to_thread(self._absorb, done, at)
         return self.known
 
-    def _absorb(self, done: Sequence[tuple[str, asyncio.Task[Seen]]], at: datetime) -> None:
+    def _absorb(self, done: Sequence[tuple[str, asyncio.Task[DiscoverySnapshot]]], at: datetime) -> None:
         for name, task in done:
             self._take(self._states[name], task, at)
         self._join()
 
-    async def _read(self, state: _State, at: datetime) -> Seen:
+    async def _read(self, state: _State, at: datetime) -> DiscoverySnapshot:
         """One reading, with a look at pages that nobody named an adapter for."""
         seen = await state.source.read()
         if self._guess is not None:
@@ -113,7 +113,7 @@ class Discovery:
         return seen
 
     @staticmethod
-    def _unnamed(state: _State, seen: Seen) -> list[str]:
+    def _unnamed(state: _State, seen: DiscoverySnapshot) -> list[str]:
         if seen is state.made_of and not state.unread:
             return []
         urls = []
@@ -125,7 +125,7 @@ class Discovery:
                     continue
         return urls
 
-    def _take(self, state: _State, task: asyncio.Task[Seen], at: datetime) -> None:
+    def _take(self, state: _State, task: asyncio.Task[DiscoverySnapshot], at: datetime) -> None:
         name, fault = state.source.name, task.exception()
         faults: list[CollectError] = []
         if fault is None:
@@ -144,7 +144,7 @@ class Discovery:
         """Targets of what was found; those that are as they were stay the same objects."""
         if state.seen is state.made_of and not state.unread:
             return state.faults
-        made: dict[str, tuple[Found, str, Target]] = {}
+        made: dict[str, tuple[DiscoveredTarget, str, Target]] = {}
         faults, unread, name, rules = [], [], state.source.name, state.rules
         for found in state.seen.found:
             if not rules.wants(found):
@@ -207,7 +207,7 @@ class Discovery:
             edges.update(dict.fromkeys(state.seen.edges))
             for entity, facts in state.seen.labels.items():
                 labels.setdefault(entity, {}).update(facts)
-        found = Known(_with_few_tenants(targets.values()), tuple(edges), labels)
+        found = DiscoveryResult(_with_few_tenants(targets.values()), tuple(edges), labels)
         if found != self.known:
             self.known = found
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from collectors.discovery.types import ADDRESS, PATH, SCHEME, Found
+from collectors.discovery.types import ADDRESS, PATH, SCHEME, DiscoveredTarget
 from collectors.mapping.registry import ADAPTERS, adapter
 from collectors.mapping.target import DEFAULT_LIMIT_BYTES, DEFAULT_LIMIT_SERIES, DEFAULT_TIMEOUT, Target, target_of
 from outrider.errors import CollectError, CollectReason
@@ -56,20 +56,20 @@ class Rules:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     limit_series: int = DEFAULT_LIMIT_SERIES
 
-    def wants(self, found: Found) -> bool:
+    def wants(self, found: DiscoveredTarget) -> bool:
         """True when every ``keep`` holds and no ``drop`` does."""
         labels = {"__address__": found.address, **found.labels}
         return all(pattern.fullmatch(labels.get(name, "")) for name, pattern in self.keep.items()) and not any(
             pattern.fullmatch(labels.get(name, "")) for name, pattern in self.drop.items()
         )
 
-    def adapter_of(self, found: Found) -> str | None:
+    def adapter_of(self, found: DiscoveredTarget) -> str | None:
         """Who reads this page, as far as somebody said so."""
         named = found.adapter or found.labels.get("adapter") or found.labels.get("outrider_adapter")
         return named or self.adapters.get(found.labels.get(self.adapter_label, "")) or self.adapter
 
 
-def url_of(found: Found, rules: Rules) -> str:
+def url_of(found: DiscoveredTarget, rules: Rules) -> str:
     """Where the page is. Raises CollectError when the port is not known."""
     scheme = found.labels.get(SCHEME) or rules.scheme
     path = found.labels.get(PATH) or rules.path
@@ -81,7 +81,7 @@ def url_of(found: Found, rules: Rules) -> str:
     return f"{scheme}://{where}/{path.lstrip('/')}"
 
 
-def target_of_found(source: str, cluster: str, found: Found, rules: Rules, adapter_name: str) -> Target:
+def target_of_found(source: str, cluster: str, found: DiscoveredTarget, rules: Rules, adapter_name: str) -> Target:
     """The target of a page. Raises CollectError that names it when it cannot be one."""
     url = url_of(found, rules)
     if adapter_name not in ADAPTERS:
@@ -126,6 +126,6 @@ def name_of(source: str, url: str) -> str:
     return f"{_UNSAFE.sub('_', source)}-{_UNSAFE.sub('_', where)}"
 
 
-def _namespace(kind: EntityKind, found: Found) -> str | None:
+def _namespace(kind: EntityKind, found: DiscoveredTarget) -> str | None:
     spaced = kind in (EntityKind.REPLICA, EntityKind.POD, EntityKind.SERVICE, EntityKind.WORKLOAD)
     return found.labels.get("namespace") if spaced else None

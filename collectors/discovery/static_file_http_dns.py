@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from collectors.discovery.target_groups import read_groups
-from collectors.discovery.types import Found, Seen
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.net.dns_client import NameServer, lookup
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.errors import CollectError, CollectReason, ConfigError
 
 MOST_FILE_BYTES = 64 * 1024 * 1024
@@ -24,9 +24,9 @@ class StaticSource:
     def __init__(self, name: str, addresses: Sequence[str], labels: Mapping[str, str]) -> None:
         """All of them have the same labels."""
         self.name, self.every = name, timedelta(days=1)
-        self._seen = Seen(tuple(Found(address, labels) for address in addresses))
+        self._seen = DiscoverySnapshot(tuple(DiscoveredTarget(address, labels) for address in addresses))
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Always the same."""
         return self._seen
 
@@ -39,7 +39,7 @@ class _File:
     """What a file last said; ``stamp`` is its time and size then."""
 
     stamp: tuple[int, int]
-    found: tuple[Found, ...]
+    found: tuple[DiscoveredTarget, ...]
     faults: tuple[CollectError, ...]
     read: bool = True
 
@@ -55,13 +55,13 @@ class FileSource:
         self.name, self.every = name, every
         self._patterns = tuple(patterns)
         self._files: dict[str, _File] = {}
-        self._seen = Seen()
+        self._seen = DiscoverySnapshot()
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Every target of every file. Raises CollectError when not one of them can be read."""
         return await asyncio.to_thread(self._read)
 
-    def _read(self) -> Seen:
+    def _read(self) -> DiscoverySnapshot:
         paths = dict.fromkeys(path for pattern in self._patterns for path in _paths(pattern))
         files = {path: self._one(path) for path in paths}
         if files and not any(file.read for file in files.values()):
@@ -71,7 +71,7 @@ class FileSource:
             return self._seen
         self._files = files
         found = tuple(one for file in files.values() for one in file.found)
-        self._seen = Seen(found, faults=tuple(fault for file in files.values() for fault in file.faults))
+        self._seen = DiscoverySnapshot(found, faults=tuple(fault for file in files.values() for fault in file.faults))
         return self._seen
 
     def _one(self, path: str) -> _File:
@@ -113,13 +113,13 @@ def _paths(pattern: str) -> list[str]:
 class HttpSource:
     """A server that answers with target groups as JSON (Prometheus' ``http_sd``)."""
 
-    def __init__(self, name: str, client: Client, *, every: timedelta = timedelta(minutes=1)) -> None:
+    def __init__(self, name: str, client: HttpClient, *, every: timedelta = timedelta(minutes=1)) -> None:
         """``client`` is this one's alone; its URL is the list itself."""
         self.name, self.every = name, every
         self._client = client
-        self._last: tuple[bytes, Seen] = (b"", Seen())
+        self._last: tuple[bytes, DiscoverySnapshot] = (b"", DiscoverySnapshot())
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Ask once. Raises CollectError when there is no list, also for one that cannot be used at all."""
         answer = await self._client.ask("")
         url = self._client.url
@@ -136,7 +136,7 @@ class HttpSource:
         if problems and not found:
             raise self._client.fault(f"{url}: {problems[0].key}: {problems[0].message}", CollectReason.TRUNCATED)
         faults = [self._client.fault(f"{url}: {one.key}: {one.message}", CollectReason.TRUNCATED) for one in problems]
-        self._last = answer.body, Seen(tuple(found), faults=tuple(faults[:20]))
+        self._last = answer.body, DiscoverySnapshot(tuple(found), faults=tuple(faults[:20]))
         return self._last[1]
 
     async def close(self) -> None:
@@ -162,10 +162,10 @@ class DnsSource:
         self.name, self.every = name, every
         self._names, self._record, self._port = tuple(names), record, port
         self._servers, self._within = tuple(servers), within
-        self._last: dict[str, tuple[Found, ...]] = {}
-        self._seen = Seen()
+        self._last: dict[str, tuple[DiscoveredTarget, ...]] = {}
+        self._seen = DiscoverySnapshot()
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Look every name up. Raises CollectError when none of them leads anywhere."""
         results = await asyncio.gather(*map(self._one, self._names), return_exceptions=True)
         faults: list[CollectError] = []
@@ -180,15 +180,15 @@ class DnsSource:
             raise faults[0]
         found = tuple(one for name in self._names for one in self._last.get(name, ()))
         if found != self._seen.found or faults or self._seen.faults:
-            self._seen = Seen(found, faults=tuple(faults))
+            self._seen = DiscoverySnapshot(found, faults=tuple(faults))
         return self._seen
 
-    async def _one(self, name: str) -> tuple[Found, ...]:
+    async def _one(self, name: str) -> tuple[DiscoveredTarget, ...]:
         records = await lookup(name, self._record, within=self._within, servers=self._servers)
         labels = {"__meta_dns_name": name}
         return tuple(
             sorted(
-                (Found(_joined(one.value, one.port or self._port), labels) for one in records),
+                (DiscoveredTarget(_joined(one.value, one.port or self._port), labels) for one in records),
                 key=lambda found: found.address,
             )
         )

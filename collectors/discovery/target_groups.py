@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from collectors.discovery.types import ADDRESS, Found
+from collectors.discovery.types import ADDRESS, DiscoveredTarget
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.text import yaml_file
 
@@ -19,7 +19,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_groups(text: str, file: str) -> tuple[list[Found], list[ConfigProblem]]:
+def read_groups(text: str, file: str) -> tuple[list[DiscoveredTarget], list[ConfigProblem]]:
     """The targets of a file in JSON or YAML, and what of it cannot be used, by line.
 
     Raises ConfigError with the line when the whole of it is neither.
@@ -27,7 +27,7 @@ def read_groups(text: str, file: str) -> tuple[list[Found], list[ConfigProblem]]
     value = _parse(text, file)
     found, faults = [], []
     for path, what in _walk(value):
-        if isinstance(what, Found):
+        if isinstance(what, DiscoveredTarget):
             found.append(what)
         else:
             faults.append((path, what))
@@ -54,7 +54,7 @@ def _parse(text: str, file: str) -> Any:
         raise ConfigError(str(problem), (problem,)) from error
 
 
-def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, Found | str]]:
+def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, DiscoveredTarget | str]]:
     if value is None:
         return
     if not isinstance(value, list):
@@ -73,7 +73,7 @@ def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, Found | str]]:
             continue
         for place, target in enumerate(targets):
             if isinstance(target, str) and is_address(target):
-                yield (number, "targets", place), Found(target, labels)
+                yield (number, "targets", place), DiscoveredTarget(target, labels)
             else:
                 yield (number, "targets", place), f"expected host:port, not {str(target)[:60]!r}"
 

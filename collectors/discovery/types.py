@@ -17,7 +17,7 @@ SCHEME, PATH = "__scheme__", "__metrics_path__"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredTarget:
     """One page. ``labels`` are the source's own words, ``__scheme__`` and ``__metrics_path__`` among them.
 
     ``adapter`` is set where the source knows. ``identity`` tells one holder of an address from the next: when
@@ -31,10 +31,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DiscoverySnapshot:
     """Everything a source knows now. ``faults`` are parts that could not be read and stand as they last were."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[DiscoveredTarget, ...] = ()
     edges: tuple[Edge, ...] = ()
     labels: Labels = field(default_factory=dict)
     faults: tuple[CollectError, ...] = ()
@@ -53,7 +53,7 @@ class TargetSource(Protocol):
         """The least time between two readings."""
         ...
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         """Everything there is now; the very same object when nothing changed. Raises CollectError."""
         ...
 

@@ -10,14 +10,14 @@ from typing import Protocol
 
 from collectors.events import node_problems
 from collectors.events.deduplication import EventDeduplicator
-from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.events.unresolved_event import EntityResolver, UnresolvedEvent
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event
 from outrider.topology import Topology
 
-_Read = tuple[list[Sighting], list[CollectError]]
+_Read = tuple[list[UnresolvedEvent], list[CollectError]]
 
 
 class EventSource(Protocol):
@@ -53,7 +53,7 @@ class EventSources:
         self._every = dict(every or {})
         self._begun: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[_Read]] = {}
-        self._places = Whereabouts()
+        self._places = EntityResolver()
         self._deduplicator = EventDeduplicator()
         self._health = {name: TargetHealth(name, "events", None, None, None, None, None) for name in self._sources}
 
@@ -76,9 +76,9 @@ class EventSources:
     def know(self, topology: Topology) -> None:
         """Take up what is known of the fleet: it names devices, replicas and services, and the nodes to ask."""
         if not topology.shares_graph(self._places.topology):
-            self._places = Whereabouts(topology)
+            self._places = EntityResolver(topology)
 
-    async def read(self, at: datetime) -> list[Sighting]:
+    async def read(self, at: datetime) -> list[UnresolvedEvent]:
         """What every source saw, and nothing that was told before."""
         nodes = self._places.topology.of_kind(EntityKind.NODE)
         begun = asyncio.get_running_loop().time()
@@ -90,7 +90,7 @@ class EventSources:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
             await asyncio.wait(self._running.values(), timeout=seconds)
         spent = asyncio.get_running_loop().time() - begun
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         for name in list(self._running):
             if not self._running[name].done():
                 self._health[name] = replace(self._health[name], late=True)
@@ -105,13 +105,13 @@ class EventSources:
         begun, every = self._begun.get(name), self._every.get(name)
         return begun is None or every is None or not timedelta(0) <= at - begun < every
 
-    def events(self, sightings: Sequence[Sighting]) -> tuple[Event, ...]:
+    def events(self, sightings: Sequence[UnresolvedEvent]) -> tuple[Event, ...]:
         """Sightings as events of the components they are about, oldest first."""
         read = map(node_problems.read, sightings)
         return tuple(sorted(self._places.events(read), key=lambda event: event.at))
 
     def _note(
-        self, name: str, found: Sequence[Sighting], errors: Sequence[CollectError], seconds: float, at: datetime
+        self, name: str, found: Sequence[UnresolvedEvent], errors: Sequence[CollectError], seconds: float, at: datetime
     ) -> None:
         before = self._health[name]
         error = errors[0] if errors else None

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 
 from collectors.events import xid_parser
-from collectors.events.unresolved_event import Sighting
+from collectors.events.unresolved_event import UnresolvedEvent
 from outrider.model import EntityKind, EventKind
 
 _REASON = re.compile(r"(?i)xid[-_ ]?0*(\d{1,3})(?!\d)")
@@ -19,7 +19,7 @@ _OVER = re.compile(r"\bis now: (?:False|Unknown)\b")
 _PCI = re.compile(r"\bPCI:([0-9a-fA-F:.]{5,20})")
 
 
-def read(seen: Sighting) -> Sighting:
+def read(seen: UnresolvedEvent) -> UnresolvedEvent:
     """The sighting of the fault that an Event of a node reports; the Event itself when it reports none."""
     if seen.kind is not EventKind.KUBERNETES or seen.entity.kind is not EntityKind.NODE or seen.pci:
         return seen

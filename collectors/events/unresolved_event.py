@@ -20,7 +20,7 @@ MOST_TEXT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class UnresolvedEvent:
     """One event before its component is known. ``entity`` is the one the source itself names.
 
     ``pci`` or ``pod_uid`` stand with a node and name a device or pod on it. ``aim`` REPLICA wants the
@@ -40,7 +40,7 @@ class Sighting:
     service: str = ""
 
 
-class Whereabouts:
+class EntityResolver:
     """Where addresses of kernels and names of the API lead. Built once a topology, because it reads every label."""
 
     def __init__(self, topology: Topology | None = None) -> None:
@@ -62,7 +62,7 @@ class Whereabouts:
         below = {one.name for one in self.topology.rests_on(gpu) if one.kind is EntityKind.NODE}
         return below | ({facts["node"]} if facts.get("node") else set())
 
-    def entity(self, seen: Sighting) -> EntityRef:
+    def entity(self, seen: UnresolvedEvent) -> EntityRef:
         """The component; the one the source named when nothing better is known."""
         if seen.pci:
             return self._devices.get((seen.entity.name, pci_of(seen.pci)), seen.entity)
@@ -79,7 +79,7 @@ class Whereabouts:
             return known or seen.entity
         return seen.entity
 
-    def events(self, sightings: Iterable[Sighting]) -> tuple[Event, ...]:
+    def events(self, sightings: Iterable[UnresolvedEvent]) -> tuple[Event, ...]:
         """Sightings as events."""
         return tuple(
             Event(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import aiohttp
 
-from collectors.net.http import Answer, Client
+from collectors.net.http import HttpClient, HttpResponse
 from outrider.clock import parse_rfc3339
 from outrider.errors import CollectError, CollectReason
 
@@ -40,7 +40,7 @@ class RefusedError(CollectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ApiChange:
     """An object, and what became of it: LISTED, ADDED, MODIFIED or DELETED."""
 
     what: Literal["LISTED", "ADDED", "MODIFIED", "DELETED"]
@@ -50,7 +50,7 @@ class Seen:
 class KubeApi:
     """An API server."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HttpClient) -> None:
         """``client`` is this one's alone."""
         self.client = client
 
@@ -61,7 +61,7 @@ class KubeApi:
             raise self._refused(path, answer)
         return self._object(answer.body, path)
 
-    async def text(self, path: str, params: Mapping[str, str]) -> Answer:
+    async def text(self, path: str, params: Mapping[str, str]) -> HttpResponse:
         """One answer as it is, whatever its status. Raises CollectError when there is none."""
         return await self.client.ask(path, params)
 
@@ -92,16 +92,16 @@ class KubeApi:
                 return found, text(meta.get("resourceVersion"))
             token = after
 
-    async def changes(self, path: str, version: str, params: Mapping[str, str]) -> tuple[list[Seen], str]:
+    async def changes(self, path: str, version: str, params: Mapping[str, str]) -> tuple[list[ApiChange], str]:
         """What happened since ``version``, and the version to go on from. Raises CollectError, GoneError."""
         asked = {**params, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
         asked["timeoutSeconds"] = str(max(1, round(self.client.timeout.total_seconds())))
-        found: list[Seen] = []
+        found: list[ApiChange] = []
         try:
             async with asyncio.timeout(self.client.timeout.total_seconds()):
                 async with self.client.stream(path, asked) as response:
                     if response.status != 200:
-                        answer = Answer(response.status, response.headers, await response.read())
+                        answer = HttpResponse(response.status, response.headers, await response.read())
                         raise self._refused(path, answer)
                     version = await self._follow(response, found, version, path)
         except TimeoutError as error:
@@ -115,7 +115,7 @@ class KubeApi:
             version = _newest(found, version)
         return found, version
 
-    async def _follow(self, response: aiohttp.ClientResponse, found: list[Seen], version: str, path: str) -> str:
+    async def _follow(self, response: aiohttp.ClientResponse, found: list[ApiChange], version: str, path: str) -> str:
         """Take lines until a bookmark, silence or the end; returns the version of the last bookmark."""
         rest = b""
         while len(found) < MOST_CHANGES:
@@ -137,11 +137,11 @@ class KubeApi:
                 if what == "ERROR":
                     raise self._failed(one, path)
                 if what in ("ADDED", "MODIFIED", "DELETED"):
-                    found.append(Seen(what, one))
+                    found.append(ApiChange(what, one))
                     version = version_of(one) or version
         return version
 
-    def _refused(self, path: str, answer: Answer) -> CollectError:
+    def _refused(self, path: str, answer: HttpResponse) -> CollectError:
         try:
             read = json.loads(answer.body)
             status = read if isinstance(read, Mapping) else {}
@@ -185,7 +185,7 @@ class Feed:
         self._version = ""
         self.listed = False  # whether the last reading was a list of everything, perhaps an empty one
 
-    async def read(self) -> list[Seen]:
+    async def read(self) -> list[ApiChange]:
         """What is new since the last reading; everything there is at the first one, and after a 410.
 
         Raises CollectError; the next reading then begins where this one did.
@@ -200,7 +200,7 @@ class Feed:
                 return found
         items, self._version = await self._api.objects(self.path, self._params)
         self.listed = True
-        return [Seen("LISTED", item) for item in items]
+        return [ApiChange("LISTED", item) for item in items]
 
     def restart(self) -> None:
         """Read everything next."""
@@ -247,6 +247,6 @@ def version_of(found: Json) -> str:
     return text(mapping(found.get("metadata")).get("resourceVersion"))
 
 
-def _newest(found: list[Seen], version: str) -> str:
+def _newest(found: list[ApiChange], version: str) -> str:
     """A watch that broke off goes on behind the last object it told of."""
     return (version_of(found[-1].found) if found else "") or version

@@ -17,9 +17,9 @@ from collectors.kubernetes.objects import (
     PODS,
     RESOURCE_SLICES,
     SERVICES,
-    Changed,
-    Held,
+    CachedObjects,
     News,
+    ObjectChange,
     Objects,
     Resource,
     bare,
@@ -29,17 +29,17 @@ from collectors.kubernetes.objects import (
 from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, ended_at
 from collectors.kubernetes.replicas import SERVICE_NAME, PodIndex, Replicas, fronts_of, pods_behind
 from collectors.kubernetes.topology import Gone, Graph, graph
-from collectors.kubernetes.watch import Doors, Fault, Follower
+from collectors.kubernetes.watch import Fault, Follower, SharedWatches
 
 REMEMBERED = timedelta(minutes=15)  # as long as other entities that leave: collectors.normalise.disappearance
-_Changes = list[tuple[Resource, list[Changed]]]
+_Changes = list[tuple[Resource, list[ObjectChange]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One reading: what changed, what else was told (Events), and what could not be read."""
 
-    changes: Sequence[tuple[Resource, list[Changed]]]
+    changes: Sequence[tuple[Resource, list[ObjectChange]]]
     others: Sequence[News]
     faults: Sequence[Fault]
 
@@ -49,7 +49,7 @@ class Cluster:
 
     def __init__(
         self,
-        api: KubeApi | Doors,
+        api: KubeApi | SharedWatches,
         cluster: str,
         resources: Sequence[Resource],
         *,
@@ -59,9 +59,9 @@ class Cluster:
     ) -> None:
         """Without ``namespaces`` all are read. Unless ``whole_pods``, of a pod's object only its facts are kept."""
         self.cluster = cluster
-        self.objects = Objects({} if whole_pods else {PODS.name: Held(keep=bare)})
+        self.objects = Objects({} if whole_pods else {PODS.name: CachedObjects(keep=bare)})
         self.version = 0  # rises when what the replicas and the graph are made of changes
-        self._doors = Doors.of(api)
+        self._doors = SharedWatches.of(api)
         self._follower = Follower(self._doors, resources, namespaces)
         self._pods = PodIndex(service_label)
         self._gone: dict[tuple[str, str], tuple[Gone, datetime]] = {}
@@ -111,7 +111,7 @@ class Cluster:
         self.version += bool(any(matters) or over or self._pods.version != before)
         return changes
 
-    def _take(self, resource: Resource, one: Changed, at: datetime) -> bool:
+    def _take(self, resource: Resource, one: ObjectChange, at: datetime) -> bool:
         """Take a change in; True when it matters beside what the index of pods counts itself."""
         if resource.name == PODS.name:
             self._pod(one, at)
@@ -126,7 +126,7 @@ class Cluster:
             return notes_of(one.before) != notes_of(one.after)
         return resource.name == RESOURCE_SLICES.name and one.before.get("spec") != one.after.get("spec")
 
-    def _pod(self, one: Changed, at: datetime) -> None:
+    def _pod(self, one: ObjectChange, at: datetime) -> None:
         if one.after:
             facts = self._pods.take(one.after)
             self._gone.pop((facts.namespace, facts.name), None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from collectors.events.redact import redacted
-from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, UnresolvedEvent
 from collectors.kubernetes.accelerators import gpu_type_of
 from collectors.kubernetes.api import Json, KubeApi, deployment_of, instant, items, mapping, text, texts
 from collectors.kubernetes.cluster import Cluster
@@ -23,8 +23,8 @@ from collectors.kubernetes.objects import (
     NODES,
     PODS,
     WORKLOADS,
-    Changed,
     News,
+    ObjectChange,
     Objects,
     Resource,
     key_of,
@@ -37,7 +37,7 @@ from collectors.kubernetes.rollouts import SOURCE, WorkloadChanges
 from collectors.kubernetes.startups import Startups
 from collectors.kubernetes.state_metrics import KubeSignals
 from collectors.kubernetes.topology import Graph
-from collectors.kubernetes.watch import Doors
+from collectors.kubernetes.watch import SharedWatches
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch
 from outrider.records.change_log import ChangeEnd
@@ -65,7 +65,7 @@ _NO_NAMESPACE = frozenset(
 )
 
 
-def event_sighting(found: Json, cluster: str, at: datetime) -> tuple[str, int, Sighting] | None:
+def event_sighting(found: Json, cluster: str, at: datetime) -> tuple[str, int, UnresolvedEvent] | None:
     """An Event's uid, its count, and the sighting it makes; None for one that is about nothing we know.
 
     Reads ``v1`` and ``events.k8s.io/v1``; fields may be missing or null. ``at`` is now: no event is later.
@@ -97,7 +97,7 @@ def event_sighting(found: Json, cluster: str, at: datetime) -> tuple[str, int, S
         attributes |= {"from": notes.get(FROM, ""), "to": notes.get(TO, "")}
     attributes = {name: value for name, value in attributes.items() if value}
     key = f"{SOURCE}/{cluster}/{uid}/{count}"
-    return uid, count, Sighting(kind, code, min(when, at), SOURCE, key, entity, attributes)
+    return uid, count, UnresolvedEvent(kind, code, min(when, at), SOURCE, key, entity, attributes)
 
 
 def entity_of(involved: Json, cluster: str) -> EntityRef | None:
@@ -121,7 +121,7 @@ class _Events:
     cluster: str
     counts: dict[str, int] = field(default_factory=dict)
 
-    def take(self, news: News, at: datetime) -> list[Sighting]:
+    def take(self, news: News, at: datetime) -> list[UnresolvedEvent]:
         """Those that are new, or have happened once more."""
         found, known = [], self.counts
         if news.whole and not news.namespace:
@@ -147,7 +147,7 @@ class Kubernetes:
     def __init__(
         self,
         name: str,
-        api: KubeApi | Doors,
+        api: KubeApi | SharedWatches,
         cluster: str,
         *,
         namespaces: Sequence[str] = (),
@@ -161,11 +161,11 @@ class Kubernetes:
         self._workloads = WorkloadChanges(self._told.api, cluster, service_label)
         self._signals = KubeSignals(name, cluster)
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """What is new since the last reading; at the first one, of the last ``FIRST_LOOK``."""
         del nodes
         told = await self._told.read(at)
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         for resource, those in told.changes:
             found += await self._take(resource, those, at)
         for news in told.others:
@@ -174,7 +174,7 @@ class Kubernetes:
             found += self._events.take(news, at)
         return found, [one.error for one in told.faults]
 
-    async def _take(self, resource: Resource, changed: Sequence[Changed], at: datetime) -> list[Sighting]:
+    async def _take(self, resource: Resource, changed: Sequence[ObjectChange], at: datetime) -> list[UnresolvedEvent]:
         if resource is PODS:
             for one in changed:
                 pod = self._told.pod(uid_of(one.after)) if one.after else None

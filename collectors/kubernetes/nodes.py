@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from collectors.events.unresolved_event import Sighting
+from collectors.events.unresolved_event import UnresolvedEvent
 from collectors.kubernetes.accelerators import cuda_of, driver_of
 from collectors.kubernetes.actors import actor_of
 from collectors.kubernetes.api import Json, mapping, text, version_of
-from collectors.kubernetes.objects import Changed, key_of, labels_of, uid_of
+from collectors.kubernetes.objects import ObjectChange, key_of, labels_of, uid_of
 from outrider.model import EntityKind, EntityRef, EventKind
 
 SOURCE = "kubernetes"
 
 
-def node_changes(changed: Sequence[Changed], cluster: str, at: datetime) -> list[Sighting]:
+def node_changes(changed: Sequence[ObjectChange], cluster: str, at: datetime) -> list[UnresolvedEvent]:
     """What became different about nodes that stayed. A version that appears or goes is no change of it."""
     found = []
     for one in changed:
@@ -30,7 +30,7 @@ def node_changes(changed: Sequence[Changed], cluster: str, at: datetime) -> list
             told = {"from": old, "to": new, **actor_of(one.after, ("f:metadata/f:labels",), one.before).attributes}
             key = f"{SOURCE}/{cluster}/{code}/{uid_of(one.after)}/{version_of(one.after)}"
             entity = EntityRef(cluster, EntityKind.NODE, None, name)
-            found.append(Sighting(EventKind.CHANGE, code, at, SOURCE, key, entity, told))
+            found.append(UnresolvedEvent(EventKind.CHANGE, code, at, SOURCE, key, entity, told))
     return found
 
 

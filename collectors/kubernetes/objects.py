@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectors.kubernetes.actors import managers
-from collectors.kubernetes.api import Json, Seen, items, mapping, text, texts, version_of
+from collectors.kubernetes.api import ApiChange, Json, items, mapping, text, texts, version_of
 from collectors.kubernetes.engine_args import pod_accelerators
 
 
@@ -56,13 +56,13 @@ class News:
     """What one reading of a resource brought. ``whole``: all there is, in ``namespace`` where one is named."""
 
     resource: Resource
-    seen: Sequence[Seen]
+    seen: Sequence[ApiChange]
     whole: bool = False
     namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ObjectChange:
     """An object before and after something happened to it: empty for one that was not, or is no more.
 
     ``after`` is whole, ``before`` as it was kept, and of one that was told to be deleted with its last state.
@@ -73,7 +73,7 @@ class Changed:
 
 
 @dataclass(slots=True)
-class Held:
+class CachedObjects:
     """The objects of one sort by uid. ``version`` rises with every change of them.
 
     ``keep`` is what stays of each, without it what ``slim`` leaves.
@@ -83,15 +83,15 @@ class Held:
     version: int = 0
     keep: Callable[[Resource, Json], Json] | None = None
 
-    def take(self, news: News) -> list[Changed]:
+    def take(self, news: News) -> list[ObjectChange]:
         """Note what happened; returns each object that changed. What a whole list lacks is gone."""
-        changed: list[Changed] = []
+        changed: list[ObjectChange] = []
         if news.whole:
             listed = {uid_of(seen.found) for seen in news.seen}
             here = [
                 uid for uid, one in self.objects.items() if uid not in listed and news.namespace in ("", key_of(one)[0])
             ]
-            changed += [Changed(self.objects.pop(uid), {}) for uid in here]
+            changed += [ObjectChange(self.objects.pop(uid), {}) for uid in here]
         for seen in news.seen:
             uid = uid_of(seen.found)
             if not uid:
@@ -99,10 +99,10 @@ class Held:
             before = self.objects.get(uid, {})
             if seen.what == "DELETED":
                 self.objects.pop(uid, None)
-                changed.append(Changed({**before, **_last(seen.found)}, {}))
+                changed.append(ObjectChange({**before, **_last(seen.found)}, {}))
             elif not before or not version_of(seen.found) or version_of(before) != version_of(seen.found):
                 self.objects[uid] = (self.keep or slim)(news.resource, seen.found)
-                changed.append(Changed(before, seen.found))
+                changed.append(ObjectChange(before, seen.found))
         self.version += bool(changed)
         return changed
 
@@ -110,9 +110,9 @@ class Held:
 class Objects:
     """What is known of one cluster's objects."""
 
-    def __init__(self, held: Mapping[str, Held] | None = None) -> None:
+    def __init__(self, held: Mapping[str, CachedObjects] | None = None) -> None:
         """``held`` by name of the resource."""
-        self.held: dict[str, Held] = {resource.name: Held() for resource in (*KEPT, SERVICES)}
+        self.held: dict[str, CachedObjects] = {resource.name: CachedObjects() for resource in (*KEPT, SERVICES)}
         self.held.update(held or {})
 
     @staticmethod
@@ -120,7 +120,7 @@ class Objects:
         """A cluster of these objects, for those who read manifests or write tests."""
         made = Objects()
         for resource, found in objects:
-            made.held[resource.name].take(News(resource, [Seen("ADDED", found)]))
+            made.held[resource.name].take(News(resource, [ApiChange("ADDED", found)]))
         return made
 
     @property

@@ -10,11 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes import workload_diff as changes
 from collectors.kubernetes.actors import Actor, actor_of
 from collectors.kubernetes.api import Json, KubeApi, instant, items, mapping, text, texts, version_of
-from collectors.kubernetes.objects import DEPLOYMENTS, WORKLOADS, Changed, Objects, Resource, digests, key_of, owner_of
+from collectors.kubernetes.objects import (
+    DEPLOYMENTS,
+    WORKLOADS,
+    ObjectChange,
+    Objects,
+    Resource,
+    digests,
+    key_of,
+    owner_of,
+)
 from collectors.kubernetes.pod_templates import config_maps, service_of, templated
 from collectors.kubernetes.rollout_status import Endings
 from outrider.errors import CollectError
@@ -47,10 +56,10 @@ class WorkloadChanges:
     _endings: Endings = field(default_factory=Endings)
 
     async def take(
-        self, resource: Resource, changed: Sequence[Changed], objects: Objects, at: datetime
-    ) -> list[Sighting]:
+        self, resource: Resource, changed: Sequence[ObjectChange], objects: Objects, at: datetime
+    ) -> list[UnresolvedEvent]:
         """What was done to these workloads."""
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         for one in changed:
             known = one.after or one.before
             uid = text(mapping(known.get("metadata")).get("uid"))
@@ -66,7 +75,7 @@ class WorkloadChanges:
                 self.ends.extend(self._endings.look(uid, one.after, at))
         return found
 
-    async def _one(self, resource: Resource, found: Json, kept: Json, at: datetime) -> list[tuple[str, Sighting]]:
+    async def _one(self, resource: Resource, found: Json, kept: Json, at: datetime) -> list[tuple[str, UnresolvedEvent]]:
         uid = text(mapping(found.get("metadata")).get("uid"))
         now = _Workload(changes.shape_of(found), changes.revision_of(found))
         before = self._known.get(uid)
@@ -87,9 +96,9 @@ class WorkloadChanges:
             told.append(self._sighting(found, scale, _managed_at(found, looked, at), key, who))
         return [(one.code, one) for one in told]
 
-    def config_changes(self, changed: Sequence[Changed], objects: Objects, at: datetime) -> list[Sighting]:
+    def config_changes(self, changed: Sequence[ObjectChange], objects: Objects, at: datetime) -> list[UnresolvedEvent]:
         """ConfigMaps whose data changed, told of every workload whose pods read them. Values are never told."""
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         for one in changed:
             before, after = digests(one.before), digests(one.after)
             if not one.before or before == after:
@@ -108,7 +117,7 @@ class WorkloadChanges:
                     found.append(self._sighting(shown, change, at, key, who))
         return found
 
-    async def _lately(self, found: Json, now: _Workload, at: datetime) -> list[Sighting]:
+    async def _lately(self, found: Json, now: _Workload, at: datetime) -> list[UnresolvedEvent]:
         """The last change of a workload that is seen for the first time, when it was not long ago."""
         progressed = _progressed_at(found)
         if progressed is None or progressed < at - FIRST_LOOK:
@@ -132,7 +141,7 @@ class WorkloadChanges:
         at: datetime,
         *,
         has_sets: bool,
-    ) -> Sighting:
+    ) -> UnresolvedEvent:
         sets = await self._replicasets(found) if has_sets else []
         new = sets[-1] if sets and changes.shape_of(sets[-1]).same_template(states[1].shape) else {}
         when = (self._made_at(found, new, at) if has_sets else _managed_at(found, looked, at)) or at
@@ -140,7 +149,7 @@ class WorkloadChanges:
 
     def _template(
         self, found: Json, states: tuple[_Workload, _Workload], new: Json, when: datetime, kept: Json
-    ) -> Sighting:
+    ) -> UnresolvedEvent:
         before, now = states
         revision = changes.revision_of(new) or max(now.revision, before.revision + 1)
         numbered = (before.revision, revision) if now.revision or before.revision else (0, 0)
@@ -179,11 +188,11 @@ class WorkloadChanges:
         ]
         return sorted(mine, key=changes.revision_of)
 
-    def _sighting(self, found: Json, change: changes.Change, when: datetime, key: str, who: Actor) -> Sighting:
+    def _sighting(self, found: Json, change: changes.Change, when: datetime, key: str, who: Actor) -> UnresolvedEvent:
         namespace, name = key_of(found)
         service = service_of(found, self.service_label)
         told: Mapping[str, str] = {"from": change.before, "to": change.after, "workload": name, "service": service}
-        return Sighting(
+        return UnresolvedEvent(
             kind=EventKind.CHANGE,
             code=change.code,
             at=when,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from collectors.kubernetes.api import Feed, KubeApi, RefusedError, Seen
+from collectors.kubernetes.api import ApiChange, Feed, KubeApi, RefusedError
 from collectors.kubernetes.objects import News, Resource
 from outrider import log
 from outrider.errors import CollectError
@@ -22,13 +22,13 @@ _ABSENT = (403, 404)
 
 
 @dataclass(slots=True, eq=False)
-class _Ear:
+class _Subscriber:
     """What one follower has yet to read of one door. ``lost``: it does not know all that came before."""
 
-    news: list[tuple[Sequence[Seen], bool]] = field(default_factory=list)
+    news: list[tuple[Sequence[ApiChange], bool]] = field(default_factory=list)
     lost: bool = True
 
-    def hear(self, seen: Sequence[Seen], *, whole: bool) -> None:
+    def hear(self, seen: Sequence[ApiChange], *, whole: bool) -> None:
         """Something was read, by this follower or another one."""
         if whole:
             self.news.clear()  # a list takes the place of all that came before
@@ -40,15 +40,15 @@ class _Ear:
             self.lost = True
 
 
-class _Door:
+class _SharedWatch:
     """One list of one API server, and all who follow it."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self.ears: list[_Ear] = []
+        self.ears: list[_Subscriber] = []
         self._reading: asyncio.Task[None] | None = None
 
-    async def read(self, ear: _Ear) -> None:
+    async def read(self, ear: _Subscriber) -> None:
         """Read what is new, for all. Whoever asks meanwhile waits for the same reading. Raises CollectError."""
         while self._reading is not None and not self._reading.done():
             await asyncio.shield(self._reading)
@@ -71,27 +71,27 @@ class _Door:
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
-class Doors:
+class SharedWatches:
     """The lists of one API server, shared by the followers made of this. The last one that closes ends them."""
 
     def __init__(self, api: KubeApi) -> None:
         """``api`` is closed with the last follower."""
         self.api = api
-        self._doors: dict[tuple[str, tuple[tuple[str, str], ...]], _Door] = {}
+        self._doors: dict[tuple[str, tuple[tuple[str, str], ...]], _SharedWatch] = {}
         self._users = 0
 
     @staticmethod
-    def of(api: KubeApi | Doors) -> Doors:
+    def of(api: KubeApi | SharedWatches) -> SharedWatches:
         """Those of an API that nobody shares, where it is not shared."""
-        return api if isinstance(api, Doors) else Doors(api)
+        return api if isinstance(api, SharedWatches) else SharedWatches(api)
 
     def enter(self) -> None:
         """One more uses it."""
         self._users += 1
 
-    def open(self, path: str, chosen: tuple[tuple[str, str], ...]) -> _Door:
+    def open(self, path: str, chosen: tuple[tuple[str, str], ...]) -> _SharedWatch:
         """The door of a list, one for all who want the same."""
-        return self._doors.setdefault((path, chosen), _Door(Feed(self.api, path, dict(chosen))))
+        return self._doors.setdefault((path, chosen), _SharedWatch(Feed(self.api, path, dict(chosen))))
 
     async def leave(self) -> None:
         """One less uses it."""
@@ -107,8 +107,8 @@ class _Wanted:
 
     resource: Resource
     namespace: str
-    door: _Door
-    ear: _Ear = field(default_factory=_Ear)
+    door: _SharedWatch
+    ear: _Subscriber = field(default_factory=_Subscriber)
     absent_until: datetime | None = None
 
 
@@ -123,7 +123,7 @@ class Fault:
 class Follower:
     """Follows resources of one API server for one reader. Each round reads them side by side."""
 
-    def __init__(self, doors: Doors, resources: Sequence[Resource], namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, doors: SharedWatches, resources: Sequence[Resource], namespaces: Sequence[str] = ()) -> None:
         """Without ``namespaces`` all are read. ``doors`` may be those of other followers, too."""
         self._doors = doors
         doors.enter()

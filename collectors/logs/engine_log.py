@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.api import Json, KubeApi, items, mapping, text
 from collectors.kubernetes.objects import PODS, News
-from collectors.kubernetes.watch import Doors, Follower
+from collectors.kubernetes.watch import Follower, SharedWatches
 from collectors.logs.matcher import LogLines, Origin
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
@@ -40,7 +40,7 @@ class PodLog:
     at_last: set[str] = field(default_factory=set)
     lines: LogLines = field(default_factory=lambda: LogLines(SOURCE))
 
-    def sightings(self, log: str, at: datetime) -> Iterator[Sighting]:
+    def sightings(self, log: str, at: datetime) -> Iterator[UnresolvedEvent]:
         """Lines that mean something, each burst of a code once; ``at`` dates lines without a time of their own."""
         origin = Origin(self.pod, self.uid, self.container)
         for when, line in stamped(log):
@@ -107,7 +107,7 @@ class EngineLogs:
     def __init__(
         self,
         name: str,
-        api: KubeApi | Doors,
+        api: KubeApi | SharedWatches,
         cluster: str,
         *,
         namespaces: Sequence[str] = (),
@@ -116,7 +116,7 @@ class EngineLogs:
     ) -> None:
         """Without ``label_selector`` pods that ask for an accelerator are read."""
         self.name = name
-        doors = Doors.of(api)
+        doors = SharedWatches.of(api)
         self._api, self._cluster = doors.api, cluster
         self._container, self._any = container, bool(label_selector or container)
         chosen = (("labelSelector", label_selector),) if label_selector else ()
@@ -124,14 +124,14 @@ class EngineLogs:
         self.lines = LogLines(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """What the engines said since the last reading; at the first one, in the last ``FIRST_LOOK``."""
         del nodes
         told, faults = await self._follower.read(at)
         errors = [one.error for one in faults]
         for news in told:
             self._note(news)
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         room = asyncio.Semaphore(AT_ONCE)
         for answer in await asyncio.gather(*(self._one(log, at, room) for log in list(self._logs.values()))):
             if isinstance(answer, CollectError):
@@ -156,7 +156,7 @@ class EngineLogs:
                 log.lines = self.lines
                 self._logs[uid] = log
 
-    async def _one(self, log: PodLog, at: datetime, room: asyncio.Semaphore) -> list[Sighting] | CollectError:
+    async def _one(self, log: PodLog, at: datetime, room: asyncio.Semaphore) -> list[UnresolvedEvent] | CollectError:
         async with room:
             try:
                 begin = log.last or at - FIRST_LOOK

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from collectors.events import xid_parser
-from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, Sighting, pci_of
+from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, UnresolvedEvent, pci_of
 from collectors.logs import kmsg
 from collectors.logs.kernel_file import KernelFile, Part
 from collectors.logs.patterns import Patterns, packaged
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.clock import from_unix, parse_rfc3339, rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -42,7 +42,7 @@ class NodeLog:
     killed: str = ""
     _same: tuple[str, dict[str, int]] = field(default_factory=lambda: ("", {}))
 
-    def sightings(self, text: str, part: Part, at: datetime, patterns: Patterns) -> list[Sighting]:
+    def sightings(self, text: str, part: Part, at: datetime, patterns: Patterns) -> list[UnresolvedEvent]:
         """New records of a text, oldest first; ``at`` is now, and dates what has no time of its own."""
         if part.boot_id != self.boot_id:
             self.boot_id, self.newest, self.killed = part.boot_id, None, ""
@@ -76,16 +76,16 @@ class NodeLog:
         number = self._same[1][record.message] = self._same[1].get(record.message, 0) + 1
         return f"{head}/{second}/{hashlib.sha256(record.message.encode()).hexdigest()[:12]}/{number}"
 
-    def _xid(self, record: kmsg.Record, at: datetime, key: str) -> Sighting | None:
+    def _xid(self, record: kmsg.Record, at: datetime, key: str) -> UnresolvedEvent | None:
         line = xid_parser.read(record.message)
         if line is None:
             return None
         entity, pci, uuid = self.node, line.pci, self.devices.get(pci_of(line.pci))
         if uuid is not None:
             entity, pci = EntityRef(self.node.cluster, EntityKind.GPU, None, uuid), ""
-        return Sighting(EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci)
+        return UnresolvedEvent(EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci)
 
-    def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> Sighting | None:
+    def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> UnresolvedEvent | None:
         found = patterns.find(message)
         if found is None:
             return None
@@ -97,7 +97,7 @@ class NodeLog:
                 return None
         uid = pod[1].replace("_", "-") if pod is not None else ""
         attributes["text"] = message[:MOST_TEXT]
-        return Sighting(EventKind.LOG, code, at, SOURCE, key, self.node, attributes, pod_uid=uid)
+        return UnresolvedEvent(EventKind.LOG, code, at, SOURCE, key, self.node, attributes, pod_uid=uid)
 
 
 def _when(record: kmsg.Record, boot_at: datetime | None) -> datetime | None:
@@ -120,7 +120,7 @@ class KernelLogFile:
         self._file = file
         self._log = NodeLog(node)
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """What was written since the last reading."""
         del nodes
         try:
@@ -140,7 +140,7 @@ class KernelLogs:
     """The kernel logs of many nodes over HTTP."""
 
     def __init__(
-        self, name: str, url: str, client: Callable[[str], Client], cluster: str, node: EntityRef | None = None
+        self, name: str, url: str, client: Callable[[str], HttpClient], cluster: str, node: EntityRef | None = None
     ) -> None:
         """``url`` with ``{node}`` is asked for every known node of the cluster, without it for ``node`` alone."""
         self.name = name
@@ -148,14 +148,14 @@ class KernelLogs:
         base, self._path = _split(url)
         self._client = client(base) if NODE not in base else None
         self._make = client
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, HttpClient] = {}
         self._logs: dict[EntityRef, NodeLog] = {}
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """What the nodes' kernels said since the last reading. A node that does not answer stops no other."""
         asked = [self._only] if self._only is not None else [one for one in nodes if one.cluster == self._cluster]
         self._logs = {node: self._logs.get(node) or NodeLog(node) for node in asked}
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         errors: list[CollectError] = []
         for answer in await asyncio.gather(*(self._one(log, at) for log in self._logs.values())):
             if isinstance(answer, CollectError):
@@ -164,7 +164,7 @@ class KernelLogs:
                 found.extend(answer)
         return found, errors
 
-    async def _one(self, log: NodeLog, at: datetime) -> list[Sighting] | CollectError:
+    async def _one(self, log: NodeLog, at: datetime) -> list[UnresolvedEvent] | CollectError:
         try:
             text, part = await self._ask(log, log.newest)
             if part.boot_id != log.boot_id and log.newest is not None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.api import items, mapping, text, texts
 from collectors.kubernetes.startup_log import expressions
 from collectors.logs.matcher import LogLines, Origin
 from collectors.logs.patterns import packaged
 from collectors.mapping.entity_binding import first_label
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 
@@ -53,7 +53,7 @@ class Line:
 class LokiLogs:
     """Reads what a LogQL query selects."""
 
-    def __init__(self, name: str, client: Client, cluster: str, query: str, *, prefilter: bool = True) -> None:
+    def __init__(self, name: str, client: HttpClient, cluster: str, query: str, *, prefilter: bool = True) -> None:
         """``query`` is a LogQL log query. With ``prefilter`` Loki itself drops lines that mean nothing to us."""
         self.name, self.lines = name, LogLines(SOURCE)
         self._client, self._cluster = client, cluster
@@ -61,10 +61,10 @@ class LokiLogs:
         self._newest = self._behind = 0  # nanoseconds
         self._seen: dict[tuple[int, int], None] = {}
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """What was written since the last reading; at the first one, in the last ``FIRST_LOOK``."""
         del nodes
-        found: list[Sighting] = []
+        found: list[UnresolvedEvent] = []
         begin = self._newest - _nanoseconds(OVERLAP) if self._newest else _unix(at - FIRST_LOOK)
         begin, self._behind = self._behind or begin, 0
         try:
@@ -83,7 +83,7 @@ class LokiLogs:
         self._forget()
         return found, []
 
-    def _take(self, line: Line, at: datetime) -> Iterator[Sighting]:
+    def _take(self, line: Line, at: datetime) -> Iterator[UnresolvedEvent]:
         identity = (line.nanoseconds, hash((line.said, tuple(sorted(line.labels.items())))))
         if identity in self._seen:
             return
@@ -122,7 +122,7 @@ class LokiLogs:
         await self._client.close()
 
 
-def lines_of(body: bytes, client: Client) -> list[Line]:
+def lines_of(body: bytes, client: HttpClient) -> list[Line]:
     """The entries of an answer, oldest first. Raises CollectError for one that is no list of streams."""
     try:
         read = json.loads(body)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from collectors.events.redact import redacted
-from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, UnresolvedEvent
 from collectors.kubernetes.startup_log import Mark, mark_of
 from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -51,7 +51,7 @@ class LogLines:
     marks: deque[tuple[str, str, Mark]] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
     _bursts: dict[tuple[str, str], _Burst] = field(default_factory=dict)
 
-    def take(self, origin: Origin, when: datetime | None, line: str, at: datetime) -> Iterator[Sighting]:
+    def take(self, origin: Origin, when: datetime | None, line: str, at: datetime) -> Iterator[UnresolvedEvent]:
         """The event a line makes, if any. ``at`` dates lines without a time of their own."""
         moment = at if when is None else when
         mark = mark_of(line, moment)
@@ -76,7 +76,7 @@ class LogLines:
         words["pod"] = origin.entity.name if origin.entity.kind is EntityKind.POD else ""
         words["lines_before"] = str(before) if before else ""
         identity = hashlib.sha256(f"{moment.isoformat()}{line}".encode(errors="replace")).hexdigest()[:16]
-        yield Sighting(
+        yield UnresolvedEvent(
             kind=EventKind.LOG,
             code=code,
             at=min(moment, at),

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer, whatever its status."""
 
     status: int
@@ -30,7 +30,7 @@ class Answer:
     body: bytes
 
 
-class Client:
+class HttpClient:
     """Asks one server. ``close`` it at the end."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Client:
         self._access = access or Access()
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, path: str, params: Mapping[str, str] | None = None) -> Answer:
+    async def ask(self, path: str, params: Mapping[str, str] | None = None) -> HttpResponse:
         """GET ``url + path``. Raises CollectError when there is no whole answer in time."""
         try:
             async with asyncio.timeout(self.timeout.total_seconds()), self.stream(path, params) as response:
@@ -56,7 +56,7 @@ class Client:
                     if size > MOST_BYTES:
                         raise self.fault("the answer is too large", CollectReason.TOO_LARGE, "ask for less of it")
                     parts.append(part)
-                return Answer(response.status, response.headers, b"".join(parts))
+                return HttpResponse(response.status, response.headers, b"".join(parts))
         except TimeoutError as error:
             said = f"{self.url} gave no whole answer within {format_duration(self.timeout)}"
             raise self.fault(said, CollectReason.TIMEOUT, "raise the timeout of the source if it is busy") from error

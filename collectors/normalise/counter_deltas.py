@@ -14,7 +14,7 @@ from collectors.mapping.entity_binding import Binding
 from collectors.mapping.evaluate import Rows
 from collectors.mapping.model import Adapter
 from collectors.mapping.target import Target
-from collectors.normalise.disappearance import Lost
+from collectors.normalise.disappearance import DisappearedEntities
 from collectors.normalise.fault_codes import CodeWatch
 from outrider.model import CellStatus, EntityRef, Floats, Statuses, TrustVerdict
 from outrider.topology import Edge
@@ -38,7 +38,7 @@ class Past:
     started: float = np.nan
     beat_at: float | None = None  # when what always moves was last seen to move
     first: bool = True
-    lost: Lost = field(init=False)
+    lost: DisappearedEntities = field(init=False)
     bound_to: Target | None = None
     edges: tuple[Edge, ...] = ()
     labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Past:
 
     def __post_init__(self) -> None:
         """Devices stay lost until they are back."""
-        self.lost = Lost(stays=tuple(self.adapter.seen))
+        self.lost = DisappearedEntities(stays=tuple(self.adapter.seen))
 
     def bind_to(self, target: Target, binding: Binding, at: float) -> None:
         """Take a new binding, and the places of devices that are no longer in it."""

@@ -19,7 +19,7 @@ from outrider.vocabulary import catalog
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class CumulativeQuantile:
     """``below``: the quantile lies below the page's first bound, which is the value; ``above``: above its last."""
 
     entity: EntityRef
@@ -39,13 +39,13 @@ class OddHistogram:
     why: str
 
 
-def quantiles(adapter: Adapter, page: Page, target: Target) -> Iterator[Since]:
+def quantiles(adapter: Adapter, page: Page, target: Target) -> Iterator[CumulativeQuantile]:
     """Quantiles of every histogram on the page that counted something; buckets of one entity are merged."""
     for entity, signal, counts, why in _histograms(adapter, page, target):
         for quantile in QUANTILES if not why else ():
             found = quantile_of_page(counts, quantile)
             if found is not None:
-                yield Since(entity, signal, quantile, *found)
+                yield CumulativeQuantile(entity, signal, quantile, *found)
 
 
 def odd_histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[OddHistogram]:

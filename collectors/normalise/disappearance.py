@@ -20,7 +20,7 @@ LOST = "lost"  # label of a device that is no longer on its page
 
 
 @dataclass(slots=True)
-class Lost:
+class DisappearedEntities:
     """Entities that were on earlier pages of a target. ``stays`` are the kinds that do not leave on purpose."""
 
     stays: Collection[EntityKind] = ()

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import numpy as np
 
-from collectors.events.deduplication import SINCE, SAME_FAULT_WINDOW
+from collectors.events.deduplication import SAME_FAULT_WINDOW, SINCE
 from collectors.exposition.parser import Page
 from collectors.mapping.entity_binding import Place, Watch
 from outrider.clock import rfc3339

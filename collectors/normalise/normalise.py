@@ -37,7 +37,7 @@ from collectors.mapping.model import Adapter
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_target, absent_batches, batch_of, fill_target, watch_batch
 from collectors.normalise.counter_deltas import Past, change_of
-from collectors.normalise.cumulative import Since, quantiles
+from collectors.normalise.cumulative import CumulativeQuantile, quantiles
 from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import Collected
@@ -105,7 +105,7 @@ class Normaliser:
             found.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
         return found
 
-    def since_start(self, target: Target, page: Page) -> tuple[Since, ...]:
+    def since_start(self, target: Target, page: Page) -> tuple[CumulativeQuantile, ...]:
         """Quantiles over everything the process of this page has seen: never for a detector."""
         return tuple(quantiles(self.adapter(target.adapter), page, target))
 

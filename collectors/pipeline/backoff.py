@@ -27,7 +27,7 @@ class _Record:
     error: CollectError
 
 
-class Patience:
+class ScrapeBackoff:
     """What is known of the targets that failed lately."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _PAGES = 2  # of its intervals: one page may come late
 _WAY = timedelta(seconds=20)  # from the scrape over the sender's queue to the cycle that takes the page
 
 
-class Held:
+class CarryForward:
     """The newest batches of every target that pushes."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from outrider import log
 _EXPLODED, _DOUBLED = "series_exploded", "series_more_than_once"
 
 
-class Told:
+class OncePerTargetLogger:
     """What was told of each target."""
 
     def __init__(self) -> None:

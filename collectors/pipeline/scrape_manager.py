@@ -15,10 +15,10 @@ from collectors.mapping.target import Target
 from collectors.normalise.disappearance import LOST
 from collectors.normalise.normalise import Normaliser
 from collectors.normalise.service_rollup import device_batches, service_batches
-from collectors.normalise.source_precedence import settle
-from collectors.pipeline.backoff import Patience
-from collectors.pipeline.carry_forward import Held
-from collectors.pipeline.log_once import Told
+from collectors.normalise.source_precedence import apply_precedence
+from collectors.pipeline.backoff import ScrapeBackoff
+from collectors.pipeline.carry_forward import CarryForward
+from collectors.pipeline.log_once import OncePerTargetLogger
 from collectors.pipeline.page_ownership import refusal
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
@@ -47,7 +47,7 @@ class Fetcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class PushedBatch:
     """What senders pushed, a round's worth: pages, batches of what is no page, and targets of silent senders."""
 
     pages: tuple[tuple[Scrape, Page | None], ...] = ()
@@ -56,7 +56,7 @@ class Brought:
     facts: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
 
 
-class Pushed(Protocol):
+class PushSource(Protocol):
     """Targets that send instead of being scraped."""
 
     @property
@@ -64,7 +64,7 @@ class Pushed(Protocol):
         """Those that are known now."""
         ...
 
-    def take(self, at: datetime) -> Brought:
+    def take(self, at: datetime) -> PushedBatch:
         """What came since the last round. Called from one thread at a time; never raises for a sender's fault."""
         ...
 
@@ -73,7 +73,7 @@ class Pushed(Protocol):
         ...
 
 
-class Collector:
+class ScrapeManager:
     """Collects from targets. One round at a time; a target has at most one scrape under way."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Collector:
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
         tap: Tap | None = None,
-        pushed: Pushed | None = None,
+        pushed: PushSource | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
@@ -100,7 +100,7 @@ class Collector:
         self._pushed_targets: tuple[Target, ...] = ()
         self._known_pushed: tuple[Target, ...] = ()
         self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
-        self._held = Held()
+        self._held = CarryForward()
         self._targets: tuple[Target, ...] = ()
         self._by_name: dict[str, Target] = {}
         self._beside: tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]] = ((), {})
@@ -109,12 +109,12 @@ class Collector:
         self.normaliser = normaliser or Normaliser()
         self.parser = parser or Parser()
         self._tap = tap
-        self._patience, self._most_spread = Patience(), spread
+        self._patience, self._most_spread = ScrapeBackoff(), spread
         self._running: dict[str, asyncio.Task[Scrape]] = {}
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
-        self._told = Told()
+        self._told = OncePerTargetLogger()
         self.set_targets(targets)
 
     @property
@@ -263,18 +263,18 @@ class Collector:
         batches.extend(device_batches(batches, topology, at))
         services = service_batches(batches, topology, at)
         known = (*self._targets, *self._pushed_targets)
-        settle(batches, services, {target.name: target.adapter for target in known})
+        apply_precedence(batches, services, {target.name: target.adapter for target in known})
         batches.extend(services)
-        return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
+        return Collected(tuple(batches), tuple(events), topology.edges, topology.labels, topology)
 
-    def _take(self, at: datetime) -> Brought:
+    def _take(self, at: datetime) -> PushedBatch:
         """What was pushed, with the targets that pushed it."""
         if self._pushed is None:
-            return Brought()
+            return PushedBatch()
         try:
             brought = self._pushed.take(at)
         except StoreAwayError:
-            return Brought()  # the doors take nothing either: senders wait, they are not silent
+            return PushedBatch()  # the doors take nothing either: senders wait, they are not silent
         found = self._pushed.targets
         if found != self._pushed_targets:
             self._pushed_targets = found
@@ -284,7 +284,7 @@ class Collector:
             self._pushed_facts, self._topology = brought.facts, None
         return brought
 
-    def _between_pages(self, brought: Brought, at: datetime) -> list[SampleBatch]:
+    def _between_pages(self, brought: PushedBatch, at: datetime) -> list[SampleBatch]:
         """What still holds of targets that pushed nothing since the last round."""
         told = {scrape.target.name for scrape, _ in brought.pages} | {target.name for target in brought.unseen}
         silent = [target.name for target in self._pushed_targets if target.name not in told]

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import aiohttp
 
-from collectors.probes.result import Outcome, Result
+from collectors.probes.result import Outcome, ProbeResult
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
 from outrider.vocabulary.units import format_duration
@@ -26,7 +26,7 @@ _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProbeRequest:
     """What all probes have: a name, the service they speak for, their pace, how the door is asked.
 
     ``cert_left`` is the least time that a certificate must still be valid.
@@ -83,10 +83,10 @@ def failed(fault: BaseException, address: str, timeout: timedelta) -> ProbeError
 FAULTS = (ProbeError, CollectError, aiohttp.ClientError, OSError, ValueError, EOFError)  # TimeoutError is an OSError
 
 
-def result_of(fault: BaseException, asked: Asked, address: str, at: datetime, begun: float) -> Result:
+def result_of(fault: BaseException, asked: ProbeRequest, address: str, at: datetime, begun: float) -> ProbeResult:
     """The result of an asking that failed without more to tell."""
     found = failed(fault, address, asked.timeout)
-    return Result(found.outcome, at, found.said, asyncio.get_running_loop().time() - begun)
+    return ProbeResult(found.outcome, at, found.said, asyncio.get_running_loop().time() - begun)
 
 
 def session() -> aiohttp.ClientSession:

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import aiohttp
 
-from collectors.probes.base import FAULTS, Asked, ProbeError, failed, session
+from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed, session
 from collectors.probes.completion_parser import Answer
 from collectors.probes.http import in_time
-from collectors.probes.result import Outcome, Result
-from collectors.probes.sse import Events
+from collectors.probes.result import Outcome, ProbeResult
+from collectors.probes.sse import EventStream
 from collectors.probes.tls import certificate_left, expiring
 from collectors.probes.validity import PROMPT, judge
 from outrider.vocabulary.units import format_duration
@@ -65,10 +65,10 @@ class _Course:
         self.last = at
 
 
-class GenerationProbe:
+class CompletionProbe:
     """Asks one model at one door."""
 
-    def __init__(self, asked: Asked, url: str, question: Question | None = None) -> None:
+    def __init__(self, asked: ProbeRequest, url: str, question: Question | None = None) -> None:
         """``url`` is the base of the API, such as https://chat.example/v1, or the whole path."""
         self._asked, self._question = asked, question or Question()
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
@@ -76,7 +76,7 @@ class GenerationProbe:
         self.address = url if _is_whole(url) else self._base + _PATHS[self._question.api]
         self._model = self._question.model
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """One question over a new connection, with a look at the certificate beside it."""
         loop = asyncio.get_running_loop()
         course = _Course(loop.time(), Answer(self.address))
@@ -98,7 +98,7 @@ class GenerationProbe:
         fault = fault or self._judge(course, seconds) or expiring(left, self._asked.cert_left, self.address)
         outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
         answered = course.status is not None and course.status < 300
-        return Result(
+        return ProbeResult(
             outcome,
             at,
             said,
@@ -159,7 +159,7 @@ class GenerationProbe:
             raise ProbeError(Outcome.WRONG_ANSWER, f"{url} lists no model; name one under model") from error
 
     async def _stream(self, response: aiohttp.ClientResponse, course: _Course) -> None:
-        loop, events, answer, size = asyncio.get_running_loop(), Events(), course.answer, 0
+        loop, events, answer, size = asyncio.get_running_loop(), EventStream(), course.answer, 0
         while not answer.done:
             piece = await self._next(response, course)
             now = loop.time()

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from collectors.net.dns_client import NameServer, lookup
-from collectors.probes.base import Asked
-from collectors.probes.result import Outcome, Result
+from collectors.probes.base import ProbeRequest
+from collectors.probes.result import Outcome, ProbeResult
 from outrider.errors import CollectError, CollectReason
 
 _OUTCOMES = {CollectReason.TIMEOUT: Outcome.TIMEOUT, CollectReason.REFUSED: Outcome.REFUSED}
@@ -20,7 +20,7 @@ class DnsProbe:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ProbeRequest,
         host: str,
         *,
         record: str = "A",
@@ -33,7 +33,7 @@ class DnsProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host} ({record})"
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """One look-up."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -41,15 +41,15 @@ class DnsProbe:
             found = await lookup(self._host, self._record, within=self.timeout, servers=self._servers)
         except CollectError as fault:
             outcome = _OUTCOMES.get(fault.reason, Outcome.DNS)
-            return Result(outcome, at, fault.message, loop.time() - begun)
+            return ProbeResult(outcome, at, fault.message, loop.time() - begun)
         seconds = loop.time() - begun
         values = {one.value.lower().rstrip(".") for one in found}
         lacking = [one for one in self._expect if one.lower().rstrip(".") not in values]
         if lacking:
             shown = ", ".join(sorted(values)[:_MOST_SHOWN])
             said = f"{self.address} leads to {shown} and not to {', '.join(lacking)}"
-            return Result(Outcome.WRONG_RECORDS, at, said, seconds)
-        return Result(Outcome.OK, at, "", seconds)
+            return ProbeResult(Outcome.WRONG_RECORDS, at, said, seconds)
+        return ProbeResult(Outcome.OK, at, "", seconds)
 
     async def close(self) -> None:
         """Nothing is kept open."""

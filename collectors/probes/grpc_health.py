@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from collectors.probes.base import Asked, ProbeError, result_of
-from collectors.probes.result import Outcome, Result
+from collectors.probes.base import ProbeError, ProbeRequest, result_of
+from collectors.probes.result import Outcome, ProbeResult
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.text import extras
 from outrider.vocabulary.units import format_duration
@@ -23,7 +23,7 @@ _MOST_SAID = 200
 class GrpcHealthProbe:
     """Asks whether a server, or one service of it, is serving."""
 
-    def __init__(self, asked: Asked, host: str, port: int, *, service: str = "", tls: bool = False) -> None:
+    def __init__(self, asked: ProbeRequest, host: str, port: int, *, service: str = "", tls: bool = False) -> None:
         """``service`` is the name that the check asks for, "" for the whole server.
 
         Raises UsageError when the libraries are not installed.
@@ -33,7 +33,7 @@ class GrpcHealthProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host}:{port}"
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """One check over a new connection."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -47,8 +47,8 @@ class GrpcHealthProbe:
         seconds = loop.time() - begun
         if status != self._messages.HealthCheckResponse.SERVING:
             word = self._messages.HealthCheckResponse.ServingStatus.Name(status)
-            return Result(Outcome.NOT_SERVING, at, f"{self.address} says {word}", seconds)
-        return Result(Outcome.OK, at, "", seconds)
+            return ProbeResult(Outcome.NOT_SERVING, at, f"{self.address} says {word}", seconds)
+        return ProbeResult(Outcome.OK, at, "", seconds)
 
     async def _check(self) -> int:
         access = self._asked.access

@@ -10,8 +10,8 @@ from datetime import datetime
 
 import aiohttp
 
-from collectors.probes.base import FAULTS, Asked, ProbeError, failed, session
-from collectors.probes.result import Outcome, Result
+from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed, session
+from collectors.probes.result import Outcome, ProbeResult
 from collectors.probes.tls import certificate_left, expiring
 
 MOST_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ class HttpProbe:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ProbeRequest,
         url: str,
         *,
         method: str = "GET",
@@ -46,7 +46,7 @@ class HttpProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = url
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """One request over a new connection, with a look at the certificate beside it."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -66,7 +66,7 @@ class HttpProbe:
             left = await in_time(looking, until - loop.time())
         fault = fault or expiring(left, self._asked.cert_left, self.address)
         outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
-        return Result(outcome, at, said, seconds, cert_expiry_seconds=left, status=status)
+        return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left, status=status)
 
     async def _request(self) -> int:
         access = self._asked.access

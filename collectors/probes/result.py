@@ -68,7 +68,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ProbeResult:
     """One asking. ``at`` is when it began; figures are seconds, None where they could not be taken.
 
     ``said`` is one sentence, empty when all is well. ``itl_seconds`` is the mean gap between tokens,
@@ -114,7 +114,7 @@ class Probe(Protocol):
         """The longest an asking takes."""
         ...
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """Ask once. Never raises for a fault of the door; over by the timeout whatever happens."""
         ...
 

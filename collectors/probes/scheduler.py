@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from collectors.normalise.batches import WATCH_KEYS
-from collectors.probes.result import Outcome, Probe, Result, worst
+from collectors.probes.result import Outcome, Probe, ProbeResult, worst
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
@@ -34,7 +34,7 @@ NAMESPACE = "targets"
 _OTHER_CODE = 7.0
 
 
-class Probes:
+class ProbeScheduler:
     """Asks probes. Rounds do not overlap."""
 
     def __init__(
@@ -47,8 +47,8 @@ class Probes:
         self._probes = {probe.name: probe for probe in probes}
         self._deadline, self._spread = deadline, spread
         self._begun: dict[str, datetime] = {}
-        self._running: dict[str, asyncio.Task[Result]] = {}
-        self.latest: dict[str, Result] = {}
+        self._running: dict[str, asyncio.Task[ProbeResult]] = {}
+        self.latest: dict[str, ProbeResult] = {}
         self._health = {name: TargetHealth(name, "probe", None, None, None, None, None) for name in self._probes}
 
     @property
@@ -84,13 +84,13 @@ class Probes:
         begun = self._begun.get(probe.name)
         return begun is None or not timedelta(0) <= at - begun < probe.every
 
-    async def _at_its_moment(self, probe: Probe, at: datetime) -> Result:
+    async def _at_its_moment(self, probe: Probe, at: datetime) -> ProbeResult:
         later = self._spread * (crc32(probe.name.encode()) / 2**32)
         if later:
             await asyncio.sleep(later.total_seconds())
         return await probe.ask(at + later)
 
-    def _note(self, name: str, result: Result) -> None:
+    def _note(self, name: str, result: ProbeResult) -> None:
         before = self._health[name]
         good = result.outcome.success
         self.latest[name] = result
@@ -110,7 +110,7 @@ class Probes:
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
         """A batch of each service with its newest instant, and one of the probes themselves."""
         valid = {name: one for name, one in self.latest.items() if self._is_valid(name, one, at)}
-        services: dict[EntityRef, list[Result]] = {}
+        services: dict[EntityRef, list[ProbeResult]] = {}
         for name, probe in self._probes.items():
             found = services.setdefault(probe.service, [])
             if name in valid:
@@ -118,11 +118,11 @@ class Probes:
         told = [_batch(service, results, at) for service, results in services.items()]
         return (*told, self._watched(valid, at)) if self._probes else ()
 
-    def _is_valid(self, name: str, result: Result, at: datetime) -> bool:
+    def _is_valid(self, name: str, result: ProbeResult, at: datetime) -> bool:
         probe = self._probes[name]
         return at - result.at <= 2 * probe.every + probe.timeout
 
-    def _watched(self, valid: dict[str, Result], at: datetime) -> SampleBatch:
+    def _watched(self, valid: dict[str, ProbeResult], at: datetime) -> SampleBatch:
         """What is said of each probe as of any target: whether it could be asked, how long that took."""
         values = np.full((len(self._probes), len(WATCH_KEYS)), np.nan)
         for row, name in enumerate(self._probes):
@@ -150,7 +150,7 @@ def watcher(probe: Probe) -> EntityRef:
     return EntityRef(probe.service.cluster, EntityKind.WORKLOAD, NAMESPACE, f"probe/{probe.name}")
 
 
-def _batch(service: EntityRef, results: Sequence[Result], at: datetime) -> SampleBatch:
+def _batch(service: EntityRef, results: Sequence[ProbeResult], at: datetime) -> SampleBatch:
     """The row of one service; all ABSENT while nothing is known of it."""
     asked = [one for one in results if one.outcome is not Outcome.NOT_ASKED]
     values = np.full((1, len(KEYS)), np.nan)
@@ -175,11 +175,11 @@ def _most(found: Iterable[float | None]) -> float:
     return max((one for one in found if one is not None), default=np.nan)
 
 
-def _result(name: str, task: asyncio.Task[Result], at: datetime) -> Result:
+def _result(name: str, task: asyncio.Task[ProbeResult], at: datetime) -> ProbeResult:
     """What an asking brought. A mistake of ours in one probe must not cost the round of all others."""
     fault = task.exception()
     if fault is None:
         return task.result()
     log.get("probe").error("probe_broke", probe=name, exc_info=fault)
     said = f"{name}: asking it failed with {type(fault).__name__}; please report this with the log"
-    return Result(Outcome.NOT_ASKED, at, said)
+    return ProbeResult(Outcome.NOT_ASKED, at, said)

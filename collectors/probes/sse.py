@@ -14,7 +14,7 @@ class Event:
     name: str = ""
 
 
-class Events:
+class EventStream:
     """Feed it bytes in whatever pieces they come; it gives the events that are whole.
 
     Lines end in CR LF, LF or CR; comments and unknown fields are skipped; bytes that are no UTF-8 become

@@ -12,8 +12,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from collectors.probes.base import FAULTS, Asked, ProbeError, failed
-from collectors.probes.result import Outcome, Result
+from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed
+from collectors.probes.result import Outcome, ProbeResult
 from outrider.vocabulary.units import format_duration
 from outrider.wire.http_auth import Access
 
@@ -23,13 +23,13 @@ _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 class TlsProbe:
     """Completes a handshake and looks at the certificate."""
 
-    def __init__(self, asked: Asked, host: str, port: int) -> None:
+    def __init__(self, asked: ProbeRequest, host: str, port: int) -> None:
         """``host`` is also the name the certificate must be for, unless ``access.tls.server_name`` is another."""
         self._asked, self._host, self._port = asked, host, port
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host}:{port}"
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         """One handshake, two when the certificate is not to be trusted."""
         loop = asyncio.get_running_loop()
         begun, fault = loop.time(), None
@@ -49,7 +49,7 @@ class TlsProbe:
         left = None if expiry is None else (expiry - at).total_seconds()
         fault = fault or expiring(left, self._asked.cert_left, self.address)
         outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
-        return Result(outcome, at, said, seconds, cert_expiry_seconds=left)
+        return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left)
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -1,6 +1,6 @@
 """The rules of an adapter as PromQL: recording rules to install, and queries for a server to work out.
 
-What the text cannot say is left out and named (``Unwritable``): weights that lie in label values,
+What the text cannot say is left out and named (``UnsupportedInPromql``): weights that lie in label values,
 increases of metrics whose names bear an index, and ways that depend on the type of a metric. Known
 differences to reading raw samples: ``rate`` and ``increase`` extrapolate to the ends of their window
 and leave out the first increase of a series that appears with it, so they agree within some percent
@@ -34,7 +34,7 @@ _AGGREGATE = {Aggregate.SUM: "sum", Aggregate.MEAN: "avg", Aggregate.MAX: "max",
 _ORIGIN = "origin"  # tells the series of several metrics apart before they are joined
 
 
-class Unwritable(Exception):  # noqa: N818 - no fault of anybody's
+class UnsupportedInPromql(Exception):  # noqa: N818 - no fault of anybody's
     """PromQL cannot say this rule; the message says why."""
 
 
@@ -69,7 +69,7 @@ def queries(adapter: Adapter, dialect: Dialect = Dialect()) -> tuple[list[Query]
     for signal in adapter.rules:
         try:
             found.extend(_Writer(adapter, dialect, signal).queries())
-        except Unwritable as why:
+        except UnsupportedInPromql as why:
             left_out[signal] = str(why)
     return found, left_out
 
@@ -104,16 +104,16 @@ class _Writer:
             try:
                 for key, text in self._columns(rule):
                     by_key.setdefault(key, []).append(text)
-            except Unwritable as why:
+            except UnsupportedInPromql as why:
                 problems.append(str(why))
         if not by_key:
-            raise Unwritable(problems[0] if problems else "has no rule")
+            raise UnsupportedInPromql(problems[0] if problems else "has no rule")
         for key, texts in by_key.items():
             yield Query(key, self._kind, _either(texts))
 
     def _columns(self, rule: Rule) -> Iterator[tuple[SignalKey, str]]:
         if rule.type is not None:
-            raise Unwritable(f"it depends on the type of {rule.names[0]}")
+            raise UnsupportedInPromql(f"it depends on the type of {rule.names[0]}")
         if rule.operator is Operator.HISTOGRAM:
             for quantile in QUANTILES:
                 yield SignalKey(self._signal, quantile=quantile), self._quantile(rule, quantile)
@@ -170,7 +170,7 @@ class _Writer:
     def _term(self, term: Term, more: str, *, by: Sequence[str] = (), aggregate: Aggregate | None = None) -> str:
         """One number for each label set: the first spelling that is there."""
         if term.weigh_by:
-            raise Unwritable(f"its weight lies in the label {term.weigh_by[0]}")
+            raise UnsupportedInPromql(f"its weight lies in the label {term.weigh_by[0]}")
         by, over = by or self._by, _AGGREGATE[aggregate or term.aggregate]
         found = []
         for names in _ways(term.metrics):
@@ -208,7 +208,7 @@ class _Writer:
             none = self._adapter.no_value
             return self._one_spelling(selected if none is None else f"({selected} != {none:g})")
         if name.startswith("~"):
-            raise Unwritable("the increases of metrics whose names bear an index cannot be told apart")
+            raise UnsupportedInPromql("the increases of metrics whose names bear an index cannot be told apart")
         is_rate, seconds = term.section is Section.RATE, self._dialect.delta_seconds
         function = "rate" if is_rate or seconds is not None else "increase"
         text = self._one_spelling(f"{function}({selected}[{self._dialect.window}])")

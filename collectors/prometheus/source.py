@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -19,7 +19,7 @@ from collectors.mapping.registry import ADAPTERS, adapter
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_watch, watch_batch
 from collectors.normalise.normalise import Normaliser
-from collectors.pipeline.scrape_manager import Collector, Pushed, Tap
+from collectors.pipeline.scrape_manager import PushSource, ScrapeManager, Tap
 from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import META, Instance, Key, PageBuilder, instances, key_of
 from collectors.prometheus.pushdown import Pushdown
@@ -73,7 +73,7 @@ class PrometheusSource:
         pushdown: timedelta | None = None,
         interval: timedelta = timedelta(seconds=15),
         since: datetime | None = None,
-        pushed: Pushed | None = None,
+        pushed: PushSource | None = None,
         tap: Tap | None = None,
         parameters: Mapping[str, str] | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class PrometheusSource:
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
         normaliser = Normaliser(self._server.adapters if self._server else None)
-        self._collector = Collector((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
+        self._collector = ScrapeManager((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._marked: dict[tuple[str, str], str] = {}  # the same of jobs that were named, too
@@ -153,7 +153,7 @@ class PrometheusSource:
             batches.extend(self._collector.normaliser.unseen(target, at).batches)
         batches.append(watch_batch(scrape, about_watch(scrape, up=False), None, TrustVerdict.FAILED))
         pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
-        return Collected((*batches, *pushed.batches), pushed.events, pushed.edges, pushed.labels)
+        return replace(pushed, batches=(*batches, *pushed.batches))
 
     async def look(self, at: datetime) -> list[Look]:
         """The newest scrape of every target, read raw, for looking at by hand. Raises CollectError."""
@@ -373,7 +373,7 @@ def _failed(instance: Instance, stamps: Sequence[int]) -> bool:
 
 
 def _with(collected: Collected, *batches: SampleBatch) -> Collected:
-    return Collected((*collected.batches, *batches), collected.events, collected.edges, collected.labels)
+    return replace(collected, batches=(*collected.batches, *batches))
 
 
 def _slices(

@@ -15,13 +15,13 @@ from collectors.exposition.parser import Page
 from collectors.mapping.registry import ADAPTERS
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_watch, watch_batch
-from collectors.pipeline.scrape_manager import Brought
+from collectors.pipeline.scrape_manager import PushedBatch
 from collectors.receive import block as receive_block
 from collectors.receive import kpi as receive_kpi
 from collectors.receive.assembler import Buffer, Layouts
 from collectors.receive.block import Group
 from collectors.receive.kpi import KpiValues
-from collectors.receive.protocol import Door, Dropped, Source
+from collectors.receive.protocol import Dropped, IngestProtocol, Source
 from collectors.receive.routing import ReceiveRule
 from collectors.receive.targets import target_of
 from collectors.scrape.result import Scrape
@@ -94,7 +94,7 @@ class Received:
         """The targets that push, as of the last round."""
         return self._targets
 
-    def take(self, at: datetime) -> Brought:
+    def take(self, at: datetime) -> PushedBatch:
         """What came since the last round. What the round before took has been written and is let go now."""
         self._layouts.tidy()
         if self._taken:
@@ -111,7 +111,7 @@ class Received:
         self._tell()
         self._targets = tuple(sorted((one.target for one in self._pushing.values()), key=lambda target: target.name))
         batches += self._kpis.batches(at)
-        return Brought((*pages, *failed), tuple(batches), tuple(unseen), self._kpis.facts())
+        return PushedBatch((*pages, *failed), tuple(batches), tuple(unseen), self._kpis.facts())
 
     def close(self) -> None:
         """Close the spool."""
@@ -121,7 +121,7 @@ class Received:
 
     def _read(self, block: PushedBlock, at: datetime) -> None:
         try:
-            if block.door == Door.KPI:
+            if block.door == IngestProtocol.KPI:
                 late = sum(not self._kpis.add(kpi, at) for kpi in receive_kpi.decode(block.payload))
                 self._drop(Dropped.LATE, late)
                 return
@@ -148,7 +148,7 @@ class Received:
             found.about, found.rule = about, group.rule
             found.target = self._target(group, about)
         found.sender = sender
-        added = {} if block.door == Door.OTLP else _labels_of(group.source, found.about)
+        added = {} if block.door == IngestProtocol.OTLP else _labels_of(group.source, found.about)
         before, room = found.buffer.series, self._limits.series - self._held
         for reason, count in found.buffer.add(group.streams, added, block.came_at, room).items():
             self._drop(reason, count)

@@ -27,10 +27,10 @@ from collectors.receive.otlp_names import labels, metric_name
 from collectors.receive.protocol import (
     STALE_NAN_BITS,
     Decoded,
-    Door,
     Dropped,
+    IngestProtocol,
     ReceiveError,
-    Refused,
+    RejectedEntry,
     Source,
     Stream,
     malformed,
@@ -50,7 +50,7 @@ def media_type(content_type: str) -> str:
     if kind not in {PROTOBUF, JSON}:
         raise ReceiveError(
             f"the Content-Type {content_type!r} is neither {PROTOBUF} nor {JSON}",
-            reason=Refused.UNSUPPORTED,
+            reason=RejectedEntry.UNSUPPORTED,
             hint="this is the door for OTLP/HTTP metrics; gRPC is not spoken here",
         )
     return kind
@@ -59,7 +59,7 @@ def media_type(content_type: str) -> str:
 def decode(body: bytes, kind: str) -> Decoded:
     """The series of one export. Raises ReceiveError for a body that is none."""
     request = ExportMetricsServiceRequest()
-    found = Decoded(Door.OTLP)
+    found = Decoded(IngestProtocol.OTLP)
     try:
         if kind == JSON:
             json_format.Parse(body.decode("utf-8"), request, ignore_unknown_fields=True, max_recursion_depth=32)

@@ -27,7 +27,7 @@ STALE_NAN_BITS = 0x7FF0000000000002
 """The NaN by which a Prometheus says that a series has ended."""
 
 
-class Door(StrEnum):
+class IngestProtocol(StrEnum):
     """By which protocol something came."""
 
     REMOTE_WRITE = "remote_write"
@@ -51,7 +51,7 @@ class Dropped(StrEnum):
     UNREADABLE = "unreadable"  # a block in the buffer that this program cannot read
 
 
-class Refused(StrEnum):
+class RejectedEntry(StrEnum):
     """Why a whole request is refused. Senders must not repeat MALFORMED, UNSUPPORTED and TOO_LARGE."""
 
     MALFORMED = "malformed"
@@ -64,7 +64,7 @@ class Refused(StrEnum):
 class ReceiveError(OutriderError):
     """A request that is refused whole."""
 
-    def __init__(self, message: str, *, reason: Refused, hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: RejectedEntry, hint: str = "") -> None:
         """``message`` is one sentence for the sender's log."""
         super().__init__(message, hint=hint)
         self.reason = reason
@@ -103,7 +103,7 @@ class Stream:
 class Decoded:
     """What one request held. ``about`` are facts about a source; ``left_out`` counts samples by reason."""
 
-    door: Door
+    door: IngestProtocol
     streams: list[Stream] = field(default_factory=list)
     about: dict[Source, dict[str, str]] = field(default_factory=dict)
     samples: int = 0
@@ -124,7 +124,7 @@ def keep_times(decoded: Decoded, now_ms: int) -> None:
     for number, stream in enumerate(decoded.streams):
         if not stream.stamps or (min(stream.stamps) > 0 and max(stream.stamps) <= last):
             continue
-        unset = decoded.door is Door.OTLP
+        unset = decoded.door is IngestProtocol.OTLP
         pairs = [
             (now_ms if unset and stamp == 0 else stamp, value)
             for stamp, value in zip(stream.stamps, stream.values, strict=True)
@@ -152,13 +152,13 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
         else:
             raise ReceiveError(
                 f"the Content-Encoding {encoding!r} is not known here",
-                reason=Refused.UNSUPPORTED,
+                reason=RejectedEntry.UNSUPPORTED,
                 hint="send snappy (remote write), gzip, deflate, zstd, or none",
             )
     except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError) as error:
         raise ReceiveError(
             f"the body is no {name} block: {error}",
-            reason=Refused.MALFORMED,
+            reason=RejectedEntry.MALFORMED,
             hint="see what the sender compresses with",
         ) from error
     if len(unpacked) > limit:
@@ -170,7 +170,7 @@ def too_large(limit: int) -> ReceiveError:
     """A body above the limit on either side of its compression."""
     return ReceiveError(
         f"the request is larger than {limit} bytes",
-        reason=Refused.TOO_LARGE,
+        reason=RejectedEntry.TOO_LARGE,
         hint="send smaller batches, or raise receive.body_limit_bytes and receive.unpacked_limit_bytes",
     )
 
@@ -178,7 +178,7 @@ def too_large(limit: int) -> ReceiveError:
 def malformed(what: str, error: Exception | None = None) -> ReceiveError:
     """A body that is not what its Content-Type says."""
     said = f": {error}" if error is not None and str(error) else ""
-    return ReceiveError(f"the body is no {what}{said}", reason=Refused.MALFORMED, hint="see the sender's version")
+    return ReceiveError(f"the body is no {what}{said}", reason=RejectedEntry.MALFORMED, hint="see the sender's version")
 
 
 def _snappy(body: bytes, limit: int) -> bytes:

@@ -14,7 +14,16 @@ from typing import Any, Literal
 from google.protobuf.message import DecodeError
 
 from collectors.receive.histogram import Exponential, buckets, dense, ladders, le
-from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, malformed
+from collectors.receive.protocol import (
+    Decoded,
+    Dropped,
+    IngestProtocol,
+    ReceiveError,
+    RejectedEntry,
+    Source,
+    Stream,
+    malformed,
+)
 from outrider.wire.remote_write import Request, WriteRequest
 
 Version = Literal[1, 2]
@@ -32,7 +41,7 @@ def version_of(content_type: str) -> Version:
     if kind.lower() != "application/x-protobuf":
         raise ReceiveError(
             f"the Content-Type {content_type!r} is not application/x-protobuf",
-            reason=Refused.UNSUPPORTED,
+            reason=RejectedEntry.UNSUPPORTED,
             hint="this is the door for Prometheus remote write",
         )
     for parameter in parameters:
@@ -42,7 +51,7 @@ def version_of(content_type: str) -> Version:
             if found is None:
                 raise ReceiveError(
                     f"there is no message {value!r}",
-                    reason=Refused.UNSUPPORTED,
+                    reason=RejectedEntry.UNSUPPORTED,
                     hint=f"known are {' and '.join(MESSAGES)}",
                 )
             return found
@@ -51,7 +60,7 @@ def version_of(content_type: str) -> Version:
 
 def decode(body: bytes, version: Version) -> Decoded:
     """The series of one request. Raises ReceiveError for a body that is none."""
-    found = Decoded(Door.REMOTE_WRITE)
+    found = Decoded(IngestProtocol.REMOTE_WRITE)
     try:
         if version == 1:
             for series in WriteRequest.FromString(body).timeseries:

@@ -25,7 +25,7 @@ _TYPES = {"Bot": ActorKind.SYSTEM, "User": ActorKind.PERSON, "Organization": Act
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedChange:
     """What a webhook tells of a change, before it is known which component it is about. ``at`` None: now."""
 
     id: str
@@ -44,7 +44,7 @@ class Delivery:
     """One delivery: the change it announces, the end it tells, and the names of what it is about."""
 
     names: tuple[str, ...]
-    change: Announced | None = None
+    change: AnnouncedChange | None = None
     end: ChangeEnd | None = None
 
 
@@ -75,7 +75,7 @@ def events(source: str) -> tuple[str, ...]:
     return tuple(_table()[source])
 
 
-def _change(spec: Mapping[str, Any] | None, body: Mapping[str, Any]) -> Announced | None:
+def _change(spec: Mapping[str, Any] | None, body: Mapping[str, Any]) -> AnnouncedChange | None:
     if spec is None:
         return None
     told = {name: _told(spec.get(name), body) for name in ("actor", "before", "after", "url", "text")}
@@ -83,7 +83,7 @@ def _change(spec: Mapping[str, Any] | None, body: Mapping[str, Any]) -> Announce
     kind = kind_of(actor)
     if kind is ActorKind.UNKNOWN:
         kind = _TYPES.get(_told(spec.get("actor_type"), body), ActorKind.PERSON if actor else ActorKind.UNKNOWN)
-    return Announced(
+    return AnnouncedChange(
         id=_told(spec["id"], body),
         code=spec["code"],
         at=instant(_told(spec.get("at"), body)),

@@ -25,7 +25,7 @@ from detectors.base.condition_durations import newest
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
-from detectors.learning.slow_signal_detector import Beat, Flags, Paced
+from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
 from detectors.platform.host_faults import DISK_FULL_RATIO
 from detectors.statistics.peer_groups import SIGMA_OF_MAD
 from detectors.statistics.theil_sen import Trend, all_pairs, means, medians, pairs_apart, theil_sen
@@ -103,7 +103,7 @@ class _Seen:
         self.moved[cell] = np.maximum(self.moved[cell], rises.astype(np.int8))
 
 
-class DriftDetector(Paced):
+class DriftDetector(SlowSignalDetector):
     """Slow drifts of the signals of one kind of entity."""
 
     family = "drift"
@@ -112,10 +112,10 @@ class DriftDetector(Paced):
     beat_seconds, instants = BEAT_SECONDS, 5
     replaced = ("points", "blocks")
     rings: ClassVar[Mapping[str, float]] = {"points": 1.0, "blocks": float(BLOCK_BEATS)}
-    passing = (*Paced.passing, *_TOLD)
+    passing = (*SlowSignalDetector.passing, *_TOLD)
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
-        """As ``Paced``; the name defaults to ``drift-<kind>``."""
+        """As ``SlowSignalDetector``; the name defaults to ``drift-<kind>``."""
         beside = [table[one] for table in (_TOTAL, _SHARE) for one in watched if one in table]
         super().__init__(kind, watched, load, name, also=beside)
         bad = [-1.0 if catalog.signal(one).good == "higher" else 1.0 for one in watched]

@@ -24,7 +24,7 @@ from detectors.base.changes import CHANGE_TEXT, sort_of
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
-from detectors.learning.slow_signal_detector import Beat, Flags, Paced
+from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
 from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
 from detectors.statistics.theil_sen import counted_means, medians
 from outrider.model import (
@@ -98,7 +98,7 @@ class _Moves:
         return np.where(self.known, np.abs(np.nan_to_num(self.by)) / self.scale, 0.0)
 
 
-class LevelShiftDetector(Paced):
+class LevelShiftDetector(SlowSignalDetector):
     """Shifts of level of the signals of one kind of entity."""
 
     family = "level-shift"
@@ -106,10 +106,10 @@ class LevelShiftDetector(Paced):
     beat_seconds, instants = 60.0, 4
     replaced = ("ring",)
     rings: ClassVar[Mapping[str, float]] = {"ring": 1.0}
-    passing = (*Paced.passing, "before", "after", "base", "by", "reach", "strength")
+    passing = (*SlowSignalDetector.passing, "before", "after", "base", "by", "reach", "strength")
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
-        """As ``Paced``; the name defaults to ``level-shift-<kind>``."""
+        """As ``SlowSignalDetector``; the name defaults to ``level-shift-<kind>``."""
         super().__init__(kind, watched, load, name)
         known = [catalog.signal(one) for one in watched]
         self._watch_high = np.array([one.good != "higher" for one in known])

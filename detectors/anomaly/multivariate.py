@@ -87,7 +87,7 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 }
 
 
-class IsolationDetector(learning_detector.Statistical):
+class MultivariateDetector(learning_detector.StatisticalDetector):
     """The ensemble over the entities of one kind."""
 
     family = "isolation"
@@ -97,7 +97,7 @@ class IsolationDetector(learning_detector.Statistical):
     warm_step = timedelta(seconds=SLOT_SECONDS)
     warm_statistic = Statistic.MEAN
     passing = (
-        *(*learning_detector.Statistical.passing, "score", "known", "shared", "features", "reading", "held"),
+        *(*learning_detector.StatisticalDetector.passing, "score", "known", "shared", "features", "reading", "held"),
         *("before", "lasting", "unrest", "activity"),  # the first reading after a pause is no step
     )
 

@@ -21,7 +21,7 @@ from detectors.base import sampling
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
-from detectors.learning.slow_signal_detector import Beat, Flags, Paced
+from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
 from detectors.statistics.alarm_budget import AlarmCount
 from detectors.statistics.alarm_threshold import HEADROOM, Budget
 from detectors.statistics.baseline import RECENT
@@ -52,18 +52,18 @@ WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
 }
 
 
-class RobustZDetector(Paced):
+class RobustZDetector(SlowSignalDetector):
     """Single metrics of one kind of entity, each against its own past."""
 
     family = "robust-z"
     state_version = 2  # of 1, limits and scales may be those of means of ten minutes
     beat_seconds, instants = BEAT_SECONDS, 5
-    passing = (*Paced.passing, "value", "usual", "scale_now", "crossed")
+    passing = (*SlowSignalDetector.passing, "value", "usual", "scale_now", "crossed")
     warm_step = timedelta(seconds=BEAT_SECONDS)
     warm_statistic = Statistic.MEAN
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
-        """As ``Paced``; the name defaults to ``robust-z-<kind>``."""
+        """As ``SlowSignalDetector``; the name defaults to ``robust-z-<kind>``."""
         super().__init__(kind, watched, load, name)
         known = [catalog.signal(one) for one in watched]
         self._watch_high = np.array([one.good != "higher" for one in known])

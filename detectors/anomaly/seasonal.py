@@ -72,13 +72,13 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 }
 
 
-class SeasonalDetector(learning_detector.Statistical):
+class SeasonalDetector(learning_detector.StatisticalDetector):
     """Robust seasonal deviation of the signals of one kind of entity."""
 
     family = "seasonal"
     state_version = 3
     window = timedelta(minutes=10)
-    passing = (*learning_detector.Statistical.passing, "hits")
+    passing = (*learning_detector.StatisticalDetector.passing, "hits")
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``seasonal-<kind>``."""

@@ -29,7 +29,7 @@ _SAME_ENGINE = NOTHING_NEW | {"scale"}  # they leave code and flags of the engin
 CHANGE_TEXT = "incidents.evidence.change"
 
 
-class ChangeSort(StrEnum):
+class ChangeKind(StrEnum):
     """What a change may have done, by its code."""
 
     ROLLOUT = "rollout"
@@ -42,19 +42,19 @@ class ChangeSort(StrEnum):
 
 
 _SORT_OF = {
-    "flags": ChangeSort.FLAGS,
-    "model-revision": ChangeSort.MODEL,
-    "config": ChangeSort.CONFIG,
-    "configmap": ChangeSort.CONFIG,
-    **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeSort.DRIVER),
-    "network": ChangeSort.NETWORK,
-    "scale": ChangeSort.SCALE,
+    "flags": ChangeKind.FLAGS,
+    "model-revision": ChangeKind.MODEL,
+    "config": ChangeKind.CONFIG,
+    "configmap": ChangeKind.CONFIG,
+    **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeKind.DRIVER),
+    "network": ChangeKind.NETWORK,
+    "scale": ChangeKind.SCALE,
 }
 
 
-def sort_of(code: str) -> ChangeSort | None:
+def sort_of(code: str) -> ChangeKind | None:
     """What a change of that code may have done; None when it puts nothing new into service."""
-    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
+    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeKind.ROLLOUT)
 
 
 def changed_at(

@@ -13,7 +13,7 @@ from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, Signal
 from outrider.topology import Topology
 
 
-class Remembering(ABC):
+class StatefulDetector(ABC):
     """The outer half of a detector; ``judge`` is the inner one. ``defaults`` is what is remembered of a new entity."""
 
     name: str

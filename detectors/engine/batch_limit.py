@@ -23,7 +23,7 @@ import numpy as np
 
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays, align
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider import windows
 from outrider.model import (
     DetectorState,
@@ -48,7 +48,7 @@ _KEPT = "kept_"  # begins the names of arrays with a row for each service that r
 _LIMIT = re.compile(r"(?i)max[-_]?(?:num[-_]?seqs|running[-_]?requests|batch[-_]?size)[=:\"'\s]{1,3}(\d+)")
 
 
-class BatchLimitDetector(Remembering):
+class BatchLimitDetector(StatefulDetector):
     """One finding per service whose engines may run fewer requests at once than they have run."""
 
     name = "batch-limit"

@@ -16,7 +16,7 @@ from detectors.base.changes import CHANGE_HOLD, changed_at
 from detectors.base.condition_durations import Flags, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider import windows
 from outrider.model import (
     EntityKind,
@@ -57,7 +57,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class EngineErrorDetector(Remembering):
+class EngineErrorDetector(StatefulDetector):
     """bad-rollout of a service; kv-transfer-fail and gpu-memory-fragmentation of a replica."""
 
     name = "engine-errors"

@@ -29,7 +29,7 @@ from detectors.base.condition_durations import (
 )
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -90,7 +90,7 @@ class _Sight:
     health: Floats
 
 
-class LivenessDetector(Remembering):
+class LivenessDetector(StatefulDetector):
     """One verdict per replica and cycle; the gravest that holds."""
 
     name = "liveness"

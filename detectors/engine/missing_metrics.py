@@ -16,7 +16,7 @@ import numpy as np
 from detectors.base.condition_durations import newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -52,7 +52,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class VanishedDetector(Remembering):
+class MissingMetricsDetector(StatefulDetector):
     """One verdict per service whose newer processes spell their metrics in another way."""
 
     name = "vanished-metrics"

@@ -19,7 +19,7 @@ import numpy as np
 from detectors.base.condition_durations import newest, silences
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays, align
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.engine.invalid_output_source import source
 from outrider import windows
 from outrider.model import (
@@ -49,7 +49,7 @@ NOWHERE, EVENLY = -1, -2  # instead of a replica's number: not told, and all of 
 EVENLY_SCORE = 0.5  # every replica alike: no process is ill, and what else it is nothing here says
 
 
-class ValidityDetector(Remembering):
+class OutputValidityDetector(StatefulDetector):
     """One verdict per service that counts its invalid answers."""
 
     name = "validity"

@@ -17,7 +17,7 @@ from detectors.base import sampling
 from detectors.base.condition_durations import newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider import windows
 from outrider.model import (
     EntityKind,
@@ -52,7 +52,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class PrefixCacheDetector(Remembering):
+class PrefixCacheDetector(StatefulDetector):
     """One verdict per service whose caches stopped finding what they found before."""
 
     name = "prefix-cache"

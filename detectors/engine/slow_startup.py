@@ -76,7 +76,7 @@ class _Starts:
         return np.where(runs, self.now - begun, np.nan)
 
 
-class StartupDetector:
+class SlowStartupDetector:
     """image-pull-slow of a node, slow-start of a replica, storage-slow of a storage and pods-pending of a pool."""
 
     name = "startups"

@@ -20,7 +20,7 @@ from detectors.base.changes import CHANGE_HOLD, changed_at
 from detectors.base.condition_durations import Flags, Spell, newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.engine import step_time
 from detectors.statistics import peer_groups
 from outrider.model import (
@@ -72,7 +72,7 @@ class _Sight:
     slow: Flags
 
 
-class SlownessDetector(Remembering):
+class SlownessDetector(StatefulDetector):
     """gpu-slow-peer and tp-topology-bad of a replica, kernel-regression of a service."""
 
     name = "slowness"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from detectors.base.condition_durations import Counts, Flags, newest, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.hardware.xid import xid_findings
 from outrider import windows
 from outrider.model import (
@@ -81,7 +81,7 @@ class _Sign:
     since: Floats
 
 
-class GpuFaultDetector(Remembering):
+class GpuFaultDetector(StatefulDetector):
     """gpu-lost, XIDs, memory errors, heat and links of each accelerator."""
 
     name = "gpu-faults"

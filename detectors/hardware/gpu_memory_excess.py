@@ -76,7 +76,7 @@ class _Sight:
     told: Flags
 
 
-class MemoryUseDetector(Given):
+class GpuMemoryExcessDetector(Given):
     """One verdict per accelerator that an engine tells of."""
 
     name = "memory-use"

@@ -16,7 +16,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest, silences
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.statistics.theil_sen import steps
 from outrider import windows
 from outrider.model import (
@@ -53,7 +53,7 @@ _DEFAULTS: dict[str, float | bool] = {
 }
 
 
-class DeviceMemoryDetector(Remembering):
+class GpuMemoryLeakDetector(StatefulDetector):
     """One verdict per replica, read from its accelerators."""
 
     name = "device-memory"

@@ -100,7 +100,7 @@ class _Sight:
     told: Flags
 
 
-class PowerDrawDetector(Given):
+class PowerAnomalyDetector(Given):
     """One verdict per accelerator."""
 
     name = "power-draw"

@@ -15,7 +15,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.statistics import peer_groups
 from outrider.model import (
     EntityKind,
@@ -40,7 +40,7 @@ BUSY_RATIO = 0.3  # an idle board lowers its clock by itself
 LASTING_SCRAPES = 2
 
 
-class PowerCapDetector(Remembering):
+class PowerCapDetector(StatefulDetector):
     """One verdict per accelerator that its power limit slows down."""
 
     name = "power-cap"

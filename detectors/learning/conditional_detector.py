@@ -20,7 +20,7 @@ from detectors.base import sampling
 from detectors.base.condition_durations import Flags, silences
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, align, scalars
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.learning import learning_detector, state_fingerprint
 from detectors.learning.dormant_state import begin_anew
 from detectors.statistics import peer_groups
@@ -47,7 +47,7 @@ _TOLD = "seen_"  # before the name of a signal: when a card told it last
 DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds": 0.0, "alarmed": False}
 
 
-class Given(Remembering):
+class Given(StatefulDetector):
     """The outer half of a detector of cards that judges by a line of their class.
 
     ``maybe`` are signals that not every exporter tells: which of them a card tells is part of its class. ``odd`` names

@@ -25,7 +25,7 @@ MOST = 10_000  # of a detector: what it holds of as many entities is what a cycl
 _LEFT_AT, _LEFT, _CYCLES, _STEP = "left_at", "left_clock", "away_cycles", "cycle_seconds"
 
 
-class Attic:
+class DormantState:
     """What one detector remembers of those that are away, in the order in which they left."""
 
     def __init__(self, detector: ResumableDetector, interval: timedelta) -> None:

@@ -34,7 +34,7 @@ LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
 ALARMS_PER_ENTITY_DAY = 0.25
 
 
-class Statistical:
+class StatisticalDetector:
     """What detectors of levels share: a baseline of their signals, and a limit that moves with the budget."""
 
     family: ClassVar[str]

@@ -68,7 +68,7 @@ class Beat:
         return (self.number + 1.0) * self.length
 
 
-class Paced(learning_detector.Statistical):
+class SlowSignalDetector(learning_detector.StatisticalDetector):
     """The outer half; the inner one is ``_beat``, which judges one reading of every entity."""
 
     state_version: int
@@ -76,7 +76,7 @@ class Paced(learning_detector.Statistical):
     instants: ClassVar[int]  # of a beat, whose mean is its reading
     replaced: ClassVar[tuple[str, ...]] = ()  # arrays that a beat replaces and does not change in place
     rings: ClassVar[Mapping[str, float]] = {}  # arrays (entities, signals, columns), and how many beats a column is
-    passing = (*learning_detector.Statistical.passing, "known")
+    passing = (*learning_detector.StatisticalDetector.passing, "known")
     window = timedelta(minutes=10)
 
     def __init__(

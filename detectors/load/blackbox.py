@@ -17,7 +17,7 @@ import numpy as np
 from detectors.base.condition_durations import Counts, Flags, at_index, newest, newest_index, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -57,7 +57,7 @@ class _Entries:
     viewed: Flags
 
 
-class OutsideDetector(Remembering):
+class BlackboxDetector(StatefulDetector):
     """cert-or-dns of a service and cluster-lost of a cluster; the second explains the first."""
 
     name = "outside"

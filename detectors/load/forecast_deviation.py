@@ -20,7 +20,7 @@ from detectors.base.condition_durations import Flags, why_silent
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.load.expected_traffic import RATE, SPAN, Expected
-from detectors.load.ingress_state import Way, WayIn
+from detectors.load.ingress_state import Way, IngressDetector
 from outrider import windows
 from outrider.model import (
     EntityRef,
@@ -40,13 +40,13 @@ STRETCH = 2.0  # of the usual time between readings: no reading speaks for more 
 LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known once it was seen on two days
 
 
-class TrafficForecastDetector(WayIn):
+class ForecastDeviationDetector(IngressDetector):
     """More or fewer requests than were forecast: no fault, for the report."""
 
     name = NAME
     state_version = 1
     defaults: ClassVar[dict[str, Any]] = {
-        **WayIn.defaults,
+        **IngressDetector.defaults,
         "off_side": 0,
         "off_since": np.nan,
         "off_back": np.nan,

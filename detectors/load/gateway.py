@@ -18,12 +18,12 @@ from detectors.base.condition_durations import silences
 from detectors.base.findings import evidence, finding
 from detectors.load import probe_window
 from detectors.load.expected_traffic import RATE
-from detectors.load.ingress_state import DROP_RATIO, FEWER, Way, WayIn
+from detectors.load.ingress_state import DROP_RATIO, FEWER, Way, IngressDetector
 from detectors.load.probe_window import Probes
 from outrider.model import Evidence, Finding, Interval, NoVerdict, Window
 
 
-class EntryDetector(WayIn):
+class GatewayDetector(IngressDetector):
     """gateway-fault and traffic-drop."""
 
     name = "entry"

@@ -61,7 +61,7 @@ class Way:
     due: Expected
 
 
-class WayIn(ABC):
+class IngressDetector(ABC):
     """The memory of the way in of each service, and whether its gateway fails or its requests stay away."""
 
     name: str

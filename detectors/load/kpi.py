@@ -15,7 +15,7 @@ import numpy as np
 from detectors.base.condition_durations import newest, silences
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from outrider import windows
 from outrider.model import EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
@@ -32,7 +32,7 @@ KPI, INVALID = "svc_kpi_value", "svc_output_invalid_ratio"
 INVALID_MOST = 0.001  # MEASURES: output validity of 99.9 %
 
 
-class KpiDetector(Remembering):
+class KpiDetector(StatefulDetector):
     """One finding per service whose KPI has fallen."""
 
     name = "kpi"

@@ -16,7 +16,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, gaps, newest, previous_index
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from detectors.statistics import peer_groups
 from outrider import windows
@@ -31,7 +31,7 @@ SIGMAS = 5.0
 FEWEST = 20.0  # arrivals at a peer
 
 
-class SkewDetector(Remembering):
+class LoadImbalanceDetector(StatefulDetector):
     """One finding per replica that is sent far more than its peers."""
 
     name = "skew"

@@ -19,7 +19,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from detectors.load.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
 from outrider import windows
@@ -65,7 +65,7 @@ class _Traffic:
     lowered: Flags
 
 
-class SurgeDetector(Remembering):
+class QueueingDetector(StatefulDetector):
     """One finding per service whose users wait, named by its traffic where that says why."""
 
     name = "surge"

@@ -16,7 +16,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, silences
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from detectors.load.saturation import TTFT_EVENTS, TTFT_LIMIT_SECONDS, TTFT_QUANTILE
 from outrider import windows
@@ -45,7 +45,7 @@ _TEXT = {"bad-requests": "refused_share", "client-aborts": "left_share"}
 _SHORT = {"bad-requests": "refused", "client-aborts": "left"}
 
 
-class OutcomeDetector(Remembering):
+class RequestOutcomeDetector(StatefulDetector):
     """bad-requests and client-aborts of services."""
 
     name = "outcomes"

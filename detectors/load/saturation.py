@@ -17,7 +17,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest, spell
 from detectors.base.findings import evidence, finding, fingerprint
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.load import arrivals
 from outrider import windows
 from outrider.model import (
@@ -107,7 +107,7 @@ def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]
     return found
 
 
-class SaturationDetector(Remembering):
+class SaturationDetector(StatefulDetector):
     """kv-pressure: a replica whose KV cache is what keeps its queue from being served.
 
     A full cache under a queue is told in any case. It is called kv-pressure where each running request

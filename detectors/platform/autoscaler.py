@@ -20,7 +20,7 @@ LASTING_SECONDS = 60.0  # an autoscaler asks every 15 s; a reading or two may fa
 LASTING_SCRAPES = 4
 
 
-class ScalingDetector:
+class AutoscalerDetector:
     """One finding per service whose autoscaler does not get its metric."""
 
     name = "scaling"

@@ -16,7 +16,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, newest, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -65,7 +65,7 @@ class _Lines:
         return np.array([len(self.at.get(entity, ())) >= least for entity in entities], dtype=np.bool_)
 
 
-class HostFaultDetector(Remembering):
+class HostFaultDetector(StatefulDetector):
     """disk-full, disk-slow, clock-skew, network-loss and psu-or-fan-failed of each node."""
 
     name = "host-faults"

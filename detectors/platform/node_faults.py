@@ -15,7 +15,7 @@ import numpy as np
 from detectors.base.condition_durations import newest, silences, spell
 from detectors.base.findings import evidence, finding, fingerprint
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from detectors.hardware.xid import xid_findings
 from outrider.model import (
     EntityKind,
@@ -38,7 +38,7 @@ SWITCH_SHARE = 0.5  # of the nodes behind it: less is a matter of single links
 TOGETHER_SECONDS = 60.0  # links that one switch takes down are seen down within a few scrapes
 
 
-class NodeFaultDetector(Remembering):
+class NodeFaultDetector(StatefulDetector):
     """gpu-lost by count, XIDs that only name a node, and a node that is not ready."""
 
     name = "node-faults"
@@ -110,7 +110,7 @@ class NodeFaultDetector(Remembering):
         ]
 
 
-class PortFaultDetector(Remembering):
+class PortFaultDetector(StatefulDetector):
     """A scale-out port that was up and is not: ib-link-down of its node, or switch-down where a rack's go together."""
 
     name = "port-faults"

@@ -15,7 +15,7 @@ from detectors.base.condition_durations import newest, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.sampling import spacing
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import EntityKind, Finding, Interval, NoVerdict, NoVerdictReason, SignalKey, Window
 from outrider.topology import Topology
 
@@ -28,7 +28,7 @@ KNOWN_SECONDS = 240.0
 _DEFAULTS = {"usual": np.nan, "seen": 0.0, "risen_since": np.nan}
 
 
-class NeighbourDetector(Remembering):
+class NoisyNeighborDetector(StatefulDetector):
     """noisy-neighbour of each node."""
 
     name = "neighbours"

@@ -18,7 +18,7 @@ import numpy as np
 from detectors.base.condition_durations import Flags, at_index, newest, newest_index, silences, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
-from detectors.base.stateful import Remembering
+from detectors.base.stateful import StatefulDetector
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -68,7 +68,7 @@ class _Posts:
         return found
 
 
-class TargetsDetector(Remembering):
+class ScrapeTargetDetector(StatefulDetector):
     """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one; and stale-metrics."""
 
     name = "targets"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from detectors.base.changes import CHANGE_TEXT, ChangeSort, sort_of
-from detectors.rca.hypotheses import WINDOW, Claim, Reach
+from detectors.base.changes import CHANGE_TEXT, ChangeKind, sort_of
+from detectors.rca.hypotheses import WINDOW, FaultHypothesis, Reach
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
 from outrider.vocabulary.faults import faults
 
@@ -26,8 +26,8 @@ MOST_CARDS = 8  # of one node, that a change of its driver is put on
 _MOST_TOLD = 120  # characters of what was before and after, and of a line
 
 
-_PUT_ON_NODES = (ChangeSort.DRIVER, ChangeSort.NETWORK)
-NEW_REVISION = (ChangeSort.ROLLOUT, ChangeSort.FLAGS, ChangeSort.MODEL, ChangeSort.CONFIG)
+_PUT_ON_NODES = (ChangeKind.DRIVER, ChangeKind.NETWORK)
+NEW_REVISION = (ChangeKind.ROLLOUT, ChangeKind.FLAGS, ChangeKind.MODEL, ChangeKind.CONFIG)
 
 _OF_A_REVISION = frozenset({
     "bad-rollout", "kernel-regression", "crash-loop", "model-load-failed", "garbled-output", "slow-start", "gpu-oom",
@@ -35,17 +35,17 @@ _OF_A_REVISION = frozenset({
     "gpu-memory-fragmentation", "kv-transfer-fail", "engine-asleep", "tp-topology-bad",
 })  # fmt: skip
 # The faults that a change of each sort is worth mentioning with.
-SPEAKS_FOR: Mapping[ChangeSort, frozenset[str]] = {
+SPEAKS_FOR: Mapping[ChangeKind, frozenset[str]] = {
     **dict.fromkeys(NEW_REVISION, _OF_A_REVISION),
-    ChangeSort.DRIVER: frozenset({
+    ChangeKind.DRIVER: frozenset({
         "gpu-slow-peer", "gpu-lost", "gpu-xid-hardware", "gpu-xid-application", "nccl-timeout", "nvlink-degraded",
         "pcie-degraded", "node-lost", "engine-dead", "engine-core-dead", "kernel-regression", "slow-start",
         "gpu-power-throttle", "metric-renamed", "exporter-down",
     }),
-    ChangeSort.NETWORK: frozenset({
+    ChangeKind.NETWORK: frozenset({
         "network-loss", "ib-link-down", "kv-transfer-fail", "nccl-timeout", "cert-or-dns", "node-lost", "switch-down",
     }),
-    ChangeSort.SCALE: frozenset({
+    ChangeKind.SCALE: frozenset({
         "kv-pressure", "traffic-surge", "traffic-skew", "pods-pending", "autoscaler-stuck", "slow-start",
         "image-pull-slow",
     }),
@@ -82,7 +82,7 @@ class Hint:
 
     entity: EntityRef
     event: Event
-    sort: ChangeSort | None
+    sort: ChangeKind | None
 
     def speaks_for(self, fault: str) -> bool:
         """True when it is worth mentioning with the fault."""
@@ -110,7 +110,7 @@ def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityR
     return found
 
 
-def _places(event: Event, sort: ChangeSort, reach: Reach) -> tuple[EntityRef, ...]:
+def _places(event: Event, sort: ChangeKind, reach: Reach) -> tuple[EntityRef, ...]:
     """The nodes for what nodes bring along, else the services of what was changed."""
     if sort in _PUT_ON_NODES:
         nodes = tuple(sorted(reach.nodes(event.entity), key=lambda node: node.key))
@@ -120,33 +120,33 @@ def _places(event: Event, sort: ChangeSort, reach: Reach) -> tuple[EntityRef, ..
 
 def suggested(
     hints: Mapping[EntityRef, Sequence[Hint]], findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach
-) -> list[Claim]:
+) -> list[FaultHypothesis]:
     """The candidates that the hints make, beside what a new revision makes of its service."""
-    claims: dict[tuple[EntityRef, str], Claim] = {}
+    claims: dict[tuple[EntityRef, str], FaultHypothesis] = {}
     for held in hints.values():
         for hint in held:
             for claim in _of_hint(hint, findings, reach):
                 claims[claim.entity, claim.fault or ""] = claim
-    changed = {entity for entity, held in hints.items() if any(hint.sort is ChangeSort.DRIVER for hint in held)}
+    changed = {entity for entity, held in hints.items() if any(hint.sort is ChangeKind.DRIVER for hint in held)}
     for claim in _of_many_nodes(changed, hints, findings, reach):
         claims[claim.entity, claim.fault or ""] = claim
     return list(claims.values())
 
 
-def _of_hint(hint: Hint, findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach) -> Iterator[Claim]:
+def _of_hint(hint: Hint, findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach) -> Iterator[FaultHypothesis]:
     after = hint.event.at + CHANGE_WINDOW - WINDOW
     if hint.sort is None:
         fault = LINE_SPEAKS_FOR[hint.event.code]
         for place in _of_kind(hint.entity, faults()[fault].entity, reach):
-            yield Claim(place, fault, hint.event.at, LOG_STRENGTH, firing=False)
-    elif hint.sort is ChangeSort.NETWORK and hint.entity.kind is EntityKind.NODE:
-        yield Claim(hint.entity, "network-loss", after, CHANGE_STRENGTH, firing=False)
-    elif hint.sort is ChangeSort.FLAGS and _slower(hint.entity, findings):
-        yield Claim(hint.entity, "batch-misconfigured", after, CHANGE_STRENGTH, firing=False)
-    elif hint.sort is ChangeSort.DRIVER:
+            yield FaultHypothesis(place, fault, hint.event.at, LOG_STRENGTH, firing=False)
+    elif hint.sort is ChangeKind.NETWORK and hint.entity.kind is EntityKind.NODE:
+        yield FaultHypothesis(hint.entity, "network-loss", after, CHANGE_STRENGTH, firing=False)
+    elif hint.sort is ChangeKind.FLAGS and _slower(hint.entity, findings):
+        yield FaultHypothesis(hint.entity, "batch-misconfigured", after, CHANGE_STRENGTH, firing=False)
+    elif hint.sort is ChangeKind.DRIVER:
         for card in reach.topology.above(hint.entity, EntityKind.GPU)[:MOST_CARDS]:
             if any(_slower(replica, findings) for replica in reach.up(card) if replica.kind is EntityKind.REPLICA):
-                yield Claim(card, "gpu-slow-peer", after, CHANGE_STRENGTH, firing=False)
+                yield FaultHypothesis(card, "gpu-slow-peer", after, CHANGE_STRENGTH, firing=False)
 
 
 def _of_many_nodes(
@@ -154,14 +154,14 @@ def _of_many_nodes(
     hints: Mapping[EntityRef, Sequence[Hint]],
     findings: Mapping[EntityRef, Sequence[Finding]],
     reach: Reach,
-) -> Iterator[Claim]:
+) -> Iterator[FaultHypothesis]:
     """A service that is slower while most of its nodes have a new driver: it is the driver, and no one card."""
     for service in {one for node in changed for one in reach.services(node)}:
         nodes = reach.nodes(service)
         if 2 * len(nodes & changed) > len(nodes) > 1 and _slower(service, findings):
             newest = max(hint.event.at for node in nodes & changed for hint in hints[node])
             since = newest + CHANGE_WINDOW - WINDOW
-            yield Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False)
+            yield FaultHypothesis(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False)
 
 
 def _of_kind(entity: EntityRef, kind: EntityKind, reach: Reach) -> tuple[EntityRef, ...]:
@@ -178,7 +178,7 @@ def _slower(entity: EntityRef, findings: Mapping[EntityRef, Sequence[Finding]]) 
 
 def change_evidence(event: Event) -> Evidence:
     """That something was changed: what, when, and by whom and from what to what where that is known."""
-    sort = sort_of(event.code) or ChangeSort.ROLLOUT
+    sort = sort_of(event.code) or ChangeKind.ROLLOUT
     told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
     actor = event.attributes.get("actor", "")
     before, after = (event.attributes.get(name, "")[:_MOST_TOLD] for name in ("from", "to"))

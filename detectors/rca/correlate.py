@@ -21,9 +21,9 @@ from detectors.rca.hypotheses import (
     TOLD_LATENESS,
     USER_FACING,
     WINDOW,
-    Claim,
+    FaultHypothesis,
     Pair,
-    Tie,
+    TopologyRelation,
     begins_later,
     begins_when_told,
     comes_first,
@@ -150,11 +150,11 @@ class _Board:
     """
 
     late: timedelta
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[FaultHypothesis] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
 
-    def add(self, claim: Claim, *, marks: set[int] | None = None) -> None:
+    def add(self, claim: FaultHypothesis, *, marks: set[int] | None = None) -> None:
         if marks is not None:
             marks.add(len(self.claims))
         self.claims.append(claim)
@@ -224,9 +224,9 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
     return board
 
 
-def _claim(alert: Alert, home: str | None, scene: Scene) -> Claim:
+def _claim(alert: Alert, home: str | None, scene: Scene) -> FaultHypothesis:
     since, prints = scene.since(alert), (alert.fingerprint,)
-    return Claim(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
+    return FaultHypothesis(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
 
 
 def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:
@@ -254,13 +254,13 @@ def _oldest_home(explains: Sequence[Pair], board: _Board) -> int | None:
     return min(homes, default=None)
 
 
-def _may_move(cause: Claim, pair: Pair, board: _Board) -> bool:
+def _may_move(cause: FaultHypothesis, pair: Pair, board: _Board) -> bool:
     """An open incident is taken over by what fires only, and by another incident only along the path."""
     if not cause.firing:
         return False
     if cause.home is None:
         return True
-    return pair.cause in board.pinned and pair.tie in (Tie.CLUSTER, Tie.PATH)
+    return pair.cause in board.pinned and pair.tie in (TopologyRelation.CLUSTER, TopologyRelation.PATH)
 
 
 def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
@@ -282,7 +282,7 @@ def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, in
                     yield one, other
 
 
-def _alike(one: Claim, other: Claim, knowledge: Knowledge) -> bool:
+def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -> bool:
     return knowledge[one.fault or ""].resembles(other.fault or "") or knowledge[other.fault or ""].resembles(
         one.fault or ""
     )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from detectors.rca import change_evidence
 from detectors.rca.change_evidence import CHANGE_STRENGTH, Hint
 from detectors.rca.fault_catalogue import Condition, FaultKnowledge, Knowledge, Sign, Within
-from detectors.rca.hypotheses import LATER, WINDOW, Claim, Reach
+from detectors.rca.hypotheses import LATER, WINDOW, FaultHypothesis, Reach
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, Finding, Priority
 from outrider.topology import Topology
 
@@ -31,20 +31,20 @@ class Scene:
     findings_at: dict[EntityRef, list[Finding]] = field(default_factory=dict)
     events_at: dict[EntityRef, list[Event]] = field(default_factory=dict)
     hints: dict[EntityRef, list[Hint]] = field(default_factory=dict)
-    suggested: list[Claim] = field(default_factory=list)
-    standing: dict[str, list[Claim]] = field(default_factory=dict)
+    suggested: list[FaultHypothesis] = field(default_factory=list)
+    standing: dict[str, list[FaultHypothesis]] = field(default_factory=dict)
     late: timedelta = LATER
 
-    def claim(self, entity: EntityRef, fault: str) -> Claim | None:
+    def claim(self, entity: EntityRef, fault: str) -> FaultHypothesis | None:
         """What is claimed of one entity and fault now, an alert before a finding."""
         return next((claim for claim in self.standing.get(fault, ()) if claim.entity == entity), None)
 
-    def strength(self, claim: Claim) -> float:
+    def strength(self, claim: FaultHypothesis) -> float:
         """The best score of a finding that says the same, else the claim's own."""
         scores = [finding.score for finding in self.saying(claim)]
         return max(scores, default=claim.strength)
 
-    def saying(self, claim: Claim) -> list[Finding]:
+    def saying(self, claim: FaultHypothesis) -> list[Finding]:
         """Findings that name this fault of this entity."""
         return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
 
@@ -54,7 +54,7 @@ class Scene:
         begun = (finding.window.start for finding in findings if finding.fault == alert.fault)
         return min((alert.starts_at, *begun))
 
-    def supporting(self, claim: Claim, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
+    def supporting(self, claim: FaultHypothesis, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
         """Findings without a fault whose signal moves the way the fault's signs do."""
         signs = {sign.signal: sign for sign in known.signs}
         return [
@@ -65,7 +65,7 @@ class Scene:
             if name in signs and _moves(finding, signs[name])
         ]
 
-    def hinting(self, claim: Claim) -> list[Hint]:
+    def hinting(self, claim: FaultHypothesis) -> list[Hint]:
         """Changes and lines, on the component or on its nodes and services, that are worth mentioning; newest first.
 
         A line that a finding tells already is left out, and so is what befell one of the many nodes of a service.
@@ -81,10 +81,10 @@ class Scene:
         return sorted(told.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
 
     @staticmethod
-    def _is_like(one: Claim, other: Claim) -> bool:
+    def _is_like(one: FaultHypothesis, other: FaultHypothesis) -> bool:
         return (one.entity, one.fault) == (other.entity, other.fault)
 
-    def suggestions(self, symptoms: Collection[EntityRef]) -> list[Claim]:
+    def suggestions(self, symptoms: Collection[EntityRef]) -> list[FaultHypothesis]:
         """What changes and lines suggest of components that one of these rests on."""
         return [claim for claim in self.suggested if not self.reach.up(claim.entity).isdisjoint(symptoms)]
 
@@ -159,26 +159,26 @@ def opens_incident(alert: Alert) -> bool:
     return alert.state is AlertState.FIRING and (alert.priority is not Priority.P3 or alert.fault is not None)
 
 
-def _of_alerts(alerts: Sequence[Alert]) -> list[Claim]:
+def _of_alerts(alerts: Sequence[Alert]) -> list[FaultHypothesis]:
     claims = []
     for alert in alerts:
         if alert.fault is None or alert.state is AlertState.RESOLVED:
             continue
         firing = alert.state is AlertState.FIRING
         strength = ALERT_STRENGTH if firing else PENDING_STRENGTH
-        claims.append(Claim(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,)))
+        claims.append(FaultHypothesis(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,)))
     return claims
 
 
-def _of_findings(findings: Sequence[Finding]) -> list[Claim]:
+def _of_findings(findings: Sequence[Finding]) -> list[FaultHypothesis]:
     return [
-        Claim(finding.entity, finding.fault, finding.window.start, finding.score, firing=False)
+        FaultHypothesis(finding.entity, finding.fault, finding.window.start, finding.score, firing=False)
         for finding in findings
         if finding.fault is not None and finding.score >= FINDING_FLOOR
     ]
 
 
-def _of_changes(scene: Scene) -> list[Claim]:
+def _of_changes(scene: Scene) -> list[FaultHypothesis]:
     """A change may be the cause of what begins within half an hour after it.
 
     ``since`` lies half of that time after the change, so that the window around it is just that time.
@@ -189,9 +189,9 @@ def _of_changes(scene: Scene) -> list[Claim]:
         if newest is None or service.kind is not EntityKind.SERVICE:
             continue
         since = newest.at + change_evidence.CHANGE_WINDOW - WINDOW
-        claims.append(Claim(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
+        claims.append(FaultHypothesis(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
         if any(change_evidence.SLOWER.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
-            claims.append(Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
+            claims.append(FaultHypothesis(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
     return claims
 
 

@@ -49,7 +49,7 @@ def depth_of(entity: EntityRef) -> int:
 USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE)
 
 
-class Tie(IntEnum):
+class TopologyRelation(IntEnum):
     """How the topology joins cause and symptom; smaller is closer."""
 
     CLUSTER = 0  # the view or the whole cluster is gone: nothing in it counts by itself
@@ -59,7 +59,7 @@ class Tie(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class FaultHypothesis:
     """One thing said to be wrong. ``strength`` is 0-1, ``firing`` means that an alert stands behind it.
 
     ``alerts`` are fingerprints. ``home`` is the id of the open incident it already belongs to. ``over`` is when
@@ -92,7 +92,7 @@ class Pair:
 
     cause: int
     symptom: int
-    tie: Tie
+    tie: TopologyRelation
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Reach:
         return found
 
 
-def pairs(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+def pairs(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
     """Every (cause, symptom) among the claims, each once. A claim never explains itself."""
     at: dict[EntityRef, list[int]] = {}
     for number, claim in enumerate(claims):
@@ -172,7 +172,7 @@ def pairs(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterat
             yield found
 
 
-def _in_cluster(claims: Sequence[Claim], knowledge: Knowledge) -> Iterator[Pair]:
+def _in_cluster(claims: Sequence[FaultHypothesis], knowledge: Knowledge) -> Iterator[Pair]:
     for number, cause in enumerate(claims):
         known = _known(cause, knowledge)
         if known is None or not known.consequences("cluster"):
@@ -183,11 +183,11 @@ def _in_cluster(claims: Sequence[Claim], knowledge: Knowledge) -> Iterator[Pair]
                 continue
             fits = symptom.fault in wanted if symptom.fault else symptom.entity.kind in known.hurts
             if fits and _same_instant(cause, symptom):
-                yield Pair(number, other, Tie.CLUSTER)
+                yield Pair(number, other, TopologyRelation.CLUSTER)
 
 
 def _on_paths(
-    claims: Sequence[Claim],
+    claims: Sequence[FaultHypothesis],
     at: dict[EntityRef, list[int]],
     places: frozenset[EntityRef],
     reach: Reach,
@@ -200,16 +200,16 @@ def _on_paths(
                     continue
                 upper = claims[other]
                 if _explains_path(lower, upper, knowledge) and _in_time(lower, upper, WINDOW):
-                    yield Pair(number, other, Tie.PATH)
+                    yield Pair(number, other, TopologyRelation.PATH)
                 if (
                     place != lower.entity
                     and _explains_below(upper, lower, knowledge)
                     and _in_time(upper, lower, WINDOW)
                 ):
-                    yield Pair(other, number, Tie.BELOW)
+                    yield Pair(other, number, TopologyRelation.BELOW)
 
 
-def _among_peers(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+def _among_peers(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
     """Per symptom and service only the earliest cause in time: they would all say the same.
 
     But for its like on another replica, which says nothing of where both come from: that one counts beside it.
@@ -230,15 +230,15 @@ def _among_peers(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) ->
             for alike in (False, True):
                 for cause_number in causes.get((service, symptom.fault, alike), ()):
                     if cause_number != number and _in_peer_time(claims[cause_number], symptom):
-                        yield Pair(cause_number, number, Tie.PEERS)
+                        yield Pair(cause_number, number, TopologyRelation.PEERS)
                         break
 
 
-def _known(claim: Claim, knowledge: Knowledge) -> FaultKnowledge | None:
+def _known(claim: FaultHypothesis, knowledge: Knowledge) -> FaultKnowledge | None:
     return knowledge.get(claim.fault) if claim.fault else None
 
 
-def _explains_path(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
+def _explains_path(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge: Knowledge) -> bool:
     known = _known(cause, knowledge)
     if known is None:
         return False
@@ -249,13 +249,13 @@ def _explains_path(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
     return symptom.fault in known.consequences("path") or _is_part(cause, symptom, known)
 
 
-def _is_part(cause: Claim, symptom: Claim, known: FaultKnowledge) -> bool:
+def _is_part(cause: FaultHypothesis, symptom: FaultHypothesis, known: FaultKnowledge) -> bool:
     """A fault of a component explains the same fault said of a whole, where nobody could see which part has it."""
     kind = known.fault.entity
     return symptom.fault == cause.fault and cause.entity.kind is kind and symptom.entity.kind is not kind
 
 
-def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
+def _explains_below(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge: Knowledge) -> bool:
     known = _known(cause, knowledge)
     if known is None:
         return False
@@ -264,7 +264,7 @@ def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
     return symptom.fault in known.consequences("below")
 
 
-def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
+def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedelta) -> bool:
     """A cause may be found late; while it lasts it goes on explaining what comes after it."""
     after = symptom.since - cause.since
     if begins_when_told(cause):
@@ -272,12 +272,12 @@ def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
     return after >= -lateness and (cause.firing or after <= WINDOW)
 
 
-def ended_before(one: Claim, other: Claim) -> bool:
+def ended_before(one: FaultHypothesis, other: FaultHypothesis) -> bool:
     """True when one was over before the other began."""
     return one.over is not None and other.since - one.over > INSTANT
 
 
-def begins_later(cause: Claim, symptom: Claim, late: timedelta = LATER) -> bool:
+def begins_later(cause: FaultHypothesis, symptom: FaultHypothesis, late: timedelta = LATER) -> bool:
     """True when a cause was seen to begin after its symptom: it may have, but one that came first is likelier.
 
     ``late`` is what two scrapes may lie apart by: no two targets are asked at one instant.
@@ -285,7 +285,7 @@ def begins_later(cause: Claim, symptom: Claim, late: timedelta = LATER) -> bool:
     return cause.since - symptom.since > late
 
 
-def comes_first(one: Claim, other: Claim) -> bool:
+def comes_first(one: FaultHypothesis, other: FaultHypothesis) -> bool:
     """Of two that explain each other: the one that began well before, else the deeper, else the earlier one.
 
     Replicas that a surge ordered and that find no place do not explain the surge.
@@ -302,19 +302,19 @@ def over(alerts: Iterable[Alert]) -> datetime | None:
     return max(alert.seen_at for alert in told)
 
 
-def begins_when_told(claim: Claim) -> bool:
+def begins_when_told(claim: FaultHypothesis) -> bool:
     """True for what has the beginning that is told of it: load, and a batch since the flag that lowered it."""
     if claim.fault is None:
         return False
     return claim.fault == "batch-misconfigured" or faults()[claim.fault].layer is Layer.TRAFFIC
 
 
-def _in_peer_time(cause: Claim, symptom: Claim) -> bool:
+def _in_peer_time(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
     after = symptom.since - cause.since
     return -PEER_LATENESS <= after <= WINDOW
 
 
-def _same_instant(cause: Claim, symptom: Claim) -> bool:
+def _same_instant(cause: FaultHypothesis, symptom: FaultHypothesis) -> bool:
     after = symptom.since - cause.since
     return after >= -INSTANT and (cause.firing or after <= INSTANT)
 

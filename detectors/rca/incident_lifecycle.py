@@ -11,7 +11,7 @@ from detectors.base.changes import CHANGE_TEXT
 from detectors.rca import change_evidence, ranking
 from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import Scene
-from detectors.rca.hypotheses import WINDOW, Claim, begins_when_told, over
+from detectors.rca.hypotheses import WINDOW, FaultHypothesis, begins_when_told, over
 from outrider.model import (
     Alert,
     EntityKind,
@@ -56,7 +56,7 @@ class Case:
     incident: Incident
     before: Incident | None
     alive: dict[str, Alert]
-    candidates: dict[tuple[EntityRef, str | None], Claim] = field(default_factory=dict)
+    candidates: dict[tuple[EntityRef, str | None], FaultHypothesis] = field(default_factory=dict)
     numbers: set[int] = field(default_factory=set)
     closed: bool = False
     settled: bool = False  # its cause is not to be judged anew in this call
@@ -132,7 +132,7 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_claim(case: Case, scene: Scene) -> Claim | None:
+def cause_claim(case: Case, scene: Scene) -> FaultHypothesis | None:
     """The suspected cause as a claim; not firing when no firing alert stands behind it."""
     cause = case.incident.suspected_cause
     if cause is None:
@@ -140,7 +140,7 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = scene.claim(cause.entity, cause.fault)
     since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
-    claim = Claim(
+    claim = FaultHypothesis(
         cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
     )
     opened = case.incident.opened_at
@@ -239,16 +239,16 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
     return (one.entity, one.fault) == (other.entity, other.fault)
 
 
-def _is_over(cause: Hypothesis, claims: Sequence[Claim]) -> bool:
+def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
     """True when every alert of a cause waits for its clear time."""
     same = [one for one in claims if (one.entity, one.fault) == (cause.entity, cause.fault)]
     return bool(same) and all(one.over is not None for one in same)
 
 
-def _claims(case: Case, scene: Scene) -> list[Claim]:
+def _claims(case: Case, scene: Scene) -> list[FaultHypothesis]:
     """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
-        Claim(
+        FaultHypothesis(
             alert.entity,
             alert.fault,
             scene.since(alert),
@@ -266,7 +266,7 @@ def _claims(case: Case, scene: Scene) -> list[Claim]:
     return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
 
 
-def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
+def _remembered(case: Case, scene: Scene) -> tuple[FaultHypothesis, ...]:
     """The suspected cause when its own alert is over while others of the incident go on."""
     cause = case.incident.suspected_cause
     if cause is None or (cause.entity, cause.fault) in case.candidates:
@@ -277,10 +277,10 @@ def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
     if standing is not None:
         return (replace(standing, alerts=()),)
     strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH
-    return (Claim(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
+    return (FaultHypothesis(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
 
 
-def _by_key(item: tuple[tuple[EntityRef, str | None], Claim]) -> tuple[str, str]:
+def _by_key(item: tuple[tuple[EntityRef, str | None], FaultHypothesis]) -> tuple[str, str]:
     return (item[0][0].key, item[0][1] or "")
 
 

@@ -18,7 +18,7 @@ from detectors.rca import confidence
 from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import Scene
 from detectors.rca.fault_catalogue import Knowledge, LookAlike
-from detectors.rca.hypotheses import Claim, Pair, comes_first, gathered, pairs
+from detectors.rca.hypotheses import FaultHypothesis, Pair, comes_first, gathered, pairs
 from outrider.model import (
     Alert,
     AlertState,
@@ -46,7 +46,7 @@ AGAINST = frozenset({"incidents.evidence.explained_by", "incidents.evidence.not_
 
 
 def rank(
-    candidates: Sequence[Claim],
+    candidates: Sequence[FaultHypothesis],
     alerts: Sequence[Alert],
     findings: Sequence[Finding],
     events: Sequence[Event],
@@ -61,14 +61,14 @@ def rank(
     """
     scene = scenes.look(alerts, findings, events, topology, knowledge, now)
     symptoms = [
-        Claim(alert.entity, alert.fault, alert.starts_at, alerts=(alert.fingerprint,))
+        FaultHypothesis(alert.entity, alert.fault, alert.starts_at, alerts=(alert.fingerprint,))
         for alert in alerts
         if alert.state is AlertState.FIRING
     ]
     return ranked((*candidates, *symptoms), scene)
 
 
-def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def ranked(claims: Sequence[FaultHypothesis], scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """``rank`` on a scene that was indexed before. Claims of one entity and fault count once."""
     unique = _unique(claims, scene)
     found = list(pairs(unique, scene.reach, scene.knowledge))
@@ -106,12 +106,12 @@ def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...
     return tuple(told[:KEPT]), rejected
 
 
-def _unique(claims: Sequence[Claim], scene: Scene) -> list[Claim]:
+def _unique(claims: Sequence[FaultHypothesis], scene: Scene) -> list[FaultHypothesis]:
     """One claim an entity and fault, with the earliest instant, all alerts, and the findings' strength.
 
     It is over when all of them are: one alert that holds is enough.
     """
-    held: dict[tuple[EntityRef, str | None], Claim] = {}
+    held: dict[tuple[EntityRef, str | None], FaultHypothesis] = {}
     for claim in claims:
         key = (claim.entity, claim.fault)
         known = held.get(key)
@@ -129,7 +129,7 @@ def _unique(claims: Sequence[Claim], scene: Scene) -> list[Claim]:
     return [replace(claim, strength=scene.strength(claim)) for claim in held.values()]
 
 
-def _strength(number: int, claims: Sequence[Claim], explains: Sequence[Pair], scene: Scene) -> float:
+def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], scene: Scene) -> float:
     """The claim's own evidence, 0-1: what detectors say, signs that move, a change that two components fail after."""
     claim = claims[number]
     known = scene.knowledge.get(claim.fault or "")
@@ -147,7 +147,7 @@ def _apart(failing: set[EntityRef], scene: Scene) -> set[EntityRef]:
     return {one for one in failing if not any(one in scene.reach.up(other) for other in failing if other != one)}
 
 
-def _raw_score(number: int, claims: Sequence[Claim], explains: Sequence[Pair], strength: float) -> float:
+def _raw_score(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
     """Strength, times what it explains of all that alerts say, times the order in time."""
     claim = claims[number]
     explained = {pair.symptom for pair in explains if claims[pair.symptom].alerts} | {number}
@@ -160,11 +160,11 @@ def _raw_score(number: int, claims: Sequence[Claim], explains: Sequence[Pair], s
 
 def _best_explainer(
     number: int,
-    claims: Sequence[Claim],
+    claims: Sequence[FaultHypothesis],
     links: tuple[Sequence[Pair], Sequence[Pair]],
     strengths: Sequence[float],
     raw: Sequence[float],
-) -> tuple[float, Claim | None]:
+) -> tuple[float, FaultHypothesis | None]:
     """The score and claim of the best candidate that explains this one; (0, None) when nothing does.
 
     ``links`` are the pairs in which it is the symptom, and those in which it is the cause. Of two that
@@ -184,7 +184,7 @@ def _best_explainer(
 
 
 def _evidence(
-    number: int, claims: Sequence[Claim], explains: Sequence[Pair], explainer: Claim | None, scene: Scene
+    number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], explainer: FaultHypothesis | None, scene: Scene
 ) -> tuple[Evidence, ...]:
     """What speaks for the claim, then what speaks against it."""
     claim = claims[number]
@@ -216,7 +216,7 @@ def _say(text: str, **arguments: str) -> Evidence:
     return Evidence("", None, None, f"incidents.evidence.{text}", arguments)
 
 
-def look_alikes(cause: Claim, scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def look_alikes(cause: FaultHypothesis, scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """What the cause could be mistaken for: (not told apart, turned down).
 
     Where the topology does not know the node or service in question nothing is said of the look-alike.
@@ -236,7 +236,7 @@ def look_alikes(cause: Claim, scene: Scene) -> tuple[tuple[Hypothesis, ...], tup
     return tuple(untold), tuple(rejected)
 
 
-def _parts(cause: Claim, scene: Scene) -> tuple[Hypothesis, ...]:
+def _parts(cause: FaultHypothesis, scene: Scene) -> tuple[Hypothesis, ...]:
     """The components that a fault of a whole may sit in, when it is one that single components have.
 
     Such as the cards of a group that runs at the pace of its slowest; those with odd values of their own first.

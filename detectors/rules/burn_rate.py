@@ -23,7 +23,7 @@ from detectors.base.sampling import spacing
 from detectors.base.state_arrays import Arrays
 from detectors.learning import state_fingerprint
 from detectors.statistics.baseline import follow
-from detectors.statistics.rolling_counts import Tally
+from detectors.statistics.rolling_counts import RollingCounts
 from outrider.model import (
     CellStatus,
     DetectorState,
@@ -44,8 +44,8 @@ from outrider.vocabulary.slo import BURNS, Burn, Slo
 from outrider.vocabulary.units import format_duration
 
 KEPT_SECONDS = 3 * 3600.0  # of an entity that is not seen
-MINUTES = Tally("minutes", timedelta(minutes=1), timedelta(hours=6))
-HALF_HOURS = Tally("half_hours", timedelta(minutes=30), timedelta(days=3))
+MINUTES = RollingCounts("minutes", timedelta(minutes=1), timedelta(hours=6))
+HALF_HOURS = RollingCounts("half_hours", timedelta(minutes=30), timedelta(days=3))
 _COUNTED = ("bad", "total")
 _PER_ENTITY = ("first", "seen")
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.rules.threshold import SHORTEST_WINDOW
-from detectors.rules.tunable_threshold import Dial
+from detectors.rules.tunable_threshold import TunableThreshold
 from outrider.model import EntityRef, Floats, Priority, Window
 
 Flags = NDArray[np.bool_]
@@ -43,7 +43,7 @@ class Judged:
         return self.priority.rank <= Priority.P1.rank
 
 
-def window_of(dial: Dial) -> timedelta:
+def window_of(dial: TunableThreshold) -> timedelta:
     """How much of the past the rule looks at in each cycle."""
     return max(dial.whole.span, SHORTEST_WINDOW)
 
@@ -57,7 +57,7 @@ def parts(window: Window, since: datetime, span: timedelta) -> Iterator[tuple[fl
         yield at, Window(window.kind, window.entities, times, window.keys, values, status, window.step)
 
 
-class Rehearsal:
+class RuleBacktest:
     """The alerts of one rule at every setting. ``feed`` it windows in order; then read what came of it.
 
     ``alarms`` (settings,) counts alerts that fired, ``caught`` (settings, judged) which judged spells would
@@ -66,7 +66,7 @@ class Rehearsal:
 
     def __init__(
         self,
-        dial: Dial,
+        dial: TunableThreshold,
         thresholds: Floats,
         waits: Floats,
         clear: timedelta,

@@ -26,7 +26,7 @@ _DIGITS = 3  # significant ones of a threshold that is proposed
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class TunableThreshold:
     """A rule's expression with its threshold; ``start`` and ``end`` are where that stands in ``text``.
 
     ``threshold`` is None where the first comparison has no number on its right side, or is negated: then the
@@ -98,7 +98,7 @@ def spelt(threshold: float) -> str:
     return f"{threshold:.12g}" if abs(threshold) < 1e12 else repr(threshold)
 
 
-def dial_of(rule: str, expression: str) -> Dial:
+def dial_of(rule: str, expression: str) -> TunableThreshold:
     """The dial of an expression. Raises UsageError for one that cannot be compiled."""
     text = " ".join(expression.split())
     whole = compile_expression(rule, text)
@@ -106,11 +106,11 @@ def dial_of(rule: str, expression: str) -> Dial:
     found = _number(first.comparators[0]) if first is not None and text.isascii() else None
     symbol = _SYMBOLS.get(type(first.ops[0])) if first is not None else None
     if first is None or found is None or symbol is None or not _reads(first.left):
-        return Dial(text, None, 0, 0, "", whole, whole, whole)
+        return TunableThreshold(text, None, 0, 0, "", whole, whole, whole)
     before, after = text[: first.col_offset], text[first.end_col_offset :]
     right = first.comparators[0]
     assert right.end_col_offset is not None
-    return Dial(
+    return TunableThreshold(
         text,
         found,
         right.col_offset,

@@ -18,8 +18,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from detectors.rules.rule_backtest import Judged, Rehearsal, parts, window_of
-from detectors.rules.tunable_threshold import Dial, dial_of
+from detectors.rules.rule_backtest import Judged, RuleBacktest, parts, window_of
+from detectors.rules.tunable_threshold import TunableThreshold, dial_of
 from outrider.model import EntityRef, Floats, TimeRange, Window
 from outrider.vocabulary.indicators import wilson_interval
 from outrider.vocabulary.rules import Rule
@@ -183,7 +183,7 @@ def _pages(judged: Sequence[Judged]) -> list[Judged]:
     return [one for one in judged if one.useful and one.is_page]
 
 
-def _chosen(found: Proposal, dial: Dial, effects: Sequence[Effect]) -> Proposal:
+def _chosen(found: Proposal, dial: TunableThreshold, effects: Sequence[Effect]) -> Proposal:
     worth = [one for one in effects if one.worth > 0]
     safe = [one for one in worth if one.safe]
     if not safe:
@@ -204,7 +204,7 @@ def _chosen(found: Proposal, dial: Dial, effects: Sequence[Effect]) -> Proposal:
     return replace(found, reason=ProposalReason.BETTER, best=best, expression=expression)
 
 
-def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: Rehearsal, days: float) -> Effect:
+def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: RuleBacktest, days: float) -> Effect:
     """Over the spells that the present setting tells of: what it does not find again says nothing."""
     seen, caught = replayed.caught[0], replayed.caught[place]
     useful = np.array([one.useful for one in judged], dtype=bool)
@@ -227,7 +227,7 @@ def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: Re
 
 
 def _replay(
-    dial: Dial,
+    dial: TunableThreshold,
     settings: Sequence[Setting],
     clear: timedelta,
     entities: Sequence[EntityRef],
@@ -236,8 +236,8 @@ def _replay(
     span: TimeRange,
     piece: timedelta,
     progress: Callable[[float], None],
-) -> Rehearsal:
-    replayed = Rehearsal(dial, *_numbers(settings), clear, entities, judged)
+) -> RuleBacktest:
+    replayed = RuleBacktest(dial, *_numbers(settings), clear, entities, judged)
     start, whole = span.start, (span.end - span.start).total_seconds()
     while start < span.end:
         end = min(start + piece, span.end)
@@ -253,8 +253,8 @@ def _numbers(settings: Sequence[Setting]) -> tuple[Floats, Floats]:
 
 
 def _add_apart(
-    replayed: Rehearsal,
-    dial: Dial,
+    replayed: RuleBacktest,
+    dial: TunableThreshold,
     settings: Sequence[Setting],
     clear: timedelta,
     judged: Sequence[Judged],
@@ -264,13 +264,13 @@ def _add_apart(
     for place, one in enumerate(judged):
         window = apart.get(one.id)
         if window is not None:
-            alone = Rehearsal(dial, *_numbers(settings), clear, window.entities, (one,))
+            alone = RuleBacktest(dial, *_numbers(settings), clear, window.entities, (one,))
             alone.feed(window, one.starts_at)
             replayed.caught[:, place], replayed.fired_at[:, place] = alone.caught[:, 0], alone.fired_at[:, 0]
 
 
 def _candidates(
-    dial: Dial,
+    dial: TunableThreshold,
     rule: Rule,
     judged: Sequence[Judged],
     read: Read,
@@ -296,7 +296,7 @@ def _candidates(
     return (*(Setting(one, rule.wait) for one in steps), *found)
 
 
-def _level(dial: Dial, wait: timedelta, one: Judged, window: Window) -> float:
+def _level(dial: TunableThreshold, wait: timedelta, one: Judged, window: Window) -> float:
     """The strictest threshold at which the alert would still have fired, guards aside; NaN when nothing is known."""
     if one.entity not in window.entities:
         return float("nan")

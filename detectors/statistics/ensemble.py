@@ -20,7 +20,7 @@ from detectors.base.state_arrays import Arrays
 from detectors.statistics import reservoir
 from detectors.statistics.alarm_threshold import Budget
 from detectors.statistics.baseline import RECENT, Span
-from detectors.statistics.ensemble_members import Voters
+from detectors.statistics.ensemble_members import EnsembleMembers
 from detectors.statistics.residuals import Residuals
 from outrider.model import Floats
 
@@ -157,6 +157,6 @@ class Ensemble:
 
 
 @lru_cache(maxsize=8)
-def _voters(content: bytes, width: int) -> Voters:
+def _voters(content: bytes, width: int) -> EnsembleMembers:
     """A function of its arguments alone."""
-    return Voters(np.frombuffer(content, dtype=np.float32).reshape(-1, width))
+    return EnsembleMembers(np.frombuffer(content, dtype=np.float32).reshape(-1, width))

@@ -54,7 +54,7 @@ class Tail:
         return found
 
 
-class Voters:
+class EnsembleMembers:
     """Fitted to rows of residuals; a function of those rows alone."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:

@@ -17,7 +17,7 @@ from outrider.model import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RollingCounts:
     """Blocks of ``block`` that reach back over ``span``; arrays are kept under ``<name>_<counted>``."""
 
     name: str

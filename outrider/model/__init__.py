@@ -36,7 +36,7 @@ from outrider.model.findings import (
     Priority,
     TimeRange,
 )
-from outrider.model.foreseen import Foreseen
+from outrider.model.foreseen import ForecastView
 from outrider.model.incidents import Hypothesis, Incident, Rejected, TimelineEntry
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
@@ -89,7 +89,7 @@ __all__ = [
     "Floats",
     "Forecast",
     "ForecastPoint",
-    "Foreseen",
+    "ForecastView",
     "HoldReason",
     "Hypothesis",
     "Incident",

@@ -13,7 +13,7 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ForecastView:
     """The slot of a forecast that holds an instant, one an entity; all arrays are of shape (entities,).
 
     ``signals`` name what was forecast and thereby its unit, ``step_seconds`` is the length of the slot, ``made_at``

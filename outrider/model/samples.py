@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from outrider.model.entities import EntityKind, EntityRef
 from outrider.model.events import Event
-from outrider.model.foreseen import Foreseen
+from outrider.model.foreseen import ForecastView
 from outrider.model.signals import CellStatus, SignalKey
 
 Floats = NDArray[np.float64]
@@ -81,7 +81,7 @@ class Window:
     status: Statuses
     step: timedelta
     events: tuple[Event, ...] = ()
-    foreseen: Foreseen | None = None
+    foreseen: ForecastView | None = None
     _places: Mapping[SignalKey, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

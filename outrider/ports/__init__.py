@@ -6,7 +6,7 @@ Import the names from here. Must not import a stage.
 from __future__ import annotations
 
 from outrider.ports.actuation import Actuator
-from outrider.ports.collecting import Collected
+from outrider.ports.collecting import Collected, Source
 from outrider.ports.detection import Detector, Placing
 from outrider.ports.metric_store import MetricStore
 from outrider.ports.notification import Notifier
@@ -29,6 +29,7 @@ __all__ = [
     "Notifier",
     "Placing",
     "Silence",
+    "Source",
     "StateReader",
     "StateRetention",
     "StateStore",

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from alerts.routing.routes import Messaging
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError
 from outrider.model import Action, Message, Outcome, OutcomeStatus
@@ -126,7 +126,7 @@ def settings_of(spec: FleetSpec) -> Settings:
 def learn(specs: tuple[FleetSpec, ...], seed: int, until: datetime) -> bytes:
     """What the detectors know after 15 quiet days of these fleets, to be handed to ``open_platform``."""
     settings, state = settings_of(specs[0]), memory.MemoryStateStore()
-    cycle = platform.cycle_in_memory(settings, Collector([]), ManualClock(until), interval=INTERVAL)
+    cycle = platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(until), interval=INTERVAL)
     with TemporaryDirectory(prefix="outrider-drill-") as folder:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)

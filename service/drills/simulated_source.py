@@ -8,7 +8,7 @@ from datetime import datetime
 from collectors.events.deduplication import EventDeduplicator
 from collectors.mapping import target as configured
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
@@ -31,7 +31,7 @@ class FleetSource:
         """``world`` is moved elsewhere; this only looks."""
         self._world = world
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
-        self._collector = Collector([])
+        self._collector = ScrapeManager([])
         self._deduplicator = EventDeduplicator()  # an XID of the kernel log also shows on a page
         self._heard = [Heard(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}

@@ -1,61 +1,27 @@
-"""Runs every detector on its window and carries its state from cycle to cycle."""
+"""The detectors of one platform with their recent values and their memory; checkpoints and warm-up from the store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from detectors.base.protocols import (
-    AlertFeedback,
-    FeedbackDetector,
-    FineWarmableDetector,
-    RestorableDetector,
-    ResumableDetector,
-    WarmableDetector,
-)
-from detectors.learning.dormant_state import Attic
+from detectors.base.protocols import FineWarmableDetector, RestorableDetector, WarmableDetector
 from outrider import log, windows
-from outrider.model import (
-    DetectorStanding,
-    DetectorState,
-    EntityKind,
-    Finding,
-    ForecastView,
-    NoVerdict,
-    SignalKey,
-    Stage,
-    StageReason,
-    Statistic,
-    Window,
-)
+from outrider.model import DetectorState, EntityKind, ForecastView, SignalKey, Statistic, Window
 from outrider.ports import Collected, Detector, MetricStore, Placing, StateStore
 from outrider.topology import Topology
 from service.engine import detector_rollout
+from service.engine.detect import DetectionInputs, DetectionMemory, DetectionResult, DetectorSet, state_of
 from service.engine.window_cache import WindowCache
 
 _log = log.get("detect")
-STANDINGS_EVERY = timedelta(minutes=1)
-RAW = timedelta(days=2)  # how long values are kept as they were collected, where nobody says otherwise
-AWAY = "/away"  # after the name of a detector: the check-point of what it remembers of those that are away
-WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of most of the history
-
-
-@dataclass(frozen=True, slots=True)
-class DetectionResult:
-    """What one cycle saw.
-
-    ``findings`` are all, those in the shadow too: they are evidence for what alerts. ``heard`` is what alerts may
-    rise from, with every silence. ``standings`` are empty when nothing is to be stored.
-    """
-
-    findings: tuple[Finding, ...]
-    heard: tuple[Finding | NoVerdict, ...]
-    standings: tuple[DetectorStanding, ...]
+RAW = timedelta(days=2)  # default retention of raw values
+DORMANT_SUFFIX = "/away"  # after a detector's name: its checkpoint of entities that left
+WARM_STEP = timedelta(minutes=10)  # no finer than the roll-up that remains of most of the history
 
 
 class Detection:
-    """The detectors of one platform with what they remember."""
+    """The detectors of one platform, their recent values and their memory."""
 
     def __init__(
         self,
@@ -66,161 +32,113 @@ class Detection:
     ) -> None:
         """``interval`` is the time between cycles; it decides how many slots a window holds.
 
-        ``also`` are keys kept in memory for facts beside detection. ``trial`` is how much past a statistical
-        detector learns before it may alert.
+        ``also`` are keys kept in memory for other uses than detection. ``trial`` is the length of history that a
+        statistical detector learns before it may alert.
         """
-        self._detectors = tuple(detectors)
-        self._interval = interval
+        self.detector_set = DetectorSet(detectors, interval, trial)
+        self.memory = self.detector_set.initial()
         needs: dict[EntityKind, dict[SignalKey, None]] = {}
-        for detector in self._detectors:
+        for detector in self.detector_set.detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
             if isinstance(detector, Placing):
-                other, others = detector.beside
-                needs.setdefault(other, {}).update(dict.fromkeys(others))
+                kind, keys = detector.beside
+                needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         for kind, keys in (also or {}).items():
             needs.setdefault(kind, {}).update(dict.fromkeys(keys))
-        longest = max((detector.window for detector in self._detectors), default=interval)
-        slots = max(3, int(longest / interval) + 2)
-        self._cache = WindowCache(needs, slots)
-        self._states: dict[str, DetectorState] = {}
-        self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, ResumableDetector)}
-        self._seen: set[EntityKind] = set()
-        self._stages = detector_rollout.DetectorRollout(trial)
-        self._told: dict[str, tuple[Stage, StageReason]] = {}
-        self._told_at: datetime | None = None
-
-    def look(self, now: datetime, collected: Collected, topology: Topology, foreseen: ForecastView | None = None) -> DetectionResult:
-        """Take in one cycle's values and ask every detector; ``foreseen`` is what was forecast of services."""
-        self._cache.push(now, collected.batches, collected.events)
-        findings: list[Finding] = []
-        heard: list[Finding | NoVerdict] = []
-        for detector in self._detectors:
-            window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
-            if detector.kind is EntityKind.SERVICE:
-                window = replace(window, foreseen=foreseen)
-            if window.entities:
-                self._seen.add(detector.kind)
-            before = self._state_of(detector)
-            if (attic := self._attics.get(detector.name)) is not None and detector.kind in self._seen:
-                before = attic.exchange(before, window.entities, now.timestamp())
-            state, verdicts = detector.detect(before, window, topology, now)
-            state, verdicts = self._placed(detector, state, verdicts, window, topology, now)
-            # the first cycles may come before the first values, and nobody has left then
-            state = state if detector.kind in self._seen else before
-            self._states[detector.name] = state
-            standing = self._stages.judge(detector_rollout.DetectorRun(detector, state, len(window.entities), verdicts), now)
-            findings += [verdict for verdict in verdicts if isinstance(verdict, Finding)]
-            heard += detector_rollout.alertable_verdicts(standing, verdicts)
-        return DetectionResult(tuple(findings), tuple(heard), self._to_tell(now))
-
-    def _placed(
-        self,
-        detector: Detector,
-        state: DetectorState,
-        verdicts: tuple[Finding | NoVerdict, ...],
-        window: Window,
-        topology: Topology,
-        now: datetime,
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """What a detector makes of its verdicts when it sees values of another kind (those with ``beside``)."""
-        if not isinstance(detector, Placing) or not detector.wants_beside(state, verdicts):
-            return state, verdicts
-        kind, keys = detector.beside
-        other = self._cache.window(kind, keys, detector.window, self._interval)
-        return detector.placed(state, verdicts, window, other, topology, now)
-
-    def teach(self, lessons: Sequence[AlertFeedback]) -> None:
-        """Tell detectors that learn from verdicts (those with ``teach``) all that was said."""
-        for detector in self._detectors:
-            if isinstance(detector, FeedbackDetector) and detector.name in self._states:
-                self._states[detector.name] = detector.teach(self._states[detector.name], lessons)
-
-    def _to_tell(self, now: datetime) -> tuple[DetectorStanding, ...]:
-        """The standings once a minute, and at once where a stage changed."""
-        found = self._stages.standings.values()
-        told = {one.detector: (one.stage, one.reason) for one in found}
-        at = self._told_at
-        if told == self._told and at is not None and timedelta(0) <= now - at < STANDINGS_EVERY:
-            return ()
-        self._told, self._told_at = told, now
-        return tuple(detector_rollout.as_stored(one) for one in found)
+        longest = max((detector.window for detector in self.detector_set.detectors), default=interval)
+        self._cache = WindowCache(needs, max(3, int(longest / interval) + 2))
 
     @property
     def interval(self) -> timedelta:
-        """The time between cycles, as it was ordered."""
-        return self._interval
+        """The configured time between cycles."""
+        return self.detector_set.interval
+
+    def observe(self, now: datetime, collected: Collected) -> None:
+        """Adds the values and events of one cycle to the recent values."""
+        self._cache.push(now, collected.batches, collected.events)
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
-        """The recent past of keys that some detector watches; for facts beside detection."""
-        return self._cache.window(kind, keys, span, self._interval)
+        """Returns the recent values of keys that a detector reads or ``also`` names."""
+        return self._cache.window(kind, keys, span, self.interval)
 
-    def _state_of(self, detector: Detector) -> DetectorState:
-        state = self._states.get(detector.name)
-        if state is not None and state.version == detector.state_version:
-            return state
-        return detector.initial()
+    def run(
+        self, now: datetime, collected: Collected, topology: Topology, forecast: ForecastView | None = None
+    ) -> DetectionResult:
+        """Adds one cycle's values, runs every detector and keeps the new memory."""
+        self.observe(now, collected)
+        return self.detect(DetectionInputs(now, topology, self, forecast))
+
+    def detect(self, inputs: DetectionInputs) -> DetectionResult:
+        """Runs every detector and keeps the new memory."""
+        result, self.memory = self.detector_set.detect(self.memory, inputs)
+        return result
 
     def restore(self, store: StateStore) -> None:
-        """Take up the newest check-point.
+        """Loads the newest checkpoint.
 
-        What is of another version, of other signals or damaged is dropped with a line in the log, so that ``warm``
-        teaches those detectors anew.
+        A state of another version, of other signals or damaged is dropped and logged; ``warm`` then teaches those
+        detectors anew.
         """
-        held = store.load_detector_states()
-        known = {detector.name for detector in self._detectors}
-        self._stages.restore(one for one in store.standings() if one.detector in known)
-        self._states = {}
-        for detector in self._detectors:
-            self._take_up(detector, held.get(detector.name), held.get(detector.name + AWAY))
-
-    def _take_up(self, detector: Detector, state: DetectorState | None, away: DetectorState | None) -> None:
-        """One detector's part of a check-point; of ``away`` nothing where the rest of it cannot be used."""
-        if (attic := self._attics.get(detector.name)) is not None:
-            attic.restore(None, stored=away is not None)
-        if state is None:
-            return
-        if state.version != detector.state_version:
-            _dropped(detector, f"it is of version {state.version}, this program's is {detector.state_version}")
-            return
-        because = ""
-        if isinstance(detector, RestorableDetector):
-            state, because = detector.restored(state)
-        if because:
-            _dropped(detector, because)
-        if not because or state.entities:
-            self._states[detector.name] = state
-            if attic is not None and away is not None and away.version == state.version:
-                attic.restore(away)
+        stored = store.load_detector_states()
+        names = {detector.name for detector in self.detector_set.detectors}
+        self.memory.rollout.restore(standing for standing in store.standings() if standing.detector in names)
+        self.memory.states = {}
+        for detector in self.detector_set.detectors:
+            _restore(detector, self.memory, stored.get(detector.name), stored.get(detector.name + DORMANT_SUFFIX))
 
     def checkpoint(self, store: StateStore, now: datetime) -> None:
-        """Write what the detectors remember, of those that are away, too."""
-        away = {
-            name + AWAY: stored
-            for name, attic in self._attics.items()
-            if name in self._states and (stored := attic.stored(self._states[name].version)) is not None
+        """Writes the states of the detectors, and their dormant states."""
+        states = self.memory.states
+        dormant = {
+            name + DORMANT_SUFFIX: stored
+            for name, rows in self.memory.dormant.items()
+            if name in states and (stored := rows.stored(states[name].version)) is not None
         }
-        store.save_detector_states({**self._states, **away}, now)
+        store.save_detector_states({**states, **dormant}, now)
 
     def warm(self, metrics: MetricStore, now: datetime, history: timedelta, raw: timedelta = RAW) -> None:
-        """Teach detectors that learn from history (those with ``warm``) what the store knows.
+        """Teaches detectors without a state the history of the store.
 
-        A detector with a ``warm_step`` finer than the roll-ups is taught the last of it, ``raw`` long, at that step.
+        A detector with a step finer than the roll-ups learns the newest part, ``raw`` long, at that step.
         """
-        for detector in self._detectors:
-            if not isinstance(detector, WarmableDetector) or detector.name in self._states:
+        for detector in self.detector_set.detectors:
+            if not isinstance(detector, WarmableDetector) or detector.name in self.memory.states:
                 continue
             step, statistic = WARM_STEP, Statistic.LAST
             if isinstance(detector, FineWarmableDetector):
                 step, statistic = min(detector.warm_step, WARM_STEP), detector.warm_statistic
-            turn = now - min(raw, history) if step < WARM_STEP else now
-            for start, end, spacing in ((now - history, turn, WARM_STEP), (turn, now, step)):
+            fine_from = now - min(raw, history) if step < WARM_STEP else now
+            for start, end, spacing in ((now - history, fine_from, WARM_STEP), (fine_from, now, step)):
                 if start >= end:
                     continue
                 window = metrics.read_windows(detector.kind, detector.keys, start, end, spacing, statistic=statistic)
                 if window.entities:
-                    self._states[detector.name] = detector.warm(self._state_of(detector), windows.finite(window))
+                    state = state_of(detector, self.memory)
+                    self.memory.states[detector.name] = detector.warm(state, windows.finite(window))
                     _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
 
 
-def _dropped(detector: Detector, because: str) -> None:
-    _log.warning("detector_state_dropped", detector=detector.name, because=because)
+def _restore(
+    detector: Detector, memory: DetectionMemory, state: DetectorState | None, dormant: DetectorState | None
+) -> None:
+    """Restores one detector. Its dormant state is not used if the rest of the checkpoint is not usable."""
+    if (rows := memory.dormant.get(detector.name)) is not None:
+        rows.restore(None, stored=dormant is not None)
+    if state is None:
+        return
+    if state.version != detector.state_version:
+        _log_dropped(detector, f"it has version {state.version}, this program has {detector.state_version}")
+        return
+    reason = ""
+    if isinstance(detector, RestorableDetector):
+        state, reason = detector.restored(state)
+    if reason:
+        _log_dropped(detector, reason)
+    if not reason or state.entities:
+        memory.states[detector.name] = state
+        if rows is not None and dormant is not None and dormant.version == state.version:
+            rows.restore(dormant)
+
+
+def _log_dropped(detector: Detector, reason: str) -> None:
+    _log.warning("detector_state_dropped", detector=detector.name, because=reason)

@@ -40,19 +40,19 @@ NODE_READY = SignalKey("node_ready")
 NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE, NODE_READY)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
-EVERY = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
+UNLIMITED = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
 
 
 def active_alerts(state: StateReader) -> tuple[Alert, ...]:
     """All that are pending or firing."""
-    return state.alerts(states=ACTIVE, limit=EVERY)
+    return state.alerts(states=ACTIVE, limit=UNLIMITED)
 
 
 def alerts_at(state: StateReader, at: datetime) -> tuple[Alert, ...]:
     """Those that fired at an earlier instant: begun by then, and not over."""
-    known = state.alerts(limit=EVERY)
+    known = state.alerts(limit=UNLIMITED)
     return tuple(
         alert
         for alert in known
@@ -64,12 +64,12 @@ def alerts_at(state: StateReader, at: datetime) -> tuple[Alert, ...]:
 
 def open_incidents(state: StateReader) -> tuple[Incident, ...]:
     """All that are open."""
-    return state.incidents(open_only=True, limit=EVERY)
+    return state.incidents(open_only=True, limit=UNLIMITED)
 
 
 def acts_of(state: StateReader, since: datetime) -> tuple[Action, ...]:
     """Every action decided since an instant."""
-    return state.actions(since=since, limit=EVERY)
+    return state.actions(since=since, limit=UNLIMITED)
 
 
 def weighed_actions(state: StateReader, sessions: Sequence[RemediationSession], since: datetime) -> tuple[Action, ...]:
@@ -77,7 +77,7 @@ def weighed_actions(state: StateReader, sessions: Sequence[RemediationSession], 
     found = {action.id: action for action in acts_of(state, since)}
     if sessions:
         first = min(since, *(session.opened_at for session in sessions))
-        own = state.actions(sessions=[session.id for session in sessions], since=first, limit=EVERY)
+        own = state.actions(sessions=[session.id for session in sessions], since=first, limit=UNLIMITED)
         found |= {action.id: action for action in own}
     return tuple(found.values())
 

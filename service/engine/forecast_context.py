@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.model import EntityRef, Floats, Forecast, Foreseen, Plan
+from outrider.model import EntityRef, Floats, Forecast, ForecastView, Plan
 
 AHEAD = timedelta(hours=1)
 """Longer than replicas take to be ordered and started, and a horizon that is kept (``outrider forecast kept``)."""
@@ -36,13 +36,13 @@ class _Said:
     levels: Floats
 
 
-class Foretelling:
+class ForecastContext:
     """Remembers what was forecast in the last ``AHEAD``. One of it belongs to one cycle."""
 
     def __init__(self, ahead: timedelta = AHEAD) -> None:
         self._ahead = ahead
         self._held: dict[EntityRef, deque[_Said]] = {}
-        self._foreseen: Foreseen | None = None
+        self._foreseen: ForecastView | None = None
         self._ends = -np.inf
 
     def take(self, plan: Plan) -> None:
@@ -58,7 +58,7 @@ class Foretelling:
                 held.append(_kept(said))
                 self._ends = -np.inf
 
-    def at(self, now: datetime) -> Foreseen | None:
+    def at(self, now: datetime) -> ForecastView | None:
         """What is forecast of the slot around ``now``, None before the first plan with a forecast that was judged."""
         instant = now.timestamp()
         if not self._ends - 60.0 <= instant < self._ends:
@@ -82,7 +82,7 @@ def _kept(said: Forecast) -> _Said:
     return _Said(said.signal, said.made_at, said.step.total_seconds(), said.times, values)
 
 
-def _foreseen(told: Sequence[tuple[EntityRef, _Said]], instant: float) -> Foreseen | None:
+def _foreseen(told: Sequence[tuple[EntityRef, _Said]], instant: float) -> ForecastView | None:
     if not told:
         return None
     values = np.full((3, len(told)), np.nan)
@@ -90,7 +90,7 @@ def _foreseen(told: Sequence[tuple[EntityRef, _Said]], instant: float) -> Forese
         place = int(np.searchsorted(said.times, instant, side="right")) - 1
         if place >= 0 and instant < said.times[place] + said.step_seconds:
             values[:, row] = said.levels[:, place]
-    return Foreseen(
+    return ForecastView(
         entities=tuple(entity for entity, _ in told),
         signals=tuple(said.signal for _, said in told),
         step_seconds=np.array([said.step_seconds for _, said in told]),

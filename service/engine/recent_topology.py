@@ -13,7 +13,7 @@ from detectors.rca.hypotheses import WINDOW
 from outrider.topology import Edge, Topology
 
 
-class Lately:
+class RecentTopology:
     """Remembers edges that went away. One of it belongs to one cycle; it is given each cycle's topology in turn."""
 
     def __init__(self, span: timedelta = WINDOW) -> None:

@@ -104,7 +104,7 @@ def proposal_of(
 
 def _judged_since(rule: Rule, state: StateReader, since: datetime | None, now: datetime) -> list[Judged]:
     """What was said of alerts of the rule that began since then."""
-    said = state.feedback(rule=rule.name, limit=fleet_state.EVERY)
+    said = state.feedback(rule=rule.name, limit=fleet_state.UNLIMITED)
     return judged_of([one for one in said if since is None or one.starts_at >= since], state, now)
 
 

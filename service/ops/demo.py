@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from collectors.mapping import target
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock, SystemClock
 from outrider.documents import serialization
 from outrider.model import AlertReason, AlertState
@@ -72,7 +72,7 @@ class Demo:
         """Watch the targets the fleet lists now: replicas come and go on purpose."""
         listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
         collector = pages_of(self.platform.collector)
-        if isinstance(collector, Collector) and listed != collector.targets:
+        if isinstance(collector, ScrapeManager) and listed != collector.targets:
             collector.set_targets(listed)
 
     async def close(self) -> None:

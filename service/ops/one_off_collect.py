@@ -15,7 +15,7 @@ from collectors.mapping.target import Target
 from collectors.normalise.cumulative import odd_histograms
 from collectors.pipeline.page_lint import warnings_of
 from collectors.pipeline.page_ownership import refusal
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
@@ -39,7 +39,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
     if not pages and settings.collect.prometheus is not None:
         return await _from_prometheus(settings, clock)
     looks, sources = await _looks(settings, pages, at)
-    collector = Collector([look.target for look in looks])
+    collector = ScrapeManager([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
     kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
     found = _rows(kept)
@@ -174,7 +174,7 @@ def _undiagnosed(target: str, adapter: str, error: str) -> dict[str, Any]:
     return {**about, "unknown_metrics": 0, "error": error, "warning": None}
 
 
-def _page_of(collector: Collector, look: Look) -> Page | None:
+def _page_of(collector: ScrapeManager, look: Look) -> Page | None:
     """The page as the collector read it; None where it could not."""
     if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
         return None
@@ -195,7 +195,7 @@ def _rows(collected: Collected) -> list[dict[str, Any]]:
     ]
 
 
-def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:
+def _needs_two(collector: ScrapeManager, target: Target) -> list[tuple[Any, str]]:
     """Entities and names that one scrape cannot tell; histograms are told since the start instead."""
     found = collector.normaliser.needs_two(target.name)
     return list(dict.fromkeys((entity, key.name) for entity, key in found if key.bucket is None))

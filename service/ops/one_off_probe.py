@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from collectors.probes.result import Probe, Result
+from collectors.probes.result import Probe, ProbeResult
 from outrider.clock import Clock, rfc3339
 from outrider.documents import serialization
 from outrider.errors import UsageError
@@ -36,7 +36,7 @@ async def once(given: Sequence[ProbeSettings], cluster: str, clock: Clock, langu
     return {"at": rfc3339(at), "probes": rows}
 
 
-def _row(given: ProbeSettings, probe: Probe, result: Result, language: Language) -> dict[str, Any]:
+def _row(given: ProbeSettings, probe: Probe, result: ProbeResult, language: Language) -> dict[str, Any]:
     return {
         "probe": probe.name,
         "type": given.type,

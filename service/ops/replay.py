@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collectors.mapping import registry
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
 from collectors.recording.reader import Track
 from collectors.scrape.result import Scrape
@@ -112,7 +112,7 @@ def _run(
 ) -> datetime:
     """Returns the instant of the last cycle."""
     clock = ManualClock(start)
-    collector = Collector([track.target for track in recorded.tracks])
+    collector = ScrapeManager([track.target for track in recorded.tracks])
     step, events = recorded.step, deque(recorded.events)
     cycle = platform.cycle_in_memory(settings, collector, clock, interval=step)
     result["notes"] += recorded.notes

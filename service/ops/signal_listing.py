@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.normalise.cumulative import Since
+from collectors.normalise.cumulative import CumulativeQuantile
 from outrider.clock import rfc3339
 from outrider.documents import serialization
 from outrider.model import CellStatus, EntityRef, SampleBatch, SignalKey, SignalKind
@@ -63,7 +63,7 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
             yield from ({**head, **found} for found in _quantiles(batch, row, name))
 
 
-def since_start(found: Since) -> dict[str, Any]:
+def since_start(found: CumulativeQuantile) -> dict[str, Any]:
     """A quantile of a single page."""
     row = {
         "entity": serialization.entity(found.entity),

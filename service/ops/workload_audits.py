@@ -12,7 +12,7 @@ from outrider.errors import UnavailableError, UsageError
 from outrider.text.i18n import Language
 from service.config.settings import Settings
 from service.sources.event_source import event_source
-from service.sources.kube_clients import KubeDoors
+from service.sources.kube_clients import KubeClientPool
 
 
 async def once(settings: Settings, at: datetime, language: Language) -> dict[str, Any]:
@@ -25,7 +25,7 @@ async def once(settings: Settings, at: datetime, language: Language) -> dict[str
         )
     found: list[WorkloadFinding] = []
     for one in given:
-        source = event_source(one, settings.cluster, KubeDoors([one]))
+        source = event_source(one, settings.cluster, KubeClientPool([one]))
         assert isinstance(source, Kubernetes)  # by its type
         try:
             _, errors = await source.read(at, [])

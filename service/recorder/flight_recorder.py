@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Pushed
+from collectors.pipeline.scrape_manager import PushSource
 from collectors.prometheus.source import PrometheusSource
 from collectors.recording.recorder import FlightRecorder
 from collectors.scrape.scraper import Scraper
@@ -87,7 +87,7 @@ class _Reading:
         settings: Settings,
         watched: Sequence[Target],
         source: PrometheusSource | None,
-        pushed: Pushed | None,
+        pushed: PushSource | None,
         recorder: FlightRecorder,
     ) -> None:
         self._watched, self._source, self._pushed, self._recorder = watched, source, pushed, recorder

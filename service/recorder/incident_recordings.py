@@ -15,7 +15,7 @@ from outrider.model import EntityRef, Incident, Priority
 from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
 from service.config.collect_settings import FlightSettings
-from service.engine.fleet_state import EVERY
+from service.engine.fleet_state import UNLIMITED
 
 AFTER = timedelta(minutes=1)  # of the incident itself, to see how it began
 LOUD = frozenset({Priority.P0, Priority.P1})
@@ -70,7 +70,7 @@ class FlightKeeper:
         is made, not over a page of the newest.
         """
         found = []
-        for incident in self._state.incidents(since=now - self._settings.before, limit=EVERY):
+        for incident in self._state.incidents(since=now - self._settings.before, limit=UNLIMITED):
             loud = loud_since(incident)
             if loud is None or not AFTER <= now - loud < self._settings.before or incident.id in self._done:
                 continue

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Brought
+from collectors.pipeline.scrape_manager import PushedBatch
 from collectors.receive.kpi import MAIN
 from collectors.scrape.result import Scrape
 from outrider.model import EntityKind, SampleBatch
@@ -17,7 +17,7 @@ from service.config.settings import Settings
 _KPI_METRIC = "outrider_sdk_kpi"  # what adapter sdk reads as svc_kpi_value
 
 
-def scrapes(brought: Brought) -> list[Scrape]:
+def scrapes(brought: PushedBatch) -> list[Scrape]:
     """The pages of a round, and the scrapes that their senders say have failed."""
     return [scrape if page is None else replace(scrape, page=page) for scrape, page in brought.pages]
 
@@ -34,7 +34,7 @@ class Kpis:
         """Sentences about the KPIs that were not kept."""
         return list(self._named)
 
-    def scrapes(self, brought: Brought, at: datetime) -> list[Scrape]:
+    def scrapes(self, brought: PushedBatch, at: datetime) -> list[Scrape]:
         """A page for each service with a main KPI that counts at this instant."""
         return [
             scrape for batch in brought.batches if batch.kind is EntityKind.SERVICE for scrape in self._page(batch, at)

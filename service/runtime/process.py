@@ -7,7 +7,7 @@ import secrets
 import signal
 from datetime import datetime
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.source import PrometheusSource
 from outrider import gc_tuning, log
 from outrider.clock import Clock, SystemClock
@@ -107,7 +107,7 @@ def schedule_of(platform: wiring_platform.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring_platform.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+    if platform.flight is not None and isinstance(source, ScrapeManager | PrometheusSource):
         platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts
+from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent, EntityResolver
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.objects import PODS
@@ -42,7 +42,7 @@ class Recorded:
         """The source is closed with this one; the ledger too."""
         self.recorded, self.ledger = recorded, ledger
         self._cursor = 0
-        self._places = Whereabouts()
+        self._places = EntityResolver()
         self._audited: datetime | None = None
         self._resumed: set[str] = set()
         self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes seen while the ledger was away
@@ -86,7 +86,7 @@ class Recorded:
             return ()
         self._cursor = found[-1][0]
         if not topology.shares_graph(self._places.topology):
-            self._places = Whereabouts(topology)
+            self._places = EntityResolver(topology)
         return tuple(replace(event, entity=self._places.entity(_sighting(event, topology))) for _, event in found)
 
     def _note_startups(self, batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> None:
@@ -152,7 +152,7 @@ def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, date
                     yield batch.entities[row], batch.scraped_at
 
 
-def _sighting(event: Event, topology: Topology) -> Sighting:
+def _sighting(event: Event, topology: Topology) -> UnresolvedEvent:
     """The event before its component is known; a service that was named without its namespace gets it here."""
     entity, aim = event.entity, None
     if event.kind is EventKind.LOG and entity.kind is EntityKind.POD:
@@ -167,6 +167,6 @@ def _sighting(event: Event, topology: Topology) -> Sighting:
         ]
         entity = named[0] if len(named) == 1 else entity
     service = event.attributes.get("service", "")
-    return Sighting(
+    return UnresolvedEvent(
         event.kind, event.code, event.at, event.source, event.dedup_key, entity, event.attributes, "", "", aim, service
     )

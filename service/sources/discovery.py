@@ -13,15 +13,15 @@ import numpy as np
 
 from collectors.discovery.adapter_detection import guess
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.manager import Discovery, Known
+from collectors.discovery.manager import Discovery, DiscoveryResult
 from collectors.discovery.relabeling import Rules
 from collectors.discovery.static_file_http_dns import DnsSource, FileSource, HttpSource, StaticSource
 from collectors.discovery.types import TargetSource
 from collectors.mapping.target import Target
 from collectors.net.dns_client import NameServer
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from collectors.normalise.batches import WATCH_KEYS
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
@@ -31,7 +31,7 @@ from service.config.collect_settings import CollectSettings
 from service.config.discovery_settings import DiscoverSettings
 from service.config.settings import Settings
 from service.engine.fleet_state import TARGETS_NAMESPACE
-from service.sources.kube_clients import KubeDoors
+from service.sources.kube_clients import KubeClientPool
 
 _EVERY = {
     "static": timedelta(days=1),
@@ -46,12 +46,12 @@ _OTHER_CODE = 7.0
 class Discovering:
     """A collector whose targets come and go. ``pages`` is the collector."""
 
-    def __init__(self, pages: Collector, discovery: Discovery, cluster: str, *, deadline: timedelta) -> None:
+    def __init__(self, pages: ScrapeManager, discovery: Discovery, cluster: str, *, deadline: timedelta) -> None:
         """The first round waits ``deadline`` for the sources; later ones take what is there. Both are closed here."""
         self.pages = pages
         self._discovery, self._cluster = discovery, cluster
         self._deadline = deadline
-        self._taken: Known | None = None
+        self._taken: DiscoveryResult | None = None
         self._graph: tuple[Topology, Topology] | None = None
 
     @property
@@ -84,10 +84,10 @@ class Discovering:
         await self.pages.close()
 
 
-def discovery_of(settings: Settings, configured: Sequence[Target], doors: KubeDoors | None = None) -> Discovery:
+def discovery_of(settings: Settings, configured: Sequence[Target], doors: KubeClientPool | None = None) -> Discovery:
     """Every source of targets that a configuration names. ``doors`` are those that sources of events open too."""
     collect = settings.collect
-    opened = doors or KubeDoors(collect.discover)
+    opened = doors or KubeClientPool(collect.discover)
     sources = [(_source(one, settings.cluster, opened), _rules(one, collect)) for one in collect.discover]
     return Discovery(sources, settings.cluster, configured=configured, guess=_look)
 
@@ -110,9 +110,9 @@ async def once(settings: Settings, configured: Sequence[Target], at: datetime) -
         await discovery.close()
 
 
-def _source(given: DiscoverSettings, cluster: str, doors: KubeDoors) -> TargetSource:
+def _source(given: DiscoverSettings, cluster: str, doors: KubeClientPool) -> TargetSource:
     name, every = given.label, given.every or _EVERY[given.type]
-    client = partial(Client, name, given.url or "", timeout=given.timeout, access=given.access)
+    client = partial(HttpClient, name, given.url or "", timeout=given.timeout, access=given.access)
     servers = [NameServer.parse(one) for one in given.name_servers]
     if given.type == "static":
         return StaticSource(name, given.targets, given.add_labels)
@@ -154,7 +154,7 @@ def _rules(given: DiscoverSettings, collect: CollectSettings) -> Rules:
 
 async def _look(url: str, rules: Rules) -> str | None:
     """Which adapter reads a page; None when nobody does. Raises CollectError when it cannot be read."""
-    client = Client("discover", url, timeout=rules.timeout, access=rules.access)
+    client = HttpClient("discover", url, timeout=rules.timeout, access=rules.access)
     try:
         answer = await client.ask("")
     finally:

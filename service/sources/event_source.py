@@ -14,7 +14,7 @@ from collectors.logs.engine_log import EngineLogs
 from collectors.logs.kernel_file import KernelFile
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs
 from collectors.logs.loki import LokiLogs
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
@@ -101,7 +101,7 @@ def event_sources(settings: Settings, doors: KubeClientPool | None = None) -> Ev
 def event_source(given: EventSettings, cluster: str, doors: KubeClientPool) -> EventSource:
     """One source of events from its settings."""
     name, of = given.name or given.type, given.cluster or cluster
-    client = partial(Client, name, timeout=given.timeout, access=given.access)
+    client = partial(HttpClient, name, timeout=given.timeout, access=given.access)
     node = None if given.node is None else EntityRef(of, EntityKind.NODE, None, given.node)
     if given.type == "kernel_log":
         if given.path is not None:

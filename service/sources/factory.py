@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.mapping import target as collector_targets
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import Collector, Pushed, Tap
+from collectors.pipeline.scrape_manager import ScrapeManager, PushSource, Tap
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.scraper import Scraper
 from outrider.clock import Clock
@@ -17,19 +17,19 @@ from service.config.settings import Settings
 from service.engine.cycle import Source
 from service.sources import discovery
 from service.sources.event_source import with_events
-from service.sources.kube_clients import KubeDoors
+from service.sources.kube_clients import KubeClientPool
 from service.sources.probe_source import with_probes
 
 _OF_ROUND = 0.9  # of the time until a round closes: what is left is for handing the page on
 
 
-def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
+def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: PushSource | None = None) -> Source:
     """The source of batches and events that the configuration names, with what others push beside it.
 
     Without any of them one that brings nothing. ``tap`` gets every page as it came, but with
     ``collect.prometheus.pushdown``, where there are none.
     """
-    prometheus, doors = settings.collect.prometheus, KubeDoors((*settings.collect.discover, *settings.events))
+    prometheus, doors = settings.collect.prometheus, KubeClientPool((*settings.collect.discover, *settings.events))
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
         pages: Source = prometheus_source(
@@ -39,7 +39,7 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
         configured, deadline = targets(settings), settings.collect.interval / 4
         spread = settings.collect.spread
         scraper = Scraper(doors=doors_within(deadline, spread))
-        pages = Collector(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
+        pages = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
             found = discovery.discovery_of(settings, configured, doors)
             pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from collectors.net.dns_client import NameServer
-from collectors.probes.base import Asked
-from collectors.probes.completion import GenerationProbe, Question
+from collectors.probes.base import ProbeRequest
+from collectors.probes.completion import CompletionProbe, Question
 from collectors.probes.dns import DnsProbe
 from collectors.probes.grpc_health import GrpcHealthProbe
 from collectors.probes.http import Expected, HttpProbe
 from collectors.probes.result import Probe
-from collectors.probes.scheduler import Probes
+from collectors.probes.scheduler import ProbeScheduler
 from collectors.probes.tls import TlsProbe
 from collectors.scrape.target_health import TargetHealth
 from outrider.ports import Collected
@@ -29,7 +29,7 @@ from service.engine.cycle import Source
 class WithProbes:
     """A source of pages with probes beside it. ``pages`` is the former."""
 
-    def __init__(self, pages: Source, probes: Probes) -> None:
+    def __init__(self, pages: Source, probes: ProbeScheduler) -> None:
         """Both are closed with this one."""
         self.pages = pages
         self._probes = probes
@@ -74,15 +74,15 @@ def with_probes(pages: Source, settings: Settings) -> Source:
     return WithProbes(pages, probes_of(settings.probes, settings.cluster, settings.collect.interval))
 
 
-def probes_of(given: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> Probes:
+def probes_of(given: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> ProbeScheduler:
     """Probes side by side, as the rounds of an engine ask them."""
     made = [probe_of(one, cluster) for one in given]
-    return Probes(made, deadline=interval / 4, spread=interval / 15)
+    return ProbeScheduler(made, deadline=interval / 4, spread=interval / 15)
 
 
 def probe_of(given: ProbeSettings, cluster: str) -> Probe:
     """One probe from its settings, which must be usable. Raises UsageError when its libraries are missing."""
-    asked = Asked(
+    asked = ProbeRequest(
         name=given.label,
         service=given.entity(cluster),
         every=given.every,
@@ -91,7 +91,7 @@ def probe_of(given: ProbeSettings, cluster: str) -> Probe:
         cert_left=timedelta(days=given.cert_days),
     )
     if given.type == "generation":
-        return GenerationProbe(asked, given.url or "", _question(given))
+        return CompletionProbe(asked, given.url or "", _question(given))
     if given.type == "http":
         expected = Expected(tuple(given.status), _pattern(given.matches), _pattern(given.lacks))
         return HttpProbe(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collectors.pipeline.scrape_manager import Pushed
+from collectors.pipeline.scrape_manager import PushSource
 from collectors.receive.consumer import Received, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
@@ -35,7 +35,7 @@ def doors(settings: Settings) -> DoorSettings | None:
     )
 
 
-def pushed(settings: Settings) -> Pushed | None:
+def pushed(settings: Settings) -> PushSource | None:
     """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
     # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
     return (
@@ -45,7 +45,7 @@ def pushed(settings: Settings) -> Pushed | None:
     )
 
 
-def watching(settings: Settings, clock: Clock) -> Pushed | None:
+def watching(settings: Settings, clock: Clock) -> PushSource | None:
     """The same for a second reader, who takes nothing away from the engine. ``clock`` is that of the doors.
 
     None, too, where there is no store yet: then nobody has received anything.

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from collectors.kubernetes.api import KubeApi
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from tests.collectors.server import serving
 
 
@@ -97,7 +97,7 @@ async def api_server(**client: Any) -> AsyncIterator[tuple[ApiServer, KubeApi]]:
     """A server, and a client of it that is closed at the end."""
     server = ApiServer()
     async with serving([("/{path:.*}", server.answer)]) as url:
-        api = KubeApi(Client("kubernetes", url, timeout=timedelta(seconds=5), **client))
+        api = KubeApi(HttpClient("kubernetes", url, timeout=timedelta(seconds=5), **client))
         try:
             yield server, api
         finally:

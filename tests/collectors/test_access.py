@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from collectors.mapping.target import Target, target_of
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from collectors.prometheus.client import PrometheusApi
 from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
     async def asked() -> list[str]:
         messages = []
         client, api = (
-            Client("k8s", "http://127.0.0.1:9", access=given),
+            HttpClient("k8s", "http://127.0.0.1:9", access=given),
             PrometheusApi("http://127.0.0.1:9", access=given),
         )
         for question in (client.ask("/"), api.vector("up", AT)):

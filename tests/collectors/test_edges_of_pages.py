@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityKind, SignalKey
 
@@ -47,7 +47,7 @@ def engine_page(requests):
 
 def rounds(*pages):
     """Scrape each round's (target, body) pairs; what the last one gave of services: signal -> (value, status)."""
-    collector = Collector([one for one, _ in pages[0]])
+    collector = ScrapeManager([one for one, _ in pages[0]])
     for number, bodies in enumerate(pages):
         at = START + number * STEP
         found = collector.absorb([Scrape(one, at, body, None, 0.0) for one, body in bodies], at)
@@ -76,7 +76,7 @@ def test_pages_of_several_pods_add_up_and_ratios_are_weighed():
 
 def test_two_pages_of_one_pod_are_not_two_pods():
     own = sdk("chat-a")
-    collector = Collector([own])
+    collector = ScrapeManager([own])
     scrapes = [Scrape(own, START + n * STEP, sdk_page(10 * n, 0, 2), None, 0.0) for n in range(3)]
     found = collector.absorb(scrapes, START + 2 * STEP)
     running = SignalKey("svc_inflight_requests")
@@ -86,7 +86,7 @@ def test_two_pages_of_one_pod_are_not_two_pods():
 
 def test_a_pod_that_is_away_leaves_the_others():
     a, b = sdk("chat-a"), sdk("chat-b")
-    collector = Collector([a, b])
+    collector = ScrapeManager([a, b])
     for number, requests in enumerate((0, 20)):
         at = START + number * STEP
         away = Scrape(b, at, None, None, 0.0)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.scraper import Scraper
 from outrider.model import CellStatus, EntityKind, SignalKey
 
@@ -56,7 +56,7 @@ def test_a_real_node_exporter(url) -> None:
 
     async def twice():
         async with Scraper() as scraper:
-            collector = Collector([target], scraper)
+            collector = ScrapeManager([target], scraper)
             await collector.collect(at)
             return await collector.collect(at + timedelta(seconds=15)), collector.health
 

@@ -13,7 +13,7 @@ import pytest
 from kept_pages import STEP, Kept
 
 from collectors.mapping import registry
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.source import PrometheusSource
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
@@ -65,7 +65,7 @@ def read(url: str, kept: Kept, at: datetime, pushdown: timedelta | None) -> Coll
 
 def scraped(kept: Kept, *instants: datetime) -> Collected:
     """What scraping at these instants gives at the last one."""
-    collector = Collector(list({scrape.target.name: scrape.target for scrape in kept.scrapes}.values()))
+    collector = ScrapeManager(list({scrape.target.name: scrape.target for scrape in kept.scrapes}.values()))
     for at in instants:
         found = collector.absorb(kept.round(at), at)
     return found

@@ -14,9 +14,9 @@ import pytest
 from detectors.anomaly.drift import DriftDetector
 from detectors.base.protocols import LearningDetector, ResumableDetector
 from detectors.learning.conditional_detector import Given
-from detectors.learning.learning_detector import Statistical
-from detectors.learning.slow_signal_detector import Paced
-from detectors.load.ingress_state import WayIn
+from detectors.learning.learning_detector import StatisticalDetector
+from detectors.learning.slow_signal_detector import SlowSignalDetector
+from detectors.load.ingress_state import IngressDetector
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
 from detectors.rules.burn_rate import compile_slos
 from detectors.rules.threshold import compile_rules
@@ -235,7 +235,7 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
     silent = 2 * (int(detector.window / step) + 2) + 1
     entities, store = refs(detector, "abcd"), MemoryStateStore()
     values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no leap is another process
-    if isinstance(detector, WayIn):  # it learns of a service that is well
+    if isinstance(detector, IngressDetector):  # it learns of a service that is well
         values[:, :, [one.name in ("svc_failed_total", "svc_queue_requests") for one in detector.keys]] = 0.0
     detection, known = Detection([detector], step), {}
     for column in range(values.shape[1]):
@@ -253,7 +253,7 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
         if column == 40 + silent - 1:
             assert entities[3] not in {one.entity for one in looked.heard}, "nothing is said of who is away"
             assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
-    learns = isinstance(detector, (LearningDetector, WayIn))
+    learns = isinstance(detector, (LearningDetector, IngressDetector))
     assert learns == isinstance(detector, ResumableDetector)
     if learns:
         assert known[39] > 0, "else nothing was shown"
@@ -399,7 +399,7 @@ def test_a_topology_with_cycles_and_missing_links_breaks_nothing(detector):
             state, _ = detect(detector, state, window(detector, entities, values[:, :length]), topology)
 
 
-LEARNING = [name for name, make in FACTORIES.items() if isinstance(make(), Statistical)]
+LEARNING = [name for name, make in FACTORIES.items() if isinstance(make(), StatisticalDetector)]
 PAST, PAST_STEP, WELL_ABOVE = (
     timedelta(days=4),
     timedelta(minutes=10),
@@ -496,7 +496,7 @@ def test_who_goes_by_a_unit_of_its_own_says_so(detector):
 
 def of_signals(family, kind, signals):
     """A statistical detector of other signals; those that go by a measure of load have it last."""
-    return family(kind, tuple(signals[:-1]), signals[-1]) if issubclass(family, Paced) else family(kind, signals)
+    return family(kind, tuple(signals[:-1]), signals[-1]) if issubclass(family, SlowSignalDetector) else family(kind, signals)
 
 
 @pytest.mark.parametrize("name", LEARNING)

@@ -18,9 +18,9 @@ from collectors.kubernetes import watch
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.objects import PODS as PODS_RESOURCE
-from collectors.kubernetes.watch import Doors, Follower
-from collectors.net.http import Client
-from collectors.pipeline.scrape_manager import Collector
+from collectors.kubernetes.watch import SharedWatches, Follower
+from collectors.net.http import HttpClient
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge, Topology
@@ -147,8 +147,8 @@ EXPECTED: dict[str, dict[str, tuple[list[str], str]]] = {  # replica: pods, serv
 async def both(*, together: bool = False) -> AsyncIterator[tuple[ApiServer, KubernetesSource, Kubernetes]]:
     """A server with a source of targets and one of events, each with a connection of its own or with one for both."""
     async with api_server() as (server, api):
-        other = KubeApi(Client("events", api.client.url, timeout=timedelta(seconds=5)))
-        doors = Doors(api)
+        other = KubeApi(HttpClient("events", api.client.url, timeout=timedelta(seconds=5)))
+        doors = SharedWatches(api)
         targets = KubernetesSource("k", doors if together else api, "c", clock=ManualClock(AT))
         events = Kubernetes("kubernetes", doors if together else other, "c")
         try:
@@ -199,7 +199,7 @@ def test_targets_are_parts_of_the_same_topology(scene: str) -> None:
             assert len({one.entity for one in known.targets}) == len(EXPECTED[scene])
             for target in known.targets:
                 assert set(target.edges) <= set(of_events.edges)
-            collector = Collector(known.targets, None)
+            collector = ScrapeManager(known.targets, None)
             collector.set_targets(known.targets, known.edges, known.labels)
             of_targets = collector.topology(AT)
             assert bare(of_targets)[0] == set(of_events.edges)
@@ -239,7 +239,7 @@ def test_one_that_comes_later_knows_all_that_was_told_before() -> None:
     async def whole() -> None:
         async with api_server() as (server, api):
             fill(server, SCENES["deployment"])
-            doors = Doors(api)
+            doors = SharedWatches(api)
             first = Follower(doors, [PODS_RESOURCE])
             await first.read(AT)
             second = Follower(doors, [PODS_RESOURCE])
@@ -263,7 +263,7 @@ def test_a_follower_that_is_far_behind_reads_a_list(monkeypatch: pytest.MonkeyPa
     async def whole() -> None:
         async with api_server() as (server, api):
             fill(server, SCENES["deployment"])
-            doors = Doors(api)
+            doors = SharedWatches(api)
             quick, slow = Follower(doors, [PODS_RESOURCE]), Follower(doors, [PODS_RESOURCE])
             await asyncio.gather(quick.read(AT), slow.read(AT))
             for number in range(4):

@@ -16,7 +16,7 @@ from aiohttp import web
 from bad_servers import serving  # type: ignore[import-not-found]
 
 from collectors.mapping.target import targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.scraper import Scraper
 from outrider.clock import ManualClock
 from outrider.model import CellStatus, EntityKind, SignalKey
@@ -93,7 +93,7 @@ class World:
             for name in names
         ]
         self.clock = ManualClock(START)
-        self.collector = Collector(targets_of("c", documents), Scraper())
+        self.collector = ScrapeManager(targets_of("c", documents), Scraper())
         self.cycle = platform.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
 
     async def step(self):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.scraper import Scraper
 from collectors.scrape.target_health import TargetHealth
 from outrider.ports import Collected
@@ -49,7 +49,7 @@ class OverHttp:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._server = self._on_loop(http.serve(world))
-        self._collector = Collector([], Scraper())
+        self._collector = ScrapeManager([], Scraper())
         written = {"cluster": world.home.spec.cluster, "events": event_settings(self._server.base_url)}
         self._source = WithEvents(self._collector, event_sources(Settings.model_validate(written)))
         self.scrapes = self.events = 0

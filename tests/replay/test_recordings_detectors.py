@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording.reader import read_fleet, read_recording, target_of_file
 from collectors.scrape.result import Scrape
 from detectors.engine.liveness import LivenessDetector
 from detectors.hardware.gpu_faults import GpuFaultDetector
-from detectors.load.queueing import SurgeDetector
+from detectors.load.queueing import QueueingDetector
 from detectors.load.saturation import SaturationDetector
 from detectors.platform.node_faults import NodeFaultDetector
-from detectors.platform.scrape_targets import TargetsDetector
+from detectors.platform.scrape_targets import ScrapeTargetDetector
 from outrider.model import EntityKind, Finding, SignalKey
 from service.engine.window_cache import WindowCache
 
@@ -28,8 +28,8 @@ SCRAPE = timedelta(seconds=5)
 FACTORIES = (
     LivenessDetector,
     SaturationDetector,
-    SurgeDetector,
-    TargetsDetector,
+    QueueingDetector,
+    ScrapeTargetDetector,
     GpuFaultDetector,
     NodeFaultDetector,
 )
@@ -70,7 +70,7 @@ def watch(name: str) -> tuple[Seen, ...]:
         path = RECORDINGS / f"{name}.metrics.jsonl.gz"
         targets = [target_of_file(path)]
         scrapes = list(read_recording(path, targets[0]))
-    collector = Collector(targets)
+    collector = ScrapeManager(targets)
     detectors = [factory() for factory in FACTORIES]
     needs: dict[EntityKind, list[SignalKey]] = {}
     for detector in detectors:

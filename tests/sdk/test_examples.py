@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from service.ops import signal_listing
 
@@ -48,7 +48,7 @@ def collected(url):
 
 def between(before, after):
     """What two scrapes 15 s apart say: signal -> value."""
-    collector = Collector([target_of("c", {"name": "page", "adapter": "sdk"})])
+    collector = ScrapeManager([target_of("c", {"name": "page", "adapter": "sdk"})])
     for number, text in enumerate((before, after)):
         at = datetime(2026, 11, 21, tzinfo=UTC) + number * timedelta(seconds=15)
         found = collector.absorb([Scrape(collector.targets[0], at, text.encode(), None, 0.0)], at)

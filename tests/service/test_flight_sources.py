@@ -15,7 +15,7 @@ import pytest
 from kept_pages import STEP, Kept
 from senders import START, PushWorld, vllm_page  # type: ignore[import-not-found]
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.source import PrometheusSource
 from collectors.recording import reader
 from collectors.recording.ring_buffer import FlightRing
@@ -63,7 +63,7 @@ def present(collected: Collected) -> dict[tuple[EntityRef, SignalKey], float]:
 def replayed(folder: Path) -> Collected:
     """The last round of a recording."""
     fleet = reader.read_fleet(folder)
-    collector = Collector(fleet.targets)
+    collector = ScrapeManager(fleet.targets)
     for group in replay.rounds(list(fleet.scrapes()), STEP):
         found = collector.absorb(group, group[-1].at)
     return found
@@ -72,7 +72,7 @@ def replayed(folder: Path) -> Collected:
 def all_of(folder: Path) -> dict[tuple[EntityRef, SignalKey], float]:
     """The newest value of each signal of a recording."""
     fleet = reader.read_fleet(folder)
-    collector, found = Collector(fleet.targets), dict[tuple[EntityRef, SignalKey], float]()
+    collector, found = ScrapeManager(fleet.targets), dict[tuple[EntityRef, SignalKey], float]()
     for group in replay.rounds(list(fleet.scrapes()), STEP):
         found |= present(collector.absorb(group, group[-1].at))
     return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from collectors.events.unresolved_event import Sighting
+from collectors.events.unresolved_event import UnresolvedEvent
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.clock import SystemClock, rfc3339
 from outrider.wire.http_auth import Access, Tls
 from tests.support.kube import Cluster
@@ -30,11 +30,11 @@ def now() -> datetime:
 def source(cluster: Cluster, *namespaces: str, token: str = "admin") -> Kubernetes:
     """The product's own reader of this API server."""
     access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
-    client = Client("kubernetes", cluster.url, timeout=timedelta(seconds=5), access=access)
+    client = HttpClient("kubernetes", cluster.url, timeout=timedelta(seconds=5), access=access)
     return Kubernetes("kubernetes", KubeApi(client), "c", namespaces=namespaces)
 
 
-async def news(reader: Kubernetes) -> list[Sighting]:
+async def news(reader: Kubernetes) -> list[UnresolvedEvent]:
     found, errors = await reader.read(now(), [])
     assert errors == []
     return found

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import cramjam
 import httpx
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.receive.consumer import Received, ReceiveLimits
 from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
@@ -95,7 +95,7 @@ class PushWorld:
         settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
         self.received = Received(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
-        self.collector = Collector((), pushed=self.received)
+        self.collector = ScrapeManager((), pushed=self.received)
 
     def post(self, path: str, body: bytes, headers=None, token: str = TOKEN) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from collectors.receive import block as receive_block
 from collectors.receive import kpi as receive_kpi
 from collectors.receive.kpi import Kpi
-from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, keep_times, too_large
+from collectors.receive.protocol import Decoded, IngestProtocol, Dropped, ReceiveError, RejectedEntry, Source, keep_times, too_large
 from collectors.receive.routing import Assigned, Matcher
 from outrider import log
 from outrider.clock import Clock
@@ -60,7 +60,7 @@ class Doors:
         if total > self.settings.samples_per_request:
             raise ReceiveError(
                 f"the request holds {total} samples, more than {self.settings.samples_per_request}",
-                reason=Refused.TOO_LARGE,
+                reason=RejectedEntry.TOO_LARGE,
                 hint="send smaller batches, or raise receive.samples_per_request",
             )
         keep_times(decoded, round(self._clock.now().timestamp() * 1000))
@@ -76,8 +76,8 @@ class Doors:
     def take_kpis(self, kpis: Sequence[Kpi], sender: str) -> None:
         """Put KPIs into the buffer. Raises ReceiveError, StoreError."""
         self._check_pace(sender, len(kpis))
-        self._put(Door.KPI, sender, len(kpis), receive_kpi.encode(kpis))
-        self._samples.labels(Door.KPI.value).inc(len(kpis))
+        self._put(IngestProtocol.KPI, sender, len(kpis), receive_kpi.encode(kpis))
+        self._samples.labels(IngestProtocol.KPI.value).inc(len(kpis))
         with self._lock:
             for kpi in kpis:
                 place = kpi.service, kpi.name
@@ -86,26 +86,26 @@ class Doors:
             while len(self.newest_kpis) > _MOST_KPIS:
                 self.newest_kpis.popitem(last=False)
 
-    def answered(self, door: Door, outcome: str) -> None:
+    def answered(self, door: IngestProtocol, outcome: str) -> None:
         """Count a request by what became of it."""
         self._requests.labels(door.value, outcome).inc()
 
     def refuse_kpis(self, count: int) -> None:
         """Count entries that were refused one by one."""
-        self._left_out.labels(Door.KPI.value, "refused").inc(count)
+        self._left_out.labels(IngestProtocol.KPI.value, "refused").inc(count)
 
     def _encode(self, decoded: Decoded, assigned: Sequence[Assigned]) -> bytes:
         sources: set[Source] = {one.stream.source for one in assigned}
         return receive_block.encode(assigned, {one: decoded.about[one] for one in sources if one in decoded.about})
 
-    def _put(self, door: Door, sender: str, samples: int, payload: bytes) -> None:
+    def _put(self, door: IngestProtocol, sender: str, samples: int, payload: bytes) -> None:
         block = PushedBlock(door.value, sender, self._clock.now(), samples, payload)
         if len(payload) > self.settings.buffer_bytes:
             raise too_large(self.settings.buffer_bytes)
         if not self._spool.put(block, self.settings.buffer_bytes):
             raise ReceiveError(
                 "the buffer is full: the engine does not keep up, or does not run",
-                reason=Refused.FULL,
+                reason=RejectedEntry.FULL,
                 hint="see outrider_received_waiting_bytes; receive.buffer_limit_bytes bounds it",
             )
 
@@ -122,7 +122,7 @@ class Doors:
         if not enough:
             raise ReceiveError(
                 f"{sender} sends more than {self.settings.samples_per_minute} samples a minute",
-                reason=Refused.TOO_FAST,
+                reason=RejectedEntry.TOO_FAST,
                 hint="send less, or raise receive.samples_per_minute",
             )
 

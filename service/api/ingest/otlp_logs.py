@@ -11,7 +11,7 @@ import zlib
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from collectors.events.unresolved_event import Sighting
+from collectors.events.unresolved_event import UnresolvedEvent
 from collectors.logs.matcher import LogLines
 from collectors.receive import otlp_logs
 from outrider.errors import UsageError
@@ -45,7 +45,7 @@ def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
     now, ledger = now_of(ctx), ledger_of(ctx)
     unpacked = _unpacked(body, request.headers.get("content-encoding", ""))
     lines: LogLines = request.app.state.log_lines
-    found: list[Sighting] = []
+    found: list[UnresolvedEvent] = []
     read = otlp_logs.decode(unpacked, kind, ctx.settings.cluster)
     with _LOCK:  # bursts are remembered across requests
         for line in read:
@@ -55,7 +55,7 @@ def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
         ledger.post([_event(one) for one in found], now)
 
 
-def _event(seen: Sighting) -> Event:
+def _event(seen: UnresolvedEvent) -> Event:
     """About the pod as it was named: the engine, which knows the topology, finds the replica."""
     return Event(seen.key, seen.kind, seen.entity, seen.at, seen.source, seen.code, seen.attributes, seen.key)
 

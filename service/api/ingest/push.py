@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from collectors.receive import kpi, otlp_metrics
 from collectors.receive import remote_write as receive_remote_write
-from collectors.receive.protocol import Door, ReceiveError, Refused, malformed, too_large, unpack
+from collectors.receive.protocol import IngestProtocol, ReceiveError, RejectedEntry, malformed, too_large, unpack
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
@@ -27,11 +27,11 @@ from service.api.ingest.endpoints import RETRY_AFTER_SECONDS, Doors, unused
 
 router = APIRouter(tags=["receive"])
 STATUS = {
-    Refused.MALFORMED: 400,
-    Refused.UNSUPPORTED: 415,
-    Refused.TOO_LARGE: 413,
-    Refused.TOO_FAST: 429,
-    Refused.FULL: 503,
+    RejectedEntry.MALFORMED: 400,
+    RejectedEntry.UNSUPPORTED: 415,
+    RejectedEntry.TOO_LARGE: 413,
+    RejectedEntry.TOO_FAST: 429,
+    RejectedEntry.FULL: 503,
 }
 _RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invalid argument, exhausted, unavailable
 _Refusal = Callable[[int, str], Response]
@@ -57,7 +57,7 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
         encoding = request.headers.get("content-encoding", "snappy")
         if encoding.lower() not in {"snappy", "zstd"}:
             raise ReceiveError(
-                f"the Content-Encoding {encoding!r} is not that of remote write", reason=Refused.UNSUPPORTED,
+                f"the Content-Encoding {encoding!r} is not that of remote write", reason=RejectedEntry.UNSUPPORTED,
                 hint="remote write is compressed with snappy",
             )  # fmt: skip
         decoded = receive_remote_write.decode(unpack(packed, encoding, doors.settings.unpacked_bytes), version)
@@ -73,7 +73,7 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
     def refuse(status: int, message: str) -> Response:
         return PlainTextResponse(f"{message}\n", status)
 
-    return await _answer(request, doors, Door.REMOTE_WRITE, take, refuse)
+    return await _answer(request, doors, IngestProtocol.REMOTE_WRITE, take, refuse)
 
 
 @router.post("/otlp/v1/metrics")
@@ -95,7 +95,7 @@ async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
         said = Status(code=code, message=message).SerializeToString()
         return Response(said, status, media_type=otlp_metrics.PROTOBUF)
 
-    return await _answer(request, doors, Door.OTLP, take, refuse)
+    return await _answer(request, doors, IngestProtocol.OTLP, take, refuse)
 
 
 @router.post("/kpis")
@@ -121,11 +121,11 @@ async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) ->
         sentence, _, hint = message.partition("; ")
         return JSONResponse(error_body(sentence, hint), status)
 
-    return await _answer(request, doors, Door.KPI, take, refuse)
+    return await _answer(request, doors, IngestProtocol.KPI, take, refuse)
 
 
 async def _answer(
-    request: Request, doors: Doors, door: Door, take: Callable[[bytes], Response], refuse: _Refusal
+    request: Request, doors: Doors, door: IngestProtocol, take: Callable[[bytes], Response], refuse: _Refusal
 ) -> Response:
     """Read the body within its limit, work on it in a thread, count what became of it."""
     try:
@@ -153,14 +153,14 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         raise malformed("JSON", error) from error
     if isinstance(found, dict) and "value" in found:
         raise ReceiveError(
-            "this is one KPI, and a list of them is expected", reason=Refused.MALFORMED, hint="wrap it in [ ]"
+            "this is one KPI, and a list of them is expected", reason=RejectedEntry.MALFORMED, hint="wrap it in [ ]"
         )
     if not isinstance(found, list):
         raise malformed("list of KPIs")
     if len(found) > most:
         raise ReceiveError(
             f"the request holds {len(found)} KPIs, more than {most}",
-            reason=Refused.TOO_LARGE,
+            reason=RejectedEntry.TOO_LARGE,
             hint="send fewer at once",
         )
     return found

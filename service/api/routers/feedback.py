@@ -59,7 +59,7 @@ def feedback(
 @router.get("/feedback/precision")
 def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
     """The precision of every judged rule with its 95 % interval, the most judged first."""
-    return [serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=fleet_state.EVERY))]
+    return [serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=fleet_state.UNLIMITED))]
 
 
 @router.post("/alerts/{fingerprint:path}/feedback")

@@ -88,7 +88,7 @@ def list_feedback(
 def precision(context: Context, since: Since = None) -> None:
     """Show for each rule the share of its alerts that had a reason, with the 95 % interval."""
     with platform.state_reader(context.settings()) as store:
-        found = by_rule(store.feedback(since=_instant(since), limit=fleet_state.EVERY))
+        found = by_rule(store.feedback(since=_instant(since), limit=fleet_state.UNLIMITED))
     headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")
     context.show(
         [serialization.precision(one) for one in found],

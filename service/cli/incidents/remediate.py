@@ -35,7 +35,7 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
 def plan(context: Context) -> None:
     """List what is still to be done: proposed, waiting for a person, about to be performed."""
     with platform.state_reader(context.settings()) as store:
-        found = store.actions(statuses=_AHEAD, limit=fleet_state.EVERY)
+        found = store.actions(statuses=_AHEAD, limit=fleet_state.UNLIMITED)
     context.show(
         [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
     )

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from benchmarks.fleet.sheets import FELL, Ledger, Sheet, ratio
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
@@ -63,7 +63,7 @@ class Both:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.pages, self.sampler, self.collector = Pages(fleet), Sampler(fleet), Collector([])
+        self.pages, self.sampler, self.collector = Pages(fleet), Sampler(fleet), ScrapeManager([])
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):

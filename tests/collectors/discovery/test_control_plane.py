@@ -12,11 +12,11 @@ import pytest
 
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.relabeling import Rules, target_of_found
-from collectors.discovery.types import Seen
+from collectors.discovery.types import DiscoverySnapshot
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
-from collectors.kubernetes.watch import Doors
-from collectors.net.http import Client
+from collectors.kubernetes.watch import SharedWatches
+from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
@@ -43,7 +43,7 @@ def space(control_plane: Cluster) -> Iterator[str]:
 
 def source(cluster: Cluster, space: str, *, who: str = "admin", **more: Any) -> KubernetesSource:
     access = Access(bearer_token_file=cluster.token_file(who), tls=Tls(ca_file=cluster.ca_file))
-    client = Client("kubernetes", cluster.url, timeout=timedelta(seconds=10), access=access)
+    client = HttpClient("kubernetes", cluster.url, timeout=timedelta(seconds=10), access=access)
     return KubernetesSource("kubernetes", KubeApi(client), "test", namespaces=[space], **more)
 
 
@@ -70,7 +70,7 @@ def start(cluster: Cluster, space: str, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def graph(seen: Seen) -> Topology:
+def graph(seen: DiscoverySnapshot) -> Topology:
     return Topology.build(seen.edges, seen.labels, seen.labels)
 
 
@@ -243,8 +243,8 @@ def test_events_and_targets_share_lists_and_tell_what_is_published_of_devices(
 
     async def whole() -> None:
         access = Access(bearer_token_file=control_plane.token_file("admin"), tls=Tls(ca_file=control_plane.ca_file))
-        client = Client("kubernetes", control_plane.url, timeout=timedelta(seconds=10), access=access)
-        doors, now = Doors(KubeApi(client)), SystemClock().now
+        client = HttpClient("kubernetes", control_plane.url, timeout=timedelta(seconds=10), access=access)
+        doors, now = SharedWatches(KubeApi(client)), SystemClock().now
         found = KubernetesSource("kubernetes", doors, "test", namespaces=[space])
         events = Kubernetes("kubernetes", doors, "test", namespaces=[space])
         seen, (_, errors) = await asyncio.gather(found.read(), events.read(now(), []))

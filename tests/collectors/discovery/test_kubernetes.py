@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collectors.discovery.endpoints import page_of
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.relabeling import Rules, target_of_found
-from collectors.discovery.types import Found, Seen
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.kubernetes.accelerators import node_facts
 from collectors.kubernetes.pods import PodFacts, pod_facts
 from outrider.clock import ManualClock
@@ -80,11 +80,11 @@ def play(scene: Callable[[ApiServer, KubernetesSource], Awaitable[None]], **more
     asyncio.run(whole())
 
 
-def addresses(seen: Seen) -> list[str]:
+def addresses(seen: DiscoverySnapshot) -> list[str]:
     return [one.address for one in seen.found]
 
 
-def graph(seen: Seen) -> Topology:
+def graph(seen: DiscoverySnapshot) -> Topology:
     return Topology.build(seen.edges, seen.labels, seen.labels)
 
 
@@ -166,7 +166,7 @@ def test_pods_that_are_over_have_no_page_and_rest_on_nothing(phase) -> None:
 )  # fmt: skip
 def test_the_port_of_a_page(notes, ports, address) -> None:
     page = page_of(facts(notes=notes, ports=ports))
-    assert isinstance(page, Found)
+    assert isinstance(page, DiscoveredTarget)
     assert page.address == address
 
 
@@ -184,7 +184,7 @@ def test_all_that_a_page_says_of_its_pod() -> None:
         args=["--model", "llama"],
     )
     page = page_of(found)
-    assert isinstance(page, Found)
+    assert isinstance(page, DiscoveredTarget)
     target = target_of_found("k", "test", page, Rules(), "vllm")
     assert target.url == "https://10.0.0.1:8000/m"
     assert (page.adapter, target.identity) == ("vllm", "uid-chat-0")
@@ -467,7 +467,7 @@ def test_no_object_breaks_the_reader(data) -> None:
     )
     found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
     page = page_of(pod_facts(found if isinstance(found, dict) else {}))
-    if isinstance(page, Found):
+    if isinstance(page, DiscoveredTarget):
         assert all(isinstance(value, str) for value in page.labels.values())
     facts_of = node_facts(found if isinstance(found, dict) else {})
     assert all(isinstance(value, str) for value in facts_of.values())

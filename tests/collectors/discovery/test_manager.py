@@ -13,9 +13,9 @@ import structlog
 from collectors.discovery.adapter_detection import guess
 from collectors.discovery.manager import MOST_TENANTS, Discovery
 from collectors.discovery.relabeling import Rules, target_of_found
-from collectors.discovery.types import Found, Seen
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.mapping.target import Target, target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
@@ -28,14 +28,14 @@ VLLM = Rules(adapter="vllm")
 class Source:
     """A source in the hands of a test."""
 
-    def __init__(self, name: str, *found: Found, **more) -> None:
+    def __init__(self, name: str, *found: DiscoveredTarget, **more) -> None:
         self.name, self.every = name, STEP
-        self.seen = Seen(tuple(found), **more)
+        self.seen = DiscoverySnapshot(tuple(found), **more)
         self.fault: Exception | None = None
         self.reads = 0
         self.gate: asyncio.Event | None = None
 
-    async def read(self) -> Seen:
+    async def read(self) -> DiscoverySnapshot:
         self.reads += 1
         if self.gate is not None:
             await self.gate.wait()
@@ -63,13 +63,13 @@ def names(known) -> list[str]:
 # --- targets --------------------------------------------------------------------------------------
 
 
-def made(found: Found, rules: Rules = VLLM, adapter: str = "vllm") -> Target:
+def made(found: DiscoveredTarget, rules: Rules = VLLM, adapter: str = "vllm") -> Target:
     return target_of_found("src", "test", found, rules, adapter)
 
 
 def test_a_page_of_an_engine_is_a_replica() -> None:
     labels = {"pod": "chat-0", "namespace": "serving", "service": "chat", "node": "n1", "rubbish": "x" * 900}
-    target = made(Found("10.0.0.1:8000", labels, identity="uid-1"))
+    target = made(DiscoveredTarget("10.0.0.1:8000", labels, identity="uid-1"))
     assert target.name == "src-10.0.0.1:8000"
     assert target.url == "http://10.0.0.1:8000/metrics"
     assert target.entity == EntityRef("test", EntityKind.REPLICA, "serving", "chat-0")
@@ -79,26 +79,26 @@ def test_a_page_of_an_engine_is_a_replica() -> None:
 
 
 def test_pages_of_other_kinds() -> None:
-    node = made(Found("n1.example:9400", {"job": "dcgm"}), adapter="dcgm")
+    node = made(DiscoveredTarget("n1.example:9400", {"job": "dcgm"}), adapter="dcgm")
     assert (node.entity.kind, node.entity.name, node.labels) == (EntityKind.NODE, "n1.example", {"node": "n1.example"})
-    whole = made(Found("ksm:8080", {}), adapter="kube_state_metrics")
+    whole = made(DiscoveredTarget("ksm:8080", {}), adapter="kube_state_metrics")
     assert whole.entity == EntityRef("test", EntityKind.CLUSTER, None, "test")
-    bare = made(Found("10.0.0.1:8000", {"job": "chat"}))
+    bare = made(DiscoveredTarget("10.0.0.1:8000", {"job": "chat"}))
     assert (bare.entity.name, bare.labels["service"]) == ("10.0.0.1:8000", "chat")
-    assert bare.follows(made(Found("10.0.0.1:8000", {"job": "chat", "node": "n2"})))
-    assert not bare.follows(made(Found("10.0.0.1:8000", {"job": "chat", "model": "llama"})))
-    six = made(Found("[fd00::1]:8000"))
+    assert bare.follows(made(DiscoveredTarget("10.0.0.1:8000", {"job": "chat", "node": "n2"})))
+    assert not bare.follows(made(DiscoveredTarget("10.0.0.1:8000", {"job": "chat", "model": "llama"})))
+    six = made(DiscoveredTarget("[fd00::1]:8000"))
     assert six.url == "http://[fd00::1]:8000/metrics"
 
 
 def test_schemes_paths_and_ports() -> None:
     rules = Rules(adapter="vllm", scheme="https", path="/m", port=9000)
-    assert made(Found("a"), rules).url == "https://a:9000/m"
-    own = Found("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
+    assert made(DiscoveredTarget("a"), rules).url == "https://a:9000/m"
+    own = DiscoveredTarget("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
     assert made(own, rules).url == "http://a:1/x/y"
     assert made(own, rules).name == "src-a:1_x_y"
     with pytest.raises(CollectError, match="is no address of a page"):
-        made(Found("a:1", {"__scheme__": "gopher"}))
+        made(DiscoveredTarget("a:1", {"__scheme__": "gopher"}))
 
 
 def test_keeping_dropping_and_labels_of_another_name() -> None:
@@ -108,19 +108,19 @@ def test_keeping_dropping_and_labels_of_another_name() -> None:
         labels={"service": "app", "node": "host"},
         adapter="vllm",
     )
-    assert rules.wants(Found("a", {"job": "vllm-chat"}))
-    assert not rules.wants(Found("a", {"job": "x-vllm"}))
-    assert not rules.wants(Found("a", {"job": "vllm", "env": "dev"}))
-    assert not rules.wants(Found("a", {}))
-    assert made(Found("a:1", {"app": "chat", "host": "n1"}), rules).labels == {"service": "chat", "node": "n1"}
+    assert rules.wants(DiscoveredTarget("a", {"job": "vllm-chat"}))
+    assert not rules.wants(DiscoveredTarget("a", {"job": "x-vllm"}))
+    assert not rules.wants(DiscoveredTarget("a", {"job": "vllm", "env": "dev"}))
+    assert not rules.wants(DiscoveredTarget("a", {}))
+    assert made(DiscoveredTarget("a:1", {"app": "chat", "host": "n1"}), rules).labels == {"service": "chat", "node": "n1"}
 
 
 def test_who_reads_a_page() -> None:
     rules = Rules(adapter="dcgm", adapters={"vllm-prod": "vllm"})
-    assert rules.adapter_of(Found("a", {"job": "vllm-prod"})) == "vllm"
-    assert rules.adapter_of(Found("a", {"job": "other"})) == "dcgm"
-    assert rules.adapter_of(Found("a", {"job": "vllm-prod"}, adapter="sdk")) == "sdk"
-    assert Rules().adapter_of(Found("a")) is None
+    assert rules.adapter_of(DiscoveredTarget("a", {"job": "vllm-prod"})) == "vllm"
+    assert rules.adapter_of(DiscoveredTarget("a", {"job": "other"})) == "dcgm"
+    assert rules.adapter_of(DiscoveredTarget("a", {"job": "vllm-prod"}, adapter="sdk")) == "sdk"
+    assert Rules().adapter_of(DiscoveredTarget("a")) is None
 
 
 def test_pages_tell_their_adapter() -> None:
@@ -136,7 +136,7 @@ def test_pages_tell_their_adapter() -> None:
 
 
 def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
-    good, bad = Source("good", Found("a:1")), Source("bad", Found("b:1"))
+    good, bad = Source("good", DiscoveredTarget("a:1")), Source("bad", DiscoveredTarget("b:1"))
     discovery = Discovery([(good, VLLM), (bad, VLLM)], "test")
     first = run(discovery)
     assert names(first) == ["good-a:1", "bad-b:1"]
@@ -148,14 +148,14 @@ def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
     assert (health["bad"].up, health["bad"].error, health["bad"].samples) == (False, "bad: gone", 1)
     assert health["bad"].last_success == AT
     assert health["good"].up is True
-    bad.fault, bad.seen = None, Seen((Found("b:2"),))
+    bad.fault, bad.seen = None, DiscoverySnapshot((DiscoveredTarget("b:2"),))
     with structlog.testing.capture_logs() as logs:
         assert names(run(discovery, first=4)) == ["good-a:1", "bad-b:2"]
     assert [line["event"] for line in logs] == ["discovery_recovered"]
 
 
 def test_a_mistake_of_ours_is_no_loss_either() -> None:
-    source = Source("odd", Found("a:1"))
+    source = Source("odd", DiscoveredTarget("a:1"))
     discovery = Discovery([(source, VLLM)], "test")
     run(discovery)
     source.fault = KeyError("x")
@@ -165,8 +165,8 @@ def test_a_mistake_of_ours_is_no_loss_either() -> None:
 
 
 def test_one_page_in_two_sources_is_one_target() -> None:
-    one = Source("one", Found("a:1", {"pod": "p", "service": "chat"}))
-    two = Source("two", Found("a:1", {"pod": "q", "node": "n1"}), Found("c:1"))
+    one = Source("one", DiscoveredTarget("a:1", {"pod": "p", "service": "chat"}))
+    two = Source("two", DiscoveredTarget("a:1", {"pod": "q", "node": "n1"}), DiscoveredTarget("c:1"))
     configured = target_of("test", {"name": "mine", "adapter": "vllm", "url": "http://c:1/metrics"})
     known = run(Discovery([(one, VLLM), (two, VLLM)], "test", configured=[configured]))
     assert names(known) == ["mine", "one-a:1"]
@@ -175,10 +175,10 @@ def test_one_page_in_two_sources_is_one_target() -> None:
 
 
 def test_targets_come_and_go() -> None:
-    source = Source("src", Found("a:1"), Found("b:1"))
+    source = Source("src", DiscoveredTarget("a:1"), DiscoveredTarget("b:1"))
     discovery = Discovery([(source, VLLM)], "test")
     first = run(discovery)
-    source.seen = Seen((Found("b:1"), Found("c:1")))
+    source.seen = DiscoverySnapshot((DiscoveredTarget("b:1"), DiscoveredTarget("c:1")))
     second = run(discovery, first=1)
     assert names(second) == ["src-b:1", "src-c:1"]
     assert second.targets[0] is first.targets[1], "what stays is the same object"
@@ -193,7 +193,7 @@ def test_each_source_has_its_own_pace() -> None:
 
 def test_a_source_that_hangs_holds_up_nobody() -> None:
     async def whole() -> None:
-        slow, quick = Source("slow", Found("s:1")), Source("quick", Found("q:1"))
+        slow, quick = Source("slow", DiscoveredTarget("s:1")), Source("quick", DiscoveredTarget("q:1"))
         slow.gate = asyncio.Event()
         discovery = Discovery([(slow, VLLM), (quick, VLLM)], "test")
         for number in range(3):
@@ -217,8 +217,8 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
             raise CollectError("not yet", reason=CollectReason.REFUSED)
         return {"http://a:1/metrics": "vllm", "http://b:1/metrics": "dcgm"}.get(url)
 
-    found = [Found(f"{name}:1") for name in ("a", "b", "odd", "starts")]
-    source = Source("src", *found, Found("named:1", adapter="vllm"))
+    found = [DiscoveredTarget(f"{name}:1") for name in ("a", "b", "odd", "starts")]
+    source = Source("src", *found, DiscoveredTarget("named:1", adapter="vllm"))
     discovery = Discovery([(source, Rules())], "test", guess=look)
     with structlog.testing.capture_logs():
         known = run(discovery, 12)
@@ -233,7 +233,7 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
 
 
 def test_an_adapter_that_there_is_not_is_named() -> None:
-    source = Source("src", Found("a:1", adapter="vlm"), Found("b:1"))
+    source = Source("src", DiscoveredTarget("a:1", adapter="vlm"), DiscoveredTarget("b:1"))
     discovery = Discovery([(source, VLLM)], "test")
     with structlog.testing.capture_logs() as logs:
         assert names(run(discovery, 3)) == ["src-b:1"]
@@ -242,13 +242,13 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
 
 
 def test_ten_thousand_targets_of_which_one_changes() -> None:
-    found = [Found(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)]
+    found = [DiscoveredTarget(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)]
     source = Source("src", *found)
     discovery = Discovery([(source, VLLM)], "test")
     first = run(discovery)
     assert len(first.targets) == 10_000
     found[7] = replace(found[7], identity="new")
-    source.seen = Seen(tuple(replace(one) for one in found))
+    source.seen = DiscoverySnapshot(tuple(replace(one) for one in found))
     second = run(discovery, first=1)
     assert sum(a is b for a, b in zip(first.targets, second.targets, strict=True)) == 9_999
 
@@ -288,11 +288,11 @@ def increase(collected, name: str) -> float | CellStatus:
 
 def test_another_holder_of_an_address_begins_anew_and_the_rest_goes_on() -> None:
     def target(name: str, identity: str) -> Target:
-        return made(Found(f"{name}:1", {"replica": name}, identity=identity))
+        return made(DiscoveredTarget(f"{name}:1", {"replica": name}, identity=identity))
 
     async def whole() -> None:
         pages = Pages()
-        collector = Collector([target("a", "1"), target("b", "1")], pages)
+        collector = ScrapeManager([target("a", "1"), target("b", "1")], pages)
         pages.tokens = {"src-a:1": 100, "src-b:1": 1000}
         await collector.collect(AT)
         pages.tokens = {"src-a:1": 150, "src-b:1": 1100}
@@ -314,10 +314,10 @@ def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
     async def whole() -> None:
         pages = Pages()
         old, new = (
-            made(Found("a:1", {"replica": "a"}, identity="1")),
-            made(Found("a:1", {"replica": "a"}, identity="2")),
+            made(DiscoveredTarget("a:1", {"replica": "a"}, identity="1")),
+            made(DiscoveredTarget("a:1", {"replica": "a"}, identity="2")),
         )
-        collector = Collector([old], pages, deadline=timedelta(seconds=0.02))
+        collector = ScrapeManager([old], pages, deadline=timedelta(seconds=0.02))
         pages.tokens, pages.gate = {"src-a:1": 100}, asyncio.Event()
         await collector.collect(AT)
         collector.set_targets([new])
@@ -334,9 +334,9 @@ def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
 
 def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
     node, pod = EntityRef("test", EntityKind.NODE, None, "n"), EntityRef("test", EntityKind.POD, "x", "p")
-    collector = Collector(())
+    collector = ScrapeManager(())
     collector.set_targets((), [(node, pod)], {node: {"nvlink_domain": "c.0"}})
-    collector.set_targets([made(Found("a:1"))])
+    collector.set_targets([made(DiscoveredTarget("a:1"))])
     topology = collector.topology(AT)
     assert topology.holds_up(node) == (pod,)
     assert topology.label(node, "nvlink_domain") == "c.0"
@@ -345,15 +345,15 @@ def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
 
 
 def test_two_pages_whose_names_only_differ_in_odd_letters_are_two_targets() -> None:
-    pages = [Found("a:1", {"__metrics_path__": path}) for path in ("/x/y", "/x_y")]
+    pages = [DiscoveredTarget("a:1", {"__metrics_path__": path}) for path in ("/x/y", "/x_y")]
     known = run(Discovery([(Source("src", *pages), VLLM)], "test"))
     assert len({one.name for one in known.targets}) == 2
     assert [one.url for one in known.targets] == ["http://a:1/x/y", "http://a:1/x_y"]
 
 
 def test_tenants_and_request_classes_are_few() -> None:
-    found = [Found(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)]
-    known = run(Discovery([(Source("src", *found, Found("b:1", {"request_class": "my own"})), VLLM)], "test"))
+    found = [DiscoveredTarget(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)]
+    known = run(Discovery([(Source("src", *found, DiscoveredTarget("b:1", {"request_class": "my own"})), VLLM)], "test"))
     tenants = {one.labels.get("tenant") for one in known.targets} - {None}
     assert len(tenants) == MOST_TENANTS + 1
     assert "other" in tenants

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from collectors.discovery.static_file_http_dns import DnsSource, FileSource, HttpSource, StaticSource
 from collectors.discovery.target_groups import is_address, read_groups
-from collectors.discovery.types import Found, Seen
+from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.net.dns_client import NameServer
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.errors import CollectError, CollectReason, ConfigError
 from tests.collectors.server import serving
 
@@ -31,14 +31,14 @@ GOOD = """\
 - targets: [dcgm.example]
 """
 EXPECTED = [
-    Found("10.0.0.1:8000", {"job": "vllm", "tier": "1"}),
-    Found("[fd00::1]:8000", {"job": "vllm", "tier": "1"}),
-    Found("dcgm.example", {}),
+    DiscoveredTarget("10.0.0.1:8000", {"job": "vllm", "tier": "1"}),
+    DiscoveredTarget("[fd00::1]:8000", {"job": "vllm", "tier": "1"}),
+    DiscoveredTarget("dcgm.example", {}),
 ]
 
 
-def read(source) -> Seen:
-    async def whole() -> Seen:
+def read(source) -> DiscoverySnapshot:
+    async def whole() -> DiscoverySnapshot:
         try:
             return await source.read()
         finally:
@@ -47,7 +47,7 @@ def read(source) -> Seen:
     return asyncio.run(whole())
 
 
-def addresses(seen: Seen) -> list[str]:
+def addresses(seen: DiscoverySnapshot) -> list[str]:
     return [one.address for one in seen.found]
 
 
@@ -57,7 +57,7 @@ def addresses(seen: Seen) -> list[str]:
 def test_groups_in_yaml_and_json() -> None:
     assert read_groups(GOOD, "a.yaml") == (EXPECTED, [])
     document = [{"targets": ["10.0.0.1:8000"], "labels": {"job": "x"}}]
-    assert read_groups(json.dumps(document), "a.json") == ([Found("10.0.0.1:8000", {"job": "x"})], [])
+    assert read_groups(json.dumps(document), "a.json") == ([DiscoveredTarget("10.0.0.1:8000", {"job": "x"})], [])
     assert read_groups("", "a.yaml") == ([], [])
     assert read_groups("[]", "a.json") == ([], [])
 
@@ -182,11 +182,11 @@ def test_a_server_lists_targets() -> None:
 
     async def whole() -> None:
         async with serving([("/sd", listed)]) as url:
-            source = HttpSource("sd", Client("sd", f"{url}/sd", timeout=timedelta(seconds=2)))
+            source = HttpSource("sd", HttpClient("sd", f"{url}/sd", timeout=timedelta(seconds=2)))
             good = '[{"targets": ["a:1"], "labels": {"job": "vllm"}}]'
             answers.extend([web.Response(text=good), web.Response(text=good)])
             first = await source.read()
-            assert first.found == (Found("a:1", {"job": "vllm"}),)
+            assert first.found == (DiscoveredTarget("a:1", {"job": "vllm"}),)
             assert await source.read() is first
             for answer, reason in (
                 (web.Response(status=503), CollectReason.HTTP_STATUS),
@@ -263,4 +263,4 @@ def test_names_are_targets_and_stay_when_they_are_lost() -> None:
 
 
 def test_a_list_of_the_configuration() -> None:
-    assert read(StaticSource("here", ["a:1"], {"job": "x"})).found == (Found("a:1", {"job": "x"}),)
+    assert read(StaticSource("here", ["a:1"], {"job": "x"})).found == (DiscoveredTarget("a:1", {"job": "x"}),)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from collectors.events.deduplication import SAME_FAULT_WINDOW, EventDeduplicator
 from collectors.events.event_sources import EventSources
-from collectors.events.unresolved_event import Sighting
+from collectors.events.unresolved_event import UnresolvedEvent
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, EventKind
@@ -21,9 +21,9 @@ GPU = EntityRef("c", EntityKind.GPU, None, "GPU-1")
 KNOWN = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "0000:3b:00"}})
 
 
-def sighting(key: str, ago: float = 1.0) -> Sighting:
+def sighting(key: str, ago: float = 1.0) -> UnresolvedEvent:
     at = AT - timedelta(seconds=ago)
-    return Sighting(EventKind.XID, "79", at, "kernel_log", key, NODE, pci="0000:3b:00")
+    return UnresolvedEvent(EventKind.XID, "79", at, "kernel_log", key, NODE, pci="0000:3b:00")
 
 
 class Scripted:
@@ -35,7 +35,7 @@ class Scripted:
         self.nodes: list[tuple[EntityRef, ...]] = []
         self.closed = False
 
-    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         del at
         self.nodes.append(tuple(nodes))
         found = self.rounds.pop(0)() if self.rounds else []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from collectors.events.node_problems import read
-from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.events.unresolved_event import EntityResolver, UnresolvedEvent
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.topology import Topology
 
@@ -17,9 +17,9 @@ GPU = EntityRef("c", EntityKind.GPU, None, "GPU-11111111-2222-3333-4444-55555555
 LINE = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
-def seen(reason: str, message: str, entity: EntityRef = NODE) -> Sighting:
+def seen(reason: str, message: str, entity: EntityRef = NODE) -> UnresolvedEvent:
     told = {"text": message, "component": "kernel-monitor"}
-    return Sighting(EventKind.KUBERNETES, reason, AT, "kubernetes", "kubernetes/c/uid/1", entity, told)
+    return UnresolvedEvent(EventKind.KUBERNETES, reason, AT, "kubernetes", "kubernetes/c/uid/1", entity, told)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_an_event_of_a_node_that_reports_an_xid_is_that_xid(reason, message, cod
 
 def test_its_device_is_the_one_at_that_address() -> None:
     topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
-    assert Whereabouts(topology).entity(read(seen("Xid79", LINE))) == GPU
-    assert Whereabouts(topology).entity(read(seen("Xid79", "on GPU at PCI:0000:3b:00"))) == GPU
-    assert Whereabouts(topology).entity(read(seen("Xid79", "somewhere"))) == NODE
+    assert EntityResolver(topology).entity(read(seen("Xid79", LINE))) == GPU
+    assert EntityResolver(topology).entity(read(seen("Xid79", "on GPU at PCI:0000:3b:00"))) == GPU
+    assert EntityResolver(topology).entity(read(seen("Xid79", "somewhere"))) == NODE
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.events.unresolved_event import Whereabouts
+from collectors.events.unresolved_event import EntityResolver
 from collectors.kubernetes.api import Feed, GoneError
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
@@ -548,7 +548,7 @@ def test_a_change_read_from_a_sighting_is_the_one_in_the_ledger(cluster: Cluster
         await news(reader)
         cluster.patch(path, {"spec": {"replicas": 2}}, by="kubectl-scale")
         (told,) = [one for one in await news(reader) if one.kind is EventKind.CHANGE]
-        (read,) = [change_of(one) for one in Whereabouts().events([told])]
+        (read,) = [change_of(one) for one in EntityResolver().events([told])]
         assert read is not None
         assert (read.code, read.actor, read.before, read.after) == ("scale", "kubectl-scale", "1", "2")
         assert (read.workload, read.service) == ("chat", "chat-70b")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.kubernetes.accelerators import cuda_of, driver_of
 from collectors.kubernetes.actors import actor_of, kind_of, managers
-from collectors.kubernetes.api import Seen
+from collectors.kubernetes.api import ApiChange
 from collectors.kubernetes.objects import (
     CONFIG_MAPS,
     INFERENCE_SERVICES,
@@ -19,7 +19,7 @@ from collectors.kubernetes.objects import (
     NODES,
     PODS,
     RAY_SERVICES,
-    Held,
+    CachedObjects,
     News,
     Objects,
     digests,
@@ -172,10 +172,10 @@ def test_status_alone_changes_no_index() -> None:
 
 
 def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
-    held = Held()
+    held = CachedObjects()
     here, there = pod("a"), pod("b")
     there["metadata"]["namespace"] = "other"
-    held.take(News(PODS, [Seen("LISTED", here), Seen("LISTED", there)], whole=True))
+    held.take(News(PODS, [ApiChange("LISTED", here), ApiChange("LISTED", there)], whole=True))
     gone = held.take(News(PODS, [], whole=True, namespace="s"))
     assert [one.before["metadata"]["name"] for one in gone] == ["a"]
     assert [one.after for one in gone] == [{}]
@@ -184,11 +184,11 @@ def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
 
 
 def test_the_same_version_told_again_is_no_change() -> None:
-    held = Held()
+    held = CachedObjects()
     found = pod()
     found["metadata"]["resourceVersion"] = "7"
-    assert len(held.take(News(PODS, [Seen("ADDED", found)]))) == 1
-    assert held.take(News(PODS, [Seen("LISTED", found)], whole=True)) == []
+    assert len(held.take(News(PODS, [ApiChange("ADDED", found)]))) == 1
+    assert held.take(News(PODS, [ApiChange("LISTED", found)], whole=True)) == []
 
 
 def test_of_a_config_map_only_digests_stay() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts
+from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent
 from collectors.kubernetes.api import Feed, GoneError, KubeApi
 from collectors.kubernetes.event_source import Kubernetes, event_sighting
-from collectors.net.http import Answer, Client
+from collectors.net.http import HttpClient, HttpResponse
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -100,11 +100,11 @@ def replicaset(of: dict[str, Any], number: int, born: float, history: str = "") 
     }
 
 
-def codes(found: list[Sighting]) -> list[str]:
+def codes(found: list[UnresolvedEvent]) -> list[str]:
     return [one.code for one in found]
 
 
-async def news(source: Kubernetes, at: datetime = AT) -> list[Sighting]:
+async def news(source: Kubernetes, at: datetime = AT) -> list[UnresolvedEvent]:
     found, errors = await source.read(at, [])
     assert errors == []
     return found
@@ -316,8 +316,8 @@ def test_what_may_not_be_read_is_said_and_the_rest_is_read() -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 200_000, b"[]", b"nonsense"])
 def test_a_refusal_of_any_shape_is_a_sentence(body: bytes) -> None:
-    api = KubeApi(Client("kubernetes", "http://127.0.0.1:9"))
-    error = api._refused("/api/v1/pods", Answer(503, {}, body))
+    api = KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9"))
+    error = api._refused("/api/v1/pods", HttpResponse(503, {}, body))
     assert error.message == "kubernetes: http://127.0.0.1:9/api/v1/pods answered 503"
 
 
@@ -329,7 +329,7 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
             (Access(bearer_token_file=none), CollectReason.OTHER, f"its token file {none} cannot be read"),
             (Access(tls=Tls(ca_file=none)), CollectReason.TLS, f"the certificates in {none} cannot be read"),
         ):
-            source = Kubernetes("kubernetes", KubeApi(Client("kubernetes", "http://127.0.0.1:9", access=given_)), "c")
+            source = Kubernetes("kubernetes", KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9", access=given_)), "c")
             found, errors = await source.read(AT, [])
             assert found == []
             assert {error.reason for error in errors} == {reason}
@@ -496,8 +496,8 @@ def test_a_workload_is_told_as_the_service_it_runs() -> None:
         replica = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
         service = EntityRef("c", EntityKind.SERVICE, "serving", "chat-by-target")
         known = Topology.build([(replica, service)], labels={replica: {"workload": "chat"}})
-        assert Whereabouts(known).entity(change) == service
-        assert Whereabouts().entity(change) == EntityRef("c", EntityKind.SERVICE, "serving", "chat-70b")
+        assert EntityResolver(known).entity(change) == service
+        assert EntityResolver().entity(change) == EntityRef("c", EntityKind.SERVICE, "serving", "chat-70b")
 
     play(scene)
 
@@ -508,6 +508,6 @@ def test_a_workload_without_a_service_stands_for_itself() -> None:
         await news(source)
         server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=1, labels={"run": "chat"}))
         (change,) = await news(source)
-        assert Whereabouts().entity(change) == EntityRef("c", EntityKind.WORKLOAD, "serving", "chat")
+        assert EntityResolver().entity(change) == EntityRef("c", EntityKind.WORKLOAD, "serving", "chat")
 
     play(scene, service_label="team/serves")

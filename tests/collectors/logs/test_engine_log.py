@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.events.unresolved_event import EntityResolver, UnresolvedEvent
 from collectors.logs.engine_log import EngineLogs, PodLog, pod_log, stamped
 from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -59,7 +59,7 @@ def play(scene: Callable[[ApiServer, EngineLogs], Awaitable[None]], **given_: An
     asyncio.run(whole())
 
 
-async def read(source: EngineLogs) -> list[Sighting]:
+async def read(source: EngineLogs) -> list[UnresolvedEvent]:
     found, errors = await source.read(AT, [])
     assert errors == []
     return found
@@ -139,8 +139,8 @@ def test_pods_with_an_accelerator_are_read_and_the_line_is_of_the_replica() -> N
         assert found.attributes["text"] == DEAD
         replica = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
         other = EntityRef("c", EntityKind.REPLICA, "serving", "10.0.0.1:8000")
-        assert Whereabouts().entity(found) == replica
-        assert Whereabouts(Topology.build([(POD, other)])).entity(found) == other
+        assert EntityResolver().entity(found) == replica
+        assert EntityResolver(Topology.build([(POD, other)])).entity(found) == other
         asked = {path: query for path, query in server.asked if path.endswith("/log")}
         assert {path.split("/")[-2] for path in asked} == {"chat-0", "npu-0"}
         assert asked[LOG]["container"] == "vllm"

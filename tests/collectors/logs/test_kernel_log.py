@@ -14,12 +14,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts, pci_of
+from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent, pci_of
 from collectors.logs import kmsg
 from collectors.logs.kernel_file import KernelFile, Part
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs, NodeLog
 from collectors.logs.patterns import packaged, read
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, ConfigError
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -37,7 +37,7 @@ def record(sequence: int, message: str, seconds: float = 3590.0, priority: int =
     return f"{priority},{sequence},{round(seconds * 1e6)},-;{message}\n"
 
 
-def look(log: NodeLog, text: str, boot: str = "b1", at: datetime = AT) -> list[Sighting]:
+def look(log: NodeLog, text: str, boot: str = "b1", at: datetime = AT) -> list[UnresolvedEvent]:
     return log.sightings(text, Part(text, boot, BOOT), at, packaged("kernel_log"))
 
 
@@ -118,14 +118,14 @@ def test_xids_in_the_spellings_of_several_drivers(message: str, code: str, told:
 def test_a_device_is_known_by_the_topology_or_by_what_the_driver_told() -> None:
     topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
     (seen,) = look(NodeLog(NODE), record(1, XID))
-    assert Whereabouts().entity(seen) == NODE
-    assert Whereabouts(topology).entity(seen) == GPU
+    assert EntityResolver().entity(seen) == NODE
+    assert EntityResolver(topology).entity(seen) == GPU
     other = EntityRef("c", EntityKind.NODE, None, "node-2")
     (elsewhere,) = look(NodeLog(other), record(1, XID))
-    assert Whereabouts(topology).entity(elsewhere) == other
+    assert EntityResolver(topology).entity(elsewhere) == other
     told = record(1, f"NVRM: GPU at PCI:0000:3b:00: {GPU.name}") + record(2, XID)
     (seen,) = look(NodeLog(NODE), told)
-    assert Whereabouts().entity(seen) == GPU
+    assert EntityResolver().entity(seen) == GPU
 
 
 def test_one_spelling_of_an_address() -> None:
@@ -144,8 +144,8 @@ def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> Non
     assert (seen.kind, seen.code, seen.attributes["pid"], seen.attributes["name"]) == (
         EventKind.LOG, "oom-kill", "77", "python3",
     )  # fmt: skip
-    assert Whereabouts(Topology.build([(NODE, pod)], labels={pod: {"uid": uid}})).entity(seen) == pod
-    assert Whereabouts().entity(seen) == NODE
+    assert EntityResolver(Topology.build([(NODE, pod)], labels={pod: {"uid": uid}})).entity(seen) == pod
+    assert EntityResolver().entity(seen) == NODE
     (alone,) = look(NodeLog(NODE), record(1, "Out of memory: Killed process 78 (python3) total-vm:1kB"))
     assert alone.attributes["pid"] == "78"
 
@@ -308,7 +308,7 @@ def nodes(*names: str) -> list[EntityRef]:
 
 
 def source(url: str, node: EntityRef | None = None) -> KernelLogs:
-    return KernelLogs("kernel_log", url, partial(Client, "kernel_log", timeout=timedelta(seconds=5)), "c", node)
+    return KernelLogs("kernel_log", url, partial(HttpClient, "kernel_log", timeout=timedelta(seconds=5)), "c", node)
 
 
 def test_every_node_of_the_cluster_is_asked_and_one_that_fails_stops_no_other() -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 from collectors.events.unresolved_event import FIRST_LOOK
 from collectors.logs import loki
 from collectors.logs.loki import LokiLogs, origin_of
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.model import EntityKind, EntityRef
 from outrider.wire.http_auth import Access
 from tests.collectors.server import serving
@@ -65,7 +65,7 @@ def play(scene: Callable[[Loki, LokiLogs], Awaitable[None]], **given: Any) -> No
         server = Loki()
         async with serving([("/loki/api/v1/query_range", server.answer)]) as url:
             access = given.pop("access", Access())
-            client = Client("loki", url, timeout=timedelta(seconds=5), access=access)
+            client = HttpClient("loki", url, timeout=timedelta(seconds=5), access=access)
             source = LokiLogs("loki", client, "c", QUERY, **given)
             try:
                 await scene(server, source)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from collectors.logs.loki import LokiLogs
-from collectors.net.http import Client
+from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
 from outrider.wire.http_auth import Access
 from tests.support.kube import free_port, wait_for
@@ -82,7 +82,7 @@ def push(url: str, at: datetime, *lines: str, pod: str = "chat-0", tenant: str =
 
 def reader(url: str, query: str = QUERY, tenant: str = "team-a", **more: bool) -> LokiLogs:
     headers = {"X-Scope-OrgID": tenant} if tenant else {}
-    client = Client("loki", url, timeout=timedelta(seconds=10), access=Access(headers=headers))
+    client = HttpClient("loki", url, timeout=timedelta(seconds=10), access=Access(headers=headers))
     return LokiLogs("loki", client, "c", query, **more)
 
 

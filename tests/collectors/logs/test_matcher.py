@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.startup_log import expressions, mark_of
 from collectors.logs.matcher import SAME_BURST, LogLines, Origin
 from collectors.logs.patterns import packaged
@@ -17,7 +17,7 @@ POD = EntityRef("c", EntityKind.POD, "serving", "chat-0")
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB for bob@mail.example on 10.1.2.3"
 
 
-def take(lines: LogLines, said: str, ago: float = 0.0, uid: str = "p1") -> list[Sighting]:
+def take(lines: LogLines, said: str, ago: float = 0.0, uid: str = "p1") -> list[UnresolvedEvent]:
     return list(lines.take(Origin(POD, uid, "vllm"), AT - timedelta(seconds=ago), said, AT))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.mapping.registry import ADAPTERS
 from collectors.mapping.target import target_of, targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityKind, SignalKey
 from simulator.exporters.targets import Pages, every_target
@@ -38,7 +38,7 @@ def told(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
         entity = {"kind": kind, "name": f"target-{number}", "namespace": "n"}
         document = {"name": f"t{number}", "adapter": adapter, "entity": entity, "labels": {"service": "chat"}}
         targets.append(target_of("test", document))
-    collector = Collector(targets)
+    collector = ScrapeManager(targets)
     for turn in (1, 2):
         at = START + turn * STEP
         bodies = [page[turn].encode() for page in pages]
@@ -118,7 +118,7 @@ def test_a_gateway_of_a_whole_fleet_speaks_of_the_services_that_replicas_know() 
     kinds = zip(spec.services, ("sglang", "tgi"), strict=True)
     services = tuple(replace(service, engine_kind=kind) for service, kind in kinds)
     fleet = Fleet(replace(spec, services=services), 3, START)
-    pages, collector = Pages(fleet), Collector(())
+    pages, collector = Pages(fleet), ScrapeManager(())
     for turn in range(1, 4):
         fleet.step(STEP)
         simulated = list(every_target(fleet))

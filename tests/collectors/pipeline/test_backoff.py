@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from collectors.mapping.target import Target, targets_of
-from collectors.pipeline.backoff import AFTER_FAILURES, Patience
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.backoff import AFTER_FAILURES, ScrapeBackoff
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 
@@ -39,7 +39,7 @@ def rounds(fetcher: Failing, count: int) -> list[list[bool]]:
     """For each round and target whether it was said to be up."""
 
     async def run() -> list[list[bool]]:
-        collector = Collector([ENGINE, EXPORTER], fetcher)
+        collector = ScrapeManager([ENGINE, EXPORTER], fetcher)
         found = []
         for number in range(count):
             await collector.collect(AT + number * STEP)
@@ -73,7 +73,7 @@ def test_a_time_to_come_back_is_kept() -> None:
 
 
 def test_an_answer_ends_the_patience() -> None:
-    patience = Patience()
+    patience = ScrapeBackoff()
     hung = CollectError("no", reason=CollectReason.TIMEOUT)
     for number in range(AFTER_FAILURES + 3):
         patience.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
@@ -96,7 +96,7 @@ def test_each_target_has_its_own_moment_the_same_in_every_round(count: int) -> N
     spread = timedelta(milliseconds=50)
 
     async def run() -> None:
-        collector = Collector(many, fetcher, spread=spread)
+        collector = ScrapeManager(many, fetcher, spread=spread)
         for number in range(2):
             await collector.collect(AT + number * STEP)
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from collectors.exposition.parser import Parser
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, SignalKey
@@ -20,15 +20,15 @@ RAY = b'ray_vllm_num_requests_running{engine="0"} 3\nprocess_start_time_seconds 
 GPU = b'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",gpu="0"} 41\n'
 
 
-def rounds(adapter: str, *bodies: bytes) -> Collector:
-    collector = Collector([target_of("c", {"name": "t", "adapter": adapter})])
+def rounds(adapter: str, *bodies: bytes) -> ScrapeManager:
+    collector = ScrapeManager([target_of("c", {"name": "t", "adapter": adapter})])
     for number, body in enumerate(bodies):
         at = AT + number * timedelta(seconds=15)
         collector.found = collector.absorb([Scrape(collector.targets[0], at, body, None, 0.0)], at)  # type: ignore[attr-defined]
     return collector
 
 
-def cell(collector: Collector, kind: EntityKind, signal: str) -> float:
+def cell(collector: ScrapeManager, kind: EntityKind, signal: str) -> float:
     (batch,) = [one for one in collector.found.batches if one.kind is kind and one.source == "t"]  # type: ignore[attr-defined]
     return float(batch.values[0, batch.keys.index(SignalKey(signal))])
 

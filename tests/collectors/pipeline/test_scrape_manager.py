@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from collectors.mapping.target import target_of, targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason, ConfigError
 from outrider.model import EntityKind, EntityRef, SignalKey
@@ -56,7 +56,7 @@ def up(collected):
 
 def test_one_round_gives_batches_services_and_topology() -> None:
     async def run():
-        collector = Collector(targets("a", "b"), Fetched())
+        collector = ScrapeManager(targets("a", "b"), Fetched())
         await collector.collect(AT)
         return collector, await collector.collect(AT + STEP)
 
@@ -76,7 +76,7 @@ def test_one_round_gives_batches_services_and_topology() -> None:
 def test_a_late_target_delays_nobody_and_is_handed_over_next_round() -> None:
     async def run():
         fetched = Fetched()
-        collector = Collector(targets("a", "slow"), fetched, deadline=timedelta(milliseconds=50))
+        collector = ScrapeManager(targets("a", "slow"), fetched, deadline=timedelta(milliseconds=50))
         first = await collector.collect(AT)
         late = [one.late for one in collector.health]
         second = await collector.collect(AT + STEP)
@@ -107,7 +107,7 @@ class Broken(Fetched):
 
 def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_told_once() -> None:
     async def run():
-        collector = Collector(targets("a", "bad"), Broken())
+        collector = ScrapeManager(targets("a", "bad"), Broken())
         found = [await collector.collect(AT + number * STEP) for number in range(3)]
         return found, collector
 
@@ -122,7 +122,7 @@ def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_told_once(
 
 
 def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
-    collector = Collector(targets("a"))
+    collector = ScrapeManager(targets("a"))
     found = collector.absorb([Scrape(collector.targets[0], AT, b"a 1\nb", None, 0.01)], AT)
     assert up(found) == {"a": 0}
     health = collector.health[0]
@@ -133,7 +133,7 @@ def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
 
 def test_a_failed_round_keeps_what_pages_said_of_the_topology() -> None:
     (target,) = targets_of("test", [{"name": "d", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}}])
-    collector = Collector([target])
+    collector = ScrapeManager([target])
     collector.absorb([Scrape(target, AT, b'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",modelName="H100"} 4\n', None, 0.0)], AT)
     gpu = EntityRef("test", EntityKind.GPU, None, "GPU-a")
     assert collector.topology(AT).label(gpu, "gpu_type") == "H100"
@@ -143,7 +143,7 @@ def test_a_failed_round_keeps_what_pages_said_of_the_topology() -> None:
 
 
 def test_targets_may_change() -> None:
-    collector = Collector(targets("a", "b"))
+    collector = ScrapeManager(targets("a", "b"))
     collector.absorb([Scrape(one, AT, PAGE.format(tokens=1).encode(), None, 0.0) for one in collector.targets], AT)
     collector.set_targets(targets("b", "c"))
     assert [one.target for one in collector.health] == ["b", "c"]
@@ -151,13 +151,13 @@ def test_targets_may_change() -> None:
 
 
 def test_without_targets_there_is_nothing() -> None:
-    collector = Collector((), Fetched())
+    collector = ScrapeManager((), Fetched())
     assert asyncio.run(collector.collect(AT)).batches == ()
 
 
 def test_a_thousand_pages_share_one_layout() -> None:
     many = targets(*(f"r{n}" for n in range(1000)))
-    collector = Collector(many)
+    collector = ScrapeManager(many)
     for number in range(2):
         body = PAGE.format(tokens=number * 5).encode()
         found = collector.absorb([Scrape(one, AT + number * STEP, body, None, 0.0) for one in many], AT)
@@ -206,7 +206,7 @@ def test_a_node_rests_on_its_switch_and_its_storage() -> None:
 
 def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_new_one():
     (first,) = targets("a")
-    collector = Collector([first])
+    collector = ScrapeManager([first])
     topology = collector.topology(AT)
     assert topology.label(first.watcher, "stands_for") == first.entity.key
     assert first.node in topology.causes_of(first.entity)
@@ -219,7 +219,7 @@ TYPES = "# TYPE vllm:num_requests_running {}\n# TYPE vllm:num_requests_running {
 
 
 def test_two_types_of_a_metric_are_told_once_for_each_target() -> None:
-    collector = Collector(targets("a", "b"))
+    collector = ScrapeManager(targets("a", "b"))
 
     def absorb(turn: int) -> None:
         body = (TYPES.format("gauge", "counter") + PAGE.format(tokens=turn)).encode()

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 
-from collectors.probes.base import Asked
-from collectors.probes.completion import GenerationProbe, Question
-from collectors.probes.result import Outcome, Result
+from collectors.probes.base import ProbeRequest
+from collectors.probes.completion import CompletionProbe, Question
+from collectors.probes.result import Outcome, ProbeResult
 from outrider.model import EntityKind, EntityRef
 from outrider.wire.http_auth import Access
 
@@ -78,11 +78,11 @@ def streaming(*pieces: bytes | float, hang: bool = False, slam: bool = False) ->
     return handler
 
 
-def ask(handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more) -> Result:
-    async def whole() -> Result:
+def ask(handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more) -> ProbeResult:
+    async def whole() -> ProbeResult:
         async with door(handler, **more) as url:
-            asked = Asked("chat", SERVICE, timeout=timedelta(seconds=seconds))
-            probe = GenerationProbe(asked, url, question or Question(model="m"))
+            asked = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
+            probe = CompletionProbe(asked, url, question or Question(model="m"))
             found = [await probe.ask(AT) for _ in range(times)]
             return found[-1]
 
@@ -117,9 +117,9 @@ def test_what_is_asked_is_short_streamed_and_counted() -> None:
         async with door(handler) as url:
             access = Access(headers={"Authorization": "Bearer x"})
             extra = {"stream_options": None, "top_k": 1}
-            probe = GenerationProbe(Asked("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra))
+            probe = CompletionProbe(ProbeRequest("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra))
             assert (await probe.ask(AT)).outcome is Outcome.OK
-            text = GenerationProbe(Asked("a", SERVICE), url, Question("m", api="completions", prompt="Once"))
+            text = CompletionProbe(ProbeRequest("a", SERVICE), url, Question("m", api="completions", prompt="Once"))
             await text.ask(AT)
 
     asyncio.run(whole())
@@ -297,18 +297,18 @@ def test_without_a_model_the_first_one_listed_is_asked() -> None:
 
 
 def test_nobody_there_and_no_such_name() -> None:
-    async def whole(url: str, access: Access | None = None) -> Result:
-        asked = Asked("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
-        return await GenerationProbe(asked, url, Question("m")).ask(AT)
+    async def whole(url: str, access: Access | None = None) -> ProbeResult:
+        asked = ProbeRequest("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
+        return await CompletionProbe(asked, url, Question("m")).ask(AT)
 
     assert asyncio.run(whole("http://127.0.0.1:1/v1")).outcome is Outcome.REFUSED
     assert asyncio.run(whole("http://no-such-host.invalid/v1")).outcome is Outcome.DNS
 
 
 def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_path) -> None:
-    async def whole() -> Result:
+    async def whole() -> ProbeResult:
         access = Access(bearer_token_file=tmp_path / "no-token")
-        return await GenerationProbe(Asked("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")).ask(AT)
+        return await CompletionProbe(ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")).ask(AT)
 
     found = asyncio.run(whole())
     assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None)
@@ -317,7 +317,7 @@ def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_pat
 
 def test_addresses() -> None:
     def address(url: str, **more) -> str:
-        return GenerationProbe(Asked("a", SERVICE), url, Question("m", **more)).address
+        return CompletionProbe(ProbeRequest("a", SERVICE), url, Question("m", **more)).address
 
     assert address("https://chat.example") == "https://chat.example/v1/chat/completions"
     assert address("https://chat.example/v1/") == "https://chat.example/v1/chat/completions"

@@ -16,8 +16,8 @@ from dnslib import RR
 from dnslib.server import DNSLogger, DNSServer
 
 from collectors.net.dns_client import NameServer, lookup, system_servers
-from collectors.probes.base import Asked
-from collectors.probes.completion import GenerationProbe, Question
+from collectors.probes.base import ProbeRequest
+from collectors.probes.completion import CompletionProbe, Question
 from collectors.probes.dns import DnsProbe
 from collectors.probes.grpc_health import GrpcHealthProbe
 from collectors.probes.http import Expected, HttpProbe
@@ -35,8 +35,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def asked(seconds: float = 5, **more) -> Asked:
-    return Asked("door", SERVICE, timeout=timedelta(seconds=seconds), **more)
+def asked(seconds: float = 5, **more) -> ProbeRequest:
+    return ProbeRequest("door", SERVICE, timeout=timedelta(seconds=seconds), **more)
 
 
 async def hello(request: web.Request) -> web.StreamResponse:
@@ -203,7 +203,7 @@ def test_an_asking_that_is_given_up_ends_at_once() -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
-            for probe in (HttpProbe(asked(600), url), GenerationProbe(asked(600), url, Question("m"))):
+            for probe in (HttpProbe(asked(600), url), CompletionProbe(asked(600), url, Question("m"))):
                 task = asyncio.create_task(probe.ask(now()))
                 await asyncio.sleep(0.05)
                 task.cancel()

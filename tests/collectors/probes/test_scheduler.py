@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from collectors.probes.base import Asked
-from collectors.probes.result import Outcome, Result
-from collectors.probes.scheduler import Probes
+from collectors.probes.base import ProbeRequest
+from collectors.probes.result import Outcome, ProbeResult
+from collectors.probes.scheduler import ProbeScheduler
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
@@ -23,16 +23,16 @@ class Door:
     """A probe in the hands of a test: ``result`` is what it finds, ``gate`` holds it up."""
 
     def __init__(self, name: str, service: EntityRef = CHAT, *, every: float = 15, **result) -> None:
-        asked = Asked(name, service, timedelta(seconds=every), timedelta(seconds=10))
+        asked = ProbeRequest(name, service, timedelta(seconds=every), timedelta(seconds=10))
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = name
-        self.result = Result(Outcome.OK, START, **{"e2e_seconds": 0.5, **result})
+        self.result = ProbeResult(Outcome.OK, START, **{"e2e_seconds": 0.5, **result})
         self.gate: asyncio.Event | None = None
         self.asked: list[datetime] = []
         self.breaks = False
         self.closed = False
 
-    async def ask(self, at: datetime) -> Result:
+    async def ask(self, at: datetime) -> ProbeResult:
         self.asked.append(at)
         if self.gate is not None:
             await self.gate.wait()
@@ -62,7 +62,7 @@ def up(batches: tuple[SampleBatch, ...]) -> dict[str, float | None]:
     return {one.name: None if np.isnan(up) else float(up) for one, up in zip(batch.entities, column, strict=True)}
 
 
-def rounds(probes: Probes, count: int = 1, first: datetime = START) -> tuple[SampleBatch, ...]:
+def rounds(probes: ProbeScheduler, count: int = 1, first: datetime = START) -> tuple[SampleBatch, ...]:
     async def whole() -> tuple[SampleBatch, ...]:
         found: tuple[SampleBatch, ...] = ()
         for number in range(count):
@@ -79,7 +79,7 @@ def test_probes_of_one_service_are_one_row() -> None:
         Door("cert", cert_expiry_seconds=8e5),
         Door("talk", ttft_seconds=0.2, itl_seconds=0.03, tokens=16, e2e_seconds=0.7),
     ]
-    found = rounds(Probes(doors))
+    found = rounds(ProbeScheduler(doors))
     assert row(found) == {
         "probe_success": 1, "probe_outcome_code": 0, "probe_e2e_seconds": 0.7, "probe_ttft_seconds": 0.2,
         "probe_itl_seconds": 0.03, "probe_generated_tokens": 16, "probe_cert_expiry_seconds": 8e5,
@@ -90,7 +90,7 @@ def test_probes_of_one_service_are_one_row() -> None:
 def test_one_failure_is_the_service_and_names_itself() -> None:
     doors = [Door("page"), Door("talk", tokens=0), Door("other", CODE)]
     doors[1].result = replace(doors[1].result, outcome=Outcome.NO_GENERATION, said="no token")
-    probes = Probes(doors)
+    probes = ProbeScheduler(doors)
     found = rounds(probes)
     assert row(found)["probe_success"] == 0
     assert row(found)["probe_outcome_code"] == Outcome.NO_GENERATION.code
@@ -104,21 +104,21 @@ def test_one_failure_is_the_service_and_names_itself() -> None:
 def test_a_slow_service_is_up_and_said_to_be_slow() -> None:
     door = Door("talk")
     door.result = replace(door.result, outcome=Outcome.SLOW)
-    assert row(rounds(Probes([door])))["probe_success"] == 1
+    assert row(rounds(ProbeScheduler([door])))["probe_success"] == 1
 
 
 def test_a_fault_of_ours_says_nothing_of_the_service() -> None:
     door, broken = Door("talk"), Door("mistake")
     door.result = replace(door.result, outcome=Outcome.NOT_ASKED, said="no token file")
     broken.breaks = True
-    found = rounds(Probes([door, broken]))
+    found = rounds(ProbeScheduler([door, broken]))
     assert row(found) == {}
     assert up(found) == {"probe/talk": 0, "probe/mistake": 0}
 
 
 def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
     often, seldom = Door("often"), Door("seldom", CODE, every=60)
-    found = rounds(Probes([often, seldom]), 5)
+    found = rounds(ProbeScheduler([often, seldom]), 5)
     assert len(often.asked) == 5
     assert seldom.asked == [START, START + 4 * STEP]
     assert row(found, CODE)["probe_success"] == 1
@@ -126,7 +126,7 @@ def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
 
 def test_a_clock_that_steps_back_asks_anew() -> None:
     door = Door("seldom", every=3600)
-    probes = Probes([door])
+    probes = ProbeScheduler([door])
     rounds(probes)
     rounds(probes, first=START - timedelta(hours=2))
     assert len(door.asked) == 2
@@ -136,7 +136,7 @@ def test_a_probe_that_takes_its_time_holds_up_nobody_and_is_asked_once() -> None
     async def whole() -> None:
         slow, quick = Door("slow", every=30), Door("quick", CODE)
         slow.gate = asyncio.Event()
-        probes = Probes([slow, quick], deadline=timedelta(seconds=0.02))
+        probes = ProbeScheduler([slow, quick], deadline=timedelta(seconds=0.02))
         for number in range(3):
             found = await probes.collect(START + number * STEP)
             assert row(found) == {}
@@ -157,7 +157,7 @@ def test_a_probe_that_takes_its_time_holds_up_nobody_and_is_asked_once() -> None
 def test_a_word_that_is_too_old_is_none() -> None:
     async def whole() -> None:
         door = Door("talk", every=15)
-        probes = Probes([door], deadline=timedelta(seconds=0.01))
+        probes = ProbeScheduler([door], deadline=timedelta(seconds=0.01))
         assert row(await probes.collect(START))["probe_success"] == 1
         door.gate = asyncio.Event()
         assert row(await probes.collect(START + 2 * STEP))["probe_success"] == 1
@@ -171,7 +171,7 @@ def test_a_word_that_is_too_old_is_none() -> None:
 
 def test_askings_are_spread_each_at_its_own_moment() -> None:
     doors = [Door(f"door-{number}") for number in range(8)]
-    rounds(Probes(doors, spread=timedelta(seconds=0.05)), 2)
+    rounds(ProbeScheduler(doors, spread=timedelta(seconds=0.05)), 2)
     moments = {door.asked[0] - START for door in doors}
     assert len(moments) == 8
     assert all(timedelta(0) <= one < timedelta(seconds=0.05) for one in moments)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.probes.result import Outcome, worst
-from collectors.probes.sse import Event, Events
+from collectors.probes.sse import Event, EventStream
 from collectors.probes.validity import judge
 
 GOOD = (
@@ -49,7 +49,7 @@ def test_texts_of_broken_ones_are_not(text: str, outcome: Outcome) -> None:
 
 
 def read(body: bytes, cuts: list[int]) -> list[Event]:
-    events, found, begin = Events(), [], 0
+    events, found, begin = EventStream(), [], 0
     for cut in [*sorted({cut % (len(body) + 1) for cut in cuts}), len(body)]:
         found += events.feed(body[begin:cut])
         begin = cut

@@ -23,7 +23,7 @@ from aiohttp import web
 from collectors.mapping import registry
 from collectors.mapping.signatures import SIGNATURES
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import Instance, PageBuilder, instances
 from collectors.prometheus.source import PrometheusSource
@@ -450,7 +450,7 @@ def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
     assert theirs[0].entities[0].name == f"127.0.0.1:{port}"
     assert [str(one) for one in topology.of_kind(EntityKind.SERVICE)] == ["service/default/engines"]
     stamps = [int(page.split()[-1]) / 1000 for page in pages.served]
-    collector = Collector([target_of("test", {"name": "r", "adapter": "vllm"})])
+    collector = ScrapeManager([target_of("test", {"name": "r", "adapter": "vllm"})])
     for batch in theirs:
         began = batch.scraped_at.timestamp()
         served = next(page for page, stamp in zip(pages.served, stamps, strict=True) if stamp >= began - 0.001)

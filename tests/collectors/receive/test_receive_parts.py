@@ -15,7 +15,16 @@ from collectors.receive import block, kpi, otlp_metrics, remote_write
 from collectors.receive.assembler import Buffer, Layouts
 from collectors.receive.histogram import Exponential, buckets, cumulated, dense, ladders, le
 from collectors.receive.otlp_names import label_name, labels, metric_name
-from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
+from collectors.receive.protocol import (
+    Decoded,
+    Dropped,
+    IngestProtocol,
+    ReceiveError,
+    RejectedEntry,
+    Source,
+    Stream,
+    unpack,
+)
 from collectors.receive.routing import Matcher, ReceiveRule
 from collectors.receive.targets import target_of
 from outrider.model import EntityKind
@@ -194,7 +203,7 @@ def test_a_bomb_is_never_unpacked():
         assert len(packed) < 100_000
         with pytest.raises(ReceiveError) as caught:
             unpack(packed, name, 1_000_000)
-        assert caught.value.reason is Refused.TOO_LARGE
+        assert caught.value.reason is RejectedEntry.TOO_LARGE
     assert unpack(gzip.compress(b"a") + gzip.compress(b"b"), "gzip", 100) == b"ab"
 
 
@@ -263,7 +272,7 @@ def test_sources_are_remembered_up_to_a_bound():
     matcher = Matcher(most_sources=3)
     for number in range(10):
         decoded = Decoded(
-            Door.REMOTE_WRITE, [Stream(Source("j", str(number)), "DCGM_FI_DEV_GPU_TEMP", {}, (1,), (1.0,))]
+            IngestProtocol.REMOTE_WRITE, [Stream(Source("j", str(number)), "DCGM_FI_DEV_GPU_TEMP", {}, (1,), (1.0,))]
         )
         assert [one.adapter for one in matcher.assign(decoded)] == ["dcgm"]
     assert len(matcher._known) == 3
@@ -271,7 +280,7 @@ def test_sources_are_remembered_up_to_a_bound():
 
 def test_one_source_can_be_two_targets():
     decoded = Decoded(
-        Door.REMOTE_WRITE,
+        IngestProtocol.REMOTE_WRITE,
         [Stream(SOURCE, name, {}, (1,), (1.0,)) for name in ("node_cpu_seconds_total", "DCGM_FI_DEV_GPU_TEMP", "up")],
     )
     found = Matcher().assign(decoded)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectors.mapping.target import targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
 from collectors.recording.reader import page_scrape, read_fleet, read_recording, target_of_file
 from collectors.recording.recorder import FlightRecorder
@@ -26,7 +26,7 @@ RECORDINGS = Path(__file__).parents[2] / "recordings"
 def track(name, *signals):
     """(value or status) of signals of the one replica, scrape by scrape."""
     scrapes = list(read_recording(RECORDINGS / f"{name}.metrics.jsonl.gz"))
-    collector, rows = Collector([scrapes[0].target]), []
+    collector, rows = ScrapeManager([scrapes[0].target]), []
     for scrape in scrapes:
         found = collector.absorb([scrape], scrape.at)
         batch = next(one for one in found.batches if one.kind is EntityKind.REPLICA)
@@ -73,7 +73,7 @@ def test_a_recorded_fleet() -> None:
     assert [target.name for target in fleet.targets] == ["replica-0", "replica-1", "node-0"]
     scrapes = list(fleet.scrapes())
     assert [one.at for one in scrapes] == sorted(one.at for one in scrapes)
-    collector = Collector(fleet.targets)
+    collector = ScrapeManager(fleet.targets)
     found = collector.absorb(scrapes[:3], scrapes[2].at)
     kinds = {batch.kind for batch in found.batches}
     assert {EntityKind.REPLICA, EntityKind.NODE, EntityKind.SERVICE, EntityKind.WORKLOAD} <= kinds

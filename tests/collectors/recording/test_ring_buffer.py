@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collectors.mapping.target import Target, targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording.reader import read_fleet
 from collectors.recording.ring_buffer import SEGMENT, FlightRing, chosen
 from collectors.scrape.result import Scrape
@@ -86,7 +86,7 @@ def test_a_round_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_be_written_costs_nobody_else_anything(tmp_path: Path) -> None:
     (tmp_path / "ring").write_text("a file where the folder should be", encoding="utf-8")
     ring = FlightRing(tmp_path / "ring" / "deep")
-    collector = Collector(TARGETS, tap=ring.add)
+    collector = ScrapeManager(TARGETS, tap=ring.add)
     found = collector.absorb([Scrape(TARGETS[0], AT, page(1), None, 0.0)], AT)
     ring.flush()
     assert found.batches

@@ -15,7 +15,7 @@ from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 from collectors.mapping import registry
 from collectors.mapping.load_endpoint import load_of_spellings, requests_in_flight
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.engine_health import load_of
 from collectors.scrape.scraper import Scraper
 from outrider.errors import CollectReason
@@ -270,7 +270,7 @@ def test_an_adapter_file_describes_a_load_door_of_its_own(tmp_path) -> None:
     try:
         found = asyncio.run(one())
         assert (found.health, found.load) == (200, 2.0)
-        cells = Collector([found.target]).absorb([found], AT).batches[0]
+        cells = ScrapeManager([found.target]).absorb([found], AT).batches[0]
         assert cells.values[0, cells.keys.index(SignalKey("engine_inflight_requests"))] == 2
     finally:
         registry.ADAPTERS.pop("acme_door")

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from collectors.mapping.target import target_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
 from outrider.errors import CollectReason
@@ -33,7 +33,7 @@ def test_a_page_within_its_limit_is_left_alone() -> None:
 
 @pytest.mark.parametrize("end", [b"", b"# EOF\n"])
 def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
-    collector = Collector([TARGET])
+    collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
         found = collector.absorb([scrape(PATHS + ENGINE + end)], AT)
     (watched,) = [batch for batch in found.batches if batch.kind is EntityKind.WORKLOAD]
@@ -47,7 +47,7 @@ def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
 
 
 def test_an_explosion_is_told_once_until_it_is_over() -> None:
-    collector = Collector([TARGET])
+    collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
         for number, body in enumerate((PATHS + ENGINE, PATHS + ENGINE, ENGINE, PATHS + ENGINE)):
             collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
@@ -55,7 +55,7 @@ def test_an_explosion_is_told_once_until_it_is_over() -> None:
 
 
 def test_series_that_stand_twice_are_told_once_until_they_are_gone() -> None:
-    collector, twice = Collector([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
+    collector, twice = ScrapeManager([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
     with capture_logs() as logs:
         for number, body in enumerate((twice, twice, ENGINE, twice)):
             found = collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
@@ -76,5 +76,5 @@ def test_a_page_whose_own_series_explode_is_refused() -> None:
 
 def test_a_label_of_a_megabyte_is_read() -> None:
     body = ENGINE + b'other{text="' + b"x" * 1_000_000 + b'"} 1\n'
-    found = Collector([TARGET]).absorb([scrape(body)], AT)
+    found = ScrapeManager([TARGET]).absorb([scrape(body)], AT)
     assert all(batch.trust is TrustVerdict.FRESH for batch in found.batches if batch.source == "chat-0")

@@ -12,7 +12,7 @@ from fleet_history import NOW, found, history, live, names, rhythm, window  # ty
 
 from detectors import registry
 from detectors.anomaly import feedback_suppression
-from detectors.anomaly.multivariate import WATCHED, IsolationDetector
+from detectors.anomaly.multivariate import WATCHED, MultivariateDetector
 from detectors.base.protocols import AlertFeedback
 from detectors.learning.learning_detector import ALARMS_PER_ENTITY_DAY
 from detectors.statistics import ensemble, reservoir
@@ -31,7 +31,7 @@ LEVELS = (0.5, 60.0, 400.0)
 
 @pytest.fixture(scope="module")
 def detector():
-    return IsolationDetector(EntityKind.GPU, SIGNALS)
+    return MultivariateDetector(EntityKind.GPU, SIGNALS)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_scores_are_the_same_after_a_restart(detector, warmed):
     one, _ = lived(detector, state, more, start=NOW + 600)
     ensemble._voters.cache_clear()
     copied = DetectorState(state.version, state.entities, {name: array.copy() for name, array in state.arrays.items()})
-    other, _ = lived(IsolationDetector(EntityKind.GPU, SIGNALS), copied, more, start=NOW + 600)
+    other, _ = lived(MultivariateDetector(EntityKind.GPU, SIGNALS), copied, more, start=NOW + 600)
     for name, array in one.arrays.items():
         np.testing.assert_array_equal(array, other.arrays[name])
 
@@ -197,7 +197,7 @@ def test_the_voters_are_fitted_again_every_week(detector, warmed):
 
 def test_the_reservoir_is_bounded_and_keeps_old_rows(monkeypatch):
     monkeypatch.setattr(reservoir, "ROWS", 600)
-    detector = IsolationDetector(EntityKind.GPU, SIGNALS)
+    detector = MultivariateDetector(EntityKind.GPU, SIGNALS)
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=1, count=6, step=300.0))
     before = {row.tobytes() for row in state.arrays["reservoir"]}
     assert state.arrays["reservoir"].shape == (600, len(KINDS) * 3)
@@ -249,7 +249,7 @@ def test_the_defaults_are_registered_and_of_the_right_kind():
 
 
 def test_rows_of_signals_in_another_order_are_learnt_anew(detector, warmed):
-    turned = IsolationDetector(EntityKind.GPU, SIGNALS[::-1])
+    turned = MultivariateDetector(EntityKind.GPU, SIGNALS[::-1])
     _, said = lived(turned, warmed, rhythm(NOW + 60.0 * np.arange(5), 6, LEVELS[::-1], seed=5))
     assert said[0] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
     assert turned.restored(warmed)[0].entities == ()

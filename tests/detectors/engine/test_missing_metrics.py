@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.engine.missing_metrics import VanishedDetector
+from detectors.engine.missing_metrics import MissingMetricsDetector
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 
@@ -27,7 +27,7 @@ def replica(gone=(), *, again=AGAIN, tokens=100.0, length=LENGTH):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(**rows):
-        found = findings_of(VanishedDetector(), window_of(R, rows), TOPOLOGY)
+        found = findings_of(MissingMetricsDetector(), window_of(R, rows), TOPOLOGY)
         return [(item.fault, item.entity) for item in found]
 
     return run

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.engine.output_validity import ValidityDetector
+from detectors.engine.output_validity import OutputValidityDetector
 from outrider.model import EntityKind, NoVerdictReason
 from outrider.topology import Topology
 
@@ -19,7 +19,7 @@ def service(ratio, requests=100.0):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(verdicts=None, **rows):
-        found = findings_of(ValidityDetector(), window_of(EntityKind.SERVICE, rows), verdicts=verdicts)
+        found = findings_of(OutputValidityDetector(), window_of(EntityKind.SERVICE, rows), verdicts=verdicts)
         return [(item.fault, item.entity.name) for item in found]
 
     return run
@@ -84,7 +84,7 @@ def said_of(window_of, now_of, ref):
         beside = window_of(EntityKind.REPLICA, {"other-0": rows["chat-0"], **rows})
         chat = ref(EntityKind.SERVICE, "chat")
         topology = Topology.build([(ref(EntityKind.REPLICA, name), chat) for name in names], at=now_of(window))
-        detector = ValidityDetector()
+        detector = OutputValidityDetector()
         state, said = detector.initial(), ()
         for length in range(1, window.times.size + 1):
             part, there = cut(window, length), cut(beside, length)

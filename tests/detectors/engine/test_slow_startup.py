@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from detector_events import said  # type: ignore[import-not-found]
 
-from detectors.engine.slow_startup import StartupDetector
+from detectors.engine.slow_startup import SlowStartupDetector
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 
@@ -49,7 +49,7 @@ def find(window_of, findings_of):
         }
         pulls = [said(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
         window = window_of(EntityKind.POD, rows, events=[*pulls, *events])
-        found = findings_of(StartupDetector(), window, topology or fleet())
+        found = findings_of(SlowStartupDetector(), window, topology or fleet())
         return [(item.fault, str(item.entity)) for item in found]
 
     return run
@@ -96,5 +96,5 @@ def test_pods_without_a_place_are_about_their_peers_pool(find):
 def test_pods_that_are_well_and_pods_nobody_knows(find, window_of, findings_of):
     assert find([], waiting=()) == []
     alone = window_of(EntityKind.POD, {"s-0": {"pod_ready": [0.0] * 101}}, events=started(0, 10, 40))
-    assert findings_of(StartupDetector(), alone) == [], "nobody knows what is usual"
-    assert findings_of(StartupDetector(), window_of(EntityKind.POD, {"s-0": {"pod_ready": [None]}})) == []
+    assert findings_of(SlowStartupDetector(), alone) == [], "nobody knows what is usual"
+    assert findings_of(SlowStartupDetector(), window_of(EntityKind.POD, {"s-0": {"pod_ready": [None]}})) == []

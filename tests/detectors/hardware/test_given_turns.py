@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from detectors.hardware.gpu_memory_excess import MemoryUseDetector
-from detectors.hardware.power_anomaly import PowerDrawDetector
+from detectors.hardware.gpu_memory_excess import GpuMemoryExcessDetector
+from detectors.hardware.power_anomaly import PowerAnomalyDetector
 from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
 
@@ -43,6 +43,6 @@ def busy_cycles(detector, cycles):
 
 
 def test_classes_are_asked_for_every_five_minutes_and_by_each_detector_in_a_cycle_of_its_own():
-    draw, use = (busy_cycles(detector, 121) for detector in (PowerDrawDetector(), MemoryUseDetector()))
+    draw, use = (busy_cycles(detector, 121) for detector in (PowerAnomalyDetector(), GpuMemoryExcessDetector()))
     assert draw == [0, 20, 40, 60, 80, 100, 120]
     assert use == [0, 10, 30, 50, 70, 90, 110]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from detectors.hardware.gpu_memory_excess import USED, MemoryUseDetector
+from detectors.hardware.gpu_memory_excess import USED, GpuMemoryExcessDetector
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -24,7 +24,7 @@ from service.engine import detector_rollout
 
 GPU, GB = EntityKind.GPU, 1e9
 STEP, CYCLES, START = 60.0, 21, 1_800_000_000.0
-KEYS = MemoryUseDetector.keys
+KEYS = GpuMemoryExcessDetector.keys
 LEARN, FAULT = 90, 100  # cycles of a minute
 
 
@@ -64,7 +64,7 @@ def taking(in_use, seed=1):
 
 def lived(used, in_use, *, reserved=0.9, topology=None, state=None, first=0, told=None):
     """Every cycle through the detector: the last state, and by cycle what was said."""
-    detector, entities = MemoryUseDetector(), cards(used.shape[0])
+    detector, entities = GpuMemoryExcessDetector(), cards(used.shape[0])
     topology = topology or served(entities)
     state, said = state or detector.initial(), []
     shares = np.full(used.shape, np.nan if reserved is None else reserved)
@@ -169,7 +169,7 @@ def test_it_is_tried_in_the_shadow_first_and_says_why_it_is_silent_before():
     now = datetime.fromtimestamp(START, tz=UTC)
 
     def stage(held, verdicts):
-        return detector_rollout.DetectorRollout().judge(detector_rollout.DetectorRun(MemoryUseDetector(), held, 6, verdicts), now).stage
+        return detector_rollout.DetectorRollout().judge(detector_rollout.DetectorRun(GpuMemoryExcessDetector(), held, 6, verdicts), now).stage
 
     assert stage(state, said[3]) is Stage.LEARNING
     assert stage(state, said[-1]) is Stage.SHADOW
@@ -214,7 +214,7 @@ def test_a_page_that_fails_as_the_program_starts_costs_nobody_what_was_learnt():
     state, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
     in_use[2, LEARN], reserved[2, LEARN] = np.nan, np.nan
     reserved[4, LEARN] = np.nan
-    detector, entities = MemoryUseDetector(), cards(6)
+    detector, entities = GpuMemoryExcessDetector(), cards(6)
     values = np.stack((used, reserved, in_use), axis=2)[:, LEARN:]
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
     times = START + STEP * (LEARN + 10 + np.arange(2))  # five minutes and more later: classes are asked for
@@ -235,7 +235,7 @@ def test_a_driver_that_stays_away_for_a_day_is_part_of_the_class_no_longer():
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
         window = Window(GPU, entities, times, KEYS, values, status, timedelta(seconds=STEP))
         now = datetime.fromtimestamp(times[-1], tz=UTC)
-        state, _ = MemoryUseDetector().detect(state, window, served(entities), now)
+        state, _ = GpuMemoryExcessDetector().detect(state, window, served(entities), now)
         assert (state.arrays["class"] == told).all() == (hours == 20)
 
 
@@ -246,7 +246,7 @@ def test_history_teaches_nothing_of_a_young_process():
     used[2, -1] = 30.0 * GB
     values = np.stack((used, np.full(used.shape, 0.9), np.full(used.shape, 0.5)), axis=2)
     status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
-    detector = MemoryUseDetector()
+    detector = GpuMemoryExcessDetector()
     window = Window(GPU, cards(3), times, KEYS, values, status, timedelta(minutes=10))
     state = detector.warm(detector.initial(), window)
     mean = state.arrays["sum_y"] / state.arrays["sum_n"]

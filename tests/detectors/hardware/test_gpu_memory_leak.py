@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.hardware.gpu_memory_leak import DeviceMemoryDetector
+from detectors.hardware.gpu_memory_leak import GpuMemoryLeakDetector
 from outrider.model import EntityKind, EntityRef, NoVerdictReason
 from outrider.topology import Topology
 
@@ -31,7 +31,7 @@ def climbing(length=LENGTH, begins=40, per_scrape=0.03, level=72.0):
 @pytest.fixture
 def find(window_of, findings_of):
     def run(topology=TOPOLOGY, verdicts=None, **rows):
-        found = findings_of(DeviceMemoryDetector(), window_of(GPU, rows), topology, verdicts=verdicts)
+        found = findings_of(GpuMemoryLeakDetector(), window_of(GPU, rows), topology, verdicts=verdicts)
         return [(item.fault, item.entity) for item in found]
 
     return run

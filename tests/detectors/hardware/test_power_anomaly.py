@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detectors.base.protocols import LearningDetector
-from detectors.hardware.power_anomaly import PowerDrawDetector
+from detectors.hardware.power_anomaly import PowerAnomalyDetector
 from detectors.registry import DETECTORS, make_all
 from outrider.model import (
     CellStatus,
@@ -31,7 +31,7 @@ STEP = 30.0
 DAY = 86400.0
 START = 1_800_000_000.0
 LEARN, FAULT = 100, 110  # cycles: 50 minutes, and when a fault begins
-KEYS = PowerDrawDetector.keys
+KEYS = PowerAnomalyDetector.keys
 WINDOW_CYCLES = 21
 
 
@@ -69,7 +69,7 @@ def drawn(activity, seed=1, spread=0.03):
 
 def lived(power, activity, topology, *, state=None, first=0, status=None, entities=None, scale=1.0, step=STEP):
     """Every cycle through the detector; the state and, by cycle, what was said."""
-    detector, entities = PowerDrawDetector(), entities or cards(power.shape[0])
+    detector, entities = PowerAnomalyDetector(), entities or cards(power.shape[0])
     state, said = state or detector.initial(), []
     values = np.concatenate((scale * power[:, :, None], activity), axis=2)
     for end in range(first + 1, values.shape[1] + 1):
@@ -397,7 +397,7 @@ def test_one_blind_card_among_those_that_warm_up_leaves_one_word_for_the_rest():
 
 
 def test_it_stands_in_the_registry():
-    assert DETECTORS["power-draw"] is PowerDrawDetector
+    assert DETECTORS["power-draw"] is PowerAnomalyDetector
 
 
 def faulty(cycles=180):
@@ -410,7 +410,7 @@ def faulty(cycles=180):
 
 
 def standing(state, said, detector=None):
-    one = detector_rollout.DetectorRun(detector or PowerDrawDetector(), state, 8, said)
+    one = detector_rollout.DetectorRun(detector or PowerAnomalyDetector(), state, 8, said)
     return detector_rollout.DetectorRollout().judge(one, datetime.fromtimestamp(START, tz=UTC))
 
 
@@ -430,13 +430,13 @@ def test_alarms_are_counted_once_each_and_raise_how_far_is_far():
     power, activity = faulty(260)
     state, said = lived(power, activity, served(cards(8)))
     begun = sum(bool(findings(one)) and not findings(before) for before, one in pairwise(said))
-    rate = PowerDrawDetector().alarm_rate(state)
+    rate = PowerAnomalyDetector().alarm_rate(state)
     assert rate.entity_days * rate.budget < 1.0 < begun
     assert state.arrays["alarms"][0] == pytest.approx(begun, rel=0.1)
     assert rate.factor > 1.2
     activity = work(8, 260)
     calm, _ = lived(drawn(activity), activity, served(cards(8)))
-    assert PowerDrawDetector().alarm_rate(calm).factor < 1.0
+    assert PowerAnomalyDetector().alarm_rate(calm).factor < 1.0
 
 
 def test_a_limit_that_was_raised_hears_less():
@@ -464,7 +464,7 @@ def test_history_teaches_the_line_and_how_much_was_lived():
     values = np.concatenate((power[:, :, None], activity), axis=2)
     times = START - 600.0 * np.arange(values.shape[1], 0, -1)
     status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
-    detector = PowerDrawDetector()
+    detector = PowerAnomalyDetector()
     past = Window(GPU, cards(8), times, KEYS, values, status, timedelta(minutes=10))
     state = detector.warm(detector.initial(), past)
     assert detector.learnt(state) == timedelta(days=3)

@@ -9,7 +9,7 @@ import pytest
 
 from detectors.anomaly.drift import BLOCK_BEATS
 from detectors.learning import dormant_state
-from detectors.learning.dormant_state import KEPT, Attic
+from detectors.learning.dormant_state import KEPT, DormantState
 from detectors.registry import DETECTORS
 from outrider.model import DetectorState, EntityKind, EntityRef
 
@@ -45,7 +45,7 @@ def after(state, entities):
 
 def test_nothing_is_copied_while_everybody_stays_or_is_new():
     detector, state = remembering(NAME, nodes("a", "b"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     for entities in (nodes("a", "b"), nodes("a", "b", "c")):
         assert held.exchange(state, entities, START) is state
     assert held.entities == ()
@@ -54,7 +54,7 @@ def test_nothing_is_copied_while_everybody_stays_or_is_new():
 
 def test_where_a_whole_class_is_silent_everybody_waits():
     detector, state = remembering(NAME, nodes("a", "b"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     held.exchange(state, nodes("a", "b"), START)
     state = held.exchange(state, (), START + 15.0)
     assert state.entities == ()
@@ -69,7 +69,7 @@ def test_where_a_whole_class_is_silent_everybody_waits():
 
 def test_what_is_usual_comes_back_and_what_went_on_has_passed():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
     assert held.entities == nodes("b")
     back = held.exchange(state, nodes("b", "c", "a"), START + 1200.0)
@@ -86,7 +86,7 @@ def test_what_is_usual_comes_back_and_what_went_on_has_passed():
 def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     state.arrays["slot_seconds"][1] = 1e6
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     state = after(held.exchange(state, nodes("a"), START), nodes("a"))
     back = held.exchange(state, nodes("a", "b", "c"), START + 6 * 3600.0)
     assert back.arrays["updates"][:, 0].tolist() == [1, 2, 0]
@@ -96,7 +96,7 @@ def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
 def test_it_is_bounded_in_time_and_in_number(monkeypatch):
     monkeypatch.setattr(dormant_state, "MOST", 3)
     detector, state = remembering(NAME, nodes("a", "b", "c", "d", "e", "f"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     held.exchange(state, nodes("f"), START)
     assert held.entities == nodes("c", "d", "e")
     _, other = remembering(NAME, nodes("x", "f"))
@@ -111,7 +111,7 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
 def test_a_window_that_was_refused_puts_nobody_aside_twice():
     """The detector leaves its state as it was: who is gone stands in it still."""
     detector, state = remembering(NAME, nodes("a", "b"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     for second in (0.0, 15.0):
         assert held.exchange(state, nodes("a"), START + second).entities == nodes("a", "b")
         assert held.entities == nodes("b")
@@ -121,7 +121,7 @@ def test_a_window_that_was_refused_puts_nobody_aside_twice():
 @pytest.mark.parametrize("wrong", [1e8, -1e8])
 def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong):
     detector, state = remembering(NAME, nodes("a", "b", "c"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
     state = after(held.exchange(state, nodes("a"), START + wrong), nodes("a"))
     assert held.stored(1).entities == nodes("b", "c")
@@ -136,7 +136,7 @@ def test_what_a_card_tells_does_not_age_while_it_is_away():
     seen = [name for name in state.arrays if name.startswith("seen_")]
     assert seen
     state.arrays.update({name: np.full(2, START - 60.0) for name in seen})
-    held, hours = Attic(detector, STEP), 30 * 3600.0
+    held, hours = DormantState(detector, STEP), 30 * 3600.0
     held.exchange(state, cards[:1], START)
     kept = {name: one[:1] if name in detector.of_entities(0) else one for name, one in state.arrays.items()}
     later = DetectorState(state.version, cards[:1], {**kept, "last": np.array([START + hours])})
@@ -146,12 +146,12 @@ def test_what_a_card_tells_does_not_age_while_it_is_away():
 
 def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
     detector, state = remembering(NAME, nodes("a", "b"))
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     state = after(held.exchange(state, nodes("a"), START), nodes("a"))
     stored = held.stored(detector.state_version)
 
     def restored(one, step=STEP):
-        other = Attic(detector, step)
+        other = DormantState(detector, step)
         other.restore(one)
         return other
 
@@ -176,7 +176,7 @@ def test_rings_move_on_by_the_beats_that_were_missed(missed):
     points, blocks = state.arrays["points"].shape[2], state.arrays["blocks"].shape[2]
     state.arrays["points"] = np.broadcast_to(np.arange(points, dtype=np.float32), state.arrays["points"].shape).copy()
     state.arrays["beat"] = np.array([BLOCK_BEATS - 1.0])
-    held = Attic(detector, STEP)
+    held = DormantState(detector, STEP)
     held.exchange(state, nodes("a"), START)
     later = DetectorState(state.version, nodes("a"), {**state.arrays, "beat": np.array([BLOCK_BEATS - 1.0 + missed])})
     for name in detector.of_entities(0):

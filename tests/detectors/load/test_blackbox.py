@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from detector_events import said  # type: ignore[import-not-found]
 
-from detectors.load.blackbox import OutsideDetector
+from detectors.load.blackbox import BlackboxDetector
 from outrider.model import EntityKind, EntityRef
 
 MONTH = 30 * 86400.0
@@ -29,7 +29,7 @@ def entry(success, expiry=MONTH, took=0.3, code=None, requests=10.0, length=30, 
 @pytest.fixture
 def find(window_of, findings_of):
     def run(services, events=()):
-        found = findings_of(OutsideDetector(), window_of(EntityKind.SERVICE, services, events=events))
+        found = findings_of(BlackboxDetector(), window_of(EntityKind.SERVICE, services, events=events))
         return [(item.fault, item.entity.name, item.score) for item in found]
 
     return run

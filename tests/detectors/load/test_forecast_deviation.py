@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from detectors.load import expected_traffic, forecast_deviation
-from detectors.load.forecast_deviation import TrafficForecastDetector
-from detectors.load.gateway import EntryDetector
+from detectors.load.forecast_deviation import ForecastDeviationDetector
+from detectors.load.gateway import GatewayDetector
 from detectors.registry import DETECTORS
 from detectors.statistics.baseline import SLOT_SECONDS, SLOTS
 from outrider.model import (
@@ -47,7 +47,7 @@ def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, sig
 
 def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
     """One cycle every ``apart`` seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts)."""
-    detector = detector or TrafficForecastDetector()
+    detector = detector or ForecastDeviationDetector()
     state, told = state or detector.initial(), []
     rates = np.atleast_2d(np.asarray(rates, dtype=np.float64))
     for cycle in range(rates.shape[1]):
@@ -147,7 +147,7 @@ def learnt(level, detector=None, *, slots=3 * 144):
     values[:, :, 0] = level
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
     times = START - 600.0 * np.arange(count, 0, -1)
-    detector = detector or TrafficForecastDetector()
+    detector = detector or ForecastDeviationDetector()
     past = Window(EntityKind.SERVICE, (A,), times, KEYS, values, status, timedelta(minutes=10))
     return detector.warm(detector.initial(), past)
 
@@ -226,7 +226,7 @@ def test_each_service_is_held_against_its_own():
 
 
 def fell(foreseen, state=None):
-    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state, detector=EntryDetector())
+    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state, detector=GatewayDetector())
     return [one for one in told[-1] if isinstance(one, Finding)]
 
 
@@ -238,14 +238,14 @@ def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_says_what_was_for
 
 
 def test_a_drop_without_a_forecast_says_so():
-    (item,) = fell(None, state=learnt(50.0, EntryDetector()))
+    (item,) = fell(None, state=learnt(50.0, GatewayDetector()))
     assert item.fault == "traffic-drop"
     assert item.evidence[-1].text == "findings.usual_no_forecast"
 
 
 def test_while_a_fault_says_why_fewer_come_nothing_else_does():
     rates, foreseen = [*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0)
-    found = [live(rates, foreseen, detector=one)[1][-1] for one in (EntryDetector(), TrafficForecastDetector())]
+    found = [live(rates, foreseen, detector=one)[1][-1] for one in (GatewayDetector(), ForecastDeviationDetector())]
     assert [one.fault for verdicts in found for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors.load.gateway import EntryDetector
+from detectors.load.gateway import GatewayDetector
 from outrider.model import CellStatus, EntityKind, Event, EventKind, Finding, Window
 from tests.detectors.load.test_forecast_deviation import A, live, said
 
@@ -35,7 +35,7 @@ def service(later_rate, *, probe=1.0, status=200.0, queue=0.0, ready=6.0, expiry
 @pytest.fixture
 def found(window_of, findings_of):
     def run(row, **more):
-        return [item.fault for item in findings_of(EntryDetector(), window_of(S, {"s": row}, **more))]
+        return [item.fault for item in findings_of(GatewayDetector(), window_of(S, {"s": row}, **more))]
 
     return run
 
@@ -49,7 +49,7 @@ def test_a_gateway_that_fails_some_requests_is_found(window_of, findings_of):
     row = service(25.0)
     row["probe_success"] = [1.0] * CALM + [0.0 if i % 3 == 0 else 1.0 for i in range(LATER)]
     row["probe_http_status_code"] = [200.0] * CALM + [503.0 if i % 3 == 0 else 200.0 for i in range(LATER)]
-    (item,) = findings_of(EntryDetector(), window_of(S, {"s": row}))
+    (item,) = findings_of(GatewayDetector(), window_of(S, {"s": row}))
     assert (item.fault, item.evidence[0].text) == ("gateway-fault", "findings.probe_answered_wrongly")
     assert item.evidence[0].arguments["status"] == "503"
 
@@ -105,7 +105,7 @@ def learnt(window_of, level):
     window = window_of(S, {"s": {"svc_requests_per_second": [level] * length}})
     times = START - 600.0 * np.arange(length, 0, -1)
     past = Window(S, window.entities, times, window.keys, window.values, window.status, window.step)
-    detector = EntryDetector()
+    detector = GatewayDetector()
     return detector, detector.warm(detector.initial(), past)
 
 
@@ -125,7 +125,7 @@ def test_the_end_of_a_burst_is_no_drop_where_the_hour_is_known(window_of, now_of
 
 def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
     row = {name: [*values, *values[:40]] for name, values in service(3.0).items()}
-    assert findings_of(EntryDetector(), window_of(S, {"s": row})) == []
+    assert findings_of(GatewayDetector(), window_of(S, {"s": row})) == []
 
 
 @pytest.mark.parametrize("later", [5.0, 15.0])
@@ -136,7 +136,7 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
         return said(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
 
     rates = [50.0] * 60 + [later] * 14 * 60
-    (state, told) = live(rates, due if later == 15.0 else None, detector=EntryDetector(), apart=60.0)
+    (state, told) = live(rates, due if later == 15.0 else None, detector=GatewayDetector(), apart=60.0)
     drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in told]
     if later == 5.0:
         assert drops[70]
@@ -144,16 +144,16 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
     assert not any(drops[60 + 13 * 60 :])
     assert state.arrays["arriving"][0] == pytest.approx(later * 15.0 / 60.0, rel=0.05)  # of a cycle a minute
     assert np.isnan(state.arrays["low_since"][0])
-    (again, _) = live([later] * 60, None, detector=EntryDetector(), state=state, start=START + 15 * 3600.0, apart=60.0)
+    (again, _) = live([later] * 60, None, detector=GatewayDetector(), state=state, start=START + 15 * 3600.0, apart=60.0)
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 
 def test_nothing_is_said_without_values(window_of, findings_of):
     row = {"svc_requests_total": [None] * 20}
     said = []
-    assert findings_of(EntryDetector(), window_of(S, {"s": row}), verdicts=said) == []
+    assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=said) == []
     assert [item.reason.value for item in said] == ["no_values"]
-    assert findings_of(EntryDetector(), window_of(S, {"s": {"svc_requests_total": [5.0]}})) == []
+    assert findings_of(GatewayDetector(), window_of(S, {"s": {"svc_requests_total": [5.0]}})) == []
     stale = {("s", "svc_requests_total", 0): CellStatus.STALE}
     one = window_of(S, {"s": {"svc_requests_total": [5.0]}}, statuses=stale)
-    assert findings_of(EntryDetector(), one) == []
+    assert findings_of(GatewayDetector(), one) == []

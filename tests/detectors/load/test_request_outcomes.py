@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.load.request_outcomes import OutcomeDetector
+from detectors.load.request_outcomes import RequestOutcomeDetector
 from outrider.model import EntityKind
 from outrider.vocabulary.catalog import signal
 
@@ -29,7 +29,7 @@ def service(*, refused=0.0, left=0.0, failed=0.0, answered=40.0, ttft=0.1, queue
 
 @pytest.fixture
 def found(window_of, findings_of):
-    return lambda **row: [item.fault for item in findings_of(OutcomeDetector(), window_of(S, {"s": service(**row)}))]
+    return lambda **row: [item.fault for item in findings_of(RequestOutcomeDetector(), window_of(S, {"s": service(**row)}))]
 
 
 def test_refused_requests_above_the_share_of_before_are_bad_requests(found):
@@ -59,10 +59,10 @@ def test_what_is_neither(found, row):
 def test_nothing_is_said_where_the_engines_do_not_tell(window_of, findings_of):
     said = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
-    assert findings_of(OutcomeDetector(), window, verdicts=said) == []
+    assert findings_of(RequestOutcomeDetector(), window, verdicts=said) == []
     assert [item.reason.value for item in said] == ["no_values"]
 
 
 def test_it_ends_with_its_cause(window_of, findings_of):
     row = {name: [*values, *values[:CALM]] for name, values in service(refused=6.0).items()}
-    assert findings_of(OutcomeDetector(), window_of(S, {"s": row})) == []
+    assert findings_of(RequestOutcomeDetector(), window_of(S, {"s": row})) == []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors.load.queueing import SurgeDetector
+from detectors.load.queueing import QueueingDetector
 from detectors.load.saturation import SaturationDetector
 from outrider.model import EntityKind, Event, EventKind, Priority
 from outrider.vocabulary.catalog import signal
@@ -52,7 +52,7 @@ def pressed(window_of, findings_of):
 
 @pytest.fixture
 def surging(window_of, findings_of):
-    return lambda **rows: findings_of(SurgeDetector(), window_of(S, rows))
+    return lambda **rows: findings_of(QueueingDetector(), window_of(S, rows))
 
 
 GROWING = [0.0] * 5 + [float(10 + 3 * i) for i in range(15)]
@@ -167,7 +167,7 @@ def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_o
     row = service(queue, [8.0] * 60 + [5.0] * 30)
     row["svc_inflight_requests"] = [8.0] * 60 + [wait + run for wait, run in zip(queue[60:], running, strict=True)]
     events = [flags_changed(ref, START + 300)] if changed else []
-    (found,) = findings_of(SurgeDetector(), window_of(S, {"s": row}, events=events))
+    (found,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=events))
     assert found.fault == fault
 
 
@@ -179,7 +179,7 @@ def test_a_backlog_that_a_smaller_batch_serves_is_the_batchs(ref, window_of, fin
     row = service(queue, [5.0] * 30 + [20.0] * 30 + [5.0] * 60)
     row["svc_inflight_requests"] = [wait + run for wait, run in zip(queue, batch, strict=True)]
     at = START + 450
-    (found,) = findings_of(SurgeDetector(), window_of(S, {"s": row}, events=[flags_changed(ref, at)]))
+    (found,) = findings_of(QueueingDetector(), window_of(S, {"s": row}, events=[flags_changed(ref, at)]))
     assert found.fault == fault
     if fault == "batch-misconfigured":
         assert found.window.start.timestamp() == at, "not the older queue's beginning"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.platform.autoscaler import ScalingDetector
+from detectors.platform.autoscaler import AutoscalerDetector
 from outrider.model import EntityKind
 from outrider.topology import Topology
 
@@ -13,7 +13,7 @@ ERRORS = "autoscaler_errors_per_second"
 @pytest.fixture
 def found(window_of, findings_of):
     return lambda values, topology=None: findings_of(
-        ScalingDetector(), window_of(W, {"chat": {ERRORS: values}}), topology
+        AutoscalerDetector(), window_of(W, {"chat": {ERRORS: values}}), topology
     )
 
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from detector_events import logged, said  # type: ignore[import-not-found]
 
 from detectors.platform.host_faults import HostFaultDetector
-from detectors.platform.noisy_neighbor import NeighbourDetector
+from detectors.platform.noisy_neighbor import NoisyNeighborDetector
 from outrider.model import EntityKind, EntityRef
 
 NODE = EntityRef("lab", EntityKind.NODE, None, "n0")
@@ -95,7 +95,7 @@ def taken(window_of, findings_of):
             }
             for place, end in enumerate(ends)
         }
-        found = findings_of(NeighbourDetector(), window_of(EntityKind.NODE, rows))
+        found = findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows))
         return [(item.fault, item.entity.name) for item in found]
 
     return run
@@ -113,4 +113,4 @@ def test_cpu_that_rises_everywhere_or_while_the_disk_is_busy(taken):
 
 def test_a_host_nobody_knows_yet(window_of, findings_of):
     rows = {name: {"node_cpu_utilization_ratio": [level] * 30} for name, level in (("a", 0.9), ("b", 0.1), ("c", 0.1))}
-    assert findings_of(NeighbourDetector(), window_of(EntityKind.NODE, rows)) == []
+    assert findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows)) == []

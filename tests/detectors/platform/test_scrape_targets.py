@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from detectors.platform.scrape_targets import TargetsDetector
+from detectors.platform.scrape_targets import ScrapeTargetDetector
 from outrider.model import EntityKind, EntityRef, TrustVerdict
 from outrider.topology import Topology
 
@@ -43,7 +43,7 @@ def find(window_of, findings_of):
                 "target_failure_code": [0.0] * 3 + [last[1]] * scrapes,
                 "target_trust_code": [0.0] * 3 + [last[2] if len(last) > 2 else float(last[0] == 0)] * scrapes,
             }
-        found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+        found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
         return [(item.fault, str(item.entity)) for item in found]
 
     return run
@@ -126,7 +126,7 @@ def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, f
         }
         for entity in topology.of_kind(W)
     }
-    found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+    found = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
     assert [item.fault for item in found] == ["exporter-down"]
     assert found[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
 
@@ -143,7 +143,7 @@ def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_o
                 "target_up": [1.0] * (20 - down) + [0.0] * down,
                 "target_failure_code": [0.0] * (20 - down) + [TIMEOUT[1]] * down,
             }
-        said = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+        said = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
         return sorted((item.fault, str(item.entity)) for item in said)
 
     assert found(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
@@ -172,6 +172,6 @@ def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, finding
         }
     window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labelled))
     unsaid = []
-    said = findings_of(TargetsDetector(), window, Topology.build((), labelled, labelled), verdicts=unsaid)
+    said = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=unsaid)
     assert sorted((one.fault, one.entity.name) for one in said) == [("monitor-blind", "lab"), ("node-lost", "spare-n1")]
     assert {one.entity.name for one in unsaid if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}

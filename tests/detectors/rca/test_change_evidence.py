@@ -20,7 +20,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors.base.changes import CHANGE_TEXT, ChangeSort, sort_of
+from detectors.base.changes import CHANGE_TEXT, ChangeKind, sort_of
 from detectors.rca import change_evidence, explanation_text, fault_catalogue
 from detectors.rca.hypotheses import Reach
 from outrider.model import EntityKind, Event, EventKind, Interval
@@ -57,15 +57,15 @@ def test_every_code_that_may_be_announced_has_its_sort():
         "push",
         "release",
     }
-    assert sort_of("model-revision") is ChangeSort.MODEL
-    assert sort_of("kubelet") is sort_of("cuda") is ChangeSort.DRIVER
-    assert sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
+    assert sort_of("model-revision") is ChangeKind.MODEL
+    assert sort_of("kubelet") is sort_of("cuda") is ChangeKind.DRIVER
+    assert sort_of("a code of tomorrow") is ChangeKind.ROLLOUT
 
 
 def test_every_fault_that_hints_name_is_in_the_vocabulary():
     spoken = set().union(*change_evidence.SPEAKS_FOR.values()) | set(change_evidence.LINE_SPEAKS_FOR.values())
     assert spoken <= set(faults())
-    assert set(change_evidence.SPEAKS_FOR) == set(ChangeSort)
+    assert set(change_evidence.SPEAKS_FOR) == set(ChangeKind)
 
 
 @pytest.mark.parametrize("code", ["driver", "kernel", "network", "scale", "restart"])
@@ -198,14 +198,14 @@ def test_hints_alone_open_nothing_and_give_way_to_what_alarms():
 
 def test_a_change_of_something_that_the_topology_does_not_know_spoils_nothing():
     gathered = change_evidence.gather([changed(ref(EntityKind.WORKLOAD, "stranger"), "rollout")], Reach(fleet()), at(0))
-    assert [hint.sort for held in gathered.values() for hint in held] == [ChangeSort.ROLLOUT]
+    assert [hint.sort for held in gathered.values() for hint in held] == [ChangeKind.ROLLOUT]
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(ref(EntityKind.NODE, "stranger"), "driver")])
     assert desk.only.suspected_cause is None
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("sort", list(ChangeSort))
+@pytest.mark.parametrize("sort", list(ChangeKind))
 def test_every_sort_of_change_has_its_texts(language, sort):
     for text in (CHANGE_TEXT, change_evidence.CHANGE_BY_TEXT, change_evidence.CHANGE_FROM_TEXT):
         assert "{at}" in texts(language)[f"{text}.{sort}"]

@@ -21,7 +21,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 )
 
 from detectors.rca import explanation, explanation_text, fault_catalogue, ranking
-from detectors.rca.hypotheses import Claim
+from detectors.rca.hypotheses import FaultHypothesis
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Interval
 from outrider.topology import Topology
 
@@ -92,7 +92,7 @@ def test_a_cause_much_later_than_what_it_explains_scores_less():
 
 
 def test_candidates_without_alerts_take_part():
-    guess = Claim(gpu(0), "gpu-thermal-throttle", at(0), 0.9, firing=False)
+    guess = FaultHypothesis(gpu(0), "gpu-thermal-throttle", at(0), 0.9, firing=False)
     hypotheses, _ = rank([alert(CHAT, None)], candidates=[guess])
     assert (hypotheses[0].entity, hypotheses[0].fault) == (gpu(0), "gpu-thermal-throttle")
 
@@ -145,7 +145,7 @@ engine-hung:
 
 def test_a_cause_that_is_over_goes_on_explaining_replicas_that_are_also_each_others_peers():
     full = [alert(replica(number), "kv-pressure", since=60 + number) for number in (0, 1, 2)]
-    over = Claim(replica(3), "engine-dead", at(0), 0.75, firing=False)
+    over = FaultHypothesis(replica(3), "engine-dead", at(0), 0.75, firing=False)
     hypotheses, _ = rank(full, candidates=(over,))
     assert (hypotheses[0].entity, hypotheses[0].fault) == (replica(3), "engine-dead")
 
@@ -156,7 +156,7 @@ def test_a_pod_and_the_replica_in_it_are_one_component_that_fails_after_a_change
         alerts,
         [finding(replica(0), "model-load-failed", score=0.9)],
         [change(CHAT, -60)],
-        [Claim(CHAT, "bad-rollout", at(-60), 0.55, firing=False)],
+        [FaultHypothesis(CHAT, "bad-rollout", at(-60), 0.55, firing=False)],
     )
     assert hypotheses[0].fault == "model-load-failed"
 
@@ -175,9 +175,9 @@ def test_a_cause_that_took_long_to_prove_began_when_its_finding_says():
 
 @pytest.mark.parametrize("holds_first", [True, False])
 def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_come(holds_first):
-    holds = Claim(node(0), "ib-link-down", at(0), alerts=("one",))
-    clears = Claim(node(0), "ib-link-down", at(0), alerts=("other",), over=at(420))
-    later = Claim(node(0), "network-loss", at(600), alerts=("lossy",))
+    holds = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("one",))
+    clears = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("other",), over=at(420))
+    later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
     said = (holds, clears) if holds_first else (clears, holds)
     hypotheses, _ = rank([], candidates=(*said, later))
     assert [one.fault for one in hypotheses[:2]] == ["ib-link-down", "network-loss"]
@@ -186,9 +186,9 @@ def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_co
 
 
 def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
-    later = Claim(node(0), "network-loss", at(600), alerts=("lossy",))
+    later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
     for ends, explained in (((420, 300), False), ((300, 500), True)):
-        said = [Claim(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
+        said = [FaultHypothesis(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
         texts = [item.text for one in rank([], candidates=(*said, later))[0] for item in one.evidence]
         assert ("incidents.evidence.explained_by" in texts) is explained
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alerts.state import machine as alert_state
-from detectors.rules.rule_backtest import Judged, Rehearsal, window_of
+from detectors.rules.rule_backtest import Judged, RuleBacktest, window_of
 from detectors.rules.threshold import RuleDetector
 from detectors.rules.tunable_threshold import dial_of
 from detectors.rules.tuning import LEAST_VERDICTS, Proposal, ProposalReason, Setting, propose
@@ -101,7 +101,7 @@ def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
         waits.append(wait)
     numbers = np.array([np.nan if one is None else one for one in thresholds])
     seconds = np.array([one.total_seconds() for one in waits])
-    replayed = Rehearsal(dial, numbers, seconds, clear, stored.entities, ())
+    replayed = RuleBacktest(dial, numbers, seconds, clear, stored.entities, ())
     for start in range(0, steps, 50):  # in pieces, each with its past
         begin = T0 + start * STEP
         replayed.feed(stored.read(begin - window_of(dial), begin + 50 * STEP), begin)
@@ -287,6 +287,6 @@ def test_silence_is_no_verdict_in_both() -> None:
         RuleDetector(rule).initial(), stored.read(T0, T0 + 40 * STEP), Topology.build(()), T0 + 39 * STEP
     )
     assert isinstance(found[0], NoVerdict)
-    replayed = Rehearsal(dial_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ())
+    replayed = RuleBacktest(dial_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ())
     replayed.feed(stored.read(T0, T0 + 40 * STEP), T0)
     assert replayed.alarms.sum() == 0

@@ -14,7 +14,7 @@ from detectors.statistics.alarm_threshold import (
 )
 from detectors.statistics.deviation import CLIP
 from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
-from detectors.statistics.ensemble_members import NAMES, SUREST, Tail, Voters
+from detectors.statistics.ensemble_members import NAMES, SUREST, Tail, EnsembleMembers
 from detectors.statistics.residuals import KINDS, Residuals
 
 STEP = 300.0
@@ -169,7 +169,7 @@ def test_a_tail_continues_beyond_what_was_seen():
 def test_voters_depend_on_their_rows_alone_and_agree_on_what_is_odd():
     rows = np.random.default_rng(4).normal(size=(600, len(KINDS) * 4)).astype(np.float32)
     odd = np.full((1, 20), 6.0, dtype=np.float32)
-    one, other = Voters(rows), Voters(rows)
+    one, other = EnsembleMembers(rows), EnsembleMembers(rows)
     assert one.surprises(odd).shape == (1, len(NAMES))
     np.testing.assert_array_equal(one.surprises(odd), other.surprises(odd))
     assert (one.surprises(odd) > 2.0).all()

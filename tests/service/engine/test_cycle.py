@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from collectors.mapping.target import targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.clock import ManualClock
 from outrider.errors import CollectError, CollectReason
@@ -68,7 +68,7 @@ class World:
                 for number, name in enumerate(NAMES)
             ],
         )  # fmt: skip
-        self.collector = Collector(self.targets)
+        self.collector = ScrapeManager(self.targets)
         self.cycle = platform.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from detectors.anomaly.seasonal import SeasonalDetector
 from outrider.clock import ManualClock
 from outrider.model import (
@@ -33,7 +33,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings, StoreSettings
 from service.engine.detection import Detection
-from service.engine.detector_rollout import Said, Stages, without_shadow
+from service.engine.detector_rollout import DetectorRun, DetectorRollout, alertable_verdicts
 from service.wiring import platform as wiring_platform
 from store.memory import MemoryStateStore
 
@@ -81,17 +81,17 @@ def statistics():
 
 
 def judged(stages, detector, *verdicts, now=NOW):
-    return stages.judge(Said(detector, detector.initial(), 6, verdicts), now)
+    return stages.judge(DetectorRun(detector, detector.initial(), 6, verdicts), now)
 
 
 def test_who_goes_by_the_time_of_day_alone_has_learnt_it_after_the_trial(statistics):
     statistics.past, statistics.weekly = timedelta(days=3), False
-    one = judged(Stages(), statistics, finding())
+    one = judged(DetectorRollout(), statistics, finding())
     assert (one.stage, one.reason) == (Stage.ALERTING, StageReason.LEARNT)
 
 
 def test_the_stages_of_a_detector_that_needs_a_past(statistics):
-    stages = Stages()
+    stages = DetectorRollout()
     warming = NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP)
     one = judged(stages, statistics, NoVerdict("seasonal-gpu", None, NoVerdictReason.NO_VALUES))
     assert (one.stage, one.reason, one.since) == (Stage.LEARNING, StageReason.NOTHING_SEEN, NOW)
@@ -114,7 +114,7 @@ def test_the_stages_of_a_detector_that_needs_a_past(statistics):
 
 
 def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(statistics):
-    stages = Stages()
+    stages = DetectorRollout()
     statistics.past = timedelta(days=9)
     for realised, days, stage in (
         (0.2, 100.0, Stage.ALERTING),
@@ -131,15 +131,15 @@ def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(st
 def test_in_the_shadow_nothing_rises_and_nothing_is_taken_back(statistics):
     statistics.past = timedelta(hours=3)
     silent = NoVerdict("seasonal-gpu", GPUS[2], NoVerdictReason.NO_EXPECTATION)
-    standing = judged(Stages(), statistics, finding(), silent)
-    heard = without_shadow(standing, (finding(), silent))
+    standing = judged(DetectorRollout(), statistics, finding(), silent)
+    heard = alertable_verdicts(standing, (finding(), silent))
     assert heard == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
 
 
 def test_since_when_is_known_after_a_restart(statistics):
-    state, stages = MemoryStateStore(), Stages()
+    state, stages = MemoryStateStore(), DetectorRollout()
     before = judged(stages, statistics)
-    again = Stages()
+    again = DetectorRollout()
     again.restore((before,))
     assert judged(again, statistics, now=NOW + timedelta(hours=1)).since == NOW
     assert state.standings() == ()
@@ -147,7 +147,7 @@ def test_since_when_is_known_after_a_restart(statistics):
 
 def test_a_finding_of_the_shadow_is_shown_and_raises_no_alert(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
-    cycle = wiring_platform.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection = Detection([statistics], STEP)
     cycle.parts.rules = (rule,)
     for hours, firing in ((3, 0), (50, 1)):
@@ -210,7 +210,7 @@ def test_standings_live_in_the_store(tmp_path):
 
 def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     settings = Settings.model_validate({"detect": {"alarms_per_entity_day": {"gpu": 0.1, "service": 0.3}}})
-    cycle = wiring_platform.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.digest(NOW, Collected())
     budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
     gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu", "power-draw", "memory-use")
@@ -229,7 +229,7 @@ def test_holidays_begin_at_midnight_where_they_are_kept():
 
 def test_an_alert_of_a_detector_that_fell_back_is_kept(statistics):
     rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
-    cycle = wiring_platform.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = wiring_platform.cycle_in_memory(Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection, cycle.parts.rules = Detection([statistics], STEP), (rule,)
     statistics.past, statistics.verdicts = timedelta(days=3), (finding(),)
     cycle.digest(NOW, Collected())

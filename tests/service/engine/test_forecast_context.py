@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
 from outrider.model import (
     BacktestScore,
@@ -24,7 +24,7 @@ from outrider.ports import Collected
 from planner.forecast.forecaster import forecast
 from service.config.settings import Settings
 from service.engine.detection import Detection
-from service.engine.forecast_context import Foretelling
+from service.engine.forecast_context import ForecastContext
 from service.planning.planning import NoPlanning
 from service.wiring.platform import cycle_in_memory
 
@@ -42,11 +42,11 @@ def plan(at, level, *, slots=144, score=SCORE, levels=(0.05, 0.5, 0.95, 0.995), 
 
 
 def test_before_the_first_plan_nothing_is_foreseen():
-    assert Foretelling().at(NOW) is None
+    assert ForecastContext().at(NOW) is None
 
 
 def test_it_is_the_slot_around_now_of_every_service():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0))
     seen = made.at(NOW + timedelta(minutes=25))
     assert seen.entities == (SERVICE,)
@@ -58,7 +58,7 @@ def test_it_is_the_slot_around_now_of_every_service():
 
 
 def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
-    made = Foretelling()
+    made = ForecastContext()
     found = []
     for minutes in range(0, 130, 10):
         at = NOW + timedelta(minutes=minutes)
@@ -68,14 +68,14 @@ def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
 
 
 def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0, slots=12))
     assert made.at(NOW + timedelta(minutes=110)).middle[0] > 0
     assert np.isnan(made.at(NOW + timedelta(hours=2)).middle[0])
 
 
 def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first_forecast():
-    made, new = Foretelling(), replace(SERVICE, name="new")
+    made, new = ForecastContext(), replace(SERVICE, name="new")
     for minutes in range(0, 100, 10):
         at = NOW + timedelta(minutes=minutes)
         said = plan(at, 100.0).forecasts + (plan(at, 50.0, entity=new).forecasts if minutes >= 60 else ())
@@ -89,7 +89,7 @@ def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first
 
 
 def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgotten_in_the_end():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0))
     other = replace(SERVICE, name="other")
     made.take(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
@@ -99,7 +99,7 @@ def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgott
 
 
 def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0))
     made.take(plan(NOW + timedelta(days=1), 900.0))
     for minutes in range(10, 100, 10):
@@ -110,14 +110,14 @@ def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
 
 
 def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
     made.take(Plan())
     assert made.at(NOW) is None
 
 
 def test_a_forecast_without_a_low_quantile_is_not_known():
-    made = Foretelling()
+    made = ForecastContext()
     made.take(plan(NOW, 100.0, levels=(0.5, 0.95)))
     seen = made.at(NOW)
     assert np.isnan(seen.low[0])
@@ -129,7 +129,7 @@ def test_the_planners_own_forecast_is_understood():
     values = 50.0 + 20.0 * np.sin(times / 86400.0 * 2 * np.pi) + np.random.default_rng(1).normal(0, 1, times.size)
     made = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
     assert not isinstance(made, NoPlanReason)
-    told = Foretelling()
+    told = ForecastContext()
     told.take(Plan((made,)))
     assert np.isnan(told.at(NOW).middle[0])  # a plan speaks of the slots that begin after it
     seen = told.at(NOW + timedelta(minutes=15))
@@ -170,7 +170,7 @@ class Listener:
 
 def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_one_on():
     clock = ManualClock(NOW)
-    cycle = cycle_in_memory(Settings(), Collector([]), clock, interval=timedelta(seconds=15))
+    cycle = cycle_in_memory(Settings(), ScrapeManager([]), clock, interval=timedelta(seconds=15))
     service, gpu = Listener(EntityKind.SERVICE), Listener(EntityKind.GPU)
     cycle.parts.detection = Detection((service, gpu), timedelta(seconds=15))
     cycle.parts.planning = Planned(plan(NOW, 100.0))

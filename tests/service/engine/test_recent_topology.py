@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
-from service.engine.recent_topology import Lately
+from service.engine.recent_topology import RecentTopology
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 OLD, NEW = (EntityRef("lab", EntityKind.NODE, None, name) for name in ("old", "new"))
@@ -16,13 +16,13 @@ def on(node: EntityRef) -> Topology:
 
 
 def test_what_never_moved_is_handed_back_as_it_is():
-    lately, topology = Lately(), on(OLD)
+    lately, topology = RecentTopology(), on(OLD)
     assert lately.widened(topology, NOW) is topology
     assert lately.widened(topology, NOW + timedelta(minutes=1)) is topology
 
 
 def test_a_pod_that_moved_rests_on_both_nodes_for_a_while():
-    lately = Lately(timedelta(minutes=15))
+    lately = RecentTopology(timedelta(minutes=15))
     lately.widened(on(OLD), NOW)
     moved = on(NEW)
     for minutes in (1, 2, 15):
@@ -34,7 +34,7 @@ def test_a_pod_that_moved_rests_on_both_nodes_for_a_while():
 
 
 def test_a_pod_that_comes_back_left_the_other_node():
-    lately = Lately(timedelta(minutes=15))
+    lately = RecentTopology(timedelta(minutes=15))
     for minutes, node in enumerate((OLD, NEW, OLD)):
         seen = lately.widened(on(node), NOW + timedelta(minutes=minutes))
     assert set(seen.rests_on(POD)) == {OLD, NEW}
@@ -42,7 +42,7 @@ def test_a_pod_that_comes_back_left_the_other_node():
 
 
 def test_the_same_graph_at_another_instant_is_widened_once():
-    lately = Lately()
+    lately = RecentTopology()
     lately.widened(on(OLD), NOW)
     moved = on(NEW)
     first = lately.widened(moved, NOW)

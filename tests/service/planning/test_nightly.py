@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from outrider.documents.summaries import because
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
 from planner.capacity.plan import LOAD, PlanSettings, plan
-from planner.forecast import batch_forecast, by_night, forecast, model_selection
+from planner.forecast import batch_forecast, fit_nightly, forecast, model_selection
 from planner.forecast import forecaster as forecast_forecaster
 from planner.forecast.calendar import HOLIDAY, NO_CALENDAR, Calendar
 from planner.forecast.series import Series
@@ -97,7 +97,7 @@ def _night(monkeypatch, forecaster, **more):
 
 def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_before(monkeypatch):
     made = _night(monkeypatch, Refused()).made()
-    assert made[CHAT].fits.asked == ("prophet",)
+    assert made[CHAT].fits.requested == ("prophet",)
     assert made[CHAT].heard == ()
     history, horizon = _history(6.0), timedelta(hours=24)
     alone = forecast(
@@ -115,7 +115,7 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
         raise AssertionError("asked alone")
 
     monkeypatch.setattr(batch_forecast, "_one", refuse)
-    found = batch_forecast.fast(history, NOW, horizon, made)[CHAT]
+    found = batch_forecast.forecast_all(history, NOW, horizon, made)[CHAT]
     assert (found.model, found.why) == (alone.model, alone.why)
     assert "Prophet is refused" in because(found.why)
     for level, values in alone.quantiles.items():
@@ -125,7 +125,7 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
 def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
-    found = batch_forecast.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
     assert "Prophet is not used: it found no fit (libstan.so.2: no such file)" in because(found.why)
 
 
@@ -136,7 +136,7 @@ def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
     monkeypatch.setattr(module, "margin_of", broken)
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
-    found = batch_forecast.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
     assert "the usual margin counts" in because(found.why)
     assert "no such axis" in because(found.why, "zh")
 
@@ -170,7 +170,7 @@ def test_leads_of_a_whole_day_are_known_until_the_next_midnight_of_the_zone():
     zone, horizon = Calendar(zone="Asia/Shanghai"), timedelta(hours=24)
     begin, last = (datetime(2026, 5, 20, hour, minute, tzinfo=UTC) for hour, minute in ((0, 0), (15, 50)))
     history = _history(6.0, begin)
-    decided = by_night(history.times, history.column(LOAD)[0], now=begin, horizon=horizon, calendar=zone)
+    decided = fit_nightly(history.times, history.column(LOAD)[0], now=begin, horizon=horizon, calendar=zone)
     newest = decided.fits.made["prophet"][max(decided.fits.made["prophet"])]
     wall = Series(newest.start, 600.0, np.ones(round((last.timestamp() + 8 * 3600 - newest.start) / 600)))
     said = newest.at(wall, np.array([wall.values.size]), np.arange(1, 145))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collectors.mapping.target import Target, targets_of
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
 from collectors.recording.ring_buffer import FlightRing
 from collectors.scrape.result import Scrape
@@ -64,7 +64,7 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
     clock = ManualClock(fleet.now)
     platform = wiring_platform.platform(settings, clock, lockstep=True)
     source = pages_of(platform.collector)
-    assert isinstance(source, Collector)
+    assert isinstance(source, ScrapeManager)
     assert platform.flight is not None
     try:
         truth = inject(fleet, "engine-dead", start=fleet.now + 3 * STEP)

@@ -16,8 +16,8 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from collectors.kubernetes.api import KubeApi
-from collectors.kubernetes.watch import Doors
-from collectors.pipeline.scrape_manager import Collector
+from collectors.kubernetes.watch import SharedWatches
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError, UnavailableError
 from outrider.model import EntityKind, EntityRef, SignalKey
@@ -25,7 +25,7 @@ from service.cli.tree import app
 from service.config import settings
 from service.sources import event_source, factory
 from service.sources.discovery import Discovering
-from service.sources.kube_clients import KubeDoors
+from service.sources.kube_clients import KubeClientPool
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 STEP = timedelta(seconds=60)
@@ -105,7 +105,7 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
     async def whole() -> None:
         source = factory.source(settings.load(file), ManualClock(START))
         assert isinstance(source, Discovering)
-        assert isinstance(event_source.pages_of(source), Collector)
+        assert isinstance(event_source.pages_of(source), ScrapeManager)
         try:
             collected = await source.collect(START)
             told = {
@@ -248,11 +248,11 @@ def test_sources_that_read_one_api_server_with_one_account_share_its_lists() -> 
             ],
         }
     )
-    doors = KubeDoors((*given.collect.discover, *given.events))
+    doors = KubeClientPool((*given.collect.discover, *given.events))
     targets_of, events, logs = (doors.of(one, "k") for one in (*given.collect.discover, *given.events))
-    assert isinstance(events, Doors)
+    assert isinstance(events, SharedWatches)
     assert targets_of is events
     assert events.api.client.timeout == timedelta(seconds=20)
     assert isinstance(logs, KubeApi)
-    alone = KubeDoors(given.collect.discover)
+    alone = KubeClientPool(given.collect.discover)
     assert isinstance(alone.of(given.collect.discover[0], "k"), KubeApi)

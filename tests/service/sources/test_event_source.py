@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from collectors.logs.patterns import packaged
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
@@ -213,11 +213,11 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
 
 def test_without_sources_of_events_nothing_is_put_around_the_pages() -> None:
     plain = factory.source(Settings(), ManualClock(START))
-    assert isinstance(plain, Collector)
+    assert isinstance(plain, ScrapeManager)
     assert event_source.pages_of(plain) is plain
     given = Settings.model_validate({"events": [{"type": "kubernetes", "url": "https://k8s.example"}]})
     beside = factory.source(given, ManualClock(START))
-    assert isinstance(event_source.pages_of(beside), Collector)
+    assert isinstance(event_source.pages_of(beside), ScrapeManager)
     assert [one.target for one in beside.health] == ["kubernetes"]
     assert callable(demo.Demo.discover)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import SystemClock
 from service.config.settings import Settings
 from service.sources import factory
@@ -27,7 +27,7 @@ async def _page(_: web.Request) -> web.Response:
 
 
 def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
-    async def one_round() -> tuple[Collector, float]:
+    async def one_round() -> tuple[ScrapeManager, float]:
         app = web.Application()
         app.add_routes([web.get("/metrics", _page), web.get("/health", _page), web.get("/load", _hang)])
         runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
@@ -38,7 +38,7 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
         one = {"name": "a", "adapter": "vllm", "url": url, "timeout": "60s", "entity": {"kind": "replica", "name": "a"}}
         settings = Settings.model_validate({"collect": {"interval": "16s", "targets": [one]}})
         source = factory.source(settings, SystemClock())
-        assert isinstance(source, Collector)
+        assert isinstance(source, ScrapeManager)
         begun = time.monotonic()
         try:
             await source.collect(SystemClock().now())

@@ -16,7 +16,7 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from alerts.rules import files as rule_files
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.probes.result import Outcome
 from detectors.rules import threshold
 from outrider.clock import ManualClock
@@ -97,7 +97,7 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
         try:
             assert isinstance(platform.collector, Recorded)
             assert isinstance(platform.collector.recorded, WithProbes)
-            assert isinstance(event_source.pages_of(platform.collector), Collector)
+            assert isinstance(event_source.pages_of(platform.collector), ScrapeManager)
             await platform.cycle.run()
             clock.advance(timedelta(seconds=15))
             record = await platform.cycle.run()

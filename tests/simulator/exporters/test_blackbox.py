@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.mapping import target as configured
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
@@ -48,7 +48,7 @@ class Watched:
             replace(spec, pools=(pool,), services=(service,), slice_seconds=2.5, tick_seconds=5.0), seed, START
         )
         self.entity = self.fleet.entity(EntityKind.SERVICE, service.name, service.namespace)
-        self.pages, self.collector = Pages(self.fleet), Collector([])
+        self.pages, self.collector = Pages(self.fleet), ScrapeManager([])
         self.look()
 
     def look(self, times: int = 1) -> dict[str, float]:

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from collectors.pipeline.scrape_manager import Collector
+from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
 from outrider.documents.summaries import alert_summary
 from outrider.errors import ConfigError
@@ -111,7 +111,7 @@ class Service:
     def __init__(self, *slos) -> None:
         self.clock = ManualClock(NOW)
         given = settings.Settings(slos=[SloSettings(**slo) for slo in slos])
-        self.cycle = platform.cycle_in_memory(given, Collector([]), self.clock, interval=STEP)
+        self.cycle = platform.cycle_in_memory(given, ScrapeManager([]), self.clock, interval=STEP)
         self.keys = given.promises[0].keys
 
     def minutes(self, count, bad=0.0, total=50.0):
@@ -137,7 +137,7 @@ def test_a_burning_budget_fires_marks_the_service_and_ends():
 
 
 def test_without_an_slo_there_is_no_burn_rate_alert():
-    cycle = platform.cycle_in_memory(settings.Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle = platform.cycle_in_memory(settings.Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     assert not [rule for rule in cycle.parts.rules if rule.name.startswith("slo-")]
 
 
