@@ -26,12 +26,12 @@ from planner.performance.gpu_catalog import gpus
 from planner.performance.memory_fit import Setup
 from planner.performance.model_specs import model
 from planner.performance.queueing import Slo, Work
-from planner.performance.service_facts import Known, Objective
+from planner.performance.service_facts import ServiceFacts, Objective
 
 TARGET, PUBLISHED = 2.0, 30.0
 TIMES, POINTS = 5, 2016
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
-PROMISED = Known((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
+PROMISED = ServiceFacts((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
 CUTS = optimizer.cuts_of(mig=True, mps=False)
 
 
@@ -58,7 +58,7 @@ def run() -> Result:
         calibration = Calibration(service, "H100", 250.0, 64.0, 20.0, 1, 1, 210.0, 100, "measured")
         fleet = FleetService(service, "H100", 20, 20, 1, 400, 2.5, "USD")
         begun = time.perf_counter()
-        promised = PlanSettings(promises={service: PROMISED})
+        promised = PlanSettings(service_facts={service: PROMISED})
         made = plan(window, {service: calibration}, (fleet,), NOW, settings=promised)
         between = time.perf_counter()
         recommended = made.recommendations[0]

@@ -1,4 +1,4 @@
-"""How many replicas a load needs: now by requests and by what the engines hold, soon by the forecast, and to stay."""
+"""Replicas that a load needs: now by requests and engine occupancy, soon by the forecast, and at least to stay."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
 from planner.capacity import prescale
 from planner.capacity.formula import Buffer, BufferSource, Formula, formula, whole
-from planner.capacity.lead_bound import USUAL_MARGIN, highest, path_of
+from planner.capacity.lead_bound import DEFAULT_MARGIN, forecast_path, highest_between
 from planner.forecast.batch_forecast import LOAD
 from planner.forecast.ensemble import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.forecast.history import Facts
-from planner.performance.slo_capacity import Refined
+from planner.performance.slo_capacity import SloCapacity
 
 _INFLIGHT, _QUEUE = SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")
 KV_WATERMARK = 0.9
-"""Survivors may fill their KV cache so far: above it engines begin to preempt."""
+"""Survivors may fill their KV cache up to here: above it engines start to preempt."""
 
 _QUEUE_SHARE = 0.1
-"""A queue of less than a tenth of what runs is the batch being filled, not a want of replicas."""
+"""A queue below a tenth of the running sequences is the batch being filled, not a lack of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
-    """The load of now as it is counted with: ``newest`` is capped where a spike is ``doubted``."""
+class TrustedLoad:
+    """The current load used for planning: ``newest`` is capped if a spike is ``doubted``."""
 
     load: prescale.LoadNow
     newest: float | None
@@ -35,30 +35,30 @@ class Believed:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything about one service: its row of the cleaned history, forecast, calibration and facts.
+    """All inputs of one service: its row of the cleaned history, forecast, calibration and facts.
 
-    ``calibration`` is what the formula counts with; ``promise`` tells how the service's promise bounds it.
+    ``calibration`` is the one used by the formula; ``slo`` is the bound of the service's SLO on it.
     """
 
     history: Window
     row: int
     facts: Facts
-    said: Forecast
+    forecast: Forecast
     calibration: Calibration
     service: FleetService
-    load: Believed
+    load: TrustedLoad
     now: datetime
-    margin: float = USUAL_MARGIN
-    promise: Refined | None = None
+    margin: float = DEFAULT_MARGIN
+    slo: SloCapacity | None = None
 
     @property
     def values(self) -> Floats:
         """The load, one value a slot."""
-        found: Floats = self.history.column(LOAD)[self.row]
-        return found
+        load: Floats = self.history.column(LOAD)[self.row]
+        return load
 
     def newest(self, key: SignalKey) -> float | None:
-        """The newest known value of the last few slots, None where the history does not carry the signal."""
+        """The newest known value of the last few slots, None if the history does not have the signal."""
         values = self.history.column(key)[self.row][-prescale.FRESH_SLOTS :]
         known = values[np.isfinite(values)]
         return float(known[-1]) if known.size else None
@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Replicas that must stay, and each figure that they follow from; raw numbers are before the extra room."""
+    """Replicas that must stay, and the figures behind them; raw numbers are without the hysteresis."""
 
     need: int
     load_recent: float
@@ -78,12 +78,12 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Replicas needed now (None: the load cannot be trusted), by the forecast, and to stay.
+class ReplicaDemand:
+    """Replicas needed now (None: the load is not trusted), by the forecast, and to stay.
 
-    ``by_load`` and ``by_engines`` are the two halves of ``now``; ``sequences`` run or wait in the engines.
-    ``by_formula`` (the peak with the buffer) and ``by_bound`` (the replayed bound) are those of ``forecast``;
-    ``level`` is the quantile of the peak that the buffer goes on top of.
+    ``by_load`` and ``by_engines`` are the two parts of ``now``; ``sequences`` run or wait in the engines.
+    ``by_formula`` (the peak with the buffer) and ``by_bound`` (the replayed bound) are the two parts of ``forecast``.
+    ``level`` is the quantile of the peak that the buffer is added to.
     """
 
     now: int | None
@@ -101,9 +101,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The load that the replayed loop plans for, in requests per second, at its margin.
+    """The load that the replayed policy plans for, in requests per second, at its margin.
 
-    ``out`` is it when replicas that are ordered now serve, until the next plan; ``hold`` is the highest until then.
+    ``out`` is the load from the time that replicas ordered now serve until the next plan; ``hold`` is the highest until
+    then.
     """
 
     out: float
@@ -111,27 +112,30 @@ class Bound:
     margin: float
 
 
-def bound(case: Case, until: datetime, window: timedelta) -> Bound:
-    """What the replay's loop would plan for: ``until`` ends ``window`` after replicas that are ordered now serve."""
-    said, known = case.said, np.isfinite(case.values)
+def replayed_bound(case: Case, until: datetime, window: timedelta) -> Bound:
+    """Returns the load that the replayed policy plans for.
+
+    ``until`` ends ``window`` after replicas ordered now start to serve.
+    """
+    forecast, known = case.forecast, np.isfinite(case.values)
     values = case.values[known]
     newest = float(values[-1]) if values.size else 0.0
-    path = path_of(said, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(case.margin)
-    step = said.step.total_seconds()
-    # a slot is a mean, worth its middle; column 0 is the slot before the first one said
-    first = (case.now.timestamp() - float(said.times[0])) / step + 0.5
+    path = forecast_path(forecast, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(case.margin)
+    step = forecast.step.total_seconds()
+    # a slot is a mean, taken at its middle; column 0 is the slot before the first forecast one
+    first = (case.now.timestamp() - float(forecast.times[0])) / step + 0.5
     last = first + (until - case.now).total_seconds() / step
     serves = last - window.total_seconds() / step
     past = last + prescale.LOOK_PAST_LEAD.total_seconds() / step
 
-    def most(begin: float, end: float) -> float:
-        return float(highest(path, np.array([begin]), np.array([end]))[0])
+    def highest(begin: float, end: float) -> float:
+        return float(highest_between(path, np.array([begin]), np.array([end]))[0])
 
-    return Bound(most(serves, last), most(first, past), case.margin)
+    return Bound(highest(serves, last), highest(first, past), case.margin)
 
 
-def sized(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
-    """The formula for a load in requests per second."""
+def apply_formula(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
+    """Applies the formula to a load in requests per second."""
     return formula(
         qps=qps,
         tokens=calibration.tokens_per_request,
@@ -144,84 +148,84 @@ def sized(calibration: Calibration, qps: float, buffer: float, source: BufferSou
     )
 
 
-def believed(
+def trust_load(
     load: prescale.LoadNow,
     calibration: Calibration,
     service: FleetService,
     limits: prescale.ScaleLimits,
     buffer: float,
-) -> Believed:
-    """The load of now; a single sample far above all that went before is cut to what is plausible.
+) -> TrustedLoad:
+    """Returns the current load; a single sample far above all earlier ones is capped to a plausible value.
 
-    It is doubted only where it asks for more than one step may add, and where the engines do not hold at
-    least half of what it would bring them.
+    A sample is doubted only if it needs more than one scaling step, and the engines hold less than half of the
+    sequences it would bring.
     """
     newest, before = load.newest, load.before
     if newest is None or before is None or newest <= limits.spike_ratio * before:
-        return Believed(load, newest, doubted=False)
-    asked, current = sized(calibration, newest, buffer), service.current_replicas
-    if asked.replicas <= max(current * limits.step_ratio, current + limits.step_replicas):
-        return Believed(load, newest, doubted=False)
+        return TrustedLoad(load, newest, doubted=False)
+    required, current = apply_formula(calibration, newest, buffer), service.current_replicas
+    if required.replicas <= max(current * limits.step_ratio, current + limits.step_replicas):
+        return TrustedLoad(load, newest, doubted=False)
     held = (service.engines.running or 0.0) + (service.engines.waiting or 0.0)
-    if held >= asked.sequences / 2:
-        return Believed(load, newest, doubted=False)
-    return Believed(load, min(newest, limits.spike_ratio * before), doubted=True)
+    if held >= required.sequences / 2:
+        return TrustedLoad(load, newest, doubted=False)
+    return TrustedLoad(load, min(newest, limits.spike_ratio * before), doubted=True)
 
 
-def count(case: Case, until: datetime, found: Buffer, window: timedelta) -> Counted:
-    """Every need of a service. ``until`` is when replicas that are ordered now serve, ``window`` included.
+def count(case: Case, until: datetime, buffer: Buffer, window: timedelta) -> ReplicaDemand:
+    """Computes every need of a service. ``until`` ends ``window`` after replicas ordered now start to serve.
 
-    A measured buffer is the error of the median's peak and goes on top of it; one that was configured goes on
-    top of the p95 of the peak. What the replayed loop plans for counts as it is.
+    A measured buffer is the error of the median's peak and is added to it; a configured one is added to the p95 of the
+    peak. The load of the replayed policy counts without a buffer.
     """
-    buffer, level = found.value, MEDIAN if found.source == "measured" else prescale.P95
-    ahead = prescale.peak(case.said, until, level)
-    planned = bound(case, until, window)
+    ratio, level = buffer.value, MEDIAN if buffer.source == "measured" else prescale.P95
+    ahead = prescale.peak(case.forecast, until, level)
+    replayed = replayed_bound(case, until, window)
     newest = case.load.newest
-    by_load = None if newest is None else sized(case.calibration, newest, buffer).replicas
-    sequences, by_engines = _by_engines(case, buffer)
-    # what the engines hold never speaks alone: with the load unknown, nothing is taken away
+    by_load = None if newest is None else apply_formula(case.calibration, newest, ratio).replicas
+    sequences, by_engines = _by_engines(case, ratio)
+    # engine occupancy alone decides nothing: with the load unknown, no replica is removed
     now = None if by_load is None else max(by_load, by_engines or 0)
-    by_formula = sized(case.calibration, ahead.value, buffer).replicas
-    by_bound = sized(case.calibration, planned.out, 0.0).replicas
+    by_formula = apply_formula(case.calibration, ahead.value, ratio).replicas
+    by_bound = apply_formula(case.calibration, replayed.out, 0.0).replicas
     forecast = max(by_formula, by_bound)
     if by_load is None and by_engines is not None:
         forecast = max(forecast, by_engines)
-    survivors = _survivors(case, until, buffer, level, planned)
-    return Counted(
-        now, by_load, by_engines, sequences, forecast, ahead, survivors, planned, by_formula, by_bound, level
+    survivors = _survivors(case, until, ratio, level, replayed)
+    return ReplicaDemand(
+        now, by_load, by_engines, sequences, forecast, ahead, survivors, replayed, by_formula, by_bound, level
     )
 
 
-def queued(case: Case) -> float:
-    """Requests that wait now, as the engines or the newest slots of the history tell; 0 where neither does."""
+def waiting_requests(case: Case) -> float:
+    """Requests waiting now, from the engines or the newest slots of the history; 0 if neither has them."""
     return max(case.service.engines.waiting or 0.0, case.newest(_QUEUE) or 0.0)
 
 
-def short_now(case: Case, count: Counted) -> bool:
-    """Whether the need of now, by load or by what the engines hold, is above the replicas that serve."""
-    has = min(case.service.ready_replicas, case.service.current_replicas)
-    return count.now is not None and count.now > has
+def is_short_now(case: Case, count: ReplicaDemand) -> bool:
+    """True if the need of now, by load or by engine occupancy, exceeds the serving replicas."""
+    serving = min(case.service.ready_replicas, case.service.current_replicas)
+    return count.now is not None and count.now > serving
 
 
 def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
-    """Sequences that run and wait, and the replicas that hold them at once; the buffer only where a queue stands."""
-    running, waiting = case.service.engines.running, queued(case)
+    """Running and waiting sequences, and the replicas that hold them at once; the buffer applies only to a queue."""
+    running, waiting = case.service.engines.running, waiting_requests(case)
     if running is None and waiting == 0.0:
         return None, None
     sequences = (running or 0.0) + waiting
-    stands = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
-    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if stands else 1.0))
+    is_queue = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
+    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if is_queue else 1.0))
 
 
 def _survivors(case: Case, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
-    """Replicas that must stay: for recent and coming load, for sequences in flight and queued, and for their KV."""
+    """Replicas that must stay: for recent and coming load, for sequences in flight and queued, and for their KV cache."""
     recent = case.load.load.recent or 0.0
-    coming = prescale.peak(case.said, until + prescale.NO_REVERSAL, level).value
-    load_raw = sized(case.calibration, max(recent, coming), buffer).units_raw
-    load_raw = max(load_raw, sized(case.calibration, planned.hold, 0.0).units_raw)
+    coming = prescale.peak(case.forecast, until + prescale.NO_REVERSAL, level).value
+    load_raw = apply_formula(case.calibration, max(recent, coming), buffer).units_raw
+    load_raw = max(load_raw, apply_formula(case.calibration, planned.hold, 0.0).units_raw)
     engines = case.service.engines
-    # What is in flight includes what is queued, where both are known.
+    # Requests in flight include queued ones if both are known.
     held = max(
         case.newest(_QUEUE) or 0.0,
         case.newest(_INFLIGHT) or 0.0,

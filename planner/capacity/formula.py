@@ -1,10 +1,9 @@
 """The capacity formula: ``N = qps x tokens / (batch x tokens per second) x (1 + buffer)``.
 
-A batch may be counted per replica (a TP x PP group with one scheduler) or per GPU; the formula then
-counts replicas or GPUs, and either way whole groups are bought. The work of a request may be told as
-tokens (with the speed of a sequence) or as seconds in service: by Little's law both give the sequences
-running at once. Every input carries its unit, so that an input given in another unit is refused
-instead of changing the answer.
+A batch is counted per replica (a TP x PP group with one scheduler) or per GPU. The formula then counts replicas or
+GPUs; either way whole groups are bought. The work of a request is given as tokens (with the speed of a sequence) or as
+seconds in service. By Little's law both give the number of concurrent sequences. Every input has a unit, so that an
+input in another unit is refused instead of changing the result.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ BUFFER_LOW, BUFFER_HIGH = 0.20, 0.30
 """Below, the loss of one replica or one burst violates the SLO; above, GPUs are idle."""
 
 BUFFER_LEAST, BUFFER_CAP = 0.05, 0.6
-"""A measured error outside is that of a calm week, or of a series that nobody can forecast: it is cut to these."""
+"""Bounds of a measured error: outside it is that of a calm week, or of a series that cannot be forecast."""
 
 _FLOAT_NOISE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The answer of the formula.
+    """Result of the formula.
 
-    ``units_raw`` counts ``unit`` before rounding; ``replicas`` and ``gpus`` are whole groups.
-    ``sequences`` are the sequences running at once at that load, without buffer (Little's law).
-    ``derivation`` is the arithmetic as plain numbers and strings; ``lines`` prints it.
+    ``units_raw`` counts ``unit`` before rounding; ``replicas`` and ``gpus`` are whole groups. ``sequences`` are the
+    concurrent sequences at that load, without buffer (Little's law). ``derivation`` is the arithmetic as plain numbers
+    and strings; ``lines`` prints it.
     """
 
     units_raw: float
@@ -48,7 +47,7 @@ class Formula:
     derivation: Mapping[str, Any]
 
     def lines(self, language: Language = "en") -> tuple[str, ...]:
-        """The derivation as people read it, one step a line."""
+        """The derivation as text, one step a line."""
         return derivation_lines(self.derivation, language)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,36 +75,35 @@ def formula(
     pp: int = 1,
     buffer_source: BufferSource = "configured",
 ) -> Formula:
-    """Count replicas and GPUs for a load.
+    """Computes the replicas and GPUs for a load.
 
-    ``qps`` requests per second at the peak; ``batch`` sequences running at once per ``batch_per``; the work
-    of a request either as ``tokens`` generated with ``tokens_per_second`` of one running sequence, or as
-    ``seconds`` from admission to the last token; ``buffer`` as a ratio, ``buffer_source`` whether it was measured,
-    for what is said where it is unusual; ``tp`` x ``pp`` GPUs make one replica. A load of zero needs zero
-    replicas. Raises UsageError naming the option when an input is not
-    a finite number in its range, or the work is told twice or not at all.
+    ``qps``: requests per second at the peak. ``batch``: concurrent sequences per ``batch_per``. The work of a request
+    is either ``tokens`` generated at ``tokens_per_second`` of one running sequence, or ``seconds`` from admission to
+    the last token. ``buffer`` is a ratio; ``buffer_source`` selects the warning for an unusual one. ``tp`` x ``pp``
+    GPUs make one replica. A load of zero needs zero replicas. Raises UsageError with the option's name if an input is
+    not a finite number in its range, or if the work is missing or given twice.
     """
     work = {"tokens": tokens, "tokens_per_second": tokens_per_second, "seconds": seconds}
     given = {name: value for name, value in work.items() if value is not None}
     if set(given) not in ({"tokens", "tokens_per_second"}, {"seconds"}):
         raise UsageError(
-            "the work of one request is --tokens with --tokens-per-second, or --seconds in service",
+            "give the work of one request: --tokens with --tokens-per-second, or --seconds in service",
             hint=_work_hint(given.keys()),
         )
     _check(qps=qps, batch=batch, buffer=buffer, tp=tp, pp=pp, **given)
     if batch_per not in ("replica", "gpu"):
         raise UsageError(f"--batch-per must be replica or gpu, not {batch_per!r}", hint="replica is the default")
-    sequences, middle = _sequences(qps, given)
+    sequences, intermediate = _sequences(qps, given)
     units = sequences / Quantity.of(batch, f"sequence/{batch_per}")
     raw = units.expect(batch_per) * (1.0 + buffer)
     if not isfinite(raw):
-        raise UsageError("the load is too large to count", hint="check --qps and the work of one request")
+        raise UsageError("the load is too large to compute", hint="check --qps and the work of one request")
     group = tp * pp
     replicas = whole(raw if batch_per == "replica" else raw / group)
     gpus = replicas * group
-    told = "qps x tokens / (batch x tokens_per_second)" if seconds is None else "qps x seconds / batch"
+    load_over_capacity = "qps x tokens / (batch x tokens_per_second)" if seconds is None else "qps x seconds / batch"
     derivation = {
-        "equation": f"{batch_per}s = {told} x (1 + buffer)",
+        "equation": f"{batch_per}s = {load_over_capacity} x (1 + buffer)",
         "inputs": {
             "qps": {"value": qps, "unit": "request/second"},
             **{name: {"value": value, "unit": _WORK_UNITS[name]} for name, value in given.items()},
@@ -114,7 +112,7 @@ def formula(
             "tp": {"value": tp, "unit": "gpu"},
             "pp": {"value": pp, "unit": "gpu"},
         },
-        **middle,
+        **intermediate,
         "sequences": sequences.expect("sequence"),
         "units_without_buffer": raw / (1.0 + buffer),
         "units_raw": raw,
@@ -131,7 +129,7 @@ def formula(
 
 def _work_hint(given: Collection[str]) -> str:
     if "seconds" in given:
-        return "give one of the two readings, not both: leave --seconds out, or the tokens"
+        return "give one of the two, not both: omit --seconds or the tokens"
     if given:
         (missing,) = {"tokens", "tokens_per_second"} - set(given)
         return f"give --{missing.replace('_', '-')} too"
@@ -140,10 +138,10 @@ def _work_hint(given: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """The buffer that is counted with and where it came from; ``measured`` is the error before it was bounded.
+    """The buffer in use and its source; ``measured`` is the error before it was bounded.
 
-    ``lead_seconds`` is how far ahead that error was measured: the first step of the forecast that reaches over
-    ``wanted_seconds``, which are asked for. Both are None where nobody tells.
+    ``lead_seconds`` is the lead the error was measured at: the first forecast step at or past ``wanted_seconds``. Both
+    are None if unknown.
     """
 
     value: float
@@ -153,7 +151,7 @@ class Buffer:
     wanted_seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For derivations."""
+        """Plain values for derivations."""
         return {
             "value": self.value,
             "source": self.source,
@@ -165,18 +163,18 @@ class Buffer:
 
 
 def buffer_for(measured: Mapping[float, float], lead_seconds: float, configured: float) -> Buffer:
-    """The measured error of the forecast at the first lead from ``lead_seconds`` on, else what was configured.
+    """Returns the forecast error at the first lead from ``lead_seconds`` on, otherwise the configured buffer.
 
-    ``measured`` maps seconds ahead to what ``buffer_from_errors`` returns there. Bounded to .05 and .60.
+    ``measured`` maps seconds ahead to the result of ``buffer_from_errors``. Bounded to 0.05 and 0.60.
     """
-    ahead = sorted(each for each in measured if each >= lead_seconds)
+    ahead = sorted(lead for lead in measured if lead >= lead_seconds)
     if not ahead:
         return Buffer(configured)
-    return bounded(measured[ahead[0]], ahead[0], lead_seconds)
+    return bounded_buffer(measured[ahead[0]], ahead[0], lead_seconds)
 
 
-def bounded(measured: float, lead_seconds: float | None = None, wanted_seconds: float | None = None) -> Buffer:
-    """A measured error as the buffer: within .05 and .60."""
+def bounded_buffer(measured: float, lead_seconds: float | None = None, wanted_seconds: float | None = None) -> Buffer:
+    """Returns a measured error as the buffer, bounded to 0.05 and 0.60."""
     return Buffer(min(max(measured, BUFFER_LEAST), BUFFER_CAP), "measured", measured, lead_seconds, wanted_seconds)
 
 
@@ -184,10 +182,10 @@ _WORK_UNITS = {"tokens": "token/request", "tokens_per_second": "token/second*seq
 
 
 def _sequences(qps: float, work: Mapping[str, float]) -> tuple[Quantity, dict[str, float]]:
-    """Sequences running at once without buffer, and what stands between, for the derivation."""
+    """Concurrent sequences without buffer, and the intermediate values for the derivation."""
     arrivals = Quantity.of(qps, "request/second")
     if "seconds" in work:
-        # Little's law: what is inside is the rate of arrival times the time spent inside; a request is a sequence
+        # Little's law: concurrency is the arrival rate times the time in service; a request is a sequence
         inside = arrivals * Quantity.of(work["seconds"], "second*sequence/request")
         return inside, {}
     load = arrivals * Quantity.of(work["tokens"], _WORK_UNITS["tokens"])
@@ -196,7 +194,7 @@ def _sequences(qps: float, work: Mapping[str, float]) -> tuple[Quantity, dict[st
 
 
 def whole(amount: float) -> int:
-    """The next whole number. Noise of floating point (one part in 1e9) does not buy another one."""
+    """Rounds up to a whole number. Floating-point noise (one part in 1e9) does not add one."""
     nearest = round(amount)
     if abs(amount - nearest) <= _FLOAT_NOISE * abs(amount):
         return nearest
@@ -204,7 +202,7 @@ def whole(amount: float) -> int:
 
 
 def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -> tuple[str, ...]:
-    """Print a formula's derivation, one step a line, warnings last."""
+    """Prints a formula's derivation, one step a line, warnings last."""
     unit, values = derivation["unit"], {name: f"{entry['value']:g}" for name, entry in derivation["inputs"].items()}
     numbers = {
         **values,
@@ -220,7 +218,7 @@ def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -
     work = ("step_little",) if "seconds" in values else ("step_load", "step_sequences")
     steps = (*work, "step_units", "step_buffer", f"step_round_{unit}")
     texts = [translate(f"plan.{step}", language, **numbers) for step in steps]
-    # a measured buffer is as large as the forecast errs: nothing is wrong with it for being unusual
+    # a measured buffer is as large as the forecast error: an unusual size is not a mistake
     kind = "_measured" if _source(derivation) == "measured" else ""
     buffer = f"{derivation['inputs']['buffer']['value']:.3g}"
     texts += [translate(f"plan.{warning}{kind}", language, buffer=buffer) for warning in derivation["warnings"]]
@@ -228,7 +226,7 @@ def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -
 
 
 def _source(derivation: Mapping[str, Any]) -> str:
-    """Of the buffer; plans of earlier versions tell it beside the formula alone."""
+    """Source of the buffer; plans of earlier versions store it only beside the formula."""
     known: str = derivation.get("buffer_source") or (derivation.get("buffer") or {}).get("source") or "configured"
     return known
 
@@ -247,8 +245,8 @@ def _check(**inputs: float) -> None:
         if name in ("tp", "pp"):
             if value < 1 or value != int(value):
                 raise UsageError(
-                    f"{option} must be a whole number of GPUs from 1 up, not {value:g}",
-                    hint=f"{option} 1 is without such groups",
+                    f"{option} must be a whole number of GPUs, at least 1, not {value:g}",
+                    hint=f"{option} 1 means no such groups",
                 )
         elif name == "buffer" and value > BUFFER_MOST:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What becomes of a service if no replica is started: what waits now, and what the forecast adds to it."""
+"""Impact on a service if no replica is started: requests waiting now, and those the forecast adds."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ import numpy as np
 from outrider.clock import from_unix, rfc3339
 from outrider.documents.summaries import word
 from outrider.text.i18n import Language, translate
-from planner.capacity.demand import Case, Counted, queued, short_now
-from planner.capacity.fluid_queue import beyond, waiting
+from planner.capacity.demand import Case, ReplicaDemand, is_short_now, waiting_requests
+from planner.capacity.fluid_queue import requests_beyond, simulate_queue
 from planner.performance import slo_capacity
 from planner.performance.headroom import capacity_per_second
 
 
-def facts(case: Case, count: Counted) -> dict[str, Any]:
-    """Requests that wait longer than two seconds if the replicas of now stay as they are, by the median forecast.
+def facts(case: Case, count: ReplicaDemand) -> dict[str, Any]:
+    """Requests that wait longer than two seconds with the current replicas, by the median forecast.
 
-    The queue of now stands before them. Replicas carry what was calibrated, whatever they are promised; requests
-    that come while the load is above what keeps the promise are told apart, None where none bounds the count.
-    ``short_now`` tells the replicas needed now and those that serve where the first are more, else it is None.
+    The current queue is served first. Replicas serve what was calibrated, regardless of the SLO. Requests that arrive
+    above the capacity under the SLO are counted apart, None if no SLO bounds it. ``short_now`` holds the replicas
+    needed now and those that serve if there are too few, otherwise None.
     """
-    said, replicas = case.said, case.service.current_replicas
-    promised = serves = capacity_per_second(case.calibration, replicas, 0.0)
-    bounded = case.promise is not None and case.promise.verdict is slo_capacity.Verdict.BOUNDED
-    if case.promise is not None and bounded:
-        serves = replicas * case.promise.facts["calibrated"]["requests_per_second"]
-    begins, median = np.array([case.now.timestamp()]), said.quantiles[0.5]
-    found = waiting(said.times, median, begins, np.array([serves]), queued=queued(case))
-    first = None if found.first_at is None else rfc3339(from_unix(found.first_at))
-    broken = round(beyond(said.times, median, begins, np.array([promised]))) if bounded else None
-    has = min(case.service.ready_replicas, replicas)
+    forecast, replicas = case.forecast, case.service.current_replicas
+    under_slo = serves = capacity_per_second(case.calibration, replicas, 0.0)
+    bounded = case.slo is not None and case.slo.verdict is slo_capacity.Verdict.BOUNDED
+    if case.slo is not None and bounded:
+        serves = replicas * case.slo.facts["calibrated"]["requests_per_second"]
+    begins, median = np.array([case.now.timestamp()]), forecast.quantiles[0.5]
+    result = simulate_queue(forecast.times, median, begins, np.array([serves]), queued=waiting_requests(case))
+    first = None if result.first_at is None else rfc3339(from_unix(result.first_at))
+    above_slo = round(requests_beyond(forecast.times, median, begins, np.array([under_slo]))) if bounded else None
+    serving = min(case.service.ready_replicas, replicas)
     return {
-        "waited": round(found.waited),
-        "requests": round(found.requests),
+        "waited": round(result.waited),
+        "requests": round(result.requests),
         "first_at": first,
-        "beyond_promise": broken,
-        "queued": queued(case),
-        "short_now": {"need": count.now, "has": has} if short_now(case, count) else None,
+        "beyond_promise": above_slo,
+        "queued": waiting_requests(case),
+        "short_now": {"need": count.now, "has": serving} if is_short_now(case, count) else None,
     }
 
 
-def lines(found: Mapping[str, Any] | None, replicas: int, language: Language) -> list[str]:
-    """What ``facts`` says, as people read it; a service that is short now is never said to let nobody wait."""
-    if not found:
+def lines(impact: Mapping[str, Any] | None, replicas: int, language: Language) -> list[str]:
+    """Text of ``facts``; a service that is short now is never reported as free of waiting."""
+    if not impact:
         return []
-    key = "plan.without" if found["waited"] >= 1 else "plan.without_none"
-    short = found.get("short_now")  # a plan of an earlier version does not tell
+    key = "plan.without" if impact["waited"] >= 1 else "plan.without_none"
+    short = impact.get("short_now")  # absent from plans of earlier versions
     if short:
-        key = "plan.without_short" if found["waited"] >= 1 else "plan.without_short_none"
-    said = [translate(key, language, waited=f"{found['waited']:,.0f}", replicas=replicas, **(short or {}))]
-    if found.get("beyond_promise"):
-        said.append(translate("plan.without_promise", language, broken=f"{found['beyond_promise']:,.0f}"))
-    return said
+        key = "plan.without_short" if impact["waited"] >= 1 else "plan.without_short_none"
+    text = [translate(key, language, waited=f"{impact['waited']:,.0f}", replicas=replicas, **(short or {}))]
+    if impact.get("beyond_promise"):
+        text.append(translate("plan.without_promise", language, broken=f"{impact['beyond_promise']:,.0f}"))
+    return text
 
 
-def when_lines(found: Mapping[str, Any] | None, language: Language) -> list[str]:
-    """From when the service is short, and when replicas must be started for that, or why none can be."""
-    if not found or not found["short_from"]:
+def when_lines(shortage: Mapping[str, Any] | None, language: Language) -> list[str]:
+    """Text of the time from which the service is short, and the latest start of replicas or the limit against it."""
+    if not shortage or not shortage["short_from"]:
         return []
-    at = translate("plan.short_at_once", language) if found["is_now"] else found["short_from"]
-    if found["start_by"] is None:
-        limit = word("binding", found["limited_by"], language)
+    at = translate("plan.short_at_once", language) if shortage["is_now"] else shortage["short_from"]
+    if shortage["start_by"] is None:
+        limit = word("binding", shortage["limited_by"], language)
         return [translate("plan.short_limited", language, at=at, limit=limit)]
-    key = "plan.short_past" if found["is_past"] else "plan.short_start"
-    return [translate(key, language, at=at, by=found["start_by"])]
+    key = "plan.short_past" if shortage["is_past"] else "plan.short_start"
+    return [translate(key, language, at=at, by=shortage["start_by"])]

@@ -1,4 +1,4 @@
-"""The whole nodes that a plan's replicas fill: a figure beside the count, which stays what a scaler is told."""
+"""Whole nodes filled by a plan's replicas: shown beside the replica count, which scalers use unchanged."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from planner.performance.gpu_catalog import known_gpu
 
 
 def size_of(service: FleetService) -> tuple[int | None, str]:
-    """GPUs of a node and where that is from: what the fleet tells, else the usual server of the type; else nothing."""
+    """GPUs of a node and their source: the fleet, otherwise the usual server of the GPU type; otherwise unknown."""
     if service.gpus_per_node is not None:
         return service.gpus_per_node, service.node_source
     spec = known_gpu(service.gpu_type)
     return (None, "unknown") if spec is None else (spec.node, "prior")
 
 
-def rounded(replicas: int, group: int, service: FleetService) -> dict[str, Any]:
-    """Nodes for ``replicas`` of ``group`` GPUs as plain values; ``nodes`` is None where the size is not known.
+def round_to_nodes(replicas: int, group: int, service: FleetService) -> dict[str, Any]:
+    """Nodes for ``replicas`` of ``group`` GPUs as plain values; ``nodes`` is None if the node size is unknown.
 
-    ``idle_gpus`` are those of the nodes that no replica takes, ``stranded_gpus`` those among them that none of this
-    size could take.
+    ``idle_gpus`` are not used by any replica; ``stranded_gpus`` are those among them that no replica of this size fits.
     """
     size, source = size_of(service)
-    found: dict[str, Any] = {"gpus_per_replica": group, "gpus_per_node": size, "source": source}
+    facts: dict[str, Any] = {"gpus_per_replica": group, "gpus_per_node": size, "source": source}
     if size is None:
-        return {**found, "gpu_type": service.gpu_type, "nodes": None, "gpus": None, "idle_gpus": None}
-    counted = redundancy.whole_nodes(replicas, gpus_per_replica=group, gpus_per_node=size)
-    return {**found, **counted.as_dict(), "stranded_gpus": counted.stranded_gpus}
+        return {**facts, "gpu_type": service.gpu_type, "nodes": None, "gpus": None, "idle_gpus": None}
+    filled = redundancy.whole_nodes(replicas, gpus_per_replica=group, gpus_per_node=size)
+    return {**facts, **filled.as_dict(), "stranded_gpus": filled.stranded_gpus}
 
 
-def line(found: Mapping[str, Any], language: Language = "en") -> str:
-    """One step of a derivation; ``found`` is what ``rounded`` gave."""
-    if found["nodes"] is None:
-        return translate("plan.nodes_unknown", language, gpu=found["gpu_type"] or "unknown")
+def line(nodes: Mapping[str, Any], language: Language = "en") -> str:
+    """One step of a derivation; ``nodes`` is the result of ``round_to_nodes``."""
+    if nodes["nodes"] is None:
+        return translate("plan.nodes_unknown", language, gpu=nodes["gpu_type"] or "unknown")
     figures = {
-        "replicas": found["replicas"],
-        "group": found["gpus_per_replica"],
-        "node": found["gpus_per_node"],
-        "nodes": found["nodes"],
-        "gpus": found["gpus"],
-        "idle": found["idle_gpus"],
-        "stranded": found["stranded_gpus"],
-        "source": translate(f"plan.node_source_{found['source']}", language),
+        "replicas": nodes["replicas"],
+        "group": nodes["gpus_per_replica"],
+        "node": nodes["gpus_per_node"],
+        "nodes": nodes["nodes"],
+        "gpus": nodes["gpus"],
+        "idle": nodes["idle_gpus"],
+        "stranded": nodes["stranded_gpus"],
+        "source": translate(f"plan.node_source_{nodes['source']}", language),
     }
     return translate("plan.step_nodes", language, **figures)

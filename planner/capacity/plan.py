@@ -31,19 +31,19 @@ from outrider.model import (
 from outrider.windows import holding
 from planner.capacity import demand, derivation, node_rounding, prescale
 from planner.capacity.formula import buffer_for
-from planner.capacity.lead_bound import USUAL_MARGIN
+from planner.capacity.lead_bound import DEFAULT_MARGIN
 from planner.forecast import batch_forecast
 from planner.forecast.batch_forecast import LOAD, Nights
 from planner.forecast.calendar import NO_CALENDAR, Calendar
-from planner.forecast.history import Facts, cleaned
+from planner.forecast.history import Facts, clean_history
 from planner.performance import slo_capacity
 from planner.performance.headroom import capacity_per_second
-from planner.performance.service_facts import Known
+from planner.performance.service_facts import ServiceFacts
 
 INFLIGHT = SignalKey("svc_inflight_requests")
 QUEUE = SignalKey("svc_queue_requests")
 KEYS = (LOAD, INFLIGHT, QUEUE)
-"""What the history may carry; the load is enough."""
+"""Signals that the history may have; the load is enough."""
 
 HISTORY = timedelta(days=15)
 STEP = timedelta(minutes=10)
@@ -53,12 +53,12 @@ _WEEK_SECONDS = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew.
+    """Planner settings. ``scaling_window`` is the time between two scaling decisions.
 
-    ``nights`` are what was fitted last night, by service; a service without one has the fast tier alone.
-    ``buffer`` counts until the error of a service's forecast is known. ``margins`` say how far above the median
-    each service is planned, as its own replayed past advises; a service without one has the usual margin.
-    ``promises`` are what services promise and what else bounds their replicas; one without is not refined.
+    ``nights`` are the nightly fits by service; a service without one uses the ensemble alone. ``buffer`` applies until
+    the forecast error of a service is known. ``margins`` are the planning margins above the median, from each service's
+    replayed history; without one the default margin applies. ``service_facts`` holds SLOs and other bounds on replicas;
+    a service without them has no SLO-based capacity.
     """
 
     buffer: float = 0.25
@@ -68,7 +68,7 @@ class PlanSettings:
     calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
     margins: Mapping[EntityRef, float] = field(default_factory=dict)
-    promises: Mapping[EntityRef, Known] = field(default_factory=dict)
+    service_facts: Mapping[EntityRef, ServiceFacts] = field(default_factory=dict)
 
 
 def plan(
@@ -79,56 +79,58 @@ def plan(
     *,
     settings: PlanSettings | None = None,
 ) -> Plan:
-    """One forecast and one recommendation (or the reason for none) a service of ``fleet``.
+    """Makes one forecast and one recommendation (or the reason for none) for each service of ``fleet``.
 
-    ``history`` is a window of services with ``svc_requests_per_second`` in steps of ten minutes over
-    up to 15 days (and, where known, requests in flight and queued); missing slots are NaN, and its times
-    need not be sorted. A forecast is made wherever there is history, also without a calibration. What is
-    wrong with one service is said of that service, and of no other.
+    ``history`` is a window of services with ``svc_requests_per_second`` in steps of ten minutes over up to 15 days, and
+    with requests in flight and queued if known. Missing slots are NaN; its times need not be sorted. A forecast is made
+    whenever there is history, also without a calibration. A problem of one service does not affect the others.
     """
     chosen = settings or PlanSettings()
-    clean, facts = cleaned(history, LOAD, now)
-    held = {service: _held(calibration, chosen.promises.get(service)) for service, calibration in calibrations.items()}
-    counted = {service: found.calibration for service, found in held.items()}
-    doubts = {row: _doubt(clean, row, counted, fleet, now, chosen) for row in range(len(clean.entities))}
-    said = batch_forecast.forecast_all(
-        _without_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar
+    clean, facts = clean_history(history, LOAD, now)
+    capacities = {
+        service: _slo_capacity(calibration, chosen.service_facts.get(service))
+        for service, calibration in calibrations.items()
+    }
+    bounded_calibrations = {service: capacity.calibration for service, capacity in capacities.items()}
+    doubts = {row: _doubt(clean, row, bounded_calibrations, fleet, now, chosen) for row in range(len(clean.entities))}
+    forecasted = batch_forecast.forecast_all(
+        _drop_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar
     )
     listed = Counter(service.service for service in fleet)
     forecasts: dict[EntityRef, Forecast] = {}
-    answers: list[Recommendation | NoRecommendation] = []
+    results: list[Recommendation | NoRecommendation] = []
     for service in fleet:
-        known = said.get(service.service)
+        known = forecasted.get(service.service)
         if isinstance(known, Forecast):
             forecasts[service.service] = known
-        refused = _refused(service, calibrations.get(service.service), listed, now)
+        rejection = _rejection(service, calibrations.get(service.service), listed, now)
         row = clean.entities.index(service.service) if service.service in clean.entities else None
         early = _without_history(service, row, known, clean, now)
-        if early is not None or refused is not None or row is None or not isinstance(known, Forecast):
-            answers.append(early or refused or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
+        if early is not None or rejection is not None or row is None or not isinstance(known, Forecast):
+            results.append(early or rejection or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
             continue
-        bounded = held[service.service]
+        capacity = capacities[service.service]
         case = demand.Case(
             clean,
             row,
             facts[row],
             known,
-            bounded.calibration,
+            capacity.calibration,
             service,
             doubts[row],
             now,
-            chosen.margins.get(service.service, USUAL_MARGIN),
-            bounded,
+            chosen.margins.get(service.service, DEFAULT_MARGIN),
+            capacity,
         )
-        answers.append(_isolated(case, chosen))
-    return Plan(tuple(forecasts.values()), tuple(answers), tuple(calibrations.values()))
+        results.append(_recommend_safely(case, chosen))
+    return Plan(tuple(forecasts.values()), tuple(results), tuple(calibrations.values()))
 
 
 def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
-    """Growth of load from one week to the next: .2 means that next week brings 20 % more.
+    """Growth of the load from one week to the next: 0.2 means 20 % more in the next week.
 
-    The last seven days over the seven before, minus one, over slots known in both. None with less
-    than two weeks of history, with half of the slots missing, or without load in the earlier week.
+    The last seven days over the seven before, minus one, over slots known in both. None with less than two weeks of
+    history, with half of the slots missing, or without load in the earlier week.
     """
     known = np.isfinite(values) & (times < now.timestamp())
     if not known.any():
@@ -149,11 +151,11 @@ def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
     return float(this[both].sum() / last[both].sum()) - 1.0
 
 
-def _held(calibration: Calibration, known: Known | None) -> slo_capacity.Refined:
-    """What the formula counts with; a calibration that cannot be counted with is refused later, by its field."""
-    if _faulty(calibration) is not None:
-        return slo_capacity.Refined(calibration, slo_capacity.Verdict.NO_CALIBRATION)
-    return slo_capacity.refined(calibration, known or Known())
+def _slo_capacity(calibration: Calibration, known: ServiceFacts | None) -> slo_capacity.SloCapacity:
+    """Capacity under the SLO. An invalid calibration is refused later, with the field's name."""
+    if _invalid_field(calibration) is not None:
+        return slo_capacity.SloCapacity(calibration, slo_capacity.Verdict.NO_CALIBRATION)
+    return slo_capacity.refine(calibration, known or ServiceFacts())
 
 
 def _doubt(
@@ -163,51 +165,51 @@ def _doubt(
     fleet: Sequence[FleetService],
     now: datetime,
     settings: PlanSettings,
-) -> demand.Believed:
-    """The load of now, and whether it is a spike that one sample alone tells of."""
-    service = next((one for one in fleet if one.service == clean.entities[row]), None)
-    held = holding(clean.column_status(LOAD)[row])
-    load = prescale.load_now(clean.times, clean.column(LOAD)[row], held, now, clean.step)
+) -> demand.TrustedLoad:
+    """The current load, and whether it is a spike in a single sample."""
+    service = next((candidate for candidate in fleet if candidate.service == clean.entities[row]), None)
+    untrusted = holding(clean.column_status(LOAD)[row])
+    load = prescale.load_now(clean.times, clean.column(LOAD)[row], untrusted, now, clean.step)
     calibration = calibrations.get(clean.entities[row])
-    if service is None or calibration is None or _faulty(calibration) is not None:
-        return demand.Believed(load, load.newest, doubted=False)
+    if service is None or calibration is None or _invalid_field(calibration) is not None:
+        return demand.TrustedLoad(load, load.newest, doubted=False)
     try:
-        return demand.believed(load, calibration, service, settings.limits, settings.buffer)
-    except OutriderError:  # said of this service when its recommendation is made
-        return demand.Believed(load, load.newest, doubted=False)
+        return demand.trust_load(load, calibration, service, settings.limits, settings.buffer)
+    except OutriderError:  # reported for this service when its recommendation is made
+        return demand.TrustedLoad(load, load.newest, doubted=False)
 
 
-def _without_doubted(clean: Window, doubts: Mapping[int, demand.Believed]) -> Window:
-    """The history without the samples that are doubted: a forecast must not carry them on."""
-    rows = [row for row, found in doubts.items() if found.doubted]
+def _drop_doubted(clean: Window, doubts: Mapping[int, demand.TrustedLoad]) -> Window:
+    """The history without doubted samples: a forecast must not continue them."""
+    rows = [row for row, load in doubts.items() if load.doubted]
     if not rows:
         return clean
     values = clean.values.copy()
-    place = clean.keys.index(LOAD)
+    column = clean.keys.index(LOAD)
     for row in rows:
-        known = np.flatnonzero(np.isfinite(values[row, :, place]))
-        values[row, known[-1], place] = np.nan
+        known = np.flatnonzero(np.isfinite(values[row, :, column]))
+        values[row, known[-1], column] = np.nan
     return replace(clean, values=values)
 
 
 def _without_history(
-    service: FleetService, row: int | None, said: Forecast | NoPlanReason | None, clean: Window, now: datetime
+    service: FleetService, row: int | None, forecast: Forecast | NoPlanReason | None, clean: Window, now: datetime
 ) -> NoRecommendation | None:
-    if row is None or said is None:
+    if row is None or forecast is None:
         return NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now)
-    if not isinstance(said, Forecast):
-        detail = "plan.failed_forecast" if said is NoPlanReason.FAILED else ""
-        return NoRecommendation(service.service, said, now, detail)
+    if not isinstance(forecast, Forecast):
+        detail = "plan.failed_forecast" if forecast is NoPlanReason.FAILED else ""
+        return NoRecommendation(service.service, forecast, now, detail)
     known = np.isfinite(clean.column(LOAD)[row]) & (clean.times < now.timestamp())
     if not known.any() or clean.times[known].max() < (now - _TOO_OLD).timestamp():
         return NoRecommendation(service.service, NoPlanReason.NO_VALUES, now)
     return None
 
 
-def _refused(
+def _rejection(
     service: FleetService, calibration: Calibration | None, listed: Mapping[EntityRef, int], now: datetime
 ) -> NoRecommendation | None:
-    """What is wrong with what was told of a service, None when a plan can be made."""
+    """The reason why a service cannot be planned, None if it can."""
     entity = service.service
     if listed[entity] > 1:
         return NoRecommendation(entity, NoPlanReason.LISTED_TWICE, now, "plan.listed_twice", {"n": str(listed[entity])})
@@ -218,7 +220,7 @@ def _refused(
         why = NoPlanReason.NO_CALIBRATION if service.current_replicas else NoPlanReason.NO_REPLICAS
         detail, arguments = service.no_calibration or ("", {})
         return NoRecommendation(entity, why, now, detail, arguments)
-    fault = _faulty(calibration)
+    fault = _invalid_field(calibration)
     if fault is None:
         return None
     reason = NoPlanReason.BAD_CALIBRATION
@@ -227,8 +229,8 @@ def _refused(
     )
 
 
-def _faulty(calibration: Calibration) -> str | None:
-    """The first figure of a calibration that cannot be counted with."""
+def _invalid_field(calibration: Calibration) -> str | None:
+    """The first invalid field of a calibration."""
     for name in ("tokens_per_request", "batch", "tokens_per_second_per_sequence"):
         if not (isfinite(getattr(calibration, name)) and getattr(calibration, name) > 0):
             return name
@@ -240,22 +242,22 @@ def _faulty(calibration: Calibration) -> str | None:
     return None
 
 
-def _isolated(case: demand.Case, settings: PlanSettings) -> Recommendation | NoRecommendation:
-    """The recommendation; a fault in the arithmetic of one service is named and costs that one its plan."""
+def _recommend_safely(case: demand.Case, settings: PlanSettings) -> Recommendation | NoRecommendation:
+    """The recommendation; an arithmetic error of one service is reported and affects only that service."""
     try:
         return _recommend(case, settings)
     except (OutriderError, ValueError, ArithmeticError) as error:
-        said = error.message if isinstance(error, OutriderError) else str(error)
-        arguments = {"error": said[:200]}
+        message = error.message if isinstance(error, OutriderError) else str(error)
+        arguments = {"error": message[:200]}
         return NoRecommendation(case.service.service, NoPlanReason.FAILED, case.now, "plan.failed", arguments)
 
 
 def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
     service, calibration, now = case.service, case.calibration, case.now
-    lead = service.lead or _configured(calibration)
+    lead = service.lead or _configured_lead(calibration)
     ahead_of = timedelta(seconds=lead.seconds)
     until = now + ahead_of + settings.scaling_window
-    buffer = buffer_for(case.said.buffers, (until - now).total_seconds(), settings.buffer)
+    buffer = buffer_for(case.forecast.buffers, (until - now).total_seconds(), settings.buffer)
     count = demand.count(case, until, buffer, settings.scaling_window)
     group = calibration.tensor_parallel * calibration.pipeline_parallel
     goal = prescale.target(
@@ -266,7 +268,7 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         need_now=count.now,
         need_forecast=count.forecast,
         need_survivors=count.survivors.need,
-        most=prescale.most(service.current_replicas, service.lately, now, settings.limits),
+        most=prescale.most_replicas(service.current_replicas, service.lately, now, settings.limits),
         ready=service.ready_replicas,
         cooling=prescale.is_cooling(service.current_replicas, service.lately, now, settings.limits),
         shrunk=case.load.load.steady
@@ -275,17 +277,17 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
     )
     ordered = capacity_per_second(calibration, service.current_replicas, buffer.value)
     ready = capacity_per_second(calibration, min(service.ready_replicas, service.current_replicas), buffer.value)
-    # what is left after a scale-in must be added to again: the moment counts from there
+    # capacity left after a scale-in may have to be added again: the need counts from there
     left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
-    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.short_now(case, count)
-    need_at = now if short else prescale.first_need(case.said, left, count.level)
+    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.is_short_now(case, count)
+    need_at = now if short else prescale.first_need(case.forecast, left, count.level)
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
-    # where a limit lets nothing be started, there is no instant to start it by; what a scale-in takes may come back
+    # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back
     starts = need_at is not None and min(service.current_replicas, goal.replicas) < top
     needed_by = (need_at - ahead_of).replace(microsecond=0) if need_at and starts else None
     gpus = goal.replicas * group
-    told = derivation.Told(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
+    inputs = derivation.DerivationInputs(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
     growth = weekly_growth(case.history.times, case.values, now)
     return Recommendation(
         service=service.service,
@@ -302,7 +304,7 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,
         derivation={
-            **derivation.derivation(told),
+            **derivation.derivation(inputs),
             "short": {
                 "short_from": None if need_at is None else rfc3339(need_at),
                 "start_by": None if needed_by is None else rfc3339(needed_by),
@@ -310,7 +312,7 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
                 "is_past": needed_by is not None and needed_by <= now,
                 "limited_by": None if need_at is None or starts else _limit(service, top),
             },
-            "nodes": node_rounding.rounded(goal.replicas, group, service),
+            "nodes": node_rounding.round_to_nodes(goal.replicas, group, service),
             "weekly_growth_ratio": growth,
         },
         reason=goal.reason,
@@ -319,11 +321,11 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
 
 
 def _limit(service: FleetService, top: int) -> Literal["ceiling", "quota"]:
-    """What keeps a service from more than ``top`` replicas."""
+    """The limit that keeps a service from more than ``top`` replicas."""
     return "quota" if top < service.ceiling else "ceiling"
 
 
-def _configured(calibration: Calibration) -> LeadTime:
+def _configured_lead(calibration: Calibration) -> LeadTime:
     source = calibration.startup_source or "configured"
     return LeadTime(
         calibration.startup_seconds, source, parts=(LeadPart("start", calibration.startup_seconds, source),)

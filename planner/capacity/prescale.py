@@ -1,7 +1,7 @@
-"""When capacity is needed, when it must be started, and when it may be given back.
+"""Scaling decisions: when capacity is needed, when to start it, and when to remove it.
 
-A forecast adds replicas and never takes one away. A replica is given back only when the survivors,
-carrying its share, still have room, and only while the values can be trusted (safety rules 1 to 3).
+A forecast adds replicas and never removes one. A replica is removed only if the survivors have room for its share of
+the load, and only while the values are trusted (safety rules 1 to 3).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from outrider.model import Floats, Forecast, PlanReason
 
 P95 = 0.95
 HYSTERESIS = 0.05
-"""Survivors keep this much more room than they need, so that constant load with noise never flaps."""
+"""Extra room that survivors keep, so that constant load with noise never flaps."""
 
 NO_REVERSAL = timedelta(minutes=30)
-"""Scale-in looks this far back and, past the lead time, ahead: what would be needed again stays."""
+"""Scale-in considers this much time before now and, past the lead time, ahead: replicas needed again stay."""
 
 LOOK_PAST_LEAD = timedelta(minutes=5)
-"""What is needed so soon after a start-up is not given back now."""
+"""Replicas needed so soon after a start-up are not removed now."""
 
 STEADY = 0.1
-"""A load that stayed within this share of itself for half an hour is called constant."""
+"""A load within this share of itself for half an hour counts as constant."""
 
 FRESH_SLOTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest load of a stretch of time, in requests per second."""
+    """The highest load of a period, in requests per second."""
 
     value: float
     at: datetime | None
@@ -42,10 +42,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class LoadNow:
-    """The newest load in requests per second. None where it cannot be trusted.
+    """The newest load in requests per second, None if it is not trusted.
 
-    ``before`` is the highest of the half hour before the newest value and of the same time a day and a week
-    earlier, None where none of them is known. ``steady``: it stayed within a tenth for half an hour.
+    ``before`` is the highest of the half hour before the newest value and of the same time a day and a week earlier,
+    None if none of them is known. ``steady``: within a tenth for half an hour.
     """
 
     newest: float | None
@@ -55,34 +55,34 @@ class LoadNow:
 
     @property
     def trusted(self) -> bool:
-        """True when the newest slots hold a fresh value."""
+        """True if the newest slots have a fresh value."""
         return self.newest is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How many replicas, what bound the number, and why."""
+    """Target replicas, the limit that bound them, and the reason."""
 
     replicas: int
     binding: str
     reason: PlanReason
 
 
-def load_now(times: Floats, values: Floats, held: np.ndarray, now: datetime, step: timedelta) -> LoadNow:
-    """The load of the newest slot and the highest of the last half hour.
+def load_now(times: Floats, values: Floats, untrusted: np.ndarray, now: datetime, step: timedelta) -> LoadNow:
+    """Returns the load of the newest slot and the highest of the last half hour.
 
-    ``held`` is True where a cell must not be believed. Nothing within three steps before ``now``
-    means: not trusted.
+    ``untrusted`` is True for cells that must not be used. Without a value within three steps before ``now`` the load is
+    not trusted.
     """
-    known = np.isfinite(values) & ~held & (times < now.timestamp())
+    known = np.isfinite(values) & ~untrusted & (times < now.timestamp())
     fresh = known & (times >= (now - FRESH_SLOTS * step).timestamp())
-    # The newest slots decide: one believable value behind two lost ones is old news.
+    # The newest slots decide: one valid value before two missing ones is out of date.
     if not fresh.any():
         return LoadNow(None, None)
     recent = known & (times >= (now - max(NO_REVERSAL, FRESH_SLOTS * step)).timestamp())
     newest = np.flatnonzero(fresh)[-1]
-    newer_held = held[newest + 1 :] & (times[newest + 1 :] < now.timestamp())
-    if newer_held.sum() >= FRESH_SLOTS - 1:
+    newer_untrusted = untrusted[newest + 1 :] & (times[newest + 1 :] < now.timestamp())
+    if newer_untrusted.sum() >= FRESH_SLOTS - 1:
         return LoadNow(None, None)
     highest, lowest = float(values[recent].max()), float(values[recent].min())
     before = _before(times, values, known, float(times[newest]))
@@ -90,7 +90,7 @@ def load_now(times: Floats, values: Floats, held: np.ndarray, now: datetime, ste
 
 
 def _before(times: Floats, values: Floats, known: np.ndarray, newest: float) -> float | None:
-    """The highest of what went before, and of what was usual at this time of the day and of the week."""
+    """Highest of the preceding values, and of those at this time of the day and of the week."""
     half_hour = NO_REVERSAL.total_seconds()
     alike = known & (times < newest) & (times >= newest - half_hour)
     for days in (1, 7):
@@ -100,10 +100,10 @@ def _before(times: Floats, values: Floats, known: np.ndarray, newest: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class ScaleLimits:
-    """How fast a service may grow: in one plan, and in one hour. Whichever of the two numbers is larger counts.
+    """Limits on the growth of a service in one plan and in one hour; the larger of ratio and count applies.
 
-    A single sample above ``spike_ratio`` times what went before is believed when the next one says the same.
-    ``cooling`` is how long after a scale-out nothing is taken away.
+    A single sample above ``spike_ratio`` times the earlier load is accepted if the next one confirms it. ``cooling`` is
+    the time after a scale-out without a scale-in.
     """
 
     step_ratio: float = 2.0
@@ -114,41 +114,41 @@ class ScaleLimits:
     cooling: timedelta = NO_REVERSAL
 
 
-def most(current: int, lately: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> int:
-    """The most replicas that may be ordered now: bounded by one step, and by the fewest of the last hour."""
-    fewest = min([current, *(count for at, count in lately if at >= now - timedelta(hours=1))])
-    return int(reachable(np.array([float(current)]), np.array([float(fewest)]), limits)[0])
+def most_replicas(current: int, recent: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> int:
+    """The most replicas allowed now: limited by one step, and by the fewest of the last hour."""
+    fewest = min([current, *(count for at, count in recent if at >= now - timedelta(hours=1))])
+    return int(reachable_replicas(np.array([float(current)]), np.array([float(fewest)]), limits)[0])
 
 
-def reachable(current: Floats, fewest: Floats, limits: ScaleLimits) -> Floats:
-    """The same of many fleets: (fleets,), ``fewest`` replicas each had within the last hour."""
+def reachable_replicas(current: Floats, fewest: Floats, limits: ScaleLimits) -> Floats:
+    """The most replicas of many fleets: (fleets,); ``fewest`` is the minimum of each in the last hour."""
     step = np.maximum(np.floor(current * limits.step_ratio), current + limits.step_replicas)
     hour = np.maximum(np.floor(fewest * limits.hour_ratio), fewest + limits.hour_replicas)
-    found: Floats = np.maximum(current, np.minimum(step, hour))
-    return found
+    result: Floats = np.maximum(current, np.minimum(step, hour))
+    return result
 
 
-def is_cooling(current: int, lately: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> bool:
-    """True while replicas were added within the cooling time: the direction is not reversed so soon."""
-    return any(after > before for before, after in _moves(current, lately, now, limits))
+def is_cooling(current: int, recent: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> bool:
+    """True if replicas were added within the cooling time: no scale-in so soon."""
+    return any(after > before for before, after in _count_changes(current, recent, now, limits))
 
 
-def is_shrunk(current: int, lately: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> bool:
-    """True while replicas were taken away within the cooling time."""
-    return any(after < before for before, after in _moves(current, lately, now, limits))
+def is_shrunk(current: int, recent: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits) -> bool:
+    """True if replicas were removed within the cooling time."""
+    return any(after < before for before, after in _count_changes(current, recent, now, limits))
 
 
-def _moves(
-    current: int, lately: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits
+def _count_changes(
+    current: int, recent: Sequence[tuple[datetime, int]], now: datetime, limits: ScaleLimits
 ) -> Iterator[tuple[int, int]]:
-    """The counts before and after each look within the cooling time."""
-    return pairwise([*(count for at, count in lately if now - limits.cooling <= at <= now), current])
+    """Replica counts before and after each observation within the cooling time."""
+    return pairwise([*(count for at, count in recent if now - limits.cooling <= at <= now), current])
 
 
 def peak(forecast: Forecast, until: datetime, quantile: float = P95) -> Peak:
-    """The highest load up to ``until``; at least the first step is always looked at.
+    """Returns the highest load up to ``until``, of the first step at least.
 
-    Its value is the quantile of the peak where the forecast has one, else the highest quantile of a step.
+    Its value is the quantile of the peak if the forecast has one, otherwise the highest quantile of a step.
     """
     values = forecast.quantiles[quantile]
     count = max(1, int(np.searchsorted(forecast.times, until.timestamp(), side="right")))
@@ -160,7 +160,7 @@ def peak(forecast: Forecast, until: datetime, quantile: float = P95) -> Peak:
 
 
 def first_need(forecast: Forecast, capacity: float, quantile: float = P95) -> datetime | None:
-    """The first instant at which the forecast exceeds ``capacity`` requests per second; None if never."""
+    """The first time at which the forecast exceeds ``capacity`` requests per second; None if never."""
     above = np.flatnonzero(forecast.quantiles[quantile] > capacity * (1 + 1e-9))
     return from_unix(float(forecast.times[above[0]])) if above.size else None
 
@@ -178,22 +178,21 @@ def decide(
     cooling: np.ndarray | bool = False,
     shrunk: np.ndarray | bool = False,
 ) -> Floats:
-    """Replicas to run, in whole replicas, of many fleets at once: the one decision of a plan and of a replay.
+    """Replicas to run, in whole replicas, of many fleets at once: the decision shared by plan and replay.
 
-    The larger of what is needed ``now`` (by load, queue and running; NaN where the load cannot be trusted) and
-    ``coming`` (what the forecast asks for when replicas ordered now can serve), within ``floor`` and ``top``, and
-    not above ``most``, what one step and one hour may reach. Fewer than ``current`` only where the load is
-    trusted, the survivors (``stay``) have room and serve, and nothing was added within the cooling time: a
-    forecast never takes away. Where replicas were taken away a moment ago at a constant load (``shrunk``), a
-    forecast alone adds none. Arrays are (fleets,).
+    The larger of the need ``now`` (by load, queue and running; NaN if the load is not trusted) and ``coming`` (the
+    forecast's need when replicas ordered now can serve), within ``floor`` and ``top``, and at most ``most``, the limit
+    of one step and one hour. Fewer than ``current`` only if the load is trusted, the survivors (``stay``) have room and
+    serve, and nothing was added within the cooling time: a forecast never removes replicas. If replicas were removed
+    recently at a constant load (``shrunk``), a forecast alone adds none. Arrays are (fleets,).
     """
     coming = np.where(shrunk, np.minimum(coming, np.fmax(current, now)), coming)
     clamped = np.minimum(np.maximum(np.maximum(np.nan_to_num(now), coming), floor), top)
     more = np.minimum(clamped, np.maximum(np.maximum(most, floor), current))
-    held = np.isnan(now) | (stay >= current) | (ready < stay) | cooling
-    fewer = np.where(held, current, np.minimum(np.maximum(clamped, stay), current))
-    found: Floats = np.where(clamped >= current, more, fewer)
-    return found
+    kept = np.isnan(now) | (stay >= current) | (ready < stay) | cooling
+    fewer = np.where(kept, current, np.minimum(np.maximum(clamped, stay), current))
+    result: Floats = np.where(clamped >= current, more, fewer)
+    return result
 
 
 def target(
@@ -211,12 +210,11 @@ def target(
     shrunk: bool = False,
     doubted: bool = False,
 ) -> Target:
-    """What ``decide`` says of one service, with the reason.
+    """Applies ``decide`` to one service, and returns the reason.
 
-    ``need_now`` None means that the load cannot be trusted. ``need_survivors`` is what the load of the last and
-    next half hour needs with some room on top; it limits scale-in alone. ``quota`` are the replicas that the GPUs
-    allowed make, ``most`` what one step may reach, ``ready`` those that serve; ``doubted`` when a spike was not
-    believed.
+    ``need_now`` None means that the load is not trusted. ``need_survivors`` is the need of the last and next half hour
+    with hysteresis; it limits scale-in alone. ``quota`` is the allowed GPUs in replicas, ``most`` the limit of one
+    step, ``ready`` the serving replicas. ``doubted`` is True if a spike was not accepted.
     """
     top, name, at_top = ceiling, "ceiling", PlanReason.AT_CEILING
     if quota is not None and quota < ceiling:
@@ -271,9 +269,9 @@ class _Survivors:
 
 
 def _scale_in(wish: Target, of: _Survivors, trusted: bool, ready: int | None, *, cooling: bool) -> Target:
-    """Why so many stay: the first reason that holds replicas back, else ``wish``.
+    """The first reason that keeps replicas, otherwise ``wish``.
 
-    A limit that more replicas than it allows run beyond is named, and never takes away what the load needs.
+    A limit exceeded by the current replicas is named, and never removes what the load needs.
     """
     if not trusted:
         return Target(of.replicas, "values", PlanReason.SCALE_IN_HELD_NO_VALUES)

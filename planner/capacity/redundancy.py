@@ -1,7 +1,7 @@
-"""Replicas that may be lost: N+k by failure domain, and rounding up to whole nodes.
+"""Spare replicas: N+k by failure domain, and rounding up to whole nodes.
 
-Replicas are spread evenly over the domains (nodes, racks, zones). After the loss of any k of them at least N must be
-left, so the number n is the least with n - k x ceil(n / domains) >= N.
+Replicas are spread evenly over the domains (nodes, racks, zones). At least N must be left after the loss of any k
+domains, so n is the smallest number with n - k x ceil(n / domains) >= N.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outrider.text.i18n import Language, translate
 
 @dataclass(frozen=True, slots=True)
 class Spares:
-    """``replicas`` in all, ``spare`` of them for losses, at most ``largest`` in one domain."""
+    """``replicas`` in total, ``spare`` of them for losses, at most ``largest`` in one domain."""
 
     needed: int
     replicas: int
@@ -54,7 +54,7 @@ class Nodes:
 
     @property
     def stranded_gpus(self) -> int:
-        """Those of the idle GPUs that no further replica of this size could take."""
+        """Idle GPUs that no further replica of this size fits."""
         if self.gpus_per_replica > self.gpus_per_node:
             return self.idle_gpus
         return self.nodes * (self.gpus_per_node % self.gpus_per_replica)
@@ -78,29 +78,31 @@ class Nodes:
 
 
 def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
-    """How many replicas keep ``needed`` of them after ``losses`` of ``domains`` are gone.
+    """Returns the replicas of which ``needed`` are left after losing ``losses`` of ``domains``.
 
-    Raises UsageError when as many domains may be lost as there are.
+    Raises UsageError if as many domains may be lost as there are.
     """
     if needed < 0 or domains < 1 or losses < 0:
-        raise UsageError("replicas and losses are not negative, and there is a domain", hint="count nodes or racks")
+        raise UsageError("replicas and losses must be 0 or more, domains 1 or more", hint="count nodes or racks")
     if losses >= domains and needed:
         raise UsageError(
-            f"{losses} of {domains} failure {'domain' if domains == 1 else 'domains'} may be lost and nothing is left",
+            f"{losses} of {domains} failure {'domain' if domains == 1 else 'domains'} may be lost: none would be left",
             hint="spread over more domains, or allow fewer losses",
         )
-    # n x (1 - losses / domains) >= needed at least, since no domain holds less than its even share
+    # at least n x (1 - losses / domains) >= needed, since no domain holds less than its even share
     replicas = -(-needed * domains // (domains - losses)) if needed else 0
-    # what is left does not rise with every replica: one more may be the one that a larger domain loses
+    # the remaining replicas do not grow with every added one: it may be in a larger domain that is lost
     while replicas - losses * -(-replicas // domains) < needed:
         replicas += 1
     return Spares(needed, replicas, replicas - needed, -(-replicas // domains), domains, losses)
 
 
 def whole_nodes(replicas: int, *, gpus_per_replica: int, gpus_per_node: int) -> Nodes:
-    """Nodes to buy for so many replicas."""
+    """Returns the nodes to buy for ``replicas``."""
     if replicas < 0 or gpus_per_replica < 1 or gpus_per_node < 1:
-        raise UsageError("replicas, GPUs of a replica and GPUs of a node are counts", hint="give 1 or more GPUs")
+        raise UsageError(
+            "replicas must be 0 or more, GPUs of a replica and of a node 1 or more", hint="give 1 or more GPUs"
+        )
     if gpus_per_replica > gpus_per_node:
         each = -(-gpus_per_replica // gpus_per_node)
         nodes, share = replicas * each, 1.0 / each

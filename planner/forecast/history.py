@@ -37,7 +37,7 @@ class Facts:
         return "low" if self.is_new or sparse else "usual"
 
 
-def cleaned(history: Window, key: SignalKey, now: datetime) -> tuple[Window, tuple[Facts, ...]]:
+def clean_history(history: Window, key: SignalKey, now: datetime) -> tuple[Window, tuple[Facts, ...]]:
     """Returns the window with rising times and without negative or infinite values, and the facts of each row.
 
     If two columns share a timestamp, the later one counts.

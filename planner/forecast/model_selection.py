@@ -135,9 +135,9 @@ def _select(
         if not helps:
             break
         selected, left, current = [*selected, best], [name for name in left if name != best], tried[best]
-    predictions = (*(member_reasons[name] for name in (*selected, *left)), *refused)
+    reasons = (*(member_reasons[name] for name in (*selected, *left)), *refused)
     name, score = "+".join([ENSEMBLE, *selected]), scoring.judge(current, series.days).score()
-    return Choice(name, current, score, (mix_reason(current), *predictions), tuple(selected), predictions)
+    return Choice(name, current, score, (mix_reason(current), *reasons), tuple(selected), reasons)
 
 
 def _compare_errors(

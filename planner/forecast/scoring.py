@@ -86,7 +86,7 @@ def ages(outlook: Outlook) -> Slots:
     return _folds(outlook).ages
 
 
-def predicted(outlook: Outlook) -> Matrix:
+def predictions(outlook: Outlook) -> Matrix:
     """Forecasts of the first series of an outlook at its past origins: (origins, anchors)."""
     found: Matrix = _folds(outlook).predicted[0]
     return found

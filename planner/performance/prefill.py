@@ -27,7 +27,7 @@ _NO_BUDGET = 2**31  # no prompt competes for the steps of a decode replica
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PoolRole:
     """One pool's replica: step times, what bounds it, its GPUs, and what they are called."""
 
     times: StepTimes
@@ -68,12 +68,12 @@ class Bind(StrEnum):
     STABILITY = "stability"
 
 
-def decoding(side: Side) -> tuple[StepTimes, Bounds]:
+def decoding(side: PoolRole) -> tuple[StepTimes, Bounds]:
     """Steps without prompts: their seconds and their share of the budget are the other pool's."""
     return replace(side.times, prompt=0.0, front=0.0), replace(side.bounds, token_budget=_NO_BUDGET)
 
 
-def prompt_seconds(side: Side, work: Work) -> float:
+def prompt_seconds(side: PoolRole, work: Work) -> float:
     """One usual prompt on an idle prefill replica, in as many steps as its budget asks for."""
     steps = max(1.0, np.ceil(work.computed / max(side.bounds.token_budget, 1)))
     return float(side.times.base * steps + side.times.prompt * work.computed)
@@ -85,7 +85,7 @@ def link_of(shape: ModelShape, setup: Setup, rate: float = NETWORK_BYTES) -> Lin
     return Link(shape.kv_values(1, shape.layers) * setup.kv_bits / 8.0, rate * ports)
 
 
-def prompts_at(side: Side, link: Link, work: Work, rate: float, quantile: float, after: float = 0.0) -> Prediction:
+def prompts_at(side: PoolRole, link: Link, work: Work, rate: float, quantile: float, after: float = 0.0) -> Prediction:
     """A prefill replica at ``rate`` requests a second; first tokens come ``after`` seconds later on the other side.
 
     ``running`` are the prompts inside, waiting ones among them (Little's law). Of further tokens nothing is said.
@@ -99,7 +99,7 @@ def prompts_at(side: Side, link: Link, work: Work, rate: float, quantile: float,
     return Prediction(rate, busy, rate * inside, busy, 0.0, float(told.mean()), late, 0.0, 0.0)
 
 
-def prompts_at_slo(side: Side, link: Link, work: Work, slo: Slo, after: float = 0.0) -> AtSlo | OutOfReach:
+def prompts_at_slo(side: PoolRole, link: Link, work: Work, slo: Slo, after: float = 0.0) -> AtSlo | OutOfReach:
     """The largest rate of a prefill replica that keeps the promise of first tokens."""
     rate, binds = largest(side, link, work, slo.ttft - after, slo.quantile)
     found = prompts_at(side, link, work, rate, slo.quantile, after)
@@ -108,7 +108,7 @@ def prompts_at_slo(side: Side, link: Link, work: Work, slo: Slo, after: float = 
     return AtSlo(found, "ttft" if binds is Bind.TTFT else "stability")
 
 
-def largest(side: Side, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
+def largest(side: PoolRole, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
     """The largest rate of a prefill replica whose part of the first token takes ``ttft`` seconds, and what ends it."""
     per_prompt, per_transfer = prompt_seconds(side, work), link.seconds(work.prompt)
     slowest = max(per_prompt, per_transfer)
@@ -127,12 +127,12 @@ def largest(side: Side, link: Link, work: Work, ttft: float, quantile: float) ->
     return low, Bind.LINK if per_transfer > per_prompt and low > 0.9 / slowest else Bind.TTFT
 
 
-def first_token(side: Side, link: Link, work: Work, rate: float, quantile: float) -> float:
+def first_token(side: PoolRole, link: Link, work: Work, rate: float, quantile: float) -> float:
     """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests a second of one replica."""
     return float(np.quantile(_first_tokens(side, link, work, rate), quantile))
 
 
-def _first_tokens(side: Side, link: Link, work: Work, rate: float) -> Floats:
+def _first_tokens(side: PoolRole, link: Link, work: Work, rate: float) -> Floats:
     """The same of each of some requests."""
     inside, ratio = _prompts(side, work, rate)
     transfer = link.latency + (link.seconds(work.prompt) - link.latency) * ratio
@@ -142,7 +142,7 @@ def _first_tokens(side: Side, link: Link, work: Work, rate: float) -> Floats:
     return found
 
 
-def _prompts(side: Side, work: Work, rate: float) -> tuple[Floats, Floats]:
+def _prompts(side: PoolRole, work: Work, rate: float) -> tuple[Floats, Floats]:
     """Seconds of wait and prompt of each of some requests, and the ratio of its prompt to the mean one.
 
     A wait in M/G/1 is taken as zero, or else exponential with Pollaczek and Khinchine's mean, which is exact in heavy

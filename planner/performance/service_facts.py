@@ -42,7 +42,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ServiceFacts:
     """What is known of a service beside its calibration; None where it is not.
 
     ``model`` is what engines call it, ``shape`` what that is (``no_shape``: why it is not known). ``prompt`` is tokens

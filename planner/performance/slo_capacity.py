@@ -30,7 +30,7 @@ from planner.performance.gpu_catalog import known_gpu
 from planner.performance.headroom import capacity_per_second
 from planner.performance.memory_fit import NoFit
 from planner.performance.queueing import SAFE_LOAD, AtSlo, Prediction
-from planner.performance.service_facts import DECODE, PREFILL, Known, Objective
+from planner.performance.service_facts import DECODE, PREFILL, Objective, ServiceFacts
 from planner.performance.slo_models import Replica
 
 LEAST_RATIO = 0.05
@@ -57,7 +57,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refined:
+class SloCapacity:
     """``calibration`` is what the formula counts with; ``facts`` are plain values for the derivation."""
 
     calibration: Calibration
@@ -69,17 +69,17 @@ class Refined:
         return {"refines": self.verdict is Verdict.BOUNDED, "verdict": self.verdict.value, **self.facts}
 
 
-def refined(calibration: Calibration, known: Known) -> Refined:
+def refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
     """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing."""
     try:
         with np.errstate(over="raise"):
             return _refined(calibration, known)
     except (OutriderError, ArithmeticError) as error:  # figures that no engine has: nobody else's plan ends for them
         told = {"objectives": [_told(one) for one in known.objectives], "arguments": {"why": str(error)}}
-        return Refined(calibration, Verdict.REFUSED, told)
+        return SloCapacity(calibration, Verdict.REFUSED, told)
 
 
-def _refined(calibration: Calibration, known: Known) -> Refined:
+def _refined(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
     """The same; raises UsageError and ArithmeticError.
 
     Of several objectives the one with the least rate binds; those that no load keeps are in ``missed`` of the facts.
@@ -90,7 +90,7 @@ def _refined(calibration: Calibration, known: Known) -> Refined:
     missing = _missing(calibration, known, mine)
     if missing is not None:
         verdict, arguments = missing
-        return Refined(calibration, verdict, {**told, "arguments": arguments})
+        return SloCapacity(calibration, verdict, {**told, "arguments": arguments})
     spec, shape = known_gpu(calibration.gpu_type), known.shape
     assert spec is not None  # _missing has looked
     assert shape is not None
@@ -98,7 +98,7 @@ def _refined(calibration: Calibration, known: Known) -> Refined:
     if isinstance(case, NoFit):
         named = {"model": known.model, "gpu": calibration.gpu_type}
         why = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
-        return Refined(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
+        return SloCapacity(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
     limit = capacity_per_second(calibration, 1, buffer=0.0)
     told |= case.facts
     kept: list[tuple[Objective, Prediction]] = []
@@ -112,15 +112,15 @@ def _refined(calibration: Calibration, known: Known) -> Refined:
             kept.append((one, _counted(case, one, found, limit)))
     told["missed"] = missed
     if not kept:
-        return Refined(calibration, Verdict.OUT_OF_REACH, {**told, **missed[0]})
+        return SloCapacity(calibration, Verdict.OUT_OF_REACH, {**told, **missed[0]})
     binding, at = min(kept, key=lambda each: each[1].rate)
     told |= {"binds": _told(binding), "requests_per_second": at.rate, **_latencies(at, known.pool)}
     if at.rate >= limit:
-        return Refined(calibration, Verdict.LOOSE, told)
+        return SloCapacity(calibration, Verdict.LOOSE, told)
     running = at.running
     speed = at.rate * calibration.tokens_per_request / running
     bounded = replace(calibration, batch=running, tokens_per_second_per_sequence=speed)
-    return Refined(bounded, Verdict.BOUNDED, {**told, "batch": running, "tokens_per_second_per_sequence": speed})
+    return SloCapacity(bounded, Verdict.BOUNDED, {**told, "batch": running, "tokens_per_second_per_sequence": speed})
 
 
 def _counted(case: Replica, one: Objective, found: AtSlo, limit: float) -> Prediction:
@@ -133,7 +133,7 @@ def _counted(case: Replica, one: Objective, found: AtSlo, limit: float) -> Predi
 
 
 def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
-    """The step of a derivation; ``facts`` is a ``Refined.as_dict``."""
+    """The step of a derivation; ``facts`` is a ``SloCapacity.as_dict``."""
     verdict = Verdict(facts["verdict"])
     promise = _promise(facts["objectives"], language)
     if "calibrated" not in facts:
@@ -188,7 +188,7 @@ def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "out_
 
 
 def _missing(
-    calibration: Calibration, known: Known, mine: tuple[Objective, ...]
+    calibration: Calibration, known: ServiceFacts, mine: tuple[Objective, ...]
 ) -> tuple[Verdict, dict[str, str]] | None:
     """The first thing without which nothing can be said; None when all is known."""
     if not known.objectives:

@@ -18,9 +18,9 @@ from planner.performance.gpu_catalog import GpuSpec
 from planner.performance.headroom import capacity_per_second
 from planner.performance.memory_fit import NoFit, Setup, fit
 from planner.performance.model_specs import ModelShape
-from planner.performance.prefill import Link, Side
+from planner.performance.prefill import Link, PoolRole
 from planner.performance.queueing import AtSlo, Bounds, OutOfReach, Prediction, Slo, StepTimes, Work
-from planner.performance.service_facts import PREFILL, Known
+from planner.performance.service_facts import PREFILL, ServiceFacts
 
 _MOST_CACHED = 0.99  # of a prompt, at least its last block is computed
 _MOST_SEATS = 65_536  # no engine runs as many; the chain of states is as long
@@ -68,7 +68,7 @@ class Answering:
 class Prompting:
     """A replica of a prefill pool; ``after`` seconds are left to the decode replica for the first token."""
 
-    side: Side
+    side: PoolRole
     link: Link
     work: Work
     after: float
@@ -83,7 +83,7 @@ class Prompting:
         return prefill.prompts_at(self.side, self.link, self.work, rate, quantile, self.after)
 
 
-def replica(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape) -> Replica | NoFit:
+def replica(calibration: Calibration, known: ServiceFacts, spec: GpuSpec, shape: ModelShape) -> Replica | NoFit:
     """The replica that was calibrated."""
     cached = min(max(known.cached_ratio, 0.0), _MOST_CACHED) if isfinite(known.cached_ratio) else 0.0
     work = Work(max(1.0, known.prompt or 1.0), max(1.0, calibration.tokens_per_request), cached_ratio=cached)
@@ -93,7 +93,7 @@ def replica(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelS
 
 
 def _answering(
-    calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape, work: Work
+    calibration: Calibration, known: ServiceFacts, spec: GpuSpec, shape: ModelShape, work: Work
 ) -> Answering | NoFit:
     """Step times through the calibrated point, and seats within the KV cache."""
     most = min(max(1, known.sequences or round(calibration.batch)), _MOST_SEATS)
@@ -113,20 +113,22 @@ def _answering(
         bounds, source = replace(bounds, kv_tokens=needed * (1.0 + 1e-9)), "seen"
     prior = roofline.step_times(shape, spec, setup)
     if known.pool:
-        prior, bounds = prefill.decoding(Side(prior, bounds, setup.gpus))
+        prior, bounds = prefill.decoding(PoolRole(prior, bounds, setup.gpus))
     factor = measured.factor(prior, calibration, work)
     facts = _facts(calibration, shape, work, factor)
     facts |= {"kv_tokens": bounds.kv_tokens, "kv_source": source, "seats": queueing.seats(bounds, work)}
     return Answering(measured.scaled(prior, factor), bounds, work, facts)
 
 
-def _prompting(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape, work: Work) -> Prompting:
+def _prompting(
+    calibration: Calibration, known: ServiceFacts, spec: GpuSpec, shape: ModelShape, work: Work
+) -> Prompting:
     """Prompts through the calibrated point: with any inside it works, so one takes the time between two that leave."""
     setup = _setup(calibration, known, 1)
     bounds = Bounds(setup.sequences, token_budget=setup.token_budget, block=setup.block)
     prior = roofline.step_times(shape, spec, setup)
     seconds = min(1.0, calibration.batch) / capacity_per_second(calibration, 1, buffer=0.0)
-    factor = seconds / prefill.prompt_seconds(Side(prior, bounds, setup.gpus), work)
+    factor = seconds / prefill.prompt_seconds(PoolRole(prior, bounds, setup.gpus), work)
     times = measured.scaled(prior, factor)
     link, source = prefill.link_of(shape, setup), "prior"
     if calibration.origin == "measured" and link.seconds(work.prompt) > seconds:  # as many were seen to cross
@@ -135,10 +137,10 @@ def _prompting(calibration: Calibration, known: Known, spec: GpuSpec, shape: Mod
     facts = _facts(calibration, shape, work, factor)
     facts |= {"pool": known.pool, "prompt_seconds": seconds, "link": link.rate, "link_source": source}
     facts |= {"transfer_seconds": link.seconds(work.prompt), "step_seconds": after}
-    return Prompting(Side(times, bounds, setup.gpus), link, work, after, facts)
+    return Prompting(PoolRole(times, bounds, setup.gpus), link, work, after, facts)
 
 
-def _setup(calibration: Calibration, known: Known, sequences: int) -> Setup:
+def _setup(calibration: Calibration, known: ServiceFacts, sequences: int) -> Setup:
     return Setup(calibration.tensor_parallel, calibration.pipeline_parallel, known.bits, sequences=sequences)
 
 

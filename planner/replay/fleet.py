@@ -60,7 +60,10 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened, by lane. Arrays of minutes start at ``first``; ``waiting`` is requests a minute over the limit."""
+    """What happened, by lane.
+
+    Arrays of minutes start at ``first``; ``waiting`` is requests a minute over the limit.
+    """
 
     first: int
     billed_minutes: Floats

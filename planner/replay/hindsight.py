@@ -17,8 +17,8 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.model import Calibration, EntityRef, Floats, Forecast
 from planner.capacity import prescale
-from planner.capacity.demand import sized
-from planner.capacity.fluid_queue import Waiting, beyond, waiting
+from planner.capacity.demand import apply_formula
+from planner.capacity.fluid_queue import Waiting, requests_beyond, simulate_queue
 from planner.capacity.formula import whole
 from planner.performance.headroom import capacity_per_second
 
@@ -157,13 +157,15 @@ def _orders(
         until = now + rules.lead + rules.scaling_window
         ahead = prescale.peak(said, until).value if said is not None else 0.0
         stay = prescale.peak(said, until + prescale.NO_REVERSAL).value if said is not None else 0.0
-        need_now = None if recent is None else sized(calibration, float(fresh[-1]), rules.buffer).replicas
-        coming = sized(calibration, ahead, rules.buffer).replicas
+        need_now = None if recent is None else apply_formula(calibration, float(fresh[-1]), rules.buffer).replicas
+        coming = apply_formula(calibration, ahead, rules.buffer).replicas
         if current is None:
             wanted = min(max(rules.floor, need_now or 0, coming), rules.ceiling)
             orders.append(Order(now, now, wanted, wanted))
         else:
-            room = sized(calibration, max(recent or 0.0, stay), rules.buffer).units_raw * (1 + prescale.HYSTERESIS)
+            room = apply_formula(calibration, max(recent or 0.0, stay), rules.buffer).units_raw * (
+                1 + prescale.HYSTERESIS
+            )
             wanted = prescale.target(
                 current=current,
                 floor=rules.floor,
@@ -171,7 +173,7 @@ def _orders(
                 need_now=need_now,
                 need_forecast=coming,
                 need_survivors=whole(room),
-                most=prescale.most(current, lately, now, rules.limits),
+                most=prescale.most_replicas(current, lately, now, rules.limits),
                 cooling=prescale.is_cooling(current, lately, now, rules.limits),
             ).replicas
             if wanted != current:
@@ -193,8 +195,8 @@ def _led(
     paid = [(one.at.timestamp(), one.replicas) for one in orders]
     ends = [at for at, _ in paid[1:]] + [end]
     hours = sum(count * max(0.0, stop - at) for (at, count), stop in zip(paid, ends, strict=True)) / 3600.0
-    broken = beyond(times, values, begins, counts * promised)
-    return Led(tuple(orders[1:]), waiting(times, values, begins, counts * each), hours, broken)
+    broken = requests_beyond(times, values, begins, counts * promised)
+    return Led(tuple(orders[1:]), simulate_queue(times, values, begins, counts * each), hours, broken)
 
 
 def _levels(orders: list[Order], ready: list[float]) -> list[tuple[float, int]]:

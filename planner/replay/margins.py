@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from outrider.errors import UsageError
 from outrider.model import Floats
-from planner.capacity.lead_bound import USUAL_MARGIN
+from planner.capacity.lead_bound import DEFAULT_MARGIN
 from planner.replay.backtest import Trace
 from planner.replay.score import MOST_STARTUP, tuned
 from planner.replay.workload import world
@@ -22,5 +22,5 @@ def margin_of(times: Floats, values: Floats, step: timedelta, lead: timedelta) -
     try:
         traffic = world(Trace("history", times, values, step))
     except UsageError:
-        return USUAL_MARGIN
+        return DEFAULT_MARGIN
     return float(tuned(traffic, startup)[1][-1])

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from outrider.model import Floats
 from planner.capacity import prescale
-from planner.capacity.lead_bound import LINE_MINUTES, MARGINS, Paths, believed, highest, line_end, paths
+from planner.capacity.lead_bound import (
+    LINE_MINUTES,
+    MARGINS,
+    Paths,
+    build_paths,
+    drop_collapses,
+    extrapolate_line,
+    highest_between,
+)
 from planner.replay.fleet import Seen
 from planner.replay.policies import ceiled
 from planner.replay.workload import World
@@ -105,7 +113,7 @@ class Moves:
 
     def most(self, limits: prescale.ScaleLimits) -> Floats:
         """The most replicas that may be ordered now, by the limits of the plan."""
-        return prescale.reachable(self.total, self.hour.min(axis=0), limits)
+        return prescale.reachable_replicas(self.total, self.hour.min(axis=0), limits)
 
 
 def predictive(
@@ -113,7 +121,7 @@ def predictive(
 ) -> Predictive:
     """All margins as lanes, from forecasts that know nothing after their minute."""
     lead = -(-round(startup.total_seconds()) // 60) + 1
-    trusted = believed(world.slots, world.season)
+    trusted = drop_collapses(world.slots, world.season)
     found = ahead or looked(world, startup)
     out, hold = _bounds(world, found, margins, lead)
     steady = _steady(world)
@@ -128,7 +136,7 @@ def looked(world: World, startup: timedelta) -> Paths:
     """What the forecaster of the plan said at every slot, as far as a start-up needs it."""
     lead = -(-round(startup.total_seconds()) // 60) + 1
     steps = -(-(lead + 2 * world.slot_minutes + LOOK_PAST_LEAD_MINUTES) // world.slot_minutes)
-    return paths(believed(world.slots, world.season), world.season, world.slot_minutes * 60.0, steps)
+    return build_paths(drop_collapses(world.slots, world.season), world.season, world.slot_minutes * 60.0, steps)
 
 
 def origins(world: World) -> np.ndarray:
@@ -142,7 +150,7 @@ def origins(world: World) -> np.ndarray:
     if wide > LINE_MINUTES:
         begins = np.flatnonzero(np.isfinite(world.slots[:-1])) * wide
         first = world.load[begins[:, None] + np.arange(LINE_MINUTES)]
-        drawn = line_end(first, np.full(begins.size, float(wide - LINE_MINUTES + 1)))
+        drawn = extrapolate_line(first, np.full(begins.size, float(wide - LINE_MINUTES + 1)))
         told = begins[np.isfinite(drawn)]
         known_at[told // wide + 1] = told + LINE_MINUTES
     found: np.ndarray = np.maximum(np.searchsorted(known_at, np.arange(world.load.size), side="right") - 1, 0)
@@ -160,8 +168,10 @@ def _bounds(world: World, ahead: Paths, margins: tuple[float, ...], lead: int) -
     for column, margin in enumerate(margins):
         bound = ahead.bound(margin)[origin]
         serves, until = (after + lead) / world.slot_minutes, (after + lead + LOOK_PAST_LEAD_MINUTES)
-        out[:, column] = highest(bound, serves, serves)
-        hold[:, column] = np.maximum(now, highest(bound, after / world.slot_minutes, until / world.slot_minutes))
+        out[:, column] = highest_between(bound, serves, serves)
+        hold[:, column] = np.maximum(
+            now, highest_between(bound, after / world.slot_minutes, until / world.slot_minutes)
+        )
     return out, hold
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.model import Floats
-from planner.capacity.lead_bound import filled, highest
+from planner.capacity.lead_bound import fill_gaps, highest_between
 from planner.forecast.prophet import default_forecast
 from planner.forecast.series import Series
 from planner.replay.policies import Planned, ceiled
@@ -45,7 +45,7 @@ def fitted(
     every = max(1, round(REFIT_EVERY / timedelta(minutes=wide)))
     steps = every + 2 + -(-round(longest / timedelta(minutes=1)) // wide)
     begins = np.arange(max(2, first // wide), traffic.slots.size + 1, every)
-    known = filled(traffic.slots, traffic.season)
+    known = fill_gaps(traffic.slots, traffic.season)
     said = np.empty((begins.size, steps))
     for row, begin in enumerate(begins.tolist()):
         said[row] = known[begin - 1]
@@ -68,7 +68,7 @@ def formula_of(
     fit = np.searchsorted((curves.begins - 1) * wide, minutes - 1, side="right") - 1
     row = np.maximum(fit, 0)
     begin = minutes / wide - curves.begins[row]  # below 0 until the first slot that it had not seen
-    peak = highest(curves.said[row], begin, begin + (startup / timedelta(minutes=1) + 1.0) / wide)
+    peak = highest_between(curves.said[row], begin, begin + (startup / timedelta(minutes=1) + 1.0) / wide)
     peak = np.where(fit < 0, traffic.load, peak)
     needs = ceiled(peak[:, None] * (1.0 + np.array(buffers)) / traffic.per_replica)
     return Planned("prophet", np.maximum(needs, 1.0)), buffers

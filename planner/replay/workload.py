@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import Floats
-from planner.capacity.lead_bound import filled
+from planner.capacity.lead_bound import fill_gaps
 from planner.forecast.series import DAY_SECONDS, Series
 from planner.replay.backtest import Trace
 
@@ -84,7 +84,7 @@ def world(trace: Trace) -> World:
         raise UsageError(f"{trace.name}: no slot has a value", hint="check the column requests_per_second")
     warm_up = WARM_UP_DAYS[series.days > LONG_TRACE_DAYS]
     first = warm_up * 1440
-    whole_slots = filled(slots, series.season)
+    whole_slots = fill_gaps(slots, series.season)
     places = np.arange((slots.size - 1) * slot + 1)
     if places.size <= first:
         raise UsageError(

@@ -15,7 +15,7 @@ from planner.performance import prefill, roofline
 from planner.performance.gpu_catalog import GpuSpec
 from planner.performance.memory_fit import NoFit, Setup, fit
 from planner.performance.model_specs import ModelShape
-from planner.performance.prefill import Link, Side
+from planner.performance.prefill import Link, PoolRole
 from planner.performance.queueing import Slo, StepTimes, Work
 
 GROUPS = (1, 2, 4, 8)
@@ -116,7 +116,7 @@ def groups_of(option: str, given: int | None) -> Sequence[int]:
     return (given,)
 
 
-def _sides(asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None) -> Iterator[tuple[int, Side]]:
+def _sides(asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None) -> Iterator[tuple[int, PoolRole]]:
     length = min(asked.shape.context, int(asked.work.prompt + asked.work.output) + 1)
     last, any_fits = None, False
     for tp in groups:
@@ -130,7 +130,7 @@ def _sides(asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTime
         any_fits = True
         steps = times or roofline.step_times(asked.shape, gpu, setup)
         name = f"{gpu.name} TP {tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
-        yield tp, Side(steps, roofline.bounds(held, setup), setup.gpus, name)
+        yield tp, PoolRole(steps, roofline.bounds(held, setup), setup.gpus, name)
     if not any_fits:
         why = last.text() if last is not None else f"a node has {gpu.node} GPUs"
         raise UsageError(f"{asked.shape.name} does not fit {gpu.name}: {why}", hint="choose another type, TP or bits")

@@ -15,7 +15,7 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner.capacity.demand import sized
+from planner.capacity.demand import apply_formula
 from planner.cost.offers import DEFAULT_CURRENCY, Offer
 from planner.performance import calibrate
 from planner.performance.gpu_catalog import GpuSpec, Purchase, terms
@@ -61,7 +61,7 @@ def hourly_of_store(metrics: MetricStore, service: EntityRef, now: datetime, wee
 def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
     """GPUs that each load needs by the formula, NaN where it is unknown."""
     return np.array(
-        [np.nan if np.isnan(load) else sized(calibration, float(load), buffer).gpus for load in loads],
+        [np.nan if np.isnan(load) else apply_formula(calibration, float(load), buffer).gpus for load in loads],
         dtype=np.float64,
     )
 

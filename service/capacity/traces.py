@@ -14,7 +14,7 @@ from outrider.records.change_log import Startup
 from outrider.topology import Topology
 from planner.capacity.lead_time import lead_time
 from planner.capacity.plan import LOAD
-from planner.forecast.history import cleaned
+from planner.forecast.history import clean_history
 from planner.replay.backtest import Trace
 from planner.replay.score import MOST_STARTUP
 from service.config.service_settings import ServiceSettings
@@ -47,7 +47,7 @@ def of_store(
         EntityKind.SERVICE, (LOAD,), now - settings.planner.history, now, HISTORY_STEP, everyone
     )
     topology = role_pools.with_pools(topology)
-    history, _ = cleaned(role_pools.with_rows(history, role_pools.planned(topology), topology), LOAD, now)
+    history, _ = clean_history(role_pools.with_rows(history, role_pools.planned(topology), topology), LOAD, now)
     wanted, found = set(role_pools.planned(topology)), []
     for row, service in enumerate(history.entities):
         values = history.column(LOAD)[row]

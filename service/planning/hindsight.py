@@ -14,7 +14,7 @@ from outrider.text.i18n import Language, translate
 from planner.capacity.prescale import ScaleLimits
 from planner.forecast.batch_forecast import FAST_MODELS, LOAD
 from planner.forecast.forecaster import forecast
-from planner.forecast.history import cleaned
+from planner.forecast.history import clean_history
 from planner.replay.hindsight import Hindsight, Led, Rules, hindsight
 
 PAPER = "capacity_hindsight"
@@ -37,7 +37,7 @@ def keep(ledger: Ledger, history: Window, made: Plan, now: datetime, buffer: flo
 
 def look(history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> list[dict[str, Any]]:
     """One entry a service whose history has a climb, in plain JSON values."""
-    clean, _ = cleaned(history, LOAD, now)
+    clean, _ = clean_history(history, LOAD, now)
     known = {calibration.service: calibration for calibration in made.calibrations}
     planned = [one for one in made.recommendations if isinstance(one, Recommendation) and one.service in known]
     planned.sort(key=lambda one: -(one.derivation.get("load_now") or 0.0))

@@ -20,7 +20,7 @@ from planner.capacity.plan import LOAD, PlanSettings
 from planner.capacity.plan import plan as make_plan
 from planner.forecast import Calendar, Event
 from planner.forecast.calendar import holidays
-from planner.forecast.history import cleaned
+from planner.forecast.history import clean_history
 from service.config.planner_settings import PlannerSettings
 from service.config.service_settings import ServiceSettings
 from service.planning import hindsight, role_pools
@@ -144,10 +144,10 @@ class Planning:
             horizon=HORIZON,
             limits=self._settings.scaling.limits,
             calendar=calendar_of(self._settings, now),
-            promises=self._promises.of(self._fleet, calibrations, topology, self._metrics, now),
+            service_facts=self._promises.of(self._fleet, calibrations, topology, self._metrics, now),
         )
         if self._nightly is not None:
-            clean, _ = cleaned(history, LOAD, now)
+            clean, _ = clean_history(history, LOAD, now)
             leads = {one.service: _lead_of(one, calibrations) for one in fleet if one.service in calibrations}
             self._nightly.start_if_due(clean, services, now, chosen.horizon, chosen.calendar, leads)
             chosen = replace(chosen, nights=self._nightly.made(), margins=self._nightly.margins())

@@ -13,7 +13,7 @@ from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.performance import measured, model_specs, prompts
 from planner.performance.model_specs import ModelShape
-from planner.performance.service_facts import Known, Objective
+from planner.performance.service_facts import ServiceFacts, Objective
 from service.config import model_files
 from service.config.service_settings import ServiceSettings
 from service.config.slo_settings import SloSettings
@@ -53,7 +53,7 @@ class Promises:
         topology: Topology,
         metrics: MetricStore,
         now: datetime,
-    ) -> dict[EntityRef, Known]:
+    ) -> dict[EntityRef, ServiceFacts]:
         """What is known of every service with a calibration and a promise. Raises StoreAwayError."""
         found = {}
         for service, calibration in calibrations.items():
@@ -93,7 +93,7 @@ class Promises:
         topology: Topology,
         metrics: MetricStore,
         now: datetime,
-    ) -> Known:
+    ) -> ServiceFacts:
         replicas = topology.below(service, EntityKind.REPLICA)
         window = metrics.read_windows(
             EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, HELD_STEP, replicas
@@ -105,7 +105,7 @@ class Promises:
         name = setting.model or runs or calibration.model
         shape, why = self._shape(setting, name)
         asked = self.asked
-        return Known(
+        return ServiceFacts(
             objectives,
             model=name,
             shape=shape,

@@ -54,7 +54,7 @@ def _of_file(path: Path) -> Buffer:
         raise UsageError(
             f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
         )
-    return formula.bounded(measured)
+    return formula.bounded_buffer(measured)
 
 
 def _of_service(context: Context, service: str) -> Buffer:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from planner.capacity.disaggregated import Missed, NoPools, Pools, lines, size
+from planner.capacity.disaggregated import NoPools, Pools, PoolsRefusal, lines, size
 from planner.performance import prefill
-from planner.performance.prefill import Bind, Link, Side
+from planner.performance.prefill import Bind, Link, PoolRole
 from planner.performance.queueing import Bounds, Slo, StepTimes, Work
 
 TIMES = StepTimes(0.012, 3e-4, 4e-8, 4e-5, 0.01, source="lab")
-PREFILL = Side(TIMES, Bounds(256, 400_000.0), 2, "H100 TP 2")
-DECODE = Side(TIMES, Bounds(64, 200_000.0), 4, "H100 TP 4")
+PREFILL = PoolRole(TIMES, Bounds(256, 400_000.0), 2, "H100 TP 2")
+DECODE = PoolRole(TIMES, Bounds(64, 200_000.0), 4, "H100 TP 4")
 LINK = Link(131072.0, 50e9)
 WORK = Work(2000, 200, prompt_cv=0.8)
 SLO = Slo(1.0, 0.05)
@@ -89,7 +89,11 @@ def test_a_promise_that_idle_replicas_break_is_refused_with_what_they_do():
     prompt = size(PREFILL, DECODE, LINK, WORK, 40, Slo(0.05, 0.05))
     step = size(PREFILL, DECODE, LINK, WORK, 40, Slo(1.0, 0.005))
     memory = size(PREFILL, replace(DECODE, bounds=Bounds(64, 1000.0)), LINK, WORK, 40, SLO)
-    assert [found.reason for found in (prompt, step, memory)] == [Missed.PROMPT, Missed.STEP, Missed.NO_KV]
+    assert [found.reason for found in (prompt, step, memory)] == [
+        PoolsRefusal.PROMPT,
+        PoolsRefusal.STEP,
+        PoolsRefusal.NO_KV,
+    ]
     assert isinstance(prompt, NoPools)
     assert prompt.best > 0.05
     assert f"{prompt.best:.4g}" in prompt.text("zh")

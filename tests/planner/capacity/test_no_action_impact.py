@@ -10,7 +10,7 @@ import pytest
 from outrider.documents import serialization
 from outrider.model import EngineLoad, Recommendation
 from planner.capacity import derivation
-from planner.capacity.fluid_queue import waiting
+from planner.capacity.fluid_queue import simulate_queue
 from planner.capacity.no_action_impact import when_lines
 from planner.capacity.plan import PlanSettings, plan
 from service.cli.core.tables import recommendations as table
@@ -31,7 +31,7 @@ def _constant(level: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("language", "none"), [("en", "no request"), ("zh", "没有请求")])
 def test_a_queue_of_now_is_not_said_to_wait_for_nothing(build, language, none):
-    held = EngineLoad(running=320.0, waiting=900.0)
+    held = EngineLoad(running=320.0, simulate_queue=900.0)
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     without = found.derivation["without"]
     assert without["short_now"] == {"need": found.derivation["need_now"], "has": 20}
@@ -49,7 +49,7 @@ def test_a_service_with_enough_and_no_queue_still_hears_that_nobody_waits(build)
 
 
 def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
-    held = EngineLoad(running=320.0, waiting=900.0)
+    held = EngineLoad(running=320.0, simulate_queue=900.0)
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     assert found.need_at == build.now
     assert found.needed_by == build.now - found.lead_time
@@ -94,11 +94,11 @@ def test_a_service_that_is_never_short_has_no_line_of_it(build):
 def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
     times, none = np.array([0.0, 600.0]), np.zeros(2)
     starts, serves = np.array([0.0]), np.array([10.0])
-    assert waiting(times, none, starts, serves, queued=15.0).waited == 0
-    late = waiting(times, none, starts, serves, queued=120.0)
+    assert simulate_queue(times, none, starts, serves, queued=15.0).waited == 0
+    late = simulate_queue(times, none, starts, serves, queued=120.0)
     assert late.waited == pytest.approx(100.0), "the first twenty are served within two seconds"
     assert late.first_at == 0.0
-    busy = waiting(times, np.full(2, 5.0), starts, serves, queued=120.0)
+    busy = simulate_queue(times, np.full(2, 5.0), starts, serves, queued=120.0)
     assert busy.waited > 100.0, "and those that come behind them wait, too"
 
 

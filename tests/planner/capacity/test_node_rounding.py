@@ -52,4 +52,4 @@ def test_nodes_of_an_unknown_type_are_not_guessed(build):
 
 
 def test_nothing_needs_no_node(build):
-    assert node_rounding.rounded(0, 8, build.fleet())["nodes"] == 0
+    assert node_rounding.round_to_nodes(0, 8, build.fleet())["nodes"] == 0

@@ -21,14 +21,14 @@ from planner.performance.gpu_catalog import gpu
 from planner.performance.memory_fit import Setup
 from planner.performance.model_specs import model
 from planner.performance.queueing import Bounds, Work
-from planner.performance.service_facts import DECODE, PREFILL, Known, Objective
+from planner.performance.service_facts import DECODE, PREFILL, Objective, ServiceFacts
 from planner.performance.slo_capacity import Verdict, refined
 from simulator.spec.parts import EngineModel
 from tests.planner.performance.test_queueing import simulated
 
 SHAPE = model("Llama-3.1-70B")
 TTFT, TPOT = Objective("ttft", 1.0), Objective("tpot", 0.042)
-KNOWN = Known((TTFT, TPOT), model="Llama-3.1-70B", shape=SHAPE, prompt=900.0, kv_tokens=200_000.0)
+KNOWN = ServiceFacts((TTFT, TPOT), model="Llama-3.1-70B", shape=SHAPE, prompt=900.0, kv_tokens=200_000.0)
 
 
 def capacity(calibration):
@@ -73,7 +73,9 @@ def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_c
         batch=running, tokens_per_request=work.output, tokens_per_second_per_sequence=1.0 / float(tpot.mean())
     )
     promise, kv_tokens = Objective("ttft", 0.35), float(seats.kv_tokens)
-    known = Known((promise,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens)
+    known = ServiceFacts(
+        (promise,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens
+    )
     found = refined(before, known)
     assert found.verdict is Verdict.BOUNDED
     assert found.facts["factor"] == pytest.approx(1.4, rel=0.05)
@@ -164,7 +166,7 @@ def test_a_promise_out_of_reach_leaves_the_others_binding_and_is_told(build):
     load = np.full(5 * 144, 40.0)
     (planned,) = plan(
         build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
-        settings=PlanSettings(promises={build.service: replace(KNOWN, objectives=(tight, impossible))}),
+        settings=PlanSettings(service_facts={build.service: replace(KNOWN, objectives=(tight, impossible))}),
     ).recommendations  # fmt: skip
     assert [each["code"] for each in planned.derivation["cautions"]] == ["slo_out_of_reach"]
 
@@ -200,7 +202,7 @@ def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
     def planned(promises):
         (found,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
-            settings=PlanSettings(promises=promises),
+            settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
         return found
 
@@ -334,7 +336,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
 @pytest.mark.parametrize(
     ("known", "changes", "verdict", "said"),
     [
-        (Known(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT is promised"),
+        (ServiceFacts(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT is promised"),
         (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "business of the other pool"),
         (replace(KNOWN, pool=PREFILL, objectives=(TPOT,)), {}, Verdict.POOL, "TPOT within 0.042 s"),
         (KNOWN, {"origin": "prior"}, Verdict.NO_CALIBRATION, "was not measured"),
@@ -379,7 +381,7 @@ def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build
     def planned(promises):
         (found,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
-            settings=PlanSettings(promises=promises),
+            settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
         return found
 
@@ -411,7 +413,7 @@ def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promis
     def planned(promises):
         (found,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=replicas)],
-            build.now, settings=PlanSettings(promises=promises),
+            build.now, settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
         return found
 
@@ -427,7 +429,7 @@ def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promis
 def test_a_calibration_that_cannot_be_counted_with_is_refused_by_its_field_and_not_by_the_promise(build):
     found = plan(
         build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration(batch=0.0)}, [build.fleet()],
-        build.now, settings=PlanSettings(promises={build.service: KNOWN}),
+        build.now, settings=PlanSettings(service_facts={build.service: KNOWN}),
     ).recommendations[0]  # fmt: skip
     assert found.arguments["field"] == "batch"
 

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.clock import from_unix
 from outrider.model import BacktestScore, Forecast
-from planner.capacity.fluid_queue import beyond, waiting
+from planner.capacity.fluid_queue import requests_beyond, simulate_queue
 from planner.capacity.prescale import ScaleLimits
 from planner.replay.hindsight import Rules, hindsight
 
@@ -17,15 +17,15 @@ from planner.replay.hindsight import Rules, hindsight
 def test_an_overloaded_queue_is_counted_by_hand():
     # 10 requests/s come and 5/s are served: the queue is 2 s of work after 2 s, and everybody waits from then on.
     times, rates = np.array([0.0, 100.0]), np.array([10.0, 10.0])
-    found = waiting(times, rates, np.array([0.0]), np.array([5.0]))
+    found = simulate_queue(times, rates, np.array([0.0]), np.array([5.0]))
     assert found.requests == pytest.approx(1000.0)
     assert found.waited == pytest.approx(1000.0)
     assert found.first_at == 0.0
-    assert waiting(times, rates, np.array([0.0]), np.array([10.0])).waited == 0.0
-    late = waiting(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0]))
+    assert simulate_queue(times, rates, np.array([0.0]), np.array([10.0])).waited == 0.0
+    late = simulate_queue(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0]))
     assert 500.0 <= late.waited < 800.0, "what queued up drains once there is room"
-    assert waiting(times, rates, np.array([0.0]), np.array([0.0])).waited == pytest.approx(1000.0)
-    assert waiting(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])).requests == 0.0
+    assert simulate_queue(times, rates, np.array([0.0]), np.array([0.0])).waited == pytest.approx(1000.0)
+    assert simulate_queue(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])).requests == 0.0
 
 
 def _step_day(build):
@@ -79,10 +79,10 @@ def test_replicas_carry_what_was_calibrated_and_broken_promises_are_told_apart(b
 
 def test_requests_beyond_a_promise_are_those_that_come_meanwhile():
     times, rates = np.array([0.0, 100.0]), np.array([10.0, 10.0])
-    assert beyond(times, rates, np.array([0.0]), np.array([10.0])) == 0.0
-    assert beyond(times, rates, np.array([0.0]), np.array([5.0])) == pytest.approx(1000.0)
-    assert beyond(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0])) == pytest.approx(500.0)
-    assert beyond(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])) == 0.0
+    assert requests_beyond(times, rates, np.array([0.0]), np.array([10.0])) == 0.0
+    assert requests_beyond(times, rates, np.array([0.0]), np.array([5.0])) == pytest.approx(1000.0)
+    assert requests_beyond(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0])) == pytest.approx(500.0)
+    assert requests_beyond(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])) == 0.0
 
 
 def test_a_day_without_values_has_no_hindsight(build):

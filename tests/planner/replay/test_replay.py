@@ -9,7 +9,15 @@ import pytest
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from planner.capacity.lead_bound import MARGINS, believed, filled, highest, line_end, path_of, paths
+from planner.capacity.lead_bound import (
+    MARGINS,
+    build_paths,
+    drop_collapses,
+    extrapolate_line,
+    fill_gaps,
+    forecast_path,
+    highest_between,
+)
 from planner.capacity.prescale import decide, target
 from planner.forecast import forecast
 from planner.replay import figure, score
@@ -143,7 +151,7 @@ def test_nothing_after_a_minute_is_known_at_it():
 
 def test_bounds_cover_what_comes_and_rise_with_the_margin():
     values = _wave(9.0)
-    said = paths(values, 144, 600.0, 2)
+    said = build_paths(values, 144, 600.0, 2)
     rows = np.arange(5 * 144, values.size - 1)
     covered = [(values[rows + 1] <= said.bound(margin)[rows, 1]).mean() for margin in sorted(MARGINS)]
     assert covered[0] > 0.97
@@ -154,13 +162,13 @@ def test_bounds_cover_what_comes_and_rise_with_the_margin():
 
 def test_a_replay_bounds_the_load_as_the_plan_of_that_instant_does():
     values = _wave(6.0)
-    replayed = paths(values, 144, 600.0, 6)
+    replayed = build_paths(values, 144, 600.0, 6)
     times = START + 600.0 * np.arange(values.size)
     origin = 5 * 144
     now = from_unix(float(times[origin]))
     entity = EntityRef("lab", EntityKind.SERVICE, "prod", "chat")
     said = forecast(times, values, signal="svc_requests_per_second", entity=entity, now=now, models=("ensemble",))
-    live = path_of(said, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
+    live = forecast_path(said, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
     for margin in MARGINS:
         np.testing.assert_allclose(
             live.bound(margin)[0, :7], replayed.bound(margin)[origin - 1], rtol=0.01, err_msg=f"{margin}"
@@ -171,7 +179,7 @@ def test_the_highest_between_two_moments_follows_the_lines_between_slots():
     knots = np.array([[1.0, 3.0, 2.0, 5.0]])
 
     def between(begin, end):
-        return highest(knots, np.array([begin]), np.array([end]))[0]
+        return highest_between(knots, np.array([begin]), np.array([end]))[0]
 
     assert between(0.5, 0.5) == pytest.approx(2.0)
     assert between(0.5, 1.5) == pytest.approx(3.0)
@@ -181,7 +189,7 @@ def test_the_highest_between_two_moments_follows_the_lines_between_slots():
 
 def test_only_minutes_on_one_line_are_drawn_out():
     minutes = np.array([[10.0, 11.0, 12.0], [10.0, 11.0, 11.5], [3.0, 2.0, 1.0]])
-    found = line_end(minutes, np.full(3, 5.0))
+    found = extrapolate_line(minutes, np.full(3, 5.0))
     assert found[0] == pytest.approx(17.0)
     assert np.isnan(found[1])
     assert found[2] == 0.0
@@ -222,11 +230,11 @@ def test_the_margin_of_a_history_is_that_of_its_replay():
 def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
     values = np.full(600, 50.0)
     values[300:320] = 0.5
-    kept = believed(values, 144)
+    kept = drop_collapses(values, 144)
     assert np.isnan(kept[300:306]).all()
     assert (kept[306:320] == 0.5).all()
     assert kept[320] == 50.0
-    assert filled(kept, 144)[303] == 50.0
+    assert fill_gaps(kept, 144)[303] == 50.0
 
 
 def test_constant_load_never_turns_round():
