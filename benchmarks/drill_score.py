@@ -1,7 +1,7 @@
 """Every scenario on each unseen seed: what our detectors find, name and repair, and what simple ones do.
 
 The runs of all seeds are pooled into one table. The peers are rival detectors on the very same values
-(``service/drills/rival_detectors.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
+(``benchmarks/fleet/rival_detectors.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
 restricts the seeds, ``OUTRIDER_QUICK=1`` runs a few scenarios of each sort.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, result
+from benchmarks.fleet import rival_detectors
 from outrider import log
 from service.drills import commands, scenario_choice
 from service.drills.runner import Seen, run_all
@@ -52,7 +53,7 @@ def run() -> list[Result]:
     seeds, seen, seconds = _seeds(), list[Seen](), list[float]()
     for seed in seeds:
         started = time.perf_counter()
-        seen += run_all(scenario_choice.some(QUICK if quick else None), seed, _tell, rivals=True)
+        seen += run_all(scenario_choice.some(QUICK if quick else None), seed, _tell, compare=rival_detectors.compare)
         seconds.append(time.perf_counter() - started)
     scored = commands.table(seen)
     lines = [_line(scored, *figure) for figure in FIGURES]

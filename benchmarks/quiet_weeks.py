@@ -92,7 +92,7 @@ def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
         clock.set(fleet.now)
         collected = source.look(fleet.now)
         marks.append(time.process_time())
-        record = cycle.digest(fleet.now, collected)
+        record = cycle.run_stages(fleet.now, collected)
         marks.append(time.process_time())
         targets += record.targets if fleet.now - start > SETTLE else 0
         for name, (before, after) in zip(("fleet", "sample", "cycle"), itertools.pairwise(marks), strict=True):

@@ -1,7 +1,7 @@
-"""Reads windows of values and says what is out of the ordinary, and which one thing is the cause.
+"""Detection: windows of values in; findings, incidents and root causes out.
 
-Here live the detectors (one thing to detect, one file), the compiler of rule expressions, correlation
-and root cause. Every detector is pure: a window, a topology, an instant and its own remembered state
-go in, findings and the new state come out. No clock, no store, no network, and no other stage. Only
-``service`` calls this package, through ``detectors.registry``.
+Contains the detectors (one file per thing to detect), the compiler of rule expressions, correlation and root-cause
+analysis. Detectors are pure: window, topology, time and previous state in, findings and new state out. No clock,
+store, network or other stage. Only ``packaged_data`` reads files. ``service`` is the only caller, through
+``detectors.registry``.
 """

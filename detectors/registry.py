@@ -1,4 +1,4 @@
-"""Every detector by name. The dict below is the whole registration: nothing is found by scanning."""
+"""All detectors by name. The dict below is the complete registration; nothing is discovered by scanning."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ ABSOLUTE = {
     "a relation": "limits with a unit of their own: a share, seconds, degrees, a count, a state or a code",
     "a rule": "its expression compares with what its owner wrote",
 }
-"""Why a detector may say something else of values in another unit; the statistical ones may not."""
+"""Reasons for a detector to change its verdict if a value comes in another unit. Statistical detectors may not."""
 
 SYMPTOMS = {
     "saturation": saturation.REPLICA_WAITS,
     "surge": saturation.SERVICE_WAITS,
 }
-"""The second name of a detector: under it a symptom is told that none of its faults explains."""
+"""Second name of a detector, used for findings of a symptom that none of its faults explains."""
 
 
 def make_all(
@@ -114,11 +114,11 @@ def make_all(
     holidays: Sequence[Span] = (),
     zone: tzinfo = UTC,
 ) -> tuple[Detector, ...]:
-    """Every detector, made anew.
+    """Returns a new instance of every detector.
 
-    The budget of a class of entities is shared evenly by the statistical detectors of the class; a class that is
-    not named keeps the default. On holidays, (start, end) in unix seconds, no season is expected or learnt.
-    ``zone`` is where the days of the week begin and end.
+    The budget of a class of entities is split evenly among the statistical detectors of the class. A class that is not
+    named keeps the default. Seasonal profiles are neither expected nor learned on holidays, given as (start, end) in
+    unix seconds. ``zone`` sets the boundaries of days and weeks.
     """
     made = tuple(make() for make in DETECTORS.values())
     shares = Counter(one.kind for one in made if isinstance(one, LearningDetector))

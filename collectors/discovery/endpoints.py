@@ -51,7 +51,9 @@ def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> Discove
     }
     host = f"[{pod.address}]" if ":" in pod.address else pod.address
     adapter = asked.get(ADAPTER) or pod.adapter
-    return DiscoveredTarget(f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid)
+    return DiscoveredTarget(
+        f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid
+    )
 
 
 @lru_cache(maxsize=4096)

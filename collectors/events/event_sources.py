@@ -1,4 +1,4 @@
-"""Sources of events side by side: each at its own pace, none at another's expense, nothing told twice."""
+"""Reads event sources concurrently: each at its own interval, none delays the others, no event twice."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _Read = tuple[list[UnresolvedEvent], list[CollectError]]
 
 
 class EventSource(Protocol):
-    """One place where events are read."""
+    """One source of events."""
 
     name: str
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> _Read:
-        """What is new since the last reading, and what could not be read. ``nodes`` are those known."""
+        """Returns the new events since the last reading, and read errors. ``nodes`` are the known ones."""
         ...
 
     async def close(self) -> None:
-        """Release what is open."""
+        """Releases resources."""
         ...
 
 
 class EventSources:
-    """Reads sources together. A source has at most one reading under way."""
+    """Reads sources concurrently. A source has at most one reading in flight."""
 
     def __init__(
         self,
@@ -44,95 +44,96 @@ class EventSources:
         deadline: timedelta | None = None,
         every: Mapping[str, timedelta] | None = None,
     ) -> None:
-        """``deadline`` closes a round: what comes later is handed over in the next one. None waits for all.
+        """``deadline`` closes a round: later results are handed over in the next one. None waits for all.
 
-        ``every`` is the least time between two readings, by the name of a source; else each round reads it.
+        ``every`` is the minimum interval between two readings, by source name; without it, each round reads the
+        source.
         """
         self._sources = {source.name: source for source in sources}
         self._deadline = deadline
         self._every = dict(every or {})
-        self._begun: dict[str, datetime] = {}
+        self._started: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[_Read]] = {}
-        self._places = EntityResolver()
+        self._resolver = EntityResolver()
         self._deduplicator = EventDeduplicator()
         self._health = {name: TargetHealth(name, "events", None, None, None, None, None) for name in self._sources}
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each source fares; ``samples`` are the events of its last reading."""
+        """Health of each source; ``samples`` are the events of its last reading."""
         return list(self._health.values())
 
     @property
     def sources(self) -> tuple[EventSource, ...]:
-        """The sources themselves, for those who know that some tell more than events."""
+        """The sources themselves; some provide more than events."""
         return tuple(self._sources.values())
 
     async def collect(self, at: datetime, topology: Topology | None = None) -> tuple[Event, ...]:
-        """One round. Never raises for a source's fault."""
+        """One round. Never raises for a source's error."""
         if topology is not None:
             self.know(topology)
         return self.events(await self.read(at))
 
     def know(self, topology: Topology) -> None:
-        """Take up what is known of the fleet: it names devices, replicas and services, and the nodes to ask."""
-        if not topology.shares_graph(self._places.topology):
-            self._places = EntityResolver(topology)
+        """Sets the topology: it resolves devices, replicas and services, and lists the nodes to read."""
+        if not topology.shares_graph(self._resolver.topology):
+            self._resolver = EntityResolver(topology)
 
     async def read(self, at: datetime) -> list[UnresolvedEvent]:
-        """What every source saw, and nothing that was told before."""
-        nodes = self._places.topology.of_kind(EntityKind.NODE)
-        begun = asyncio.get_running_loop().time()
+        """Returns the events of every source that were not returned before."""
+        nodes = self._resolver.topology.of_kind(EntityKind.NODE)
+        started = asyncio.get_running_loop().time()
         for name, source in self._sources.items():
             if name not in self._running and self._is_due(name, at):
-                self._begun[name] = at
+                self._started[name] = at
                 self._running[name] = asyncio.create_task(source.read(at, nodes), name=f"events {name}")
         if self._running:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
             await asyncio.wait(self._running.values(), timeout=seconds)
-        spent = asyncio.get_running_loop().time() - begun
-        found: list[UnresolvedEvent] = []
+        seconds_spent = asyncio.get_running_loop().time() - started
+        unresolved: list[UnresolvedEvent] = []
         for name in list(self._running):
             if not self._running[name].done():
                 self._health[name] = replace(self._health[name], late=True)
                 continue
-            sightings, errors = _result(name, self._running.pop(name))
-            self._note(name, sightings, errors, spent, at)
-            found += sightings
-        return self._deduplicator.new_readings(found, at)
+            events, errors = _result(name, self._running.pop(name))
+            self._note(name, events, errors, seconds_spent, at)
+            unresolved += events
+        return self._deduplicator.new_readings(unresolved, at)
 
     def _is_due(self, name: str, at: datetime) -> bool:
-        """A clock that was set back makes everything due."""
-        begun, every = self._begun.get(name), self._every.get(name)
-        return begun is None or every is None or not timedelta(0) <= at - begun < every
+        """If the clock was set back, everything is due."""
+        started, every = self._started.get(name), self._every.get(name)
+        return started is None or every is None or not timedelta(0) <= at - started < every
 
-    def events(self, sightings: Sequence[UnresolvedEvent]) -> tuple[Event, ...]:
-        """Sightings as events of the components they are about, oldest first."""
-        read = map(node_problems.read, sightings)
-        return tuple(sorted(self._places.events(read), key=lambda event: event.at))
+    def events(self, readings: Sequence[UnresolvedEvent]) -> tuple[Event, ...]:
+        """Resolves readings to events of the affected entities, oldest first."""
+        read = map(node_problems.read, readings)
+        return tuple(sorted(self._resolver.events(read), key=lambda event: event.at))
 
     def _note(
-        self, name: str, found: Sequence[UnresolvedEvent], errors: Sequence[CollectError], seconds: float, at: datetime
+        self, name: str, events: Sequence[UnresolvedEvent], errors: Sequence[CollectError], seconds: float, at: datetime
     ) -> None:
         before = self._health[name]
         error = errors[0] if errors else None
-        said = None if error is None else error.message
+        message = None if error is None else error.message
         if len(errors) > 1:
-            said = f"{said} (and {len(errors) - 1} more)"
+            message = f"{message} (and {len(errors) - 1} more)"
         self._health[name] = TargetHealth(
             target=name,
             adapter="events",
             up=error is None,
-            samples=len(found),
+            samples=len(events),
             duration_seconds=seconds,
-            error=said,
+            error=message,
             last_success=at if error is None else before.last_success,
             reason=None if error is None else error.reason,
         )
         if error is not None and (before.reason != error.reason or before.up):
-            log.get("collect").warning("events_failed", source=name, reason=error.reason, error=said)
+            log.get("collect").warning("events_failed", source=name, reason=error.reason, error=message)
 
     async def close(self) -> None:
-        """End readings that are still under way and close every source."""
+        """Cancels readings in flight and closes every source."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -142,10 +143,10 @@ class EventSources:
 
 
 def _result(name: str, task: asyncio.Task[_Read]) -> _Read:
-    """What a reading brought. A mistake of ours in one source must not cost the round of all others."""
-    fault = task.exception()
-    if fault is None:
+    """Returns the result of a reading. A bug in one source must not fail the round of the others."""
+    error = task.exception()
+    if error is None:
         return task.result()
-    log.get("collect").error("events_broke", source=name, exc_info=fault)
-    said = f"{name}: its answer could not be understood ({type(fault).__name__})"
-    return [], [CollectError(said, reason=CollectReason.OTHER, hint="please report this with the log")]
+    log.get("collect").error("events_broke", source=name, exc_info=error)
+    message = f"{name}: unexpected response ({type(error).__name__})"
+    return [], [CollectError(message, reason=CollectReason.OTHER, hint="please report this with the log")]

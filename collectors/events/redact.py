@@ -1,14 +1,14 @@
-"""Takes out of a log line what must not leave the cluster: secrets, addresses of people and machines, prompts.
+"""Redacts secrets, addresses of people and hosts, and prompts from log lines.
 
-What stays is what an engineer needs: the error, the figures, file and device names. Whatever could be either
-goes: a line that says too little costs a look at the log, one that says too much cannot be taken back.
+The error, figures, file and device names stay. Ambiguous text is removed: a line that shows too little costs
+a check of the log, a line that shows too much cannot be recalled.
 """
 
 from __future__ import annotations
 
 import re
 
-_NAMES = (  # of fields that hold secrets
+_NAMES = (  # fields that hold secrets
     r"(?:(?:api|access|secret|private|signing|encryption)[-_ ]?key|token(?!iz|s\b)|secret|passw(?:or)?d|credential"
     r"|authorization|cookie)"
 )
@@ -16,7 +16,7 @@ _HEX = r"[0-9a-fA-F]{1,4}"
 _TAIL = rf"(?:{_HEX}(?::{_HEX})*)?"
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), "[key]"),
-    # what users wrote or were answered: everything behind it, because nothing marks where it ends
+    # prompts and completions: everything after the name, because nothing marks the end
     (
         re.compile(
             r"(?i)[\"']?\b(prompt|prompts|prompt_token_ids|inputs?_text|messages|completion|generated_text|input_ids)\b"
@@ -45,7 +45,7 @@ MOST_CHARACTERS = 8_000
 
 
 def redacted(line: str) -> str:
-    """The line without what must not leave. Cut at ``MOST_CHARACTERS``: behind them nothing was looked at."""
+    """Returns the redacted line, cut at ``MOST_CHARACTERS``: text beyond is not inspected."""
     line = line[:MOST_CHARACTERS]
     for pattern, replacement in _RULES:
         line = pattern.sub(replacement, line)

@@ -1,7 +1,7 @@
-"""What a source of events saw, and which component that is about once the topology is known.
+"""Events before entity resolution, and their resolution with the topology.
 
-A kernel speaks of PCI addresses and cgroups, a container log of its pod, a deployment of itself; what
-detectors want to know is the GPU, the replica and the service.
+Kernel logs name PCI addresses and cgroups, container logs a pod, deployments themselves.
+Detectors need the GPU, the replica and the service.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from datetime import datetime, timedelta
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.topology import Topology
 
-# How far back a source is read when it is first seen: as long as detection looks back for causes. What was
-# stored before a restart of ours is recognised by its key and not stored twice.
+# Look-back of the first reading of a source: the period in which detection searches for causes. Events stored
+# before a restart are recognised by their key and not stored twice.
 FIRST_LOOK = timedelta(minutes=45)
 MOST_TEXT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedEvent:
-    """One event before its component is known. ``entity`` is the one the source itself names.
+    """One event before its entity is resolved. ``entity`` is the one that the source names.
 
-    ``pci`` or ``pod_uid`` stand with a node and name a device or pod on it. ``aim`` REPLICA wants the
-    replica of a pod, SERVICE the service of a workload; ``service`` is then the name its labels give.
+    ``pci`` or ``pod_uid`` name a device or pod on the node in ``entity``. ``aim`` REPLICA requests the replica of a
+    pod, SERVICE the service of a workload; ``service`` is then the name in its labels.
     """
 
     kind: EventKind
@@ -41,7 +41,10 @@ class UnresolvedEvent:
 
 
 class EntityResolver:
-    """Where addresses of kernels and names of the API lead. Built once a topology, because it reads every label."""
+    """Resolves PCI addresses, pod UIDs and workload names to entities.
+
+    Built once per topology, because it reads every label.
+    """
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.topology = topology or Topology()
@@ -59,45 +62,45 @@ class EntityResolver:
                     self._services.setdefault((entity.namespace, facts["workload"]), service)
 
     def _nodes_of(self, gpu: EntityRef, facts: Mapping[str, str]) -> set[str]:
-        below = {one.name for one in self.topology.rests_on(gpu) if one.kind is EntityKind.NODE}
+        below = {entity.name for entity in self.topology.rests_on(gpu) if entity.kind is EntityKind.NODE}
         return below | ({facts["node"]} if facts.get("node") else set())
 
-    def entity(self, seen: UnresolvedEvent) -> EntityRef:
-        """The component; the one the source named when nothing better is known."""
-        if seen.pci:
-            return self._devices.get((seen.entity.name, pci_of(seen.pci)), seen.entity)
-        if seen.pod_uid:
-            return self._pods.get(seen.pod_uid, seen.entity)
-        if seen.aim is EntityKind.REPLICA:
-            found = [one for one in self.topology.holds_up(seen.entity) if one.kind is EntityKind.REPLICA]
-            named = EntityRef(seen.entity.cluster, EntityKind.REPLICA, seen.entity.namespace, seen.entity.name)
-            return found[0] if len(found) == 1 else named
-        if seen.aim is EntityKind.SERVICE:
-            known = self._services.get((seen.entity.namespace, seen.entity.name))
-            if known is None and seen.service:
-                return EntityRef(seen.entity.cluster, EntityKind.SERVICE, seen.entity.namespace, seen.service)
-            return known or seen.entity
-        return seen.entity
+    def entity(self, event: UnresolvedEvent) -> EntityRef:
+        """Returns the affected entity; the one that the source named if nothing better is known."""
+        if event.pci:
+            return self._devices.get((event.entity.name, pci_of(event.pci)), event.entity)
+        if event.pod_uid:
+            return self._pods.get(event.pod_uid, event.entity)
+        if event.aim is EntityKind.REPLICA:
+            replicas = [entity for entity in self.topology.holds_up(event.entity) if entity.kind is EntityKind.REPLICA]
+            named = EntityRef(event.entity.cluster, EntityKind.REPLICA, event.entity.namespace, event.entity.name)
+            return replicas[0] if len(replicas) == 1 else named
+        if event.aim is EntityKind.SERVICE:
+            service = self._services.get((event.entity.namespace, event.entity.name))
+            if service is None and event.service:
+                return EntityRef(event.entity.cluster, EntityKind.SERVICE, event.entity.namespace, event.service)
+            return service or event.entity
+        return event.entity
 
-    def events(self, sightings: Iterable[UnresolvedEvent]) -> tuple[Event, ...]:
-        """Sightings as events."""
+    def events(self, readings: Iterable[UnresolvedEvent]) -> tuple[Event, ...]:
+        """Resolves readings to events."""
         return tuple(
             Event(
-                id=seen.key,
-                kind=seen.kind,
-                entity=self.entity(seen),
-                at=seen.at,
-                source=seen.source,
-                code=seen.code,
-                attributes=seen.attributes,
-                dedup_key=seen.key,
+                id=reading.key,
+                kind=reading.kind,
+                entity=self.entity(reading),
+                at=reading.at,
+                source=reading.source,
+                code=reading.code,
+                attributes=reading.attributes,
+                dedup_key=reading.key,
             )
-            for seen in sightings
+            for reading in readings
         )
 
 
 def pci_of(text: str) -> str:
-    """One spelling of a PCI address: ``0000:3b:00`` and ``00000000:3B:00.0`` are both ``0:3b:0``."""
+    """Normalises a PCI address: ``0000:3b:00`` and ``00000000:3B:00.0`` both become ``0:3b:0``."""
     parts = text.lower().split(".", 1)[0].split(":")
     try:
         return ":".join(f"{int(part, 16):x}" for part in parts[-3:])

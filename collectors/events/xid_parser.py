@@ -1,4 +1,4 @@
-"""The driver's line about an XID, as the kernel log has it and as others quote it. Pure."""
+"""The driver's log line about an XID, in the kernel log or quoted by others. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collectors.events.unresolved_event import MOST_TEXT
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})([^)]*)\): (\d{1,5})\b,?\s*(.*)", re.DOTALL)
 _INSTANCE = re.compile(r"GPU-I:0*(\d+)")
 _PROCESS = re.compile(r"pid='?(?P<pid>[^',]+)'?,\s*(?:name='?(?P<name>[^',]+)'?,\s*)?")
-# GPU, graphics cluster and texture cluster where an exception arose: repeats at one place speak for the hardware
-_PLACE = re.compile(r"\bGPC[ =]?(\d+),? *TPC[ =]?(\d+)")
+# GPU, graphics cluster and texture cluster of an exception: repeats in one unit indicate a hardware fault
+_UNIT = re.compile(r"\bGPC[ =]?(\d+),? *TPC[ =]?(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class XidLine:
-    """What the line says. ``code`` has no leading zeros."""
+    """Parsed XID line. ``code`` has no leading zeros."""
 
     pci: str
     code: str
@@ -25,19 +25,19 @@ class XidLine:
 
 
 def read(message: str) -> XidLine | None:
-    """The XID a message tells; None for any other message."""
+    """Returns the XID in a message; None for any other message."""
     match = _XID.search(message)
     if match is None:
         return None
-    pci, part, code, rest = match.groups()
-    found = {"xid": code, "pci": pci}
-    instance, process, place = _INSTANCE.search(part), _PROCESS.match(rest), _PLACE.search(rest)
+    pci, suffix, code, rest = match.groups()
+    attributes = {"xid": code, "pci": pci}
+    instance, process, unit = _INSTANCE.search(suffix), _PROCESS.match(rest), _UNIT.search(rest)
     if instance is not None:
-        found["gpu_instance"] = instance[1]
+        attributes["gpu_instance"] = instance[1]
     if process is not None:
-        found |= {name: value for name, value in process.groupdict().items() if value}
+        attributes |= {name: value for name, value in process.groupdict().items() if value}
         rest = rest[process.end() :]
-    if place is not None:
-        found["unit"] = f"GPC {place[1]}, TPC {place[2]}"
-    found["text"] = rest.strip()[:MOST_TEXT]
-    return XidLine(pci, str(int(code)), found)
+    if unit is not None:
+        attributes["unit"] = f"GPC {unit[1]}, TPC {unit[2]}"
+    attributes["text"] = rest.strip()[:MOST_TEXT]
+    return XidLine(pci, str(int(code)), attributes)

@@ -75,7 +75,9 @@ class WorkloadChanges:
                 self.ends.extend(self._endings.look(uid, one.after, at))
         return found
 
-    async def _one(self, resource: Resource, found: Json, kept: Json, at: datetime) -> list[tuple[str, UnresolvedEvent]]:
+    async def _one(
+        self, resource: Resource, found: Json, kept: Json, at: datetime
+    ) -> list[tuple[str, UnresolvedEvent]]:
         uid = text(mapping(found.get("metadata")).get("uid"))
         now = _Workload(changes.shape_of(found), changes.revision_of(found))
         before = self._known.get(uid)

@@ -83,7 +83,9 @@ class NodeLog:
         entity, pci, uuid = self.node, line.pci, self.devices.get(pci_of(line.pci))
         if uuid is not None:
             entity, pci = EntityRef(self.node.cluster, EntityKind.GPU, None, uuid), ""
-        return UnresolvedEvent(EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci)
+        return UnresolvedEvent(
+            EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci
+        )
 
     def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> UnresolvedEvent | None:
         found = patterns.find(message)

@@ -1,4 +1,4 @@
-"""An HTTP client for event sources: one server, a deadline for every answer, faults as one sentence."""
+"""HTTP client for event sources: one server, a deadline per response, one-sentence errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole answer, whatever its status."""
+    """A complete response of any status."""
 
     status: int
     headers: Mapping[str, str]
@@ -31,7 +31,7 @@ class HttpResponse:
 
 
 class HttpClient:
-    """Asks one server. ``close`` it at the end."""
+    """Client of one server. Call ``close`` at the end."""
 
     def __init__(
         self,
@@ -41,31 +41,36 @@ class HttpClient:
         timeout: timedelta = timedelta(seconds=5),
         access: Access | None = None,
     ) -> None:
-        """``timeout`` is for a whole answer."""
+        """``timeout`` applies to a complete response."""
         self.name, self.url, self.timeout = name, url.rstrip("/"), timeout
         self._access = access or Access()
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, path: str, params: Mapping[str, str] | None = None) -> HttpResponse:
-        """GET ``url + path``. Raises CollectError when there is no whole answer in time."""
+        """GETs ``url + path``. Raises CollectError if no complete response arrives in time."""
         try:
             async with asyncio.timeout(self.timeout.total_seconds()), self.stream(path, params) as response:
                 parts, size = [], 0
                 async for part in response.content.iter_chunked(_CHUNK_BYTES):
                     size += len(part)
                     if size > MOST_BYTES:
-                        raise self.fault("the answer is too large", CollectReason.TOO_LARGE, "ask for less of it")
+                        raise self.fault("the response is too large", CollectReason.TOO_LARGE, "request less data")
                     parts.append(part)
                 return HttpResponse(response.status, response.headers, b"".join(parts))
         except TimeoutError as error:
-            said = f"{self.url} gave no whole answer within {format_duration(self.timeout)}"
-            raise self.fault(said, CollectReason.TIMEOUT, "raise the timeout of the source if it is busy") from error
+            message = f"{self.url} gave no complete response within {format_duration(self.timeout)}"
+            raise self.fault(
+                message, CollectReason.TIMEOUT, "increase the timeout of the source if it is busy"
+            ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.explain(error) from error
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer as it comes. Raises the client library's errors, and CollectError for an unreadable credential."""
+        """Yields the response before its body is read.
+
+        Raises the client library's errors, and CollectError for an unreadable credential.
+        """
         try:
             headers, trust = self._access.sent(), self._access.trust()
         except CollectError as error:
@@ -76,24 +81,26 @@ class HttpClient:
         ) as response:
             yield response
 
-    def fault(self, said: str, reason: str, hint: str = "") -> CollectError:
-        """An error that names this source."""
-        return CollectError(f"{self.name}: {said}", reason=reason, hint=hint)
+    def fault(self, message: str, reason: str, hint: str = "") -> CollectError:
+        """Returns an error that names this source."""
+        return CollectError(f"{self.name}: {message}", reason=reason, hint=hint)
 
-    def explain(self, fault: Exception) -> CollectError:
-        """One clear sentence for an error of the client library."""
+    def explain(self, error: Exception) -> CollectError:
+        """Maps an error of the client library to a CollectError."""
         hint = "check the address of the source"
-        if isinstance(getattr(fault, "os_error", None), socket.gaierror):
-            return self.fault(f"{self.url} has a host name that cannot be resolved", CollectReason.DNS, hint)
-        if isinstance(fault, aiohttp.ClientSSLError | ssl.SSLError):
-            hint = "check tls.ca_file, and whether the port speaks https"
-            return self.fault(f"{self.url} has a TLS fault (certificate or protocol)", CollectReason.TLS, hint)
-        if isinstance(fault, aiohttp.ClientConnectorError):
-            hint = "see whether the server runs and listens on that port"
+        if isinstance(getattr(error, "os_error", None), socket.gaierror):
+            return self.fault(f"the host name of {self.url} cannot be resolved", CollectReason.DNS, hint)
+        if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+            hint = "check tls.ca_file, and that the port serves HTTPS"
+            return self.fault(
+                f"TLS handshake with {self.url} failed (certificate or protocol)", CollectReason.TLS, hint
+            )
+        if isinstance(error, aiohttp.ClientConnectorError):
+            hint = "check that the server runs and listens on that port"
             return self.fault(f"{self.url} refuses connections", CollectReason.REFUSED, hint)
-        if isinstance(fault, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionError):
-            return self.fault(f"{self.url} broke off its answer", CollectReason.RESET, "look at the server's log")
-        return self.fault(f"{self.url} cannot be read ({type(fault).__name__})", CollectReason.OTHER, hint)
+        if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionError):
+            return self.fault(f"{self.url} closed the connection early", CollectReason.RESET, "check the server's log")
+        return self.fault(f"request to {self.url} failed ({type(error).__name__})", CollectReason.OTHER, hint)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -107,7 +114,7 @@ class HttpClient:
         return self._session
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -59,7 +59,9 @@ class _Telling:
         self.batch.status[self.row, self.columns] = CellStatus.ABSENT
 
 
-def apply_precedence(batches: Iterable[SampleBatch], derived: Iterable[SampleBatch], adapter_of: Mapping[str, str]) -> None:
+def apply_precedence(
+    batches: Iterable[SampleBatch], derived: Iterable[SampleBatch], adapter_of: Mapping[str, str]
+) -> None:
     """Let one batch speak for each signal of each service. ``adapter_of``: target name -> adapter.
 
     Pages of adapters that do not look at traffic, such as the probe, are left as they are.

@@ -1,1 +1,4 @@
-"""One collection round: scrape every target, normalise, carry forward, log page anomalies once."""
+"""One collection round: scrape every target, normalise, carry forward, log page anomalies once.
+
+Must not import a source of pages (``prometheus``, ``receive``, ``discovery``).
+"""

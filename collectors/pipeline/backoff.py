@@ -1,8 +1,8 @@
-"""Which targets are left in peace this round, because asking them again so soon would only cost.
+"""Backoff for targets that hang: they are scraped less often.
 
-A target that hangs holds a connection for its whole timeout, so one that has hung for some rounds is asked
-less often; one that names a time to come back (Retry-After) is taken at its word. Engines are asked every
-round whatever they do, and so is whatever refuses at once: that costs nothing and is seen to recover early.
+A hanging target holds a connection for its whole timeout. After some rounds it is scraped less often.
+A Retry-After header is obeyed. Engines are scraped every round. So is a target that refuses connections: that
+costs nothing, and its recovery is seen early.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 
 AFTER_FAILURES = 5
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(seconds=60)
-LONGEST_ASKED_FOR = timedelta(minutes=5)
+FIRST_PAUSE, MAX_PAUSE = timedelta(seconds=15), timedelta(seconds=60)
+MAX_RETRY_AFTER = timedelta(minutes=5)
 _HANGS = frozenset({CollectReason.TIMEOUT, CollectReason.DNS})
 
 
@@ -28,7 +28,7 @@ class _Record:
 
 
 class ScrapeBackoff:
-    """What is known of the targets that failed lately."""
+    """Failure counts of the targets whose last scrape failed."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
@@ -37,7 +37,7 @@ class ScrapeBackoff:
         return len(self._records)
 
     def note(self, scrape: Scrape) -> None:
-        """Take an attempt into account."""
+        """Records an attempt."""
         name, error = scrape.target.name, scrape.error
         if error is None:
             self._records.pop(name, None)
@@ -46,16 +46,16 @@ class ScrapeBackoff:
         failures = (before.failures if before else 0) + 1 if error.reason in _HANGS else 0
         pause = timedelta(0)
         if error.retry_after is not None:
-            pause = min(error.retry_after, LONGEST_ASKED_FOR)
+            pause = min(error.retry_after, MAX_RETRY_AFTER)
         elif failures >= AFTER_FAILURES and not scrape.target.probe:
-            pause = min(FIRST_PAUSE * 2 ** min(failures - AFTER_FAILURES, 8), LONGEST_PAUSE)
+            pause = min(FIRST_PAUSE * 2 ** min(failures - AFTER_FAILURES, 8), MAX_PAUSE)
         self._records[name] = _Record(failures, scrape.at + pause, error)
 
     def pause(self, target: Target, at: datetime) -> CollectError | None:
-        """Why a target is not asked at this instant: what it failed of last. None when it is asked."""
-        known = self._records.get(target.name)
-        return known.error if known is not None and at < known.until else None
+        """Returns the last error of a target that is backed off at this time; None if it is due."""
+        record = self._records.get(target.name)
+        return record.error if record is not None and at < record.until else None
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a target."""
+        """Drops the record of a target."""
         self._records.pop(name, None)

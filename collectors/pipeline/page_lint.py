@@ -1,4 +1,4 @@
-"""What speaks against a page that can be read, in sentences for those who look at it by hand. Pure."""
+"""Anomalies of a readable page, as sentences for an operator. Pure."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from collectors.normalise.cumulative import odd_histograms
 from collectors.scrape.result import Scrape
 from outrider.vocabulary.units import format_duration
 
-_NAMED = 3  # of a kind; the rest is counted
+_LISTED = 3  # per kind; the rest is counted
 
 
 def warnings_of(scrape: Scrape, page: Page, adapter: Adapter) -> Iterator[str]:
-    """A sentence for each thing that is odd about a page. ``scrape`` is as its limit of series left it."""
+    """Yields a sentence for each anomaly. ``scrape`` is passed after the series limit was applied."""
     off = seconds_off(page, scrape.at.timestamp())
     if off is not None:
         side = "old" if off > 0 else "in the future"
-        believed = "shown as they are, since this is a file" if scrape.saved else "not believed"
-        yield f"the newest of its lines is {format_duration(abs(off))} {side}: {believed}"
+        handling = "shown unchanged because this is a file" if scrape.saved else "rejected"
+        yield f"the newest line is {format_duration(abs(off))} {side}: {handling}"
     if page.layout.contradicted:
         read = ", ".join(f"{name} (read as {page.types[name]})" for name in page.layout.contradicted)
-        yield f"two types are given of {read}"
+        yield f"contradicting types for {read}"
     if page.layout.repeats:
-        yield f"series stand on it more than once, and the first line counts: {named_doubles(page)}"
+        yield f"repeated series, the first line counts: {repeated_series(page)}"
     if scrape.exploded is not None:
         yield str(scrape.exploded)
-    odd = list(dict.fromkeys(one.why for one in odd_histograms(adapter, page, scrape.target)))
-    if odd:
-        yield f"histograms that are not believed: {_listed(odd)}"
+    reasons = list(dict.fromkeys(histogram.why for histogram in odd_histograms(adapter, page, scrape.target)))
+    if reasons:
+        yield f"rejected histograms: {_listed(reasons)}"
 
 
-def named_doubles(page: Page) -> str:
-    """The series that a page gives more than once, with their values where these differ; of many the first."""
+def repeated_series(page: Page) -> str:
+    """Lists the series that a page repeats, with their values if these differ; at most the first three."""
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     series: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
-    for row, one in enumerate(page.series):
-        series.setdefault(one.identity, one)
-        values.setdefault(one.identity, []).append(float(page.values[row]))
-    doubled = {key: found for key, found in values.items() if len(found) > 1}
-    # those that say two things first: the others cost nothing
-    told = sorted(doubled, key=lambda key: not _differ(doubled[key]))
-    return _listed([f"{series[key]}{_values(doubled[key])}" for key in told])
+    for row, item in enumerate(page.series):
+        series.setdefault(item.identity, item)
+        values.setdefault(item.identity, []).append(float(page.values[row]))
+    repeated = {key: numbers for key, numbers in values.items() if len(numbers) > 1}
+    # contradicting values first: the others do no harm
+    ordered = sorted(repeated, key=lambda key: not _differ(repeated[key]))
+    return _listed([f"{series[key]}{_values(repeated[key])}" for key in ordered])
 
 
 def _differ(values: list[float]) -> bool:
@@ -56,6 +56,6 @@ def _values(values: list[float]) -> str:
     return f" ({', '.join(f'{value:g}' for value in values)})" if _differ(values) else ""
 
 
-def _listed(told: list[str]) -> str:
-    more = f", and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return f"{', '.join(told[:_NAMED])}{more}"
+def _listed(items: list[str]) -> str:
+    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return f"{', '.join(items[:_LISTED])}{more}"

@@ -1,7 +1,7 @@
-"""Refuses a page that is another system's: what its adapter reads is not on it, and somebody else's metrics are.
+"""Rejects a page of another system: it has no metric of its adapter and those of another adapter.
 
-A page without anything of its adapter is no proof by itself: a gateway that served no request yet has
-none. What settles it is that the page speaks for another adapter, or says nothing at all.
+A page without any metric of its adapter proves nothing: a gateway that has served no request has none.
+It is rejected only if it matches another adapter, or is empty.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from outrider.model import EntityKind
 
 
 def refusal(target: str, own: Adapter, page: Page, *, had_one: bool) -> CollectError | None:
-    """Why this is not the page of a target; None when it may be. ``had_one``: an earlier page of it was read.
+    """Returns the error of a page that is not the target's; None if it may be. ``had_one``: an earlier page was read.
 
-    An empty page of a device exporter that had devices says that they are gone, which is for others to judge.
+    An empty page of a device exporter that had devices means that they are gone; detectors judge that.
     """
     if not page.series:
         if had_one and own.target is not EntityKind.REPLICA:
             return None
-        hint = f"expected the page of {own.title}; see whether it publishes metrics at this address"
-        return CollectError(f"{target}: the page is empty", reason=CollectReason.NOT_METRICS, hint=hint)
+        hint = f"expected metrics of {own.title}; check that it publishes them at this address"
+        return CollectError(f"{target}: the metrics page is empty", reason=CollectReason.NOT_METRICS, hint=hint)
     other = looks_like(own.name, frozenset(page.names)) if own.name in ADAPTERS else None
     if other is None:
         return None
     return CollectError(
-        f"{target}: this page has no metric of {own.name}; it looks like {other}",
+        f"{target}: this page has no metric of {own.name}; it matches {other}",
         reason=CollectReason.NOT_METRICS,
-        hint=f"read it with the adapter {other}, or check the address",
+        hint=f"set adapter {other} for this target, or check the address",
     )

@@ -1,4 +1,4 @@
-"""Scraping over HTTP: one attempt per target and its result, engine health beside it, series limits.
+"""Scraping over HTTP: one attempt per target and its result, target health, engine health, series limits.
 
 Must not map metrics to signals.
 """

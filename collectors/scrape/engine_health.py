@@ -1,10 +1,10 @@
-"""The engine probe: what the HTTP door of an engine answers beside each scrape of its page.
+"""Engine health: the health and load endpoints of an engine, requested beside each scrape.
 
-A dead engine core answers its health path 503 for some seconds; a hung or sleeping one may still say 200. The
-requests in flight that a door tells (vLLM with ``--enable-server-load-tracking``) go on rising while an engine
-hangs, when every counter on its page stands still. Where an engine is asked, and where its answer has the number,
-stands in its adapter. An engine that tells no load is judged by its open file descriptors, where its
-page has them.
+With a dead engine core, the health path returns 503 for some seconds. A hung or sleeping engine may still return
+200.
+The requests in flight at the load endpoint (vLLM with ``--enable-server-load-tracking``) keep rising while an
+engine hangs, when every counter on its page stands still. The adapter names the endpoints and the field of the
+response. An engine without a load endpoint is judged by its open file descriptors, if its page has them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,42 @@ from collectors.mapping import registry
 from collectors.mapping.load_endpoint import SERVER_LOAD, load_of_spellings, requests_in_flight
 from collectors.mapping.target import Target
 
-_MOST_BYTES = 1024 * 1024  # an engine of many ranks lists each of them
+_MOST_BYTES = 1024 * 1024  # an engine with many ranks lists each of them
 _CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """``health`` is an HTTP code, None when nothing answered; ``load`` None when the engine does not tell."""
+    """Results. ``health`` is an HTTP code, None without a response; ``load`` is None if the engine does not report it."""
 
     health: int | None = None
     load: float | None = None
 
 
-async def probe(session: aiohttp.ClientSession, target: Target, asked: Mapping[str, Any], within: timedelta) -> Probe:
-    """Ask both doors at once, as ``asked`` says, each for so long: a silent one costs its own answer. Never raises."""
+async def probe(session: aiohttp.ClientSession, target: Target, options: Mapping[str, Any], within: timedelta) -> Probe:
+    """Requests both endpoints concurrently with the request options ``asked``.
+
+    Each has the same time limit: a silent endpoint costs only its own result. Never raises.
+    """
     seconds = within.total_seconds()
     health, load = await asyncio.gather(
-        _get(session, target.health_url, asked, seconds), _get(session, target.load_url, asked, seconds)
+        _get(session, target.health_url, options, seconds), _get(session, target.load_url, options, seconds)
     )
     return Probe(health[0], load_of(target.adapter, *load))
 
 
 async def _get(
-    session: aiohttp.ClientSession, url: str, asked: Mapping[str, Any], seconds: float
+    session: aiohttp.ClientSession, url: str, options: Mapping[str, Any], seconds: float
 ) -> tuple[int | None, bytes]:
-    """Status and body; None and nothing without a whole answer in time, or with one that is too large."""
+    """Status and body; None and an empty body without a complete response in time.
+
+    The body is empty if it is too large.
+    """
     if not url:
         return None, b""
     body = bytearray()
     try:
-        async with asyncio.timeout(seconds), session.get(url, allow_redirects=False, **asked) as response:
+        async with asyncio.timeout(seconds), session.get(url, allow_redirects=False, **options) as response:
             async for part in response.content.iter_chunked(_CHUNK_BYTES):
                 body += part
                 if len(body) > _MOST_BYTES:
@@ -62,13 +68,13 @@ async def _get(
 
 
 def load_of(adapter_name: str, status: int | None, body: bytes) -> float | None:
-    """The requests in flight as this engine's answer tells them; None when it tells no number of them."""
+    """Parses the requests in flight from an engine's response; None if it has no such number."""
     probing = registry.adapter(adapter_name).probe
     if status != 200:
         return None
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return None
     spellings = probing.load_as if probing and probing.load_as else SERVER_LOAD
-    return requests_in_flight(load_of_spellings(spellings), said)
+    return requests_in_flight(load_of_spellings(spellings), document)

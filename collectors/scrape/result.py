@@ -1,4 +1,4 @@
-"""What one attempt to read a target brought, whoever made it: scraper, recording or Prometheus."""
+"""Result of one attempt to read a target, by the scraper, a recording or Prometheus."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from outrider.errors import CollectError
 
 @dataclass(frozen=True, slots=True)
 class Explosion:
-    """What makes a page too large: the family with most series, and its label with most values (None: no label).
+    """Cause of a page that is too large: its largest family, and the label with most values there (None: no label).
 
-    ``samples`` are the series of the whole page, of which ``limit`` are allowed and ``kept`` are read.
+    ``samples`` are the series of the whole page. ``limit`` of them are allowed, and ``kept`` are read.
     """
 
     family: str
@@ -26,29 +26,31 @@ class Explosion:
     kept: int = 0
 
     def __str__(self) -> str:
-        """One sentence that says what to do."""
+        """The error and its remedy in one sentence."""
         return (
-            f"only {self.kept} of its {self.samples} series are read, since {self.limit} are allowed; {self.what}: "
-            "drop the label at the exporter, or raise limit_series of the target"
+            f"only {self.kept} of {self.samples} series are read (limit {self.limit}); {self.what}: "
+            "drop the label at the exporter, or increase limit_series of the target"
         )
 
     @property
     def what(self) -> str:
-        """The family and the label, in words."""
+        """The family and the label in words."""
         return f"{self.series} of them are {self.family}" + (f", most by label {self.label}" if self.label else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One attempt. Of ``body`` and ``error`` at most one is set; neither when the page comes parsed.
+    """One attempt. At most one of ``body`` and ``error`` is set; neither if the page arrives parsed.
 
-    ``at`` is when the scrape began, ``duration_seconds`` connect to last byte. ``health`` is the HTTP
-    code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
-    None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
-    what the Content-Type said, None when there was none. ``samples`` is set when the page handed on is
-    only a part of the target's, ``exploded`` says why when that is because it had more series than it may have.
-    ``saved``: a page from a file, whose lines may be about any time. ``page`` is what came parsed, for those who
-    keep it.
+    ``at`` is the start of the scrape, ``duration_seconds`` the time from connect to last byte. ``health`` is the
+    HTTP
+    code of GET /health, None without a response. ``load`` is the number of requests in flight from GET /load, None
+    if
+    the engine does not report it. Both are meaningful only if ``probed``. ``openmetrics`` follows the Content-Type,
+    None without one. ``samples`` is set if the page is only a part of the target's; ``exploded`` is set if the
+    reason
+    is the series limit. ``saved``: a page from a file, with lines of any age. ``page`` is the page if it arrived
+    parsed.
     """
 
     target: Target
@@ -67,5 +69,5 @@ class Scrape:
 
     @property
     def text(self) -> bytes | None:
-        """The page as it came, or as it reads when it came parsed; None when there is none."""
+        """The page as received, or written from its parsed form; None without a page."""
         return self.body if self.page is None or self.body is not None else writer.text(self.page)

@@ -1,4 +1,4 @@
-"""Fetches pages: every target at once, each within its own deadline, none at another's expense."""
+"""Fetches metrics pages: all targets concurrently, each within its own deadline."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from outrider.errors import CollectError, CollectReason
 from outrider.vocabulary.units import format_duration
 
 _CHUNK_BYTES = 64 * 1024
-# OpenMetrics is not asked for: the plain format costs less to read and says the same.
+# OpenMetrics is not requested: the plain format is cheaper to parse and carries the same data.
 _ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _NOT_METRICS = ("text/html", "application/json", "application/xhtml", "image/", "application/problem+json")
 _HINTS = {
-    401: "it wants credentials: give the target in the configuration bearer_token_file, or basic_auth",
-    403: "the credentials are known and may not read this page: give them the right, or use others",
+    401: "credentials are required: set bearer_token_file or basic_auth of the target",
+    403: "the credentials lack permission for this page: grant it, or use others",
     404: "check the path of the URL; most targets serve their metrics under /metrics",
-    405: "it takes no GET at this path; most targets serve their metrics under /metrics",
-    429: "it is asked too often: lengthen collect.interval",
-    502: "a proxy answers for it: see whether the target runs behind it",
-    503: "it is not ready, or a proxy finds it away: see whether it runs, and look at its log",
-    504: "a proxy waits for it in vain: see whether the target hangs",
+    405: "GET is not allowed at this path; most targets serve their metrics under /metrics",
+    429: "the target limits the request rate: increase collect.interval",
+    502: "a proxy responded: check that the target behind it is running",
+    503: "the target is not ready, or its proxy cannot reach it: check that it runs, and check its log",
+    504: "the target did not respond to its proxy in time: check whether it hangs",
 }
 try:
     import resource
@@ -39,12 +39,12 @@ except ImportError:  # pragma: no cover (not on this platform)
 
 
 class Scraper:
-    """An HTTP client for pages. Open connections are kept between rounds; ``close`` it at the end."""
+    """HTTP client for metrics pages. Keeps connections open between rounds; call ``close`` at the end."""
 
     def __init__(self, *, doors: timedelta | None = None) -> None:
-        """``doors`` is how long an engine's doors are waited for from the beginning of its scrape.
+        """``doors`` is the time limit of the engine's health endpoints, from the start of its scrape.
 
-        A page that is there goes on without them. None: as long as the target's timeout.
+        A complete page does not wait longer for them. None: the target's timeout.
         """
         self._doors = doors
         self._session: aiohttp.ClientSession | None = None
@@ -56,24 +56,23 @@ class Scraper:
         await self.close()
 
     async def scrape(self, targets: Sequence[Target], *, at: datetime) -> list[Scrape]:
-        """Scrape all at once, in the order of ``targets``. Never raises for a target's fault."""
+        """Scrapes all targets concurrently; results in the order of ``targets``. Never raises for a target's error."""
         return list(await asyncio.gather(*(self.scrape_one(target, at=at) for target in targets)))
 
     async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
-        """One attempt, with the engine probe beside it; over by the target's timeout whatever happens.
+        """Makes one attempt, with the engine probe beside it; ends by the target's timeout.
 
-        A door that is silent costs its own answer alone, not the page's nor the other door's.
-
-        ``at`` is recorded as the instant of the scrape; the deadline runs on real time. Never raises: a
-        fault is ``Scrape.error``, one sentence.
+        A silent endpoint costs only its own result, neither the page's nor the other endpoint's.
+        ``at`` is recorded as the time of the scrape; the deadline runs on real time. Never raises: an error is
+        ``Scrape.error``, one sentence.
         """
         session, loop = self._open(), asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         probing = asyncio.create_task(self._probe(session, target)) if target.probe else None
         try:
             body, error, is_open = await self._page(session, target)
-            duration = loop.time() - begun
-            answered = await probing if probing is not None else Probe()
+            duration = loop.time() - started
+            health = await probing if probing is not None else Probe()
         finally:
             if probing is not None:
                 probing.cancel()
@@ -83,8 +82,8 @@ class Scraper:
             body=body,
             error=error,
             duration_seconds=duration,
-            health=answered.health,
-            load=answered.load,
+            health=health.health,
+            load=health.load,
             probed=probing is not None,
             openmetrics=is_open,
         )
@@ -96,7 +95,7 @@ class Scraper:
             async with asyncio.timeout(target.timeout.total_seconds()):
                 body, is_open = await _fetch(session, target)
         except TimeoutError:
-            return None, _slow(target), None
+            return None, _timeout_error(target), None
         except CollectError as fault:
             return None, fault, None
         except (aiohttp.ClientError, OSError, ValueError) as fault:
@@ -106,13 +105,13 @@ class Scraper:
     async def _probe(self, session: aiohttp.ClientSession, target: Target) -> Probe:
         within = target.timeout if self._doors is None else min(target.timeout, self._doors)
         with suppress(CollectError):
-            return await probe(session, target, _asked(target), within)
+            return await probe(session, target, _request_options(target), within)
         return Probe()
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             _allow_many_files()
-            # No limit on connections: with one, a hundred hanging targets would hold up the others.
+            # No limit on connections: with one, a hundred hanging targets would delay the others.
             connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
             self._session = aiohttp.ClientSession(
                 connector=connector,
@@ -124,23 +123,23 @@ class Scraper:
         return self._session
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
 
 async def _fetch(session: aiohttp.ClientSession, target: Target) -> tuple[bytes, bool | None]:
-    async with session.get(target.url, allow_redirects=False, **_asked(target)) as response:
+    async with session.get(target.url, allow_redirects=False, **_request_options(target)) as response:
         _check_answer(target, response)
         parts, size = [], 0
         async for part in response.content.iter_chunked(_CHUNK_BYTES):
             size += len(part)
             if size > target.limit_bytes:
                 raise CollectError(
-                    f"{target.name}: the page is larger than {target.limit_bytes} bytes",
+                    f"{target.name}: the page exceeds {target.limit_bytes} bytes",
                     reason=CollectReason.TOO_LARGE,
-                    hint="raise limit_bytes of the target, or drop series at the exporter",
+                    hint="increase limit_bytes of the target, or drop series at the exporter",
                 )
             parts.append(part)
         kind = response.headers.get("Content-Type", "")
@@ -149,38 +148,40 @@ async def _fetch(session: aiohttp.ClientSession, target: Target) -> tuple[bytes,
 
 def _check_answer(target: Target, response: aiohttp.ClientResponse) -> None:
     if 300 <= response.status < 400:
-        where = response.headers.get("Location", "another place")[:120]
+        location = response.headers.get("Location", "another URL")[:120]
         raise CollectError(
-            f"{target.name}: {target.url} redirects to {where}",
+            f"{target.name}: {target.url} redirects to {location}",
             reason=CollectReason.REDIRECT,
             hint="configure the final URL; redirects are not followed, so that no header leaks to another host",
         )
     if response.status != 200:
-        hint = _HINTS.get(response.status, "look at the target's log")
+        hint = _HINTS.get(response.status, "check the target's log")
         raise CollectError(
-            f"{target.name}: {target.url} answered HTTP {response.status}",
+            f"{target.name}: {target.url} returned HTTP {response.status}",
             reason=CollectReason.HTTP_STATUS,
             hint=hint,
             retry_after=_retry_after(response),
         )
     if response.content_type.startswith(_NOT_METRICS) and "Content-Type" in response.headers:
         raise CollectError(
-            f"{target.name}: {target.url} answered {response.content_type} instead of metrics",
+            f"{target.name}: {target.url} returned {response.content_type} instead of metrics",
             reason=CollectReason.NOT_METRICS,
             hint="check the path of the URL; most targets serve their metrics under /metrics",
         )
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> timedelta | None:
-    """Seconds only: a date would be that of the server's clock."""
-    said = response.headers.get("Retry-After", "")
+    """Parses seconds only: a date would depend on the server's clock."""
+    seconds = response.headers.get("Retry-After", "")
     return (
-        timedelta(seconds=int(said)) if response.status in {429, 503} and said.isdecimal() and len(said) < 9 else None
+        timedelta(seconds=int(seconds))
+        if response.status in {429, 503} and seconds.isdecimal() and len(seconds) < 9
+        else None
     )
 
 
-def _asked(target: Target) -> dict[str, Any]:
-    """How a request to the target is made. Raises CollectError for a credential that cannot be read."""
+def _request_options(target: Target) -> dict[str, Any]:
+    """Request options of a target. Raises CollectError for an unreadable credential."""
     try:
         access = target.access
         return {"headers": access.sent(), "ssl": access.trust(), "server_hostname": access.server_name}
@@ -188,11 +189,11 @@ def _asked(target: Target) -> dict[str, Any]:
         raise CollectError(f"{target.name}: {error.message}", reason=error.reason, hint=error.hint) from error
 
 
-def _slow(target: Target) -> CollectError:
+def _timeout_error(target: Target) -> CollectError:
     return CollectError(
-        f"{target.name}: {target.url} gave no whole page within {format_duration(target.timeout)}",
+        f"{target.name}: {target.url} gave no complete page within {format_duration(target.timeout)}",
         reason=CollectReason.TIMEOUT,
-        hint="see whether the target is overloaded or hangs; raise its timeout if its page is large",
+        hint="check whether the target is overloaded or hangs; increase its timeout if its page is large",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every detector shares: state arrays, hysteresis, condition durations, findings.
+"""Shared parts of all detectors: state arrays, hysteresis, condition durations, findings, optional abilities.
 
 Imports no other package of ``detectors``.
 """

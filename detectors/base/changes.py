@@ -1,4 +1,4 @@
-"""When something new was last put into service, per replica: what a regression must follow."""
+"""Changes that put something new into service: their kinds, and the newest one per replica."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from outrider.model import EventKind, Floats, Window
 from outrider.records.change_log import NOT_IN_SERVICE
 from outrider.topology import Topology
 
-CHANGE_HOLD = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
-# Changes that put nothing new into service; any other code may.
+CHANGE_HOLD = timedelta(minutes=30)  # a new revision shows its fault once it serves its share of the load
+# Change codes that put nothing new into service. Any other code may.
 NOTHING_NEW = NOT_IN_SERVICE | {
     "rollback",
     "restart",
@@ -23,20 +23,20 @@ NOTHING_NEW = NOT_IN_SERVICE | {
     "power-limit",
     "template",
 }
-_SAME_ENGINE = NOTHING_NEW | {"scale"}  # they leave code and flags of the engine as they were
+_SAME_ENGINE = NOTHING_NEW | {"scale"}  # code and flags of the engine stay the same
 
 
 CHANGE_TEXT = "incidents.evidence.change"
 
 
 class ChangeKind(StrEnum):
-    """What a change may have done, by its code."""
+    """Possible effect of a change, by its code."""
 
     ROLLOUT = "rollout"
     FLAGS = "flags"
     MODEL = "model"
     CONFIG = "config"
-    DRIVER = "driver"  # whatever a node brings along: driver, CUDA, kernel, kubelet, firmware
+    DRIVER = "driver"  # node software: driver, CUDA, kernel, kubelet, firmware
     NETWORK = "network"
     SCALE = "scale"
 
@@ -53,18 +53,18 @@ _SORT_OF = {
 
 
 def sort_of(code: str) -> ChangeKind | None:
-    """What a change of that code may have done; None when it puts nothing new into service."""
+    """Returns the kind of a change code, or None if the change puts nothing new into service."""
     return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeKind.ROLLOUT)
 
 
 def changed_at(
     window: Window, before: Floats, topology: Topology, now: datetime, *, until_rollback: bool = True
 ) -> Floats:
-    """Unix seconds of the newest change of the engines of each entity, -inf where none is known.
+    """Unix seconds of the newest engine change of each entity; -inf if none is known.
 
-    ``before`` is what was known, shape (entities,). A change is told of a service, a workload or a pod, and is
-    about every replica that rests on it or that it rests on. A rollback ends what a change began, but for the
-    processes that it has not replaced yet: without ``until_rollback`` it changes nothing.
+    ``before`` (entities,) holds the times known so far. A change of a service, workload or pod concerns every replica
+    above or below it in the topology. A rollback ends the effect of a change, except in processes that it has not
+    replaced yet. Without ``until_rollback`` a rollback is ignored.
     """
     found = before.copy()
     place = {entity: row for row, entity in enumerate(window.entities)}

@@ -1,7 +1,7 @@
-"""Spells: how long something has been so, counted in scrapes and in seconds, for all entities at once.
+"""Duration of conditions in scrapes and in seconds, vectorized over all entities.
 
-A window has one column per cycle, but a target answers at its own pace: a cell without a value is
-neither for nor against anything. So every count here is over the columns an entity was seen in.
+A window has one column per cycle, but targets are scraped at their own interval. A cell without a value neither
+confirms nor breaks a condition, so counts only include columns in which an entity was seen.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from outrider.model import CellStatus, EntityRef, Finding, Floats, NoVerdict, No
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.intp]
-CLOCK_SLACK_SECONDS = 5.0  # a step back of more than this holds decisions (DESIGN: clock)
-LATE_STEPS = 3  # a value older than this many cycles says nothing about now
+CLOCK_SLACK_SECONDS = 5.0  # a larger step back of the clock suspends decisions
+LATE_STEPS = 3  # cycles after which a value no longer describes the present
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
-    """The unbroken run that reaches the newest seen column. All arrays have shape (entities,).
+class ConditionDuration:
+    """The unbroken run that ends at the newest seen column. All arrays have shape (entities,).
 
-    ``scrapes`` is its length in seen columns, 0 when the newest one breaks it. ``start`` is the index
-    of its first column, meaningless while ``scrapes`` is 0. ``seconds`` runs from the last seen
-    column before it (the last time it was known to be otherwise) to its newest one; from its own
-    first column when nothing was seen before.
+    ``scrapes`` is its length in seen columns, 0 if the newest column breaks it. ``start`` is the index of its first
+    column, undefined while ``scrapes`` is 0. ``seconds`` runs from the last seen column before the run to its newest
+    column. If nothing was seen before the run, it starts at the run's first column.
     """
 
     scrapes: Counts
@@ -35,17 +34,17 @@ class Spell:
     seconds: Floats
 
     def lasts(self, seconds: float, scrapes: int) -> Flags:
-        """Where it has gone on for so long, and has been seen so often."""
+        """True for each run of at least this many seconds and scrapes."""
         found: Flags = (self.seconds >= seconds) & (self.scrapes >= scrapes)
         return found
 
 
-def spell(seen: Flags, holds: Flags, times: Floats) -> Spell:
-    """The newest unbroken run of ``holds`` over the columns ``seen``, both (entities, times)."""
+def spell(seen: Flags, holds: Flags, times: Floats) -> ConditionDuration:
+    """Returns the newest unbroken run of ``holds`` over the columns ``seen``, both (entities, times)."""
     rows, columns = seen.shape
     if columns == 0:
         nothing = np.zeros(rows, dtype=np.intp)
-        return Spell(nothing, nothing, np.zeros(rows))
+        return ConditionDuration(nothing, nothing, np.zeros(rows))
     index = np.arange(columns)
     broken = newest_index(seen & ~holds)
     inside = seen & (index[None, :] > broken[:, None])
@@ -54,11 +53,11 @@ def spell(seen: Flags, holds: Flags, times: Floats) -> Spell:
     end = np.maximum(newest_index(inside), 0)
     origin = np.where(broken >= 0, broken, start)
     seconds = np.where(scrapes > 0, times[end] - times[origin], 0.0)
-    return Spell(scrapes, start, seconds)
+    return ConditionDuration(scrapes, start, seconds)
 
 
 def newest_index(flags: Flags) -> Counts:
-    """The newest column in which each row is set, -1 where none is."""
+    """The newest set column of each row; -1 if no column is set."""
     columns = flags.shape[1]
     if columns == 0:
         return np.full(flags.shape[0], -1, dtype=np.intp)
@@ -67,7 +66,7 @@ def newest_index(flags: Flags) -> Counts:
 
 
 def at_index(values: Floats, index: Counts) -> Floats:
-    """The value of each row at its own column; NaN where the index is negative."""
+    """The value of each row at its own column; NaN if the index is negative."""
     if values.shape[1] == 0:
         return np.full(values.shape[0], np.nan)
     found = values[np.arange(values.shape[0]), np.maximum(index, 0)]
@@ -75,7 +74,7 @@ def at_index(values: Floats, index: Counts) -> Floats:
 
 
 def newest(window: Window, values: Floats, late_steps: int = LATE_STEPS) -> Floats:
-    """Each row's newest value that is not older than ``late_steps`` cycles; NaN otherwise."""
+    """The newest value of each row that is at most ``late_steps`` cycles old; NaN otherwise."""
     index = newest_index(~np.isnan(values))
     found = at_index(values, index)
     if window.times.size == 0:
@@ -85,12 +84,12 @@ def newest(window: Window, values: Floats, late_steps: int = LATE_STEPS) -> Floa
 
 
 def late_seconds(window: Window, late_steps: int = LATE_STEPS) -> float:
-    """How old a value may be and still speak about now; never under a minute."""
+    """Maximum age in seconds at which a value still describes the present; at least 60."""
     return max(60.0, late_steps * window.step.total_seconds())
 
 
 def previous_index(seen: Flags) -> Counts:
-    """For every cell the seen column before it, -1 where there is none; (entities, times)."""
+    """The previous seen column of every cell, -1 if there is none; (entities, times)."""
     before = np.full(seen.shape, -1, dtype=np.intp)
     if seen.shape[1] > 1:
         index = np.where(seen, np.arange(seen.shape[1])[None, :], -1)
@@ -99,7 +98,7 @@ def previous_index(seen: Flags) -> Counts:
 
 
 def gaps(seen: Flags, times: Floats) -> Floats:
-    """Seconds between each seen column and the seen one before it, NaN elsewhere; (entities, times)."""
+    """Seconds between each seen column and the previous seen one, NaN elsewhere; (entities, times)."""
     if seen.shape[1] == 0:
         return np.full(seen.shape, np.nan)
     before = previous_index(seen)
@@ -107,7 +106,7 @@ def gaps(seen: Flags, times: Floats) -> Floats:
 
 
 def unusable(window: Window, now_seconds: float) -> NoVerdictReason | None:
-    """Why nothing at all can be said about a window, None when it can be read."""
+    """The reason that a window cannot be judged at all; None if it can."""
     if window.times.size == 0:
         return NoVerdictReason.NO_VALUES
     rising = bool(np.all(np.diff(window.times) > 0))
@@ -117,7 +116,7 @@ def unusable(window: Window, now_seconds: float) -> NoVerdictReason | None:
 
 
 def why_silent(statuses: Statuses, rows: Counts) -> list[NoVerdictReason]:
-    """The reason each row has no value now, read from its newest status; ``statuses`` is (entities, times)."""
+    """The reason that each row has no value now, from its newest status; ``statuses`` is (entities, times)."""
     newest_status = statuses[rows, -1] if statuses.shape[1] else np.full(rows.size, CellStatus.ABSENT)
     doubtful = (newest_status == CellStatus.STALE) | (newest_status == CellStatus.UNTRUSTED)
     doubtful |= newest_status == CellStatus.RESET
@@ -128,7 +127,7 @@ def why_silent(statuses: Statuses, rows: Counts) -> list[NoVerdictReason]:
 def silences(
     detector: str, entities: tuple[EntityRef, ...], statuses: Statuses, silent: Flags
 ) -> tuple[NoVerdict, ...]:
-    """One NoVerdict per silent entity; a single one about all of them when nobody can be judged."""
+    """One NoVerdict per entity without a verdict; a single one for all if none can be judged."""
     rows = np.flatnonzero(silent)
     if rows.size == 0:
         return ()
@@ -139,13 +138,13 @@ def silences(
 
 
 def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -> tuple[NoVerdict, ...]:
-    """NoVerdicts about entities without a single value in the window, of which nothing was said otherwise."""
+    """NoVerdicts for entities without any value in the window and without another verdict."""
     about = {one.entity for one in said}
     if None in about or not window.entities:
         return ()
     empty = np.zeros(len(window.entities), dtype=np.bool_)
     empty[:] = np.isnan(window.values[:, -1:]).all(axis=(1, 2))
-    rows = np.flatnonzero(empty)  # most have a value in the newest column: the others alone are looked at in full
+    rows = np.flatnonzero(empty)  # fast path: most rows have a value in the newest column
     empty[rows] = np.isnan(window.values[rows]).all(axis=(1, 2))
     for row in np.flatnonzero(empty):
         empty[row] = window.entities[row] not in about

@@ -1,4 +1,4 @@
-"""Builds findings, so that fingerprints, severities and instants are the same from every detector."""
+"""Builds findings with uniform fingerprints, severities and timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.vocabulary.faults import fault
 def evidence(
     signal: str, observed: float | None, text: str, expected: Interval | None = None, **arguments: object
 ) -> Evidence:
-    """One observation; ``text`` is a key of the findings texts without its area."""
+    """Builds one piece of evidence; ``text`` is a key of the findings texts without its area."""
     filled: Mapping[str, str] = {name: _spell(value) for name, value in arguments.items()}
     return Evidence(signal, _number(observed), expected, f"findings.{text}", filled)
 
@@ -28,9 +28,9 @@ def finding(
     because: tuple[Evidence, ...],
     severity: Priority | None = None,
 ) -> Finding:
-    """A finding that names a fault. ``since`` is unix seconds; the first evidence is the observed value.
+    """Builds a finding that names a fault. ``since`` is unix seconds; the first evidence is the observed value.
 
-    Severity defaults to the fault's priority while nothing burns; the alert stage raises it.
+    Severity defaults to the fault's priority without SLO burn. The alert stage raises it.
     """
     first = because[0]
     start = min(datetime.fromtimestamp(since, tz=UTC), now)
@@ -62,7 +62,7 @@ def oddity(
     now: datetime,
     because: tuple[Evidence, ...],
 ) -> Finding:
-    """A finding that names no fault and pages nobody: something is not as usual since ``start``."""
+    """Builds a P3 finding of an anomaly that names no fault and pages nobody."""
     return Finding(
         detector=detector,
         entity=entity,
@@ -78,7 +78,7 @@ def oddity(
 
 
 def fingerprint(detector: str, entity: EntityRef, what: str) -> str:
-    """Stable while the same thing goes on: detector, entity, fault or signal."""
+    """A key that is stable while the condition lasts: detector, entity, fault or signal."""
     return f"{detector}|{entity.key}|{what}"
 
 

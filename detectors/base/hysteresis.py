@@ -1,6 +1,6 @@
-"""When a deviation begins and ends: six odd readings of the last eight begin it, two or fewer end it.
+"""Hysteresis of deviations: 6 of the last 8 readings start one, 2 or fewer end it.
 
-One odd reading is noise; a deviation has to last, and one calm reading in between does not end it.
+A single deviating reading is noise. A single normal reading does not end a deviation.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from outrider.model import Floats
 
 HITS, ENOUGH, CALM = 8, 6, 2
-SHARED_RATIO, SHARED_LEAST = 0.25, 4  # a quarter of the fleet at once, four at least, is the load and no oddity
+SHARED_RATIO, SHARED_LEAST = 0.25, 4  # a quarter of the fleet at once (at least 4) is the load, not an anomaly
 _ONES = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
 def fresh(shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
-    """``hits`` are the last eight readings as bits; ``since`` is unix seconds, NaN where all is calm."""
+    """Initial state: ``hits`` holds the last eight readings as bits; ``since`` is unix seconds, NaN if normal."""
     return {"hits": np.zeros(shape, dtype=np.uint8), "since": np.full(shape, np.nan)}
 
 
 def advance(
     hits: NDArray[Any], since: Floats, odd: NDArray[np.bool_], known: NDArray[np.bool_], at: float, seconds: float
 ) -> tuple[NDArray[np.uint8], Floats]:
-    """Take in one reading, ``odd`` where it is ``known``; a reading that is missing changes nothing.
+    """Adds one reading; ``odd`` counts only if ``known``. A missing reading changes nothing.
 
-    A deviation that begins is dated back to the first of the eight readings.
+    A new deviation is dated back to the first of the eight readings.
     """
     bits = ((hits.astype(np.uint16) << 1) | odd).astype(np.uint8)
     moved = np.where(known, bits, hits).astype(np.uint8)
@@ -37,10 +37,10 @@ def advance(
 
 
 def own(deviates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which deviations are an entity's own, shape (entities, ...).
+    """True for deviations that are specific to an entity, shape (entities, ...).
 
-    What many entities show at once has one cause outside them: more traffic, a rollout, a season that is
-    not known yet. The service's own signals tell that once; sixty accelerators telling it say nothing.
+    A deviation that many entities show at once has one external cause: traffic, a rollout or an unlearned season. The
+    service's own signals report that once.
     """
     count = deviates.sum(axis=0)
     shared = (count >= SHARED_LEAST) & (count > SHARED_RATIO * deviates.shape[0])

@@ -1,6 +1,6 @@
-"""Reads a window of replicas as masks: who answers, who gets on with its work, who has work waiting.
+"""Masks over a window of replicas: which ones respond, make progress, or have queued work.
 
-Every mask has shape (entities, times). A cell without a value is False in each of them.
+Every mask has shape (entities, times). A cell without a value is False in all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from detectors.base.condition_durations import Flags, previous_index
 from outrider.model import CellStatus, Floats, SignalKey, Window
 
-# Any of these growing proves that the scheduler still turns. Not among them: requests answered by the
-# HTTP server, because refusals (4xx, 5xx) are answered without it.
+# Growth of any of these proves that the scheduler runs. Requests answered by the HTTP server are not
+# among them: rejections (4xx, 5xx) do not need the scheduler.
 PROGRESS = (
     "engine_generation_tokens_total",
     "engine_iterations_total",
@@ -43,11 +43,10 @@ REPLICA_KEYS = tuple(
 class Progress:
     """Masks over one window.
 
-    ``seen`` the page was asked for and the outcome is known; ``up`` it answered; ``moved`` a progress
-    counter grew; ``restarted`` the counters began anew, or the page came back after refusals;
-    ``asleep`` the engine says it sleeps; ``still`` it is up and awake, its counters are known and none
-    of them grew; ``judged`` the cell says something about progress, either way; ``busy`` the scheduler
-    holds requests; ``inflight`` requests in flight at its HTTP server (NaN unknown).
+    ``seen``: the page was scraped and the outcome is known. ``up``: it responded. ``moved``: a progress counter grew.
+    ``restarted``: counters were reset, or the page returned after refused connections. ``asleep``: the engine reports
+    sleep. ``still``: up and awake, counters known, none grew. ``judged``: the cell shows progress or its absence.
+    ``busy``: the scheduler holds requests. ``inflight``: requests in flight at the HTTP server (NaN unknown).
     """
 
     seen: Flags
@@ -62,7 +61,7 @@ class Progress:
 
 
 def read(window: Window) -> Progress:
-    """The masks of a window that carries ``REPLICA_KEYS``; missing columns read as unknown."""
+    """Builds the masks of a window with ``REPLICA_KEYS``; missing columns count as unknown."""
     answers = window.column("engine_up")
     seen = ~np.isnan(answers)
     up = seen & (np.nan_to_num(answers) >= 0.5)
@@ -73,7 +72,7 @@ def read(window: Window) -> Progress:
         delta = window.column(name)
         restarted = window.column_status(name) == CellStatus.RESET
         reset |= restarted
-        # What a fresh counter holds right after a restart is neither progress nor a stand-still.
+        # The first value of a counter after a restart is neither progress nor a stall.
         known |= ~np.isnan(delta) & ~restarted
         moved |= (np.nan_to_num(delta) > 0) & ~restarted
     asleep = up & (window.column("engine_sleep_state") == 0)
@@ -96,7 +95,7 @@ def read(window: Window) -> Progress:
 
 
 def _came_back(seen: Flags, up: Flags) -> Flags:
-    """True where a page answers again after a seen failure."""
+    """True if a page responds again after a seen failure."""
     if seen.shape[1] == 0:
         return seen.copy()
     before = previous_index(seen)

@@ -1,7 +1,6 @@
-"""Signals as plain levels, the same at any spacing: gauges as they are, counters as rates, histograms as means.
+"""Signals as levels that do not depend on the scrape interval: gauges, rates of counters, means of histograms.
 
-Counters and histograms are taken over the trailing five minutes, so that what was learnt from history
-at steps of minutes holds for cycles of seconds.
+Counters and histograms use the trailing five minutes, so that history at steps of minutes matches cycles of seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, SignalKind
 from outrider.vocabulary import catalog
 
 TRAILING_SECONDS = 300.0
-MIN_EVENTS = 5.0  # a mean over fewer observations is one request's luck
+MIN_EVENTS = 5.0  # a mean over fewer observations depends on single requests
 
 
 def keys_of(signals: Sequence[str]) -> tuple[SignalKey, ...]:
-    """The columns of a window that the readings need."""
+    """The window columns that the readings need."""
     keys: list[SignalKey] = []
     for name in signals:
         signal = catalog.signal(name)
@@ -27,14 +26,14 @@ def keys_of(signals: Sequence[str]) -> tuple[SignalKey, ...]:
 
 
 def spacing(window: Window) -> Floats:
-    """Seconds that each column stands for, shape (times,); the first one counts as one step."""
+    """Seconds covered by each column, shape (times,); the first one counts as one step."""
     return np.diff(window.times, prepend=window.times[:1] - window.step.total_seconds())
 
 
 def read(window: Window, signals: Sequence[str], columns: slice) -> Floats:
-    """Levels of shape (entities, columns, signals); NaN where nothing is known.
+    """Levels of shape (entities, columns, signals); NaN if unknown.
 
-    Deltas become per second, histograms the mean of what they counted.
+    Deltas become rates per second; histograms become the mean of their observations.
     """
     start, stop, _ = columns.indices(window.times.size)
     found = np.full((len(window.entities), max(0, stop - start), len(signals)), np.nan)
@@ -63,7 +62,7 @@ def read(window: Window, signals: Sequence[str], columns: slice) -> Floats:
 
 
 def _believed(window: Window, key: SignalKey | str, columns: slice) -> Floats:
-    """The values of cells that say something; NaN for those that are stale, reset, not trusted or infinite."""
+    """The values of usable cells; NaN for stale, reset, untrusted or infinite ones."""
     values = window.column(key)[:, columns]
     good = (window.column_status(key)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
     believed: Floats = np.where(good, values, np.nan)

@@ -1,4 +1,4 @@
-"""What a detector remembers: arrays that follow their entities as these come and go."""
+"""Detector state: arrays that follow their entities as these appear and disappear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def empty(version: int, defaults: Mapping[str, Any]) -> DetectorState:
-    """The state before anything was seen: one empty array per name, typed like its default."""
+    """The initial state: one empty array per name, typed like its default."""
     arrays = {name: np.full(0, default) for name, default in defaults.items()}
     return DetectorState(version=version, entities=(), arrays=arrays)
 
@@ -22,9 +22,8 @@ def empty(version: int, defaults: Mapping[str, Any]) -> DetectorState:
 def align(state: DetectorState, entities: tuple[EntityRef, ...], defaults: Mapping[str, Any]) -> Arrays:
     """The state's arrays reordered for ``entities``, as copies of shape (entities,).
 
-    A new entity gets the default, one that left is forgotten. An array that is missing, or whose
-    length does not fit the state's entities, starts anew: a damaged check-point costs memory of the
-    past and nothing more.
+    A new entity gets the default; a departed one is dropped. An array that is missing or has the wrong length starts
+    over, so a damaged checkpoint only costs learned history.
     """
     if entities == state.entities:
         return {name: _own(state, name, default) for name, default in defaults.items()}

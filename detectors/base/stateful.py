@@ -1,4 +1,4 @@
-"""What every detector with memory of its entities does around its judgement: refuse a window, follow, check-point."""
+"""Base class of detectors with per-entity state: window validation, state alignment, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outrider.topology import Topology
 
 
 class StatefulDetector(ABC):
-    """The outer half of a detector; ``judge`` is the inner one. ``defaults`` is what is remembered of a new entity."""
+    """Outer half of a detector; ``judge`` is the inner half. ``defaults`` is the state of a new entity."""
 
     name: str
     kind: EntityKind
@@ -24,15 +24,15 @@ class StatefulDetector(ABC):
     defaults: ClassVar[Mapping[str, Any]]
 
     def initial(self) -> DetectorState:
-        """No entity known."""
+        """Returns the state without any entity."""
         return empty(self.state_version, self.defaults)
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge a window; one that cannot be used leaves the state as it is and has its reason.
+        """Judges a window. An unusable window leaves the state unchanged and returns its reason.
 
-        An entity without any value has no verdict, whatever the detector makes of it.
+        An entity without any value gets no verdict, whatever the detector returns.
         """
         reason = unusable(window, now.timestamp())
         if reason is not None:
@@ -43,12 +43,12 @@ class StatefulDetector(ABC):
         return DetectorState(self.state_version, window.entities, memory), (*verdicts, *quiet)
 
     def of_class(self) -> Arrays:
-        """What is remembered of the whole class beside that, as arrays of any shape: nothing where nobody says more."""
+        """State of the whole class besides that of entities, as arrays of any shape. Empty by default."""
         return {}
 
     @abstractmethod
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """What is said of the window's entities; changes ``memory``, whose arrays are of shape (entities,).
+        """Returns the verdicts on the window's entities. Changes ``memory``.
 
-        Beside them stand those of ``of_class``.
+        ``memory`` holds arrays of shape (entities,) and those of ``of_class``.
         """

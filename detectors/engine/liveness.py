@@ -19,7 +19,7 @@ from detectors.base import progress
 from detectors.base.condition_durations import (
     Counts,
     Flags,
-    Spell,
+    ConditionDuration,
     at_index,
     gaps,
     newest,
@@ -219,7 +219,7 @@ class LivenessDetector(StatefulDetector):
             )
         return found
 
-    def _files_pile_up(self, sight: _Sight, topology: Topology, still: Spell) -> Flags:
+    def _files_pile_up(self, sight: _Sight, topology: Topology, still: ConditionDuration) -> Flags:
         """The hint for engines that do not tell their requests in flight: connections that never end."""
         files = sight.window.column("engine_open_files")
         usual = sight.memory["usual_files"]
@@ -324,7 +324,7 @@ def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topolog
     return len(nodes) >= BLIND_NODES
 
 
-def _fails_at_once(window: Window, still: Spell) -> Flags:
+def _fails_at_once(window: Window, still: ConditionDuration) -> Flags:
     """True where most answers since the stand-still began were failures, and there were some."""
     inside = np.arange(window.times.size)[None, :] >= still.start[:, None]
     failed = np.nan_to_num(window.column("engine_http_failed_total"))
@@ -335,7 +335,7 @@ def _fails_at_once(window: Window, still: Spell) -> Flags:
     return found
 
 
-def _peers_moved(sight: _Sight, topology: Topology, still: Spell, rows: NDArray[np.intp]) -> Flags:
+def _peers_moved(sight: _Sight, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
     """True for those ``rows`` where another replica of the same service got on meanwhile."""
     entities = sight.window.entities
     moved_last = newest_index(sight.masks.moved)

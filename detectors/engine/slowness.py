@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.base.changes import CHANGE_HOLD, changed_at
-from detectors.base.condition_durations import Flags, Spell, newest, spell
+from detectors.base.condition_durations import Flags, ConditionDuration, newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -107,7 +107,7 @@ class SlownessDetector(StatefulDetector):
     def _services(
         self,
         sight: _Sight,
-        run: Spell,
+        run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
         now: datetime,
@@ -147,7 +147,7 @@ class SlownessDetector(StatefulDetector):
     def _replicas(
         self,
         sight: _Sight,
-        run: Spell,
+        run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
         now: datetime,

@@ -1,1 +1,4 @@
-"""Detectors of GPU and device faults: XIDs, memory leaks, throttling, power."""
+"""Detectors of GPU and device faults: XIDs, memory leaks, throttling, power.
+
+Imports ``base``, ``statistics`` and ``learning`` only.
+"""

@@ -28,7 +28,7 @@ from detectors.learning.conditional_detector import (
     DEFAULTS,
     LONGEST_STEP_SECONDS,
     REGROUP_SECONDS,
-    Given,
+    ConditionalDetector,
     believed,
     of_class,
     told,
@@ -76,7 +76,7 @@ class _Sight:
     told: Flags
 
 
-class GpuMemoryExcessDetector(Given):
+class GpuMemoryExcessDetector(ConditionalDetector):
     """One verdict per accelerator that an engine tells of."""
 
     name = "memory-use"

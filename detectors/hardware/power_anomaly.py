@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from detectors.base.condition_durations import Flags, newest
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
-from detectors.learning.conditional_detector import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class, told
+from detectors.learning.conditional_detector import (
+    DEFAULTS,
+    LONGEST_STEP_SECONDS,
+    ConditionalDetector,
+    believed,
+    of_class,
+    told,
+)
 from detectors.statistics import peer_groups
 from detectors.statistics.online_regression import Line, Relation
 from outrider.model import (
@@ -100,7 +107,7 @@ class _Sight:
     told: Flags
 
 
-class PowerAnomalyDetector(Given):
+class PowerAnomalyDetector(ConditionalDetector):
     """One verdict per accelerator."""
 
     name = "power-draw"

@@ -1,1 +1,1 @@
-"""The fault catalogue joined with the live topology: build, query, draw."""
+"""The fault catalog joined with the live topology: build, query, draw. Nothing imports it but ``service``."""

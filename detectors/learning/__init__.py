@@ -1,1 +1,4 @@
-"""Detectors that learn from history: warm-up, conditional and slow-signal bases, dormant state."""
+"""Base classes of detectors that learn from history: warm-up, conditional and slow signals, dormant state.
+
+Imports ``detectors.base`` and ``detectors.statistics`` only.
+"""

@@ -1,8 +1,8 @@
-"""What detectors of a card's value, given what drives it, have in common: a class, a line that it learns, a budget.
+"""Base class of GPU detectors that judge a value given its drivers: class, learned line, alarm budget.
 
-Cards of one class (type, model, role and services above, and the same signals told) learn a line together
-(``lines.py``). Such a detector is tried in the shadow until it has learnt two days of its class, history in the
-store included; how far is far follows its budget of false alarms.
+GPUs of one class (type, model, role, services above, signals exported) learn a line together
+(``statistics.online_regression``). Such a detector runs in shadow until it has learned two days of its class, stored
+history included. The distance that counts as a deviation follows the alarm budget.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
-TELLS_SECONDS = 86400.0  # an engine's page that is away for an afternoon makes no other class of its card
-REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
-_BLOCK = 48  # columns of history that are learnt at once
-_TOLD = "seen_"  # before the name of a signal: when a card told it last
+LONGEST_STEP_SECONDS = 600.0  # a reading after a data gap covers at most this long
+TELLS_SECONDS = 86400.0  # an engine page that is missing for an afternoon does not change the class of its GPU
+REGROUP_SECONDS = 300.0  # pods move rarely; the class of a deviating GPU is checked at once
+_BLOCK = 48  # columns of history learned per step
+_TOLD = "seen_"  # prefix of a signal name: time of its last value from a GPU
 DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds": 0.0, "alarmed": False}
 
 
-class Given(StatefulDetector):
-    """The outer half of a detector of cards that judges by a line of their class.
+class ConditionalDetector(StatefulDetector):
+    """Outer half of a GPU detector that judges by a line of its class.
 
-    ``maybe`` are signals that not every exporter tells: which of them a card tells is part of its class. ``odd`` names
-    the arrays of the memory that say since when a card is far off, NaN for not. ``ahead_seconds`` is when within each
-    ``REGROUP_SECONDS`` cards are sorted, lest all such detectors do it in one cycle.
+    ``maybe`` are signals that not every exporter has; which of them a GPU has is part of its class. ``odd`` names the
+    state arrays with the start of a deviation, NaN if none. ``ahead_seconds`` is the offset of re-classification
+    within each ``REGROUP_SECONDS``, so that detectors do not all do it in one cycle.
     """
 
     kind = EntityKind.GPU
@@ -63,15 +63,15 @@ class Given(StatefulDetector):
     ahead_seconds: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
-        """With the usual budget."""
+        """Uses the default alarm budget."""
         self._calibrator = Calibrator(learning_detector.ALARMS_PER_ENTITY_DAY)
 
     def initial(self) -> DetectorState:
-        """Nothing learnt."""
+        """Returns the state before anything is learned."""
         return DetectorState(self.state_version, (), {**self.of_entities(0), **self._signals()})
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """A check-point as far as it can be used: a line between other signals is not ours; older ones name none."""
+        """The usable part of a checkpoint: a line between other signals is dropped. Older checkpoints name no signals."""
         fits = state_fingerprint.SIGNALS not in state.arrays or state_fingerprint.same_signals(
             state, [key.name for key in self.keys]
         )
@@ -80,7 +80,7 @@ class Given(StatefulDetector):
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """As every detector with a memory; the state names the signals that it was learnt of."""
+        """As ``StatefulDetector.detect``; the state names the signals that it was learned from."""
         state, verdicts = super().detect(self.restored(state)[0], window, topology, now)
         return replace(state, arrays={**state.arrays, **self._signals()}), verdicts
 
@@ -88,37 +88,37 @@ class Given(StatefulDetector):
         return state_fingerprint.of_signals([key.name for key in self.keys])
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle."""
+        """Replaces the default budget. Call before the first cycle."""
         self._calibrator = Calibrator(alarms_per_entity_day)
 
     def learnt(self, state: DetectorState) -> timedelta:
-        """How much past of the class was learnt, gaps left out."""
+        """Length of the learned history of the class, without data gaps."""
         return learning_detector.learnt(state)
 
     def alarm_rate(self, state: DetectorState) -> AlarmRate:
-        """Cards that began to be far off per card and day against the budget."""
+        """GPUs that started to deviate per GPU-day, and the budget."""
         return self._calibrator.rate(scalars(state, self.of_class()))
 
     def of_entities(self, count: int) -> Arrays:
-        """Memory of ``count`` cards that nothing is known about."""
+        """State of ``count`` unknown GPUs."""
         return {name: np.full(count, default) for name, default in self.defaults.items()}
 
     def clock(self, state: DetectorState) -> float:
-        """The newest unix second that was seen."""
+        """The newest unix second in the state."""
         return learning_detector.newest_of(state)
 
     def resume(self, memory: Arrays, away: Absence) -> None:
-        """Bring cards that return up to now: what they learnt holds, what went on has passed. Changes ``memory``."""
+        """Advances returning GPUs to now: learned lines stay, ongoing deviations end. Changes ``memory``."""
         begin_anew(memory, self.of_entities(away.seconds.size), (*self.odd, "alarmed", "grouped_at"))
-        for name in self.maybe:  # nobody could tell anything meanwhile
+        for name in self.maybe:  # nothing could be exported during the absence
             memory[_TOLD + name] = memory[_TOLD + name] + away.seconds
 
     def of_class(self) -> Arrays:
-        """How much was lived, and the alarms counted."""
+        """Length of the learned history, and the alarms counted."""
         return {"last": np.array([-np.inf]), **learning_detector.fresh(), **self._calibrator.of_class()}
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn the line of each card from history; the cards of a class put theirs together once that is known."""
+        """Learns the line of each GPU from history. GPUs of a class share theirs once the class is known."""
         memory = {**align(state, window.entities, self.defaults), **scalars(state, self.of_class())}
         alone = np.full(len(window.entities), -1, dtype=np.intp)
         for end in range(_BLOCK, window.times.size + _BLOCK, _BLOCK):
@@ -132,18 +132,18 @@ class Given(StatefulDetector):
 
     @abstractmethod
     def _known(self, window: Window, memory: Arrays, columns: slice) -> Flags:
-        """The cells that say something of a card, (entities, columns)."""
+        """Cells that have a usable value, (entities, columns)."""
 
     @abstractmethod
     def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
-        """Learn the readings of a window that are old enough. Changes ``memory``."""
+        """Learns the readings of a window that are old enough. Changes ``memory``."""
 
     def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
-        """Learn a part of history. Changes ``memory``."""
+        """Learns a part of the history. Changes ``memory``."""
         self._teach(window, memory, group)
 
     def _live(self, window: Window, memory: Arrays) -> float:
-        """Count the columns that are new; returns the seconds that they stand for, a gap as one step."""
+        """Counts the new columns. Returns the seconds that they cover; a data gap counts as one step."""
         first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
         for name in self.maybe:
             when = np.where(np.isfinite(window.column(name)[:, first:]), window.times[first:], -np.inf)
@@ -155,20 +155,20 @@ class Given(StatefulDetector):
         return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
 
     def _tells(self, memory: Arrays) -> Flags:
-        """Which of ``maybe`` a card has told within a day, (entities, maybe)."""
+        """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
         told = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
         return np.asarray(np.isfinite(told) & (told >= memory["last"][0] - TELLS_SECONDS), dtype=np.bool_)
 
     def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
-        """The signals by name, ``maybe`` last, (entities, columns), NaN unknown; what a card never tells is zero."""
+        """Signals by name, ``maybe`` last, (entities, columns), NaN unknown. A signal that a GPU never exports is 0."""
         always = [key.name for key in self.keys if key.name not in self.maybe]
         return believed(window, columns, always, self.maybe, self._tells(memory))
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> NDArray[np.intp]:
-        """Remember the class of each card, and forget what one of another class has taught; the groups, (entities,).
+        """Updates the class of each GPU and drops lines of a former class. Returns groups, (entities,).
 
-        A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
-        told within a day is part of the class: one that is silent has not become another.
+        An idle GPU keeps its class, since its pod is likely to return. The signals exported within a day are part of
+        the class, so a silent exporter does not change it.
         """
         at = float(window.times[-1])
         doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
@@ -179,7 +179,7 @@ class Given(StatefulDetector):
             before, width = memory["class"][rows], 2 ** len(self.maybe)
             told = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
             none = told == 0
-            if none.any():  # nothing can be said of a card that is silent, nor of its class
+            if none.any():  # a silent GPU has no known class
                 none &= ~np.any(self._known(window, memory, slice(None))[rows], axis=1)
             code = code * width + np.where(none, before % width, told)
             moved = (before != code) & (carries | (before == 0))
@@ -188,16 +188,16 @@ class Given(StatefulDetector):
                 if not name.startswith(_TOLD):
                     memory[name][gone] = default
             memory["class"][rows[moved]] = code[moved]
-            memory["learnt_until"][gone] = at  # what it did before was of the other class
+            memory["learnt_until"][gone] = at  # earlier readings belong to the former class
             memory["grouped_at"][rows] = at
         return peer_groups.numbered(memory["class"])
 
     def _silences(
         self, window: Window, blind: Flags, status: Statuses, ripe: Flags, told: Flags, young: Flags | None = None
     ) -> list[NoVerdict]:
-        """Why nothing is said: no values, too few of them to go by, a class that nobody has learnt yet.
+        """NoVerdicts: no values, too few values, or a class without learned history.
 
-        Cards that are ``young`` have values that are not gone by yet.
+        ``young`` GPUs have values that are not used yet.
         """
         learning = ~ripe & ~blind
         found = list(silences(self.name, window.entities, status, blind))
@@ -212,12 +212,12 @@ class Given(StatefulDetector):
 
 
 def told(names: Iterable[str]) -> dict[str, float]:
-    """Defaults of when a card told each of ``maybe`` last."""
+    """Default times of the last value of each of ``maybe``."""
     return dict.fromkeys([_TOLD + name for name in names], -np.inf)
 
 
 def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
-    """The extreme of each entity's group, its own value for those without one."""
+    """The extreme of each entity's group; its own value if it has no group."""
     grouped = group >= 0
     if not grouped.any():
         return values
@@ -229,9 +229,10 @@ def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
 def believed(
     window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str] = (), tells: Flags | None = None
 ) -> list[Floats]:
-    """Signals by name, (entities, columns) each, NaN unknown; what a card does not tell of ``maybe`` is zero.
+    """Signals by name, (entities, columns) each, NaN unknown; a signal of ``maybe`` that a GPU lacks is 0.
 
-    ``tells``, (entities, maybe), is True for what it told lately: while that is away, it is unknown.
+    ``tells`` (entities, maybe) is True for signals exported within a day. While such a signal is missing, it is
+    unknown.
     """
     found = []
     for name in (*names, *maybe):

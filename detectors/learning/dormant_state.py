@@ -1,9 +1,9 @@
-"""Where what was learnt of entities waits while they are away, and is put back when they return.
+"""Learned state of absent entities, kept and restored when they return.
 
-A detector's memory follows the entities of its window: who is silent for longer than that leaves it. A node that
-starts anew, an exporter that is down for half an hour and a service without replicas at night come back, and what they
-usually do is still so. What is put aside is bounded in time and in number; in a cycle in which nobody leaves or
-returns nothing is copied. A detector says what of it has passed: a deviation that stood is none after a pause.
+A detector's state follows the entities of its window, and drops those that are silent for longer. Rebooted nodes,
+failed exporters and services scaled to zero return with the same baseline. Dormant state is bounded in time and
+number. A cycle without departures or returns copies nothing. The detector names the arrays that lapse: an ongoing
+deviation ends with a pause.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from detectors.base.protocols import Absence, ResumableDetector
 from detectors.base.state_arrays import Arrays
 from outrider.model import DetectorState, EntityRef, Floats
 
-KEPT = timedelta(days=2)  # over a weekend most that left is gone for good: pods have new names after each rollout
-# Counted in cycles, which no clock moves: one that was ahead once would empty it.
-MOST = 10_000  # of a detector: what it holds of as many entities is what a cycle of that size holds anyway
+KEPT = timedelta(days=2)  # pods get new names with each rollout, so most that are absent this long never return
+# Age is counted in cycles, so a clock step cannot empty it.
+MOST = 10_000  # per detector; as many entities as one large cycle holds anyway
 _LEFT_AT, _LEFT, _CYCLES, _STEP = "left_at", "left_clock", "away_cycles", "cycle_seconds"
 
 
 class DormantState:
-    """What one detector remembers of those that are away, in the order in which they left."""
+    """State of absent entities of one detector, in the order of their departure."""
 
     def __init__(self, detector: ResumableDetector, interval: timedelta) -> None:
-        """``interval`` is the time between cycles: rings of readings of another spacing are not put back."""
+        """``interval`` is the time between cycles. State with another interval is not restored."""
         self._detector = detector
         self._step = interval.total_seconds()
         self._entities: tuple[EntityRef, ...] = ()
@@ -39,16 +39,16 @@ class DormantState:
 
     @property
     def entities(self) -> tuple[EntityRef, ...]:
-        """Who is away, those that left first first."""
+        """The absent entities, longest absence first."""
         return self._entities
 
     def exchange(self, state: DetectorState, entities: tuple[EntityRef, ...], at: float) -> DetectorState:
-        """Put aside who is not among ``entities`` any more at unix second ``at``; the state with who returned.
+        """Stores departed entities at unix second ``at`` and returns the state with returned ones added.
 
-        Those that left are still in the state: the detector drops them as it follows its window. Where nobody is
-        left they are dropped here. Once a cycle.
+        Call once per cycle. The detector itself drops departed entities from its state as it follows the window. If no
+        entity is left, they are dropped here.
         """
-        self._away += 1.0
+        self._away = self._away + 1.0  # a new array: copies share the old one
         if entities == state.entities:
             return state
         here, known = set(entities), set(state.entities)
@@ -63,7 +63,7 @@ class DormantState:
         if gone:
             self._add(state, gone, shapes, at)
         self._expire()
-        # a detector that sees nobody leaves its state as it was, and these would be taken for never having left
+        # a detector without entities keeps its state, and these would count as never departed
         return resumed if entities else DetectorState(state.version, (), {**state.arrays, **shapes})
 
     def _resumed(self, state: DetectorState, back: list[int], shapes: Arrays, at: float) -> DetectorState:
@@ -85,7 +85,7 @@ class DormantState:
         self._away = np.concatenate((self._away, np.zeros(len(gone))))
 
     def _expire(self) -> None:
-        """Forget who is away for too long, and the first of too many."""
+        """Drops entities that are absent for too long, and the oldest beyond the limit."""
         self._keep(np.flatnonzero(self._away * self._step <= KEPT.total_seconds())[-MOST:])
 
     def _keep(self, rows: Sequence[int] | NDArray[np.intp]) -> None:
@@ -99,7 +99,7 @@ class DormantState:
     def _rows(
         self, entities: Sequence[EntityRef], arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.intp], shapes: Arrays
     ) -> Arrays:
-        """Rows of the arrays that are of entities; one that is missing or does not fit is as of new ones."""
+        """Rows of the per-entity arrays; a missing or unfit array counts as that of new entities."""
         found: Arrays = {}
         for name, empty in shapes.items():
             own = arrays.get(name)
@@ -109,7 +109,7 @@ class DormantState:
         return found
 
     def stored(self, version: int) -> DetectorState | None:
-        """What a check-point keeps; None while there never was anything to keep."""
+        """The state for a checkpoint; None if nothing was ever stored."""
         self._expire()
         if not self._entities and not self._stored:
             return None
@@ -118,9 +118,9 @@ class DormantState:
         return DetectorState(version, self._entities, {**self._arrays, **when})
 
     def restore(self, state: DetectorState | None, *, stored: bool = True) -> None:
-        """Take up what ``stored`` wrote; of a damaged one, or one of cycles of another length, nothing.
+        """Loads the result of ``stored``. Ignores damaged state and state of another cycle length.
 
-        ``stored`` True: a check-point holds something, and the next one must replace it.
+        ``stored`` keeps an empty state in the next checkpoint too, so that it replaces an older one.
         """
         shapes = self._detector.of_entities(0)
         self._entities, self._arrays, self._stored = (), shapes, stored
@@ -138,12 +138,12 @@ class DormantState:
 
 
 def begin_anew(memory: Arrays, fresh: Arrays, names: Sequence[str]) -> None:
-    """What is named has passed while an entity was away. Changes ``memory``."""
+    """Resets the named arrays, which lapse during an absence. Changes ``memory``."""
     memory.update({name: fresh[name] for name in names})
 
 
 def moved_on(ring: NDArray[np.float32], columns: Floats) -> NDArray[np.float32]:
-    """A ring (entities, signals, columns) moved on by so many columns without a reading, (entities,), each its own."""
+    """A ring (entities, signals, columns) shifted by empty columns, a number per entity (entities,)."""
     width = ring.shape[2]
     steps = np.clip(np.nan_to_num(columns, nan=width, posinf=width), 0, width).astype(np.intp)
     places = np.arange(width) + steps[:, None]

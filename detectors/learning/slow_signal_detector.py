@@ -1,8 +1,8 @@
-"""What detectors of slow things share: a reading a minute or so, peers and load as explanations, a cheap cycle.
+"""Base class of detectors of slow changes: about one reading a minute, peers and load as explanations.
 
-A shift or a trend shows over many minutes, so most cycles only say again what was found: arrays are copied and
-judged once a *beat*. Nothing is found that a third of an entity's peers or a quarter of its class shows with it,
-nor what more or less load explains: more of it makes higher what is better low, and lower what is better high.
+A shift or a trend takes many minutes to show, so most cycles only repeat the last verdicts. State is copied and judged
+once per *beat*. A deviation that a third of an entity's peers or a quarter of its class share is not reported, nor is
+one that load explains. More load raises signals that are better low and lowers those that are better high.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from outrider.model import (
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
-PEERS_RATIO, PEERS_LEAST = 0.34, 2  # of the other peers: then it is not one entity's own
+PEERS_RATIO, PEERS_LEAST = 0.34, 2  # share and number of other peers that make a deviation common
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One reading of every entity: the ``number``-th span of ``length`` seconds, ``gap`` beats after the one before."""
+    """One reading of every entity: span ``number`` of ``length`` seconds, ``gap`` empty beats after the previous one."""
 
     number: float
     length: float
@@ -54,48 +54,48 @@ class Beat:
 
     @property
     def start(self) -> float:
-        """Unix seconds, as the two below."""
+        """Unix seconds, as are ``middle`` and ``end``."""
         return self.number * self.length
 
     @property
     def middle(self) -> float:
-        """The instant that a mean over the beat stands for."""
+        """The time that a mean over the beat stands for."""
         return (self.number + 0.5) * self.length
 
     @property
     def end(self) -> float:
-        """When it was known."""
+        """The time at which the reading is complete."""
         return (self.number + 1.0) * self.length
 
 
 class SlowSignalDetector(learning_detector.StatisticalDetector):
-    """The outer half; the inner one is ``_beat``, which judges one reading of every entity."""
+    """Outer half of a slow-signal detector; ``_beat``, the inner half, judges one reading of every entity."""
 
     state_version: int
     beat_seconds: ClassVar[float]
-    instants: ClassVar[int]  # of a beat, whose mean is its reading
-    replaced: ClassVar[tuple[str, ...]] = ()  # arrays that a beat replaces and does not change in place
-    rings: ClassVar[Mapping[str, float]] = {}  # arrays (entities, signals, columns), and how many beats a column is
+    instants: ClassVar[int]  # samples of a beat; their mean is its reading
+    replaced: ClassVar[tuple[str, ...]] = ()  # arrays that a beat replaces instead of changing in place
+    rings: ClassVar[Mapping[str, float]] = {}  # arrays (entities, signals, columns) and the beats per column
     passing = (*learning_detector.StatisticalDetector.passing, "known")
     window = timedelta(minutes=10)
 
     def __init__(
         self, kind: EntityKind, watched: Sequence[str], load: str, name: str | None = None, also: Sequence[str] = ()
     ) -> None:
-        """``watched`` are judged, ``load`` explains; of ``also`` the newest values are read beside them."""
+        """``watched`` are judged, ``load`` explains; the newest values of ``also`` are read as context."""
         super().__init__(kind, (*watched, load), name)
         self.watched, self.load = tuple(watched), load
         self.keys = tuple(dict.fromkeys((*self.keys, *map(SignalKey, also))))
         self._by_load = np.array([-1.0 if catalog.signal(one).good == "higher" else 1.0 for one in watched])
 
     def initial(self) -> DetectorState:
-        """Nothing learnt."""
+        """Returns the state before anything is learned."""
         return self._state((), self._fresh(0), self._scalars())
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """What stands, judged anew when a beat is over; NoVerdict for entities that are not known yet."""
+        """Returns current findings, judged anew when a beat ends; NoVerdict for unknown entities."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
         memory, pool = self._follow(state, window.entities)
@@ -130,7 +130,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         return learning_detector.newest_of(state, "beat")
 
     def resume(self, memory: Arrays, away: Absence) -> None:
-        """Bring the rows of entities that return up to now; rings move on by the beats that were missed."""
+        """Advances the rows of returning entities to now; rings move on by the missed beats."""
         super().resume(memory, away)
         for name, beats in self.rings.items():
             with np.errstate(invalid="ignore"):
@@ -139,27 +139,28 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
 
     @abstractmethod
     def _fresh(self, count: int) -> Arrays:
-        """What is remembered of entities that nothing is known about.
+        """State of ``count`` unknown entities.
 
-        Among it ``known`` and ``since`` (entities, watched): what was judged, and since when it deviates, NaN for not.
+        Includes ``known`` and ``since`` (entities, watched): signals that were judged, and the start of a deviation,
+        NaN if none.
         """
 
     @abstractmethod
     def _forget(self, memory: Arrays) -> None:
-        """Readings of other beats are no readings. Replaces arrays of ``memory``."""
+        """Drops readings of another beat length. Replaces arrays of ``memory``."""
 
     @abstractmethod
     def _beat(self, memory: Arrays, pool: Arrays, values: Floats, beat: Beat) -> None:
-        """Judge and learn the reading (entities, signals) of a beat."""
+        """Judges and learns the reading (entities, signals) of a beat."""
 
     @abstractmethod
     def _findings(
         self, window: Window, memory: Arrays, pool: Arrays, topology: Topology, now: datetime
     ) -> list[Finding]:
-        """What stands."""
+        """Returns the current findings."""
 
     def _heard(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
-        """Take note of events, in every cycle."""
+        """Handles events, in every cycle."""
 
     def _scalars(self) -> Arrays:
         never = {"last": np.array([-np.inf]), "beat": np.array([-np.inf]), "length": np.zeros(1)}
@@ -171,7 +172,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
             learning_detector.lived(pool, np.isfinite(window.values[:, place]), float(seconds[place]))
 
     def _reading(self, window: Window, columns: slice) -> Floats:
-        """The mean of some instants of a beat, (entities, signals)."""
+        """The mean of some samples of a beat, (entities, signals)."""
         count = columns.stop - columns.start
         if count <= self.instants:
             return means(np.moveaxis(sampling.read(window, self.signals, columns), 1, 2))
@@ -180,7 +181,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         return means(np.stack(single, axis=2))
 
     def _follow(self, state: DetectorState, entities: tuple[EntityRef, ...]) -> tuple[Arrays, Arrays]:
-        """The arrays for these entities: those of the state itself where they fit, so that they must not be changed."""
+        """The arrays for these entities. They may be those of the state itself, so do not change them."""
         state, _ = self.restored(state)
         return held(state, entities, self._fresh), scalars(state, self._scalars())
 
@@ -191,7 +192,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
 
 
 def _beats(window: Window, newest: float, length: float) -> Iterator[tuple[float, slice]]:
-    """Beats after ``newest`` that are over, with their columns; at most those that the window holds."""
+    """Complete beats after ``newest`` with their columns; limited to the window."""
     over = np.floor((window.times[-1] + window.step.total_seconds()) / length + 1e-6)
     numbers = np.floor(window.times / length + 1e-6)
     for number in np.unique(numbers[(numbers > newest) & (numbers < over)]):
@@ -200,7 +201,7 @@ def _beats(window: Window, newest: float, length: float) -> Iterator[tuple[float
 
 
 def shared(moved: NDArray[np.int8], entities: tuple[EntityRef, ...], topology: Topology) -> Flags:
-    """Which moves many make, shape (entities, signals) of -1, 0 and 1: peers, or the whole class."""
+    """True for moves (entities, signals; -1, 0 or 1) that many peers or the whole class make."""
     group = peer_groups.groups(entities, topology)
     grouped = group >= 0
     sizes = np.bincount(group[grouped], minlength=1)
@@ -216,7 +217,7 @@ def shared(moved: NDArray[np.int8], entities: tuple[EntityRef, ...], topology: T
 
 
 def extended(held: NDArray[np.float32], values: Floats, gap: int) -> NDArray[np.float32]:
-    """A ring (entities, signals, beats) moved on by one reading, and by ``gap`` beats without any before it."""
+    """A ring (entities, signals, beats) shifted by one reading, after ``gap`` empty beats."""
     gap = min(gap, held.shape[2] - 1)
     empty = np.full((*values.shape, gap), np.nan, dtype=np.float32)
     newest = values.astype(np.float32)[:, :, None]

@@ -1,8 +1,7 @@
-"""What a memory was learnt from: levels of one signal must never be read as those of another.
+"""Fingerprint of learned state: levels of one signal must never be read as those of another.
 
-A memory of many signals bears their names in the order of its columns, and one that holds a model bears
-the digest of the rows that the model is fitted to and the version of the library that fitted it. What does
-not agree is not used.
+State of several signals holds their names in column order. State with a model holds a digest of the rows that the
+model was fitted to, and the library version. State that does not match is dropped.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ def of_signals(signals: Sequence[str]) -> Arrays:
 
 
 def same_signals(state: DetectorState, signals: Sequence[str]) -> bool:
-    """Whether the columns are these signals, in this order."""
+    """True if the columns are these signals, in this order."""
     return _words(state.arrays.get(SIGNALS)) == tuple(signals)
 
 
 def of_model(rows: NDArray[np.float32]) -> Arrays:
-    """What a model fitted to these rows is known by."""
+    """The fingerprint of a model fitted to these rows."""
     return {DIGEST: np.array([digest(rows)]), LIBRARY: np.array([library()])}
 
 
 def same_model(state: DetectorState, rows: NDArray[Any]) -> bool:
-    """Whether a model fitted to these rows now would be the one that was remembered."""
+    """True if fitting these rows now would give the stored model."""
     known = (_words(state.arrays.get(DIGEST)), _words(state.arrays.get(LIBRARY)))
     return known == ((digest(rows),), (library(),))
 
 
 def same_rows(state: DetectorState, rows: NDArray[Any]) -> bool:
-    """Whether these are the rows that the model was fitted to."""
+    """True if the model was fitted to these rows."""
     return _words(state.arrays.get(DIGEST)) == (digest(rows),)
 
 
@@ -56,7 +55,7 @@ def digest(rows: NDArray[Any]) -> str:
 
 @cache
 def library() -> str:
-    """Name and version of what fits models. Asked of the package's metadata: importing it takes seconds."""
+    """Name and version of the library that fits models, from package metadata: its import takes seconds."""
     return f"scikit-learn {version('scikit-learn')}"
 
 

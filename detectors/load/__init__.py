@@ -1,1 +1,4 @@
-"""Detectors of load and of the request path: saturation, queueing, gateways, probes, KPIs."""
+"""Detectors of load and of the request path: saturation, queueing, gateways, blackbox probes, KPIs.
+
+Must not import ``anomaly``, ``engine``, ``rules`` or ``rca``.
+"""

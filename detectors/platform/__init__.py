@@ -1,1 +1,4 @@
-"""Detectors of node, pod, container, autoscaler and scrape-target faults."""
+"""Detectors of node, pod, container, autoscaler and scrape-target faults.
+
+Imports ``hardware`` and the layers below it only.
+"""

@@ -1,1 +1,4 @@
-"""Root-cause analysis: correlation, hypotheses, ranking, confidence, incident lifecycle, explanation."""
+"""Root-cause analysis: correlation, hypotheses, ranking, confidence, incident lifecycle, explanation.
+
+Imports detectors only for their constants and text helpers, never ``knowledge_graph``.
+"""

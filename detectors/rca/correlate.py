@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from detectors.rca import evidence_index as scenes
 from detectors.rca import incident_lifecycle, symptoms
-from detectors.rca.evidence_index import Scene
+from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.hypotheses import (
     TOLD_LATENESS,
@@ -88,7 +88,7 @@ def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ..
 
 
 def _once(
-    standing: Sequence[Incident], firing: Mapping[str, Alert], scene: Scene, known: set[str], now: datetime
+    standing: Sequence[Incident], firing: Mapping[str, Alert], scene: EvidenceIndex, known: set[str], now: datetime
 ) -> tuple[Incident, ...]:
     held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
     cases = [incident_lifecycle.reopen(incident, firing) for incident in held]
@@ -164,7 +164,7 @@ class _Board:
         return self.claims[number].home is None and not self.claims[number].alerts
 
 
-def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene, now: datetime) -> list[Case]:
+def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex, now: datetime) -> list[Case]:
     """Hang every fresh alert on an open case or on a new one; merge cases that turn out to be one."""
     board = _board(cases, fresh, scene)
     found = list(pairs(board.claims, scene.reach, scene.knowledge))
@@ -196,7 +196,7 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene, now: da
     return [case for case in opened if case is not None and case.before is None]
 
 
-def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Board:
+def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex) -> _Board:
     board = _Board(late=scene.late)
     for case in cases:
         if case.closed or not case.alive:
@@ -224,7 +224,7 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
     return board
 
 
-def _claim(alert: Alert, home: str | None, scene: Scene) -> FaultHypothesis:
+def _claim(alert: Alert, home: str | None, scene: EvidenceIndex) -> FaultHypothesis:
     since, prints = scene.since(alert), (alert.fingerprint,)
     return FaultHypothesis(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
 
@@ -288,7 +288,7 @@ def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -
     )
 
 
-def _same_service(orphans: Sequence[int], board: _Board, scene: Scene) -> Iterable[tuple[int, int]]:
+def _same_service(orphans: Sequence[int], board: _Board, scene: EvidenceIndex) -> Iterable[tuple[int, int]]:
     """Symptoms nobody has a fault for belong together when users of one service feel them in one quarter hour."""
     by_place: dict[EntityRef, list[int]] = {}
     for number in orphans:

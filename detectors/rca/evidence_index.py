@@ -20,7 +20,7 @@ FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
 
 
 @dataclass(slots=True)
-class Scene:
+class EvidenceIndex:
     """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault.
 
     ``suggested`` are what changes and lines suggest beside them, ``late`` is as in ``claims.begins_later``.
@@ -138,9 +138,9 @@ def look(
     knowledge: Knowledge,
     now: datetime,
     interval: timedelta = timedelta(0),
-) -> Scene:
+) -> EvidenceIndex:
     """Index what is known; ``interval`` is the time between cycles."""
-    scene = Scene(Reach(topology), knowledge, late=max(LATER, 2 * interval))
+    scene = EvidenceIndex(Reach(topology), knowledge, late=max(LATER, 2 * interval))
     for finding in findings:
         scene.findings_at.setdefault(finding.entity, []).append(finding)
     for event in events:
@@ -166,7 +166,9 @@ def _of_alerts(alerts: Sequence[Alert]) -> list[FaultHypothesis]:
             continue
         firing = alert.state is AlertState.FIRING
         strength = ALERT_STRENGTH if firing else PENDING_STRENGTH
-        claims.append(FaultHypothesis(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,)))
+        claims.append(
+            FaultHypothesis(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,))
+        )
     return claims
 
 
@@ -178,7 +180,7 @@ def _of_findings(findings: Sequence[Finding]) -> list[FaultHypothesis]:
     ]
 
 
-def _of_changes(scene: Scene) -> list[FaultHypothesis]:
+def _of_changes(scene: EvidenceIndex) -> list[FaultHypothesis]:
     """A change may be the cause of what begins within half an hour after it.
 
     ``since`` lies half of that time after the change, so that the window around it is just that time.

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from detectors.base.changes import CHANGE_TEXT
 from detectors.rca import change_evidence, ranking
 from detectors.rca import evidence_index as scenes
-from detectors.rca.evidence_index import Scene
+from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import WINDOW, FaultHypothesis, begins_when_told, over
 from outrider.model import (
     Alert,
@@ -132,7 +132,7 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_claim(case: Case, scene: Scene) -> FaultHypothesis | None:
+def cause_claim(case: Case, scene: EvidenceIndex) -> FaultHypothesis | None:
     """The suspected cause as a claim; not firing when no firing alert stands behind it."""
     cause = case.incident.suspected_cause
     if cause is None:
@@ -170,7 +170,7 @@ def _is_guess(cause: Hypothesis) -> bool:
     return hinted and (cause.fault in scenes.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts))
 
 
-def settle(case: Case, scene: Scene, now: datetime) -> None:
+def settle(case: Case, scene: EvidenceIndex, now: datetime) -> None:
     """Rank the causes anew, raise the priority, or resolve. Leaves the incident as it is when nothing moved."""
     if case.closed:
         return
@@ -212,7 +212,7 @@ def _open(case: Case, now: datetime) -> None:
     case.incident = replace(case.incident, timeline=(entry, *case.incident.timeline), priority=best, layer=layer)
 
 
-def _judge(case: Case, scene: Scene, now: datetime) -> None:
+def _judge(case: Case, scene: EvidenceIndex, now: datetime) -> None:
     claims = _claims(case, scene)
     old = case.incident.suspected_cause
     remembered = _remembered(case, scene)
@@ -245,7 +245,7 @@ def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
     return bool(same) and all(one.over is not None for one in same)
 
 
-def _claims(case: Case, scene: Scene) -> list[FaultHypothesis]:
+def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
     """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
         FaultHypothesis(
@@ -266,7 +266,7 @@ def _claims(case: Case, scene: Scene) -> list[FaultHypothesis]:
     return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
 
 
-def _remembered(case: Case, scene: Scene) -> tuple[FaultHypothesis, ...]:
+def _remembered(case: Case, scene: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
     """The suspected cause when its own alert is over while others of the incident go on."""
     cause = case.incident.suspected_cause
     if cause is None or (cause.entity, cause.fault) in case.candidates:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from detectors.hardware.xid import named
 from detectors.rca import confidence
 from detectors.rca import evidence_index as scenes
-from detectors.rca.evidence_index import Scene
+from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge, LookAlike
 from detectors.rca.hypotheses import FaultHypothesis, Pair, comes_first, gathered, pairs
 from outrider.model import (
@@ -68,7 +68,9 @@ def rank(
     return ranked((*candidates, *symptoms), scene)
 
 
-def ranked(claims: Sequence[FaultHypothesis], scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def ranked(
+    claims: Sequence[FaultHypothesis], scene: EvidenceIndex
+) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """``rank`` on a scene that was indexed before. Claims of one entity and fault count once."""
     unique = _unique(claims, scene)
     found = list(pairs(unique, scene.reach, scene.knowledge))
@@ -106,7 +108,7 @@ def ranked(claims: Sequence[FaultHypothesis], scene: Scene) -> tuple[tuple[Hypot
     return tuple(told[:KEPT]), rejected
 
 
-def _unique(claims: Sequence[FaultHypothesis], scene: Scene) -> list[FaultHypothesis]:
+def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[FaultHypothesis]:
     """One claim an entity and fault, with the earliest instant, all alerts, and the findings' strength.
 
     It is over when all of them are: one alert that holds is enough.
@@ -129,7 +131,7 @@ def _unique(claims: Sequence[FaultHypothesis], scene: Scene) -> list[FaultHypoth
     return [replace(claim, strength=scene.strength(claim)) for claim in held.values()]
 
 
-def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], scene: Scene) -> float:
+def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], scene: EvidenceIndex) -> float:
     """The claim's own evidence, 0-1: what detectors say, signs that move, a change that two components fail after."""
     claim = claims[number]
     known = scene.knowledge.get(claim.fault or "")
@@ -142,7 +144,7 @@ def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence
     return min(1.0, strength)
 
 
-def _apart(failing: set[EntityRef], scene: Scene) -> set[EntityRef]:
+def _apart(failing: set[EntityRef], scene: EvidenceIndex) -> set[EntityRef]:
     """Those that rest on no other of them: a pod and the replica in it are one component that fails."""
     return {one for one in failing if not any(one in scene.reach.up(other) for other in failing if other != one)}
 
@@ -184,7 +186,11 @@ def _best_explainer(
 
 
 def _evidence(
-    number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], explainer: FaultHypothesis | None, scene: Scene
+    number: int,
+    claims: Sequence[FaultHypothesis],
+    explains: Sequence[Pair],
+    explainer: FaultHypothesis | None,
+    scene: EvidenceIndex,
 ) -> tuple[Evidence, ...]:
     """What speaks for the claim, then what speaks against it."""
     claim = claims[number]
@@ -216,7 +222,7 @@ def _say(text: str, **arguments: str) -> Evidence:
     return Evidence("", None, None, f"incidents.evidence.{text}", arguments)
 
 
-def look_alikes(cause: FaultHypothesis, scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """What the cause could be mistaken for: (not told apart, turned down).
 
     Where the topology does not know the node or service in question nothing is said of the look-alike.
@@ -236,7 +242,7 @@ def look_alikes(cause: FaultHypothesis, scene: Scene) -> tuple[tuple[Hypothesis,
     return tuple(untold), tuple(rejected)
 
 
-def _parts(cause: FaultHypothesis, scene: Scene) -> tuple[Hypothesis, ...]:
+def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ...]:
     """The components that a fault of a whole may sit in, when it is one that single components have.
 
     Such as the cards of a group that runs at the pace of its slowest; those with odd values of their own first.
@@ -250,7 +256,7 @@ def _parts(cause: FaultHypothesis, scene: Scene) -> tuple[Hypothesis, ...]:
     return tuple(Hypothesis(part, fault.id, 0.0, (_say("one_of", count=str(len(parts))),)) for part in ordered)
 
 
-def _stands_for(entity: EntityRef, other: LookAlike, scene: Scene) -> EntityRef:
+def _stands_for(entity: EntityRef, other: LookAlike, scene: EvidenceIndex) -> EntityRef:
     """The entity that a look-alike would be about: the nearest of its kind, else the same one."""
     fault = faults().get(other.name)
     if fault is None or fault.entity is entity.kind:

@@ -10,12 +10,14 @@ from functools import partial
 from detectors.platform.scrape_targets import stands_for
 from detectors.rca import evidence_index as scenes
 from detectors.rca import incident_lifecycle
-from detectors.rca.evidence_index import Scene
+from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import FaultHypothesis, Pair, TopologyRelation, begins_later, gathered, pairs
 from outrider.model import Alert, AlertState, Incident
 
 
-def joined(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, now: datetime) -> Iterator[Incident]:
+def joined(
+    standing: Sequence[Incident], alerts: Sequence[Alert], scene: EvidenceIndex, now: datetime
+) -> Iterator[Incident]:
     """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
 
     Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
@@ -31,7 +33,8 @@ def joined(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, 
         return
     topology = scene.reach.topology
     claims = causes + [
-        FaultHypothesis(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,)) for alert in loose
+        FaultHypothesis(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,))
+        for alert in loose
     ]
     joining: dict[str, list[str]] = {}
     by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
@@ -45,7 +48,9 @@ def joined(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, 
             yield replace(incident, alerts=merged, updated_at=now)
 
 
-def _nearness(claims: Sequence[FaultHypothesis], late: timedelta, pair: Pair) -> tuple[TopologyRelation, bool, timedelta, int]:
+def _nearness(
+    claims: Sequence[FaultHypothesis], late: timedelta, pair: Pair
+) -> tuple[TopologyRelation, bool, timedelta, int]:
     """The smaller, the likelier that this cause is the one of a mere symptom."""
     cause, symptom = claims[pair.cause], claims[pair.symptom]
     return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)

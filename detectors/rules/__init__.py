@@ -1,1 +1,4 @@
-"""Rule expressions, thresholds, SLO burn rates, and the tuning of thresholds by feedback."""
+"""Rule expressions, thresholds, SLO burn rates, and tuning of thresholds from feedback.
+
+Must not import ``anomaly``, ``engine``, ``load`` or ``rca``.
+"""

@@ -1,4 +1,4 @@
 """Baselines, residuals, trends, peer groups, isolation forest, ensemble, alarm budgets.
 
-Knows no signal by name.
+Does not know signal names; imports ``detectors.base`` only.
 """

@@ -219,7 +219,7 @@ def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
 
 
 def _survivors(case: Case, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
-    """Replicas that must stay: for recent and coming load, for sequences in flight and queued, and for their KV cache."""
+    """Replicas that must stay: for recent and coming load, sequences in flight and queued, and their KV cache."""
     recent = case.load.load.recent or 0.0
     coming = prescale.peak(case.forecast, until + prescale.NO_REVERSAL, level).value
     load_raw = apply_formula(case.calibration, max(recent, coming), buffer).units_raw

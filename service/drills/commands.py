@@ -106,16 +106,14 @@ def _truth(injected: Injected) -> dict[str, Any]:
     }
 
 
-def score_all(
-    *, seed: int, only: Sequence[str] | None, workers: int, baselines: bool, progress: Progress
-) -> dict[str, Any]:
-    """``drill score``: every scenario, and simple detectors on the same runs."""
-    seen = run_all(scenario_choice.some(only), seed, progress, workers=workers, rivals=baselines)
+def score_all(*, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:
+    """``drill score``: the figures of every scenario."""
+    seen = run_all(scenario_choice.some(only), seed, progress, workers=workers)
     return {"seed": seed, "tuning_seed": seed in TUNING_SEEDS, **table(seen)}
 
 
 def table(seen: Sequence[Seen]) -> dict[str, Any]:
-    """The figures of these runs together, which may be of several seeds, and of the rivals that saw them."""
+    """The pooled figures of these runs, of one or more seeds, and those of the compared detectors."""
     found = score([one.run for one in seen])
     names = list(seen[0].rivals) if seen else []
     if names:

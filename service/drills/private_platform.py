@@ -85,7 +85,7 @@ class PrivatePlatform:
         now = self.world.now
         self.clock.set(now)
         collected = self.source.look(now)
-        self.cycle.digest(now, collected)
+        self.cycle.run_stages(now, collected)
         self.dispatcher.run_once()
         return collected
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from multiprocessing import get_context
@@ -14,14 +14,13 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from service.drills import dataset, observation, rival_detectors
+from service.drills import dataset, observation
 from service.drills.private_platform import INTERVAL, PrivatePlatform, learn, open_platform
 from service.drills.recording import Recorded, Recorder
 from service.drills.simulated_source import FleetSource
 from simulator import scenarios
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario
-from simulator.scoring.grouping import Fired
 from simulator.scoring.recovery import Recovery
 from simulator.scoring.score import STORM_ENTITIES, Run
 from simulator.spec.fleets import FleetSpec, drill_spec, standby_spec
@@ -34,6 +33,8 @@ WORKERS = 2
 QUIET = timedelta(minutes=30)
 
 Progress = Callable[[str, float], None]
+# (a run, the values it recorded, those of the quiet run): the runs of other detectors on the same values, by name
+Comparison = Callable[[Run, Recorded, Recorded], Mapping[str, Run]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _seen(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run, and what rival detectors made of the very same values."""
+    """A run, and the runs of other detectors on the same values by name."""
 
     run: Run
     rivals: Mapping[str, Run] = field(default_factory=dict)
@@ -136,8 +137,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a worker is asked for beside the run. ``quiet`` is the run that rivals learn from, None for no rivals."""
+    """Options of a worker. ``quiet`` is the run that compared detectors learn from, None without ``compare``."""
 
+    compare: Comparison | None = None
     quiet: Recorded | None = None
     folder: Path | None = None
 
@@ -148,16 +150,16 @@ def run_all(
     progress: Progress,
     *,
     workers: int = WORKERS,
-    rivals: bool = False,
+    compare: Comparison | None = None,
     folder: Path | None = None,
 ) -> list[Seen]:
-    """Run every scenario once, on several processes; in the order given.
+    """Runs every scenario once, on several processes, and returns the runs in the order of ``chosen``.
 
-    With ``rivals`` simple detectors look at the same values; with ``folder`` each scenario is written there.
+    ``compare`` runs other detectors on the same values. With ``folder`` each scenario is written there.
     """
-    learned, quiet = _prepared(chosen, seed, workers, rivals=rivals)
+    learned, quiet = _prepared(chosen, seed, workers, record_quiet=compare is not None)
     jobs = [Job(scenario, seed, learned[_usual(scenario)]) for scenario in chosen]
-    wanted = _Wanted(quiet, folder)
+    wanted = _Wanted(compare, quiet, folder)
     progress("prepare", 1.0)
     found: list[Seen] = []
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_begin, initargs=(wanted,)) as pool:
@@ -172,19 +174,19 @@ def run_all(
 
 
 def _prepared(
-    chosen: Sequence[Scenario], seed: int, workers: int, *, rivals: bool
+    chosen: Sequence[Scenario], seed: int, workers: int, *, record_quiet: bool
 ) -> tuple[dict[tuple[FleetSpec, ...], bytes], Recorded | None]:
-    """What platforms of each world have learned, and what rivals learn from; each on a process of its own."""
+    """Learned state of the platforms of each world, and the recorded quiet run; one process each."""
     worlds = list(dict.fromkeys(_usual(scenario) for scenario in chosen))
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_alone) as pool:
-        quiet = pool.submit(quiet_run, seed) if rivals else None
+        quiet = pool.submit(quiet_run, seed) if record_quiet else None
         learned = [pool.submit(learn, world, seed, begins(seed)) for world in worlds]
         known = {world: found.result() for world, found in zip(worlds, learned, strict=True)}
         return known, quiet.result() if quiet else None
 
 
 def quiet_run(seed: int) -> Recorded:
-    """Half an hour in which nothing is wrong: what rivals learn from."""
+    """Records half an hour without faults, for detectors that learn a baseline."""
     recorder = Recorder()
     fleet = Fleet(drill_spec(), seed=seed, start=begins(seed) - QUIET)
     source = FleetSource(World([fleet]))
@@ -196,24 +198,16 @@ def quiet_run(seed: int) -> Recorded:
 
 def _work(one: Job) -> Seen:
     (wanted,) = _asked
-    if wanted.quiet is None and wanted.folder is None:
+    if wanted.compare is None and wanted.folder is None:
         return Seen(run(one))
     recorder = Recorder()
     seen = run(one, recorder=recorder)
     recorded = recorder.recorded()
     if wanted.folder is not None:
         dataset.write_scenario(wanted.folder, seen, recorded)
-    if wanted.quiet is None:
+    if wanted.compare is None or wanted.quiet is None:
         return Seen(seen)
-    quiet = wanted.quiet
-    return Seen(seen, {name: _by_rival(name, seen, recorded, quiet) for name in rival_detectors.RIVALS})
-
-
-def _by_rival(name: str, seen: Run, recorded: Recorded, quiet: Recorded) -> Run:
-    """What a rival found; it groups nothing, so each of its alarms is an incident of its own."""
-    opened = rival_detectors.incidents(name, recorded, quiet)
-    fired = tuple(Fired(entity, one.opened_at, one.id) for one in opened for entity in one.entities)
-    return replace(seen, incidents=opened, alerts=len(opened), acted=(), fired=fired)
+    return Seen(seen, wanted.compare(seen, recorded, wanted.quiet))
 
 
 _asked: list[_Wanted] = []  # of a worker, handed over once at its start and not with every job

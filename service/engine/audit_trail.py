@@ -1,7 +1,6 @@
-"""What a cycle leaves in the append-only record: one line per decision, the decision to do nothing included.
+"""Audit records of a cycle: one record per decision, including the decision to do nothing.
 
-A decision that stands is written once: when it is made, and again when its reason changes or the engine
-starts anew.
+A standing decision is recorded once, and again if its reason changes or the engine restarts.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from remediation.decide.limits import Decisions
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """Everything that one cycle decided, beside what was there before it.
+class CycleDecisions:
+    """Everything that one cycle decided, and the state before it.
 
-    ``told`` says for every incident why a message goes out, or why none does.
+    ``notify_reasons`` holds for every incident why a message is sent or is not.
     """
 
     alerts_before: Sequence[Alert]
@@ -27,21 +26,25 @@ class Decided:
     incidents: Sequence[Incident]
     plan: Plan | None
     decisions: Decisions
-    told: Mapping[str, NotifyReason]
+    notify_reasons: Mapping[str, NotifyReason]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The reasons that stand, so that they are not written every cycle: of what is held, and of who is told nothing."""
+class StandingReasons:
+    """Reasons already on record, so that they are not written every cycle: of holds, and of muted incidents."""
 
     held: Mapping[str, str] = field(default_factory=dict)
     muted: Mapping[str, str] = field(default_factory=dict)
 
 
-def of_cycle(cycle: CycleRecord, decided: Decided, before: Standing) -> tuple[tuple[AuditRecord, ...], Standing]:
-    """Every decision of the cycle, in the order of the loop, and what stands once they are on record."""
+def of_cycle(
+    cycle: CycleRecord, decided: CycleDecisions, before: StandingReasons
+) -> tuple[tuple[AuditRecord, ...], StandingReasons]:
+    """Returns the records of the cycle in the order of the loop, and the reasons that stand afterwards."""
     holds = {hold.subject: hold.reason.value for hold in decided.decisions.holds}
-    muted = {incident: reason.value for incident, reason in decided.told.items() if reason is NotifyReason.MUTED}
+    muted = {
+        incident: reason.value for incident, reason in decided.notify_reasons.items() if reason is NotifyReason.MUTED
+    }
     records = (
         *_plan(cycle, decided.plan),
         *_alerts(cycle, decided.alerts),
@@ -53,14 +56,16 @@ def of_cycle(cycle: CycleRecord, decided: Decided, before: Standing) -> tuple[tu
             for subject, reason in holds.items()
             if before.held.get(subject) != reason
         ),
-        *_messages(cycle, decided.told, before.muted),
+        *_messages(cycle, decided.notify_reasons, before.muted),
     )
-    return records, Standing(holds, muted)
+    return records, StandingReasons(holds, muted)
 
 
-def _messages(cycle: CycleRecord, told: Mapping[str, NotifyReason], muted: Mapping[str, str]) -> Iterator[AuditRecord]:
-    """What is said, and silence on purpose. That nothing changed since the last message is no decision."""
-    for incident, reason in told.items():
+def _messages(
+    cycle: CycleRecord, reasons: Mapping[str, NotifyReason], muted: Mapping[str, str]
+) -> Iterator[AuditRecord]:
+    """Yields messages and deliberate silence. An incident without a change needs no decision."""
+    for incident, reason in reasons.items():
         if reason is NotifyReason.NOT_CHANGED or (reason is NotifyReason.MUTED and incident in muted):
             continue
         yield AuditRecord(cycle.at, AuditEvent.MESSAGE_DECIDED, incident, reason.value, cycle.id)
@@ -93,10 +98,10 @@ def _alerts(cycle: CycleRecord, alerts: Iterable[Alert]) -> Iterable[AuditRecord
 
 
 def _mutes(cycle: CycleRecord, before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AuditRecord]:
-    """Alerts that say nothing from now on, or speak again."""
-    was = {alert.fingerprint: alert.muted_by for alert in before}
+    """Yields alerts that are muted or unmuted in this cycle."""
+    muted_before = {alert.fingerprint: alert.muted_by for alert in before}
     for alert in after:
-        earlier = was.get(alert.fingerprint)
+        earlier = muted_before.get(alert.fingerprint)
         if alert.muted_by is not earlier:
             muted = alert.muted_by or earlier
             event = AuditEvent.ALERT_MUTED if alert.muted_by else AuditEvent.ALERT_UNMUTED
@@ -114,8 +119,8 @@ def _incidents(cycle: CycleRecord, before: Sequence[Incident], after: Sequence[I
         if earlier is None:
             yield AuditRecord(cycle.at, AuditEvent.INCIDENT_OPENED, incident.id, "opened", cycle.id, detail=detail)
             continue
-        was = earlier.suspected_cause
-        if (cause and (cause.entity, cause.fault)) != (was and (was.entity, was.fault)):
+        previous = earlier.suspected_cause
+        if (cause and (cause.entity, cause.fault)) != (previous and (previous.entity, previous.fault)):
             yield AuditRecord(
                 cycle.at, AuditEvent.CAUSE_CHANGED, incident.id, "better_evidence", cycle.id, detail=detail
             )

@@ -57,6 +57,12 @@ class DetectorRollout:
         self._trial = trial
         self._standings: dict[str, DetectorStanding] = {}
 
+    def copy(self) -> DetectorRollout:
+        """Returns a copy that can be changed without effect on this one."""
+        other = DetectorRollout(self._trial)
+        other.restore(self._standings.values())
+        return other
+
     def restore(self, standings: Iterable[DetectorStanding]) -> None:
         """Since when each stood as it did, from before a restart."""
         self._standings = {one.detector: one for one in standings}

@@ -1,4 +1,4 @@
-"""Facts about the fleet that the alert stage and the guard rails ask for. Pure."""
+"""Facts about the fleet that the alert stage and the guard rails need, and the reads of the store behind them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from outrider.model import (
     SignalKey,
     TrustVerdict,
 )
-from outrider.ports import Collected, StateReader, StateStore
+from outrider.ports import Collected, StateReader
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 from remediation.decide.policy import FleetFacts
-from service.engine.detection import Detection
+from service.engine.detect import RecentValues
 
 TARGETS_NAMESPACE = "targets"
 UP = SignalKey("target_up")
@@ -67,14 +67,14 @@ def open_incidents(state: StateReader) -> tuple[Incident, ...]:
     return state.incidents(open_only=True, limit=UNLIMITED)
 
 
-def acts_of(state: StateReader, since: datetime) -> tuple[Action, ...]:
+def actions_since(state: StateReader, since: datetime) -> tuple[Action, ...]:
     """Every action decided since an instant."""
     return state.actions(since=since, limit=UNLIMITED)
 
 
 def weighed_actions(state: StateReader, sessions: Sequence[RemediationSession], since: datetime) -> tuple[Action, ...]:
     """What the guard rails weigh: every action since an instant, and older ones of these sessions."""
-    found = {action.id: action for action in acts_of(state, since)}
+    found = {action.id: action for action in actions_since(state, since)}
     if sessions:
         first = min(since, *(session.opened_at for session in sessions))
         own = state.actions(sessions=[session.id for session in sessions], since=first, limit=UNLIMITED)
@@ -94,37 +94,37 @@ def targets(collected: Collected) -> tuple[int, int]:
     return known, up
 
 
-def replicas(service: EntityRef, topology: Topology, detection: Detection, alerts: Iterable[Alert]) -> tuple[int, int]:
+def replicas(service: EntityRef, topology: Topology, values: RecentValues, alerts: Iterable[Alert]) -> tuple[int, int]:
     """(current, ready) replicas: ready ones answer their scrape and no alert says they do not serve."""
     members = set(topology.below(service, EntityKind.REPLICA))
-    return len(members), len(members & _serving(detection, alerts))
+    return len(members), len(members & _serving(values, alerts))
 
 
-def ready_replicas(topology: Topology, detection: Detection, alerts: Iterable[Alert]) -> dict[EntityRef, int]:
+def ready_replicas(topology: Topology, values: RecentValues, alerts: Iterable[Alert]) -> dict[EntityRef, int]:
     """How many replicas of each service are ready."""
-    serving = _serving(detection, alerts)
+    serving = _serving(values, alerts)
     return {
         service: len(serving.intersection(topology.below(service, EntityKind.REPLICA)))
         for service in topology.of_kind(EntityKind.SERVICE)
     }
 
 
-def _serving(detection: Detection, alerts: Iterable[Alert]) -> set[EntityRef]:
+def _serving(values: RecentValues, alerts: Iterable[Alert]) -> set[EntityRef]:
     broken = {alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in NOT_SERVING}
-    return _where(detection, EntityKind.REPLICA, UP, 1.0) - broken
+    return _where(values, EntityKind.REPLICA, UP, 1.0) - broken
 
 
 def service_context(
     alerts: Sequence[Alert],
     plan: Plan,
     topology: Topology,
-    detection: Detection,
+    values: RecentValues,
     ready: Mapping[EntityRef, int] | None = None,
 ) -> ServiceContext:
     """Which services burn their budget and which have lost their redundancy. ``ready`` when it is known already."""
     return context_of(
         alerts,
-        ready_replicas=ready_replicas(topology, detection, alerts) if ready is None else ready,
+        ready_replicas=ready_replicas(topology, values, alerts) if ready is None else ready,
         needed_replicas=needed(plan),
         service_of=lambda entity: topology.above(entity, EntityKind.SERVICE),
     )
@@ -140,21 +140,23 @@ def needed(plan: Plan) -> dict[EntityRef, int]:
 
 
 def fleet_facts(
-    state: StateStore,
     incidents: Sequence[Incident],
     alerts: Sequence[Alert],
     plan: Plan,
     topology: Topology,
-    detection: Detection,
+    values: RecentValues,
+    *,
+    sessions: Sequence[RemediationSession],
+    paused: bool,
 ) -> FleetFacts:
-    """What the guard rails look at."""
+    """Returns the facts that the guard rails check."""
     nodes = set(topology.of_kind(EntityKind.NODE))
-    cordoned = _where(detection, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
-    ours = {node for session in state.sessions() for node in session.cordoned}
-    ready = ready_replicas(topology, detection, alerts)
-    doubtful = untrusted(alerts, topology, detection)
+    cordoned = _where(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
+    ours = {node for session in sessions for node in session.cordoned}
+    ready = ready_replicas(topology, values, alerts)
+    doubtful = untrusted(alerts, topology, values)
     return FleetFacts(
-        paused=state.paused(),
+        paused=paused,
         blind=any(is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),
@@ -162,22 +164,22 @@ def fleet_facts(
         nodes_cordoned_by_others=frozenset(cordoned - ours),
         ready_replicas=ready,
         needed_replicas=needed(plan),
-        healthy=healthy(alerts, topology, detection, doubtful),
-        burning=service_context(alerts, plan, topology, detection, ready).burning,
-        not_ready=frozenset(_where(detection, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        healthy=healthy(alerts, topology, values, doubtful),
+        burning=service_context(alerts, plan, topology, values, ready).burning,
+        not_ready=frozenset(_where(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
     )
 
 
-def untrusted(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
+def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues) -> frozenset[EntityRef]:
     """Entities whose values must not be acted on: a page about them is missing or not to be believed (safety rule 1).
 
     A node with a silent exporter holds its cordon, a service with a silent replica its scale-in. A silent
     replica that an alert explains (its engine is dead, its device or node is lost) is no missing page: it
     is the news. So is a page of a node without a device of which an alert says that it is lost.
     """
-    down = _where(detection, EntityKind.WORKLOAD, UP, 0.0)
-    doubted = _where(detection, EntityKind.WORKLOAD, TRUST, *DOUBTFUL)
-    partial = _where(detection, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
+    down = _where(values, EntityKind.WORKLOAD, UP, 0.0)
+    doubted = _where(values, EntityKind.WORKLOAD, TRUST, *DOUBTFUL)
+    partial = _where(values, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
     explained, broken = _explained(alerts, topology), _broken_nodes(alerts, topology)
     found: set[EntityRef] = set()
     for target in down | doubted:
@@ -215,7 +217,7 @@ def _explained(alerts: Sequence[Alert], topology: Topology) -> set[EntityRef]:
 
 
 def healthy(
-    alerts: Sequence[Alert], topology: Topology, detection: Detection, doubtful: frozenset[EntityRef]
+    alerts: Sequence[Alert], topology: Topology, values: RecentValues, doubtful: frozenset[EntityRef]
 ) -> frozenset[EntityRef]:
     """Nodes and replicas that answer, are not ``doubtful``, and that no active alert speaks against."""
     bad: set[EntityRef] = set()
@@ -227,13 +229,13 @@ def healthy(
         if known is not None and known.layer in (Layer.HARDWARE, Layer.PLATFORM):
             bad.update(topology.below(alert.entity, EntityKind.NODE))
     nodes = set(topology.of_kind(EntityKind.NODE)) - doubtful
-    answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
+    answering = _where(values, EntityKind.REPLICA, UP, 1.0)
     return frozenset((nodes | answering) - bad)
 
 
-def _where(detection: Detection, kind: EntityKind, key: SignalKey, *wanted: float) -> set[EntityRef]:
+def _where(values: RecentValues, kind: EntityKind, key: SignalKey, *wanted: float) -> set[EntityRef]:
     """Entities whose newest value is one of those wanted."""
-    window = detection.window(kind, (key,), RECENT)
+    window = values.window(kind, (key,), RECENT)
     newest = windows.last_value(window, key)
     return {entity for entity, found in zip(window.entities, newest, strict=True) if found in wanted}
 

@@ -1,8 +1,8 @@
-"""What was forecast for now, for detectors: of each service the newest forecast that could still be acted upon.
+"""Forecasts for the present, for detectors: per service the newest forecast that was still early enough to act on.
 
-A plan that is made while traffic is off already has taken that up, and capacity for it has yet to start. So what
-comes is held against what was said an hour before; of a service without a forecast so old, against its first one.
-Plans of an earlier start-up may have been made with other settings, and are not looked at.
+A plan that is made after traffic changed already knows the change, but its replicas still have to start. So load is
+compared with the forecast of an hour ago; a service without one that old is compared with its first forecast.
+Plans from before a restart may have been made with other settings and are not used.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from outrider.model import EntityRef, Floats, Forecast, ForecastView, Plan
 
 AHEAD = timedelta(hours=1)
-"""Longer than replicas take to be ordered and started, and a horizon that is kept (``outrider forecast kept``)."""
+"""Longer than the time to order and start replicas, and a horizon that is stored (``outrider forecast kept``)."""
 
 KEPT = timedelta(days=2)
-"""What was forecast of a service that is planned no more is remembered so long; a horizon is shorter."""
+"""Retention of forecasts of a service that is no longer planned; a horizon is shorter."""
 
 _LOW, _MIDDLE = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """One forecast: ``levels`` (3, slots) are its lowest quantile, its median and its highest, NaN where not told."""
+class _Levels:
+    """One forecast. ``levels`` (3, slots): the lowest quantile, the median and the highest, NaN if not forecast."""
 
     signal: str
     made_at: datetime
@@ -37,64 +37,64 @@ class _Said:
 
 
 class ForecastContext:
-    """Remembers what was forecast in the last ``AHEAD``. One of it belongs to one cycle."""
+    """Remembers the forecasts of the last ``AHEAD``. Belongs to one cycle."""
 
     def __init__(self, ahead: timedelta = AHEAD) -> None:
         self._ahead = ahead
-        self._held: dict[EntityRef, deque[_Said]] = {}
-        self._foreseen: ForecastView | None = None
-        self._ends = -np.inf
+        self._forecasts: dict[EntityRef, deque[_Levels]] = {}
+        self._view: ForecastView | None = None
+        self._view_ends = -np.inf
 
-    def take(self, plan: Plan) -> None:
-        """A new plan. Of a service without a forecast in it the one before goes on speaking.
+    def add(self, plan: Plan) -> None:
+        """Adds a new plan. A service without a forecast in it keeps its previous forecast.
 
-        Forecasts that were made later than the new ones were made under a clock that has been set back since.
+        Forecasts made later than the new ones date from before a step back of the clock and are dropped.
         """
-        for said in plan.forecasts:
-            if said.score.folds > 0 and said.times.size:
-                held = self._held.setdefault(said.entity, deque())
-                while held and held[-1].made_at > said.made_at:
-                    held.pop()
-                held.append(_kept(said))
-                self._ends = -np.inf
+        for forecast in plan.forecasts:
+            if forecast.score.folds > 0 and forecast.times.size:
+                known = self._forecasts.setdefault(forecast.entity, deque())
+                while known and known[-1].made_at > forecast.made_at:
+                    known.pop()
+                known.append(_levels(forecast))
+                self._view_ends = -np.inf
 
-    def at(self, now: datetime) -> ForecastView | None:
-        """What is forecast of the slot around ``now``, None before the first plan with a forecast that was judged."""
-        instant = now.timestamp()
-        if not self._ends - 60.0 <= instant < self._ends:
-            self._ends = np.floor(instant / 60.0) * 60.0 + 60.0  # slots are no shorter than minutes
-            self._forget(now)
-            self._foreseen = _foreseen([(entity, held[0]) for entity, held in self._held.items()], instant)
-        return self._foreseen
+    def view_at(self, now: datetime) -> ForecastView | None:
+        """Returns the forecasts for the slot around ``now``, None before the first plan with a scored forecast."""
+        at = now.timestamp()
+        if not self._view_ends - 60.0 <= at < self._view_ends:
+            self._view_ends = np.floor(at / 60.0) * 60.0 + 60.0  # slots are no shorter than minutes
+            self._expire(now)
+            self._view = _view([(entity, known[0]) for entity, known in self._forecasts.items()], at)
+        return self._view
 
-    def _forget(self, now: datetime) -> None:
-        for entity, held in list(self._held.items()):
-            while len(held) > 1 and held[1].made_at <= now - self._ahead:
-                held.popleft()
-            if held[-1].made_at < now - KEPT:
-                del self._held[entity]
-
-
-def _kept(said: Forecast) -> _Said:
-    unknown = np.full(said.times.size, np.nan)
-    levels = (_LOW, _MIDDLE, max(said.quantiles))
-    values = np.stack([said.quantiles.get(level, unknown) for level in levels])
-    return _Said(said.signal, said.made_at, said.step.total_seconds(), said.times, values)
+    def _expire(self, now: datetime) -> None:
+        for entity, known in list(self._forecasts.items()):
+            while len(known) > 1 and known[1].made_at <= now - self._ahead:
+                known.popleft()
+            if known[-1].made_at < now - KEPT:
+                del self._forecasts[entity]
 
 
-def _foreseen(told: Sequence[tuple[EntityRef, _Said]], instant: float) -> ForecastView | None:
-    if not told:
+def _levels(forecast: Forecast) -> _Levels:
+    unknown = np.full(forecast.times.size, np.nan)
+    levels = (_LOW, _MIDDLE, max(forecast.quantiles))
+    values = np.stack([forecast.quantiles.get(level, unknown) for level in levels])
+    return _Levels(forecast.signal, forecast.made_at, forecast.step.total_seconds(), forecast.times, values)
+
+
+def _view(forecasts: Sequence[tuple[EntityRef, _Levels]], at: float) -> ForecastView | None:
+    if not forecasts:
         return None
-    values = np.full((3, len(told)), np.nan)
-    for row, (_, said) in enumerate(told):
-        place = int(np.searchsorted(said.times, instant, side="right")) - 1
-        if place >= 0 and instant < said.times[place] + said.step_seconds:
-            values[:, row] = said.levels[:, place]
+    values = np.full((3, len(forecasts)), np.nan)
+    for row, (_, forecast) in enumerate(forecasts):
+        slot = int(np.searchsorted(forecast.times, at, side="right")) - 1
+        if slot >= 0 and at < forecast.times[slot] + forecast.step_seconds:
+            values[:, row] = forecast.levels[:, slot]
     return ForecastView(
-        entities=tuple(entity for entity, _ in told),
-        signals=tuple(said.signal for _, said in told),
-        step_seconds=np.array([said.step_seconds for _, said in told]),
-        made_at=np.array([said.made_at.timestamp() for _, said in told]),
+        entities=tuple(entity for entity, _ in forecasts),
+        signals=tuple(forecast.signal for _, forecast in forecasts),
+        step_seconds=np.array([forecast.step_seconds for _, forecast in forecasts]),
+        made_at=np.array([forecast.made_at.timestamp() for _, forecast in forecasts]),
         low=values[0],
         middle=values[1],
         high=values[2],

@@ -1,8 +1,8 @@
-"""The topology of the last quarter of an hour: what a thing rests on now, and what it rested on until lately.
+"""The topology of the last quarter of an hour: current edges, and edges that went away a short time ago.
 
-A pod that its node lost is placed elsewhere within minutes, and from then on nothing says that it ever was on that
-node; what it shows while it starts is still that node's doing. So an edge that went away goes on for as long as a
-cause may explain what comes after it, for correlation and for nothing else.
+A pod that its node lost is rescheduled within minutes, and from then on no page says that it was on that node. Its
+symptoms while it starts are still caused by that node. So an edge that went away stays for as long as a cause may
+explain later symptoms, for correlation only.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from outrider.topology import Edge, Topology
 
 
 class RecentTopology:
-    """Remembers edges that went away. One of it belongs to one cycle; it is given each cycle's topology in turn."""
+    """Remembers edges that went away. Belongs to one cycle, which hands in every topology in turn."""
 
     def __init__(self, span: timedelta = WINDOW) -> None:
         self._span = span
         self._last: Topology | None = None
         self._edges: frozenset[Edge] = frozenset()
-        self._left: dict[Edge, datetime] = {}
-        self._widened: Topology | None = None
+        self._removed: dict[Edge, datetime] = {}
+        self._extended: Topology | None = None
 
-    def widened(self, topology: Topology, now: datetime) -> Topology:
-        """The topology with the edges that left it within the span; itself while there are none."""
-        kept = {edge: at for edge, at in self._left.items() if now - at < self._span}
-        stands_still = topology.shares_graph(self._last) and len(kept) == len(self._left)
+    def extend(self, topology: Topology, now: datetime) -> Topology:
+        """Returns the topology with the edges that went away within the span; the same object if there are none."""
+        removed = {edge: at for edge, at in self._removed.items() if now - at < self._span}
+        unchanged = topology.shares_graph(self._last) and len(removed) == len(self._removed)
         if not topology.shares_graph(self._last):
             edges = frozenset(topology.edges)
-            kept |= dict.fromkeys(self._edges - edges, now)
-            kept = {edge: at for edge, at in kept.items() if edge not in edges}
+            removed |= dict.fromkeys(self._edges - edges, now)
+            removed = {edge: at for edge, at in removed.items() if edge not in edges}
             self._last, self._edges = topology, edges
-        self._left = kept
-        if not kept:
-            self._widened = None
+        self._removed = removed
+        if not removed:
+            self._extended = None
             return topology
-        if self._widened is None or not stands_still:
-            every = (*topology.edges, *sorted(kept, key=_order))
-            self._widened = Topology.build(every, topology.entities, topology.labels, topology.at)
-        return self._widened
+        if self._extended is None or not unchanged:
+            edges_of_both = (*topology.edges, *sorted(removed, key=_order))
+            self._extended = Topology.build(edges_of_both, topology.entities, topology.labels, topology.at)
+        return self._extended
 
 
 def _order(edge: Edge) -> tuple[str, str]:

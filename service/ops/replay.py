@@ -123,7 +123,7 @@ def _run(
         due = [events.popleft() for _ in range(len(events)) if events[0].at <= at]
         collected = collector.absorb(group, at)
         collected = replace(collected, events=(*collected.events, *due))
-        cycle.digest(at, collected)
+        cycle.run_stages(at, collected)
         result["cycles"] += 1
         if "signals" in emit:
             result["signals"] += signal_listing.signals(collected, with_instant=True)

@@ -1,1 +1,1 @@
-"""Builds a platform from settings: the one place that picks implementations."""
+"""Builds a platform from settings, one module per part: the only place that picks implementations."""

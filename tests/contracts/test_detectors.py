@@ -13,7 +13,7 @@ import pytest
 
 from detectors.anomaly.drift import DriftDetector
 from detectors.base.protocols import LearningDetector, ResumableDetector
-from detectors.learning.conditional_detector import Given
+from detectors.learning.conditional_detector import ConditionalDetector
 from detectors.learning.learning_detector import StatisticalDetector
 from detectors.learning.slow_signal_detector import SlowSignalDetector
 from detectors.load.ingress_state import IngressDetector
@@ -460,7 +460,7 @@ def test_values_in_another_unit_are_judged_alike(name):
     assert past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
-GIVEN = [name for name, make in FACTORIES.items() if isinstance(make(), Given)]
+GIVEN = [name for name, make in FACTORIES.items() if isinstance(make(), ConditionalDetector)]
 
 
 def lines_past_and_present(detector, scale=1.0):

@@ -57,12 +57,11 @@ def score(
     seed: Seed = 11,
     only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
-    baselines: Annotated[bool, typer.Option(help="score simple detectors on the same runs, too")] = True,
 ) -> None:
     """Run every scenario on private platforms and print the table."""
     log.configure(level="critical")
     with bars(context) as progress:
-        result = commands.score_all(seed=seed, only=only, workers=workers, baselines=baselines, progress=progress)
+        result = commands.score_all(seed=seed, only=only, workers=workers, progress=progress)
     context.show(result, lambda shown: _scored(shown, context.language))
 
 
@@ -152,16 +151,6 @@ def _scored(shown: dict[str, Any], language: Language) -> str:
         ]
         headings = figure_tables.heads(language, "confidence", "answers", "mean", "right")
         parts.append(tables.table(headings, believed, empty=""))
-    if shown.get("baselines"):
-        names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
-        rows = [
-            [one, *(figure_tables.cell(found[name], language, name) for name in names)]
-            for one, found in shown["baselines"].items()
-        ]
-        headings = figure_tables.heads(
-            language, "baseline", "precision", "recall", "delay", "ac1", "quiet", "false_pages"
-        )
-        parts.append(tables.table(headings, rows, empty=""))
     return "\n\n".join(parts)
 
 

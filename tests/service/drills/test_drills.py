@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.fleet import rival_detectors
 from outrider.errors import UsageError
-from outrider.model import EntityKind, EntityRef, SignalKey
+from outrider.model import EntityKind
 from outrider.vocabulary.faults import faults
-from service.drills import commands, dataset, rival_detectors, runner, scenario_choice
+from service.drills import commands, dataset, runner, scenario_choice
 from service.drills.private_platform import PrivatePlatform, open_platform
-from service.drills.recording import Matrix, Recorded, Recorder
+from service.drills.recording import Recorded, Recorder
 from simulator import scenarios
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
@@ -243,7 +244,7 @@ def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
 def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "run_all", lambda *_, **more: [])
     for seed, tuned in ((scenarios.TUNING_SEEDS[0], True), (scenarios.SCORING_SEEDS[0], False)):
-        found = commands.score_all(seed=seed, only=None, workers=1, baselines=False, progress=lambda *_: None)
+        found = commands.score_all(seed=seed, only=None, workers=1, progress=lambda *_: None)
         assert (found["seed"], found["tuning_seed"]) == (seed, tuned)
 
 
@@ -266,23 +267,6 @@ def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> Non
     }
     assert opened["z-score per metric"]
     assert not rival_detectors.incidents("static thresholds", quiet, quiet)
-
-
-def test_flags_must_last() -> None:
-    flags = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], dtype=bool)
-    assert rival_detectors.lasting(flags, 2).tolist() == [[False, False], [True, False], [False, False], [False, True]]
-
-
-def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
-    gpus = tuple(EntityRef("c", EntityKind.GPU, None, name) for name in ("a", "b"))
-    values = np.full((6, 2, 1), 60.0)
-    values[2:5, 1] = 90.0
-    key = SignalKey("hw_accel_temperature_celsius")
-    matrix = Matrix(np.arange(6) * 15.0, gpus, (key,), values)
-    recorded = Recorded({EntityKind.GPU: matrix}, ())
-    (found,) = rival_detectors.incidents("static thresholds", recorded, recorded)
-    assert found.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
-    assert found.opened_at.timestamp() == 45.0
 
 
 def test_tuning_and_scoring_are_kept_apart() -> None:

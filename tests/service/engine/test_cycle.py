@@ -82,7 +82,7 @@ class World:
         for _ in range(count):
             now = self.clock.advance(STEP)
             collected = self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
-            record = self.cycle.digest(now, replace(collected, events=self.told))
+            record = self.cycle.run_stages(now, replace(collected, events=self.told))
             self.told = ()
         return record
 

@@ -154,7 +154,7 @@ def test_a_finding_of_the_shadow_is_shown_and_raises_no_alert(statistics):
         statistics.past = timedelta(hours=hours)
         at = NOW + timedelta(hours=hours)
         statistics.verdicts = (finding(now=at),)
-        record = cycle.digest(at, Collected())
+        record = cycle.run_stages(at, Collected())
         assert (record.findings, record.alerts_firing) == (1, firing)
         (standing,) = cycle.parts.state.standings()
         assert len(standing.shadowed) == 1 - firing
@@ -196,14 +196,14 @@ def test_standings_are_told_once_a_minute_and_when_one_changes(statistics):
 def test_standings_live_in_the_store(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
     platform = wiring_platform.platform(settings, ManualClock(NOW), lockstep=True)
-    platform.cycle.digest(NOW, Collected())
+    platform.cycle.run_stages(NOW, Collected())
     held = {one.detector: one for one in platform.state.standings()}
     asyncio.run(platform.close())
     assert (held["liveness"].stage, held["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
     assert held["seasonal-gpu"].stage is Stage.LEARNING
     again = wiring_platform.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
     again.warm(NOW + timedelta(hours=1))
-    again.cycle.digest(NOW + timedelta(hours=1), Collected())
+    again.cycle.run_stages(NOW + timedelta(hours=1), Collected())
     assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(held, NOW)
     asyncio.run(again.close())
 
@@ -211,7 +211,7 @@ def test_standings_live_in_the_store(tmp_path):
 def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     settings = Settings.model_validate({"detect": {"alarms_per_entity_day": {"gpu": 0.1, "service": 0.3}}})
     cycle = wiring_platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(NOW), interval=STEP)
-    cycle.digest(NOW, Collected())
+    cycle.run_stages(NOW, Collected())
     budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
     gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu", "power-draw", "memory-use")
     service = ("seasonal-service", "level-shift-service", "robust-z-service", "drift-service")
@@ -232,9 +232,9 @@ def test_an_alert_of_a_detector_that_fell_back_is_kept(statistics):
     cycle = wiring_platform.cycle_in_memory(Settings(), ScrapeManager([]), ManualClock(NOW), interval=STEP)
     cycle.parts.detection, cycle.parts.rules = Detection([statistics], STEP), (rule,)
     statistics.past, statistics.verdicts = timedelta(days=3), (finding(),)
-    cycle.digest(NOW, Collected())
+    cycle.run_stages(NOW, Collected())
     statistics.past = timedelta(hours=1)
-    cycle.digest(NOW + STEP, Collected())
+    cycle.run_stages(NOW + STEP, Collected())
     (alert,) = cycle.parts.state.alerts(states=[AlertState.FIRING])
     assert alert.reason.value == "kept_without_values"
     assert replace(alert, muted_by=None).rule == "anomaly"

@@ -125,7 +125,7 @@ def test_the_guard_rails_weigh_every_action_of_a_day_and_of_open_sessions() -> N
     others = [action("kept", "open", old), action("gone", "closed", old)]
     cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
     state.commit(CycleCommit(cycle=cycle, actions=(*many, *others), sessions=(open_session, closed)))
-    assert len(fleet_state.acts_of(state, NOW - timedelta(hours=1))) == len(many)
+    assert len(fleet_state.actions_since(state, NOW - timedelta(hours=1))) == len(many)
     weighed = fleet_state.weighed_actions(state, state.sessions(), NOW - day)
     assert {found.id for found in weighed} == {found.id for found in (*many, others[0])}
     assert len(fleet_state.weighed_actions(state, (), NOW - day)) == len(many)

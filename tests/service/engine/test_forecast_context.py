@@ -42,19 +42,19 @@ def plan(at, level, *, slots=144, score=SCORE, levels=(0.05, 0.5, 0.95, 0.995), 
 
 
 def test_before_the_first_plan_nothing_is_foreseen():
-    assert ForecastContext().at(NOW) is None
+    assert ForecastContext().view_at(NOW) is None
 
 
 def test_it_is_the_slot_around_now_of_every_service():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0))
-    seen = made.at(NOW + timedelta(minutes=25))
+    made.add(plan(NOW, 100.0))
+    seen = made.view_at(NOW + timedelta(minutes=25))
     assert seen.entities == (SERVICE,)
     assert seen.signals == ("svc_requests_per_second",)
     assert (seen.low[0], seen.middle[0], seen.high[0]) == pytest.approx((57.0, 102.0, 151.5))
     assert (seen.made_at[0], seen.step_seconds[0]) == (NOW.timestamp(), 600.0)
-    assert made.at(NOW + timedelta(minutes=25)) is seen
-    assert made.at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
+    assert made.view_at(NOW + timedelta(minutes=25)) is seen
+    assert made.view_at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
 
 
 def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
@@ -62,16 +62,16 @@ def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
     found = []
     for minutes in range(0, 130, 10):
         at = NOW + timedelta(minutes=minutes)
-        made.take(plan(at, 100.0 + minutes))
-        found.append((at.timestamp() - made.at(at).made_at[0]) / 60.0)
+        made.add(plan(at, 100.0 + minutes))
+        found.append((at.timestamp() - made.view_at(at).made_at[0]) / 60.0)
     assert found == [0, 10, 20, 30, 40, 50, 60, 60, 60, 60, 60, 60, 60]
 
 
 def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0, slots=12))
-    assert made.at(NOW + timedelta(minutes=110)).middle[0] > 0
-    assert np.isnan(made.at(NOW + timedelta(hours=2)).middle[0])
+    made.add(plan(NOW, 100.0, slots=12))
+    assert made.view_at(NOW + timedelta(minutes=110)).middle[0] > 0
+    assert np.isnan(made.view_at(NOW + timedelta(hours=2)).middle[0])
 
 
 def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first_forecast():
@@ -79,8 +79,8 @@ def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first
     for minutes in range(0, 100, 10):
         at = NOW + timedelta(minutes=minutes)
         said = plan(at, 100.0).forecasts + (plan(at, 50.0, entity=new).forecasts if minutes >= 60 else ())
-        made.take(Plan(said))
-    seen = made.at(NOW + timedelta(minutes=90))
+        made.add(Plan(said))
+    seen = made.view_at(NOW + timedelta(minutes=90))
     assert dict(zip(seen.entities, (NOW.timestamp() + 5400.0 - seen.made_at) / 60.0, strict=True)) == {
         SERVICE: 60.0,
         new: 30.0,
@@ -90,36 +90,36 @@ def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first
 
 def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgotten_in_the_end():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0))
+    made.add(plan(NOW, 100.0))
     other = replace(SERVICE, name="other")
-    made.take(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
-    assert set(made.at(NOW + timedelta(hours=3)).entities) == {SERVICE, other}
-    made.take(plan(NOW + timedelta(days=3), 50.0, entity=other))
-    assert made.at(NOW + timedelta(days=3)).entities == (other,)
+    made.add(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
+    assert set(made.view_at(NOW + timedelta(hours=3)).entities) == {SERVICE, other}
+    made.add(plan(NOW + timedelta(days=3), 50.0, entity=other))
+    assert made.view_at(NOW + timedelta(days=3)).entities == (other,)
 
 
 def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0))
-    made.take(plan(NOW + timedelta(days=1), 900.0))
+    made.add(plan(NOW, 100.0))
+    made.add(plan(NOW + timedelta(days=1), 900.0))
     for minutes in range(10, 100, 10):
-        made.take(plan(NOW + timedelta(minutes=minutes), 100.0 + minutes))
+        made.add(plan(NOW + timedelta(minutes=minutes), 100.0 + minutes))
     now = NOW + timedelta(minutes=90)
-    assert made.at(now).made_at[0] == (now - timedelta(hours=1)).timestamp()
-    assert made.at(now).middle[0] < 200.0
+    assert made.view_at(now).made_at[0] == (now - timedelta(hours=1)).timestamp()
+    assert made.view_at(now).middle[0] < 200.0
 
 
 def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
-    made.take(Plan())
-    assert made.at(NOW) is None
+    made.add(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
+    made.add(Plan())
+    assert made.view_at(NOW) is None
 
 
 def test_a_forecast_without_a_low_quantile_is_not_known():
     made = ForecastContext()
-    made.take(plan(NOW, 100.0, levels=(0.5, 0.95)))
-    seen = made.at(NOW)
+    made.add(plan(NOW, 100.0, levels=(0.5, 0.95)))
+    seen = made.view_at(NOW)
     assert np.isnan(seen.low[0])
     assert seen.high[0] == pytest.approx(145.0)
 
@@ -130,9 +130,9 @@ def test_the_planners_own_forecast_is_understood():
     made = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
     assert not isinstance(made, NoPlanReason)
     told = ForecastContext()
-    told.take(Plan((made,)))
-    assert np.isnan(told.at(NOW).middle[0])  # a plan speaks of the slots that begin after it
-    seen = told.at(NOW + timedelta(minutes=15))
+    told.add(Plan((made,)))
+    assert np.isnan(told.view_at(NOW).middle[0])  # a plan speaks of the slots that begin after it
+    seen = told.view_at(NOW + timedelta(minutes=15))
     truth = 50.0 + 20.0 * np.sin((NOW.timestamp() + 900.0) / 86400.0 * 2 * np.pi)
     assert seen.low[0] < seen.middle[0] < seen.high[0]
     assert seen.middle[0] == pytest.approx(truth, abs=5.0)
@@ -175,7 +175,7 @@ def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_o
     cycle.parts.detection = Detection((service, gpu), timedelta(seconds=15))
     cycle.parts.planning = Planned(plan(NOW, 100.0))
     for _ in range(2):
-        cycle.digest(clock.now(), Collected())
+        cycle.run_stages(clock.now(), Collected())
         clock.advance(timedelta(seconds=15))
     assert service.heard[0] is None
     assert service.heard[1].entities == (SERVICE,)

@@ -188,7 +188,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
         speeches(watch.fleet)
         watch.fleet.step(STEP)
         now = watch.fleet.now
-        record = cycle.digest(now, await watch.source.collect(now))
+        record = cycle.run_stages(now, await watch.source.collect(now))
         stored = cycle.parts.metrics.events(now - STEP * 2, now + STEP)
         assert {"79", "rollout", "oom-kill", "BackOff"} <= {event.code for event in stored}
         assert record.targets_up == 33

@@ -52,7 +52,6 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
         "by_storm": {"rack-lost": dict.fromkeys(STORM, 0.5)},
         "by_fault": {"gpu-lost": {**row, "named_instead": {"gpu-ecc": 1}}},
         "reliability": [{"from": 0.9, "to": 1.0, "answers": 2, "confidence": 0.95, "right": 1.0}],
-        "baselines": {"static thresholds": score([])},
     }
     said = drill._scored(shown, language)
     first = said.splitlines()[0].split()

@@ -120,7 +120,7 @@ class Service:
             values = np.array([[{"svc_failed_total": bad}.get(key.name, total) for key in self.keys]])
             status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
             batch = SampleBatch("t", now, EntityKind.SERVICE, self.keys, (CHAT,), values, status)
-            self.cycle.digest(now, Collected((batch,)))
+            self.cycle.run_stages(now, Collected((batch,)))
         firing = self.cycle.parts.state.alerts(states=[AlertState.FIRING])
         return {alert.rule: alert for alert in firing}
 

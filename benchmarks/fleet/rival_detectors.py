@@ -8,7 +8,7 @@ from the same quiet run, and open an incident of priority P1 on the entity that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
 from service.drills.recording import Matrix, Recorded
-from simulator.scoring.score import Opened
+from simulator.scoring.grouping import Fired
+from simulator.scoring.score import Opened, Run
 
 if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest
@@ -151,6 +152,18 @@ RIVALS: Mapping[str, Callable[[Recorded, Recorded], list[_Alarm]]] = {
     "pooled isolation forest": by_forest,
     "shipped Prometheus rules": by_rules(SHIPPED),
 }
+
+
+def compare(run: Run, recorded: Recorded, quiet: Recorded) -> dict[str, Run]:
+    """Returns the run as each rival would have had it; a ``Comparison`` of ``service.drills.runner``."""
+    return {name: _run_of_rival(name, run, recorded, quiet) for name in RIVALS}
+
+
+def _run_of_rival(name: str, run: Run, recorded: Recorded, quiet: Recorded) -> Run:
+    """A rival groups nothing: each of its alarms is an incident of its own."""
+    opened = incidents(name, recorded, quiet)
+    fired = tuple(Fired(entity, incident.opened_at, incident.id) for incident in opened for entity in incident.entities)
+    return replace(run, incidents=opened, alerts=len(opened), acted=(), fired=fired)
 
 
 def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[Opened, ...]:
