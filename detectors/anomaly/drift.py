@@ -1,13 +1,15 @@
-"""A signal that creeps on in the bad direction over hours or days: how fast, and when it will reach its limit.
+"""Slow drift of a signal in its bad direction over hours or days, with its slope and the time to its limit.
 
-Means of ten minutes are kept for six hours, medians of half an hour for three days. Three spans are looked at: two
-hours and six (Theil-Sen over all pairs of twelve points) and three days (pairs whole days apart, so that the rhythm
-of the day falls out). A drift rises in nine pairs of ten, by twice the signal's least scale (``calibrator.py`` moves
-the two) and clear of its own scatter. It goes on to the end, and no single step makes up most of it, so that a new
-process, a rollout or an outage is none. One within a day lies beyond all that was seen before, so that a morning is
-none. What a load at its peak explains and what many peers show is left out. It is P3 and names no fault; memory of
-a card is told on its replica and of a container on its pod, where it speaks for a leak.
-Misleads in a store that is meant to fill and is emptied by hand, and where Monday follows a quiet weekend.
+Ten-minute means are kept for six hours, half-hour medians for three days. Three spans are judged: two hours and six
+(Theil-Sen over all pairs of twelve points) and three days (pairs whole days apart, which cancels daily patterns). A
+drift rises in nine of ten pairs, by twice the signal's minimum scale (adjusted by ``alarm_budget``), clearly above its
+own scatter. It continues to the end, and no single step makes up most of it, which excludes restarts, rollouts and
+outages. A drift within a day must exceed all earlier values, which excludes mornings. Drifts that a peak load explains
+or that many peers share are dropped.
+
+Findings are P3 and name no fault. GPU memory is reported on the replica and container memory on the pod, as evidence
+of a leak. Misleading for storage that fills up by design and is emptied by hand, and on a Monday after a quiet
+weekend.
 """
 
 from __future__ import annotations
@@ -47,24 +49,24 @@ POINTS, BLOCKS, DAY_BLOCKS = 36, 144, 48  # six hours of beats, three days of bl
 _COUNT = 12  # points of a span within a day
 _PAIRS = all_pairs(_COUNT)
 _DAY_PAIRS = pairs_apart(BLOCKS, DAY_BLOCKS)
-CONCORDANT = 0.9  # of the pairs
+CONCORDANT = 0.9  # share of the pairs
 MOST_MISSING = 2  # of the twelve points
-LEAST_DAY_PAIRS = 80  # of 144: the second day is nearly over
-RISE_SCALES = 2.0  # of the least scale of the signal
+LEAST_DAY_PAIRS = 80  # of 144; the second day is nearly complete
+RISE_SCALES = 2.0  # minimum scales of the signal
 SCATTER = 6.0  # times the scatter about the trend
-STEP_RATIO = 0.4  # of the rise in one step: then it is a step
-GOES_ON_RATIO = 0.6  # of the rise before, in the last third: what fills a cache slows down
-ALL_ALONG_RATIO = 0.4  # of the mean pace, in the first third: what began just now may end as soon
-EVEN_RATIO = 0.3  # of the usual rise from day to day, at any hour and in the last half day
+STEP_RATIO = 0.4  # share of the rise in one step that makes it a step
+GOES_ON_RATIO = 0.6  # of the rise before, in the last third; a cache that fills up slows down
+ALL_ALONG_RATIO = 0.4  # of the mean slope, in the first third; a new rise may end soon
+EVEN_RATIO = 0.3  # of the mean daily rise, at any hour and in the last half day
 DAY_SECONDS = 86400.0
-OLDER_RATIO = 0.8  # of a day is known before a span within a day is judged
-BEYOND_SCALES = 0.5  # above all that was seen before, for what is younger than a day
+OLDER_RATIO = 0.8  # share of a day that must be known before shorter spans are judged
+BEYOND_SCALES = 0.5  # scales above all earlier values, for a drift within a day
 LOAD_PAIRS, LOAD_SCALES = 0.7, 2.0
-HOLD_SECONDS = 3 * 3600.0  # after the last time that it was seen clearly
+HOLD_SECONDS = 3 * 3600.0  # after the last clear detection
 GIVEN_BACK_RATIO = 0.5
-FAR_AHEAD = timedelta(days=30)  # a limit further away than this is not told
+FAR_AHEAD = timedelta(days=30)  # a limit further away than this is not reported
 
-# What is watched in each kind, and the load that may explain it.
+# Signals watched per kind, and the load that may explain them.
 WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
     EntityKind.SERVICE: (("svc_ttft_seconds", "svc_tpot_seconds"), "svc_requests_per_second"),
     EntityKind.REPLICA: (("engine_tpot_seconds", "engine_kv_cache_usage_ratio"), "engine_requests_running"),
@@ -77,8 +79,10 @@ LIMITS = {
     "node_filesystem_available_ratio": DISK_FULL_RATIO,
     "engine_kv_cache_usage_ratio": 1.0,
 }
-_TOTAL = {"hw_accel_memory_used_bytes": "hw_accel_memory_total_bytes"}  # the limit is a signal
-_SHARE = {"container_memory_working_set_bytes": "container_memory_limit_ratio"}  # the share of the limit is one
+_TOTAL = {"hw_accel_memory_used_bytes": "hw_accel_memory_total_bytes"}  # the limit is a signal of its own
+_SHARE = {
+    "container_memory_working_set_bytes": "container_memory_limit_ratio"
+}  # the share of the limit is a signal of its own
 TOLD_ON = {
     "hw_accel_memory_used_bytes": EntityKind.REPLICA,
     "container_memory_working_set_bytes": EntityKind.POD,
@@ -91,7 +95,7 @@ _Cells = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a beat shows, of shape (entities, signals) or (entities, watched): ``moved`` is 1 where something rises."""
+    """Results of a beat, (entities, signals) or (entities, watched): ``moved`` is 1 for rising signals."""
 
     scale: Floats
     level: Floats
@@ -99,7 +103,7 @@ class _Seen:
     clear: Flags
 
     def note(self, cell: _Cells, rises: Flags) -> None:
-        """Peers are compared in what rises at all."""
+        """Marks rising cells, which are compared among peers."""
         self.moved[cell] = np.maximum(self.moved[cell], rises.astype(np.int8))
 
 
@@ -119,10 +123,10 @@ class DriftDetector(SlowSignalDetector):
         beside = [table[one] for table in (_TOTAL, _SHARE) for one in watched if one in table]
         super().__init__(kind, watched, load, name, also=beside)
         bad = [-1.0 if catalog.signal(one).good == "higher" else 1.0 for one in watched]
-        self._bad = np.array([*bad, 1.0], dtype=np.float32)  # rings hold all signals so that up is bad
+        self._bad = np.array([*bad, 1.0], dtype=np.float32)  # in the rings, up is bad for all signals
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Fill the rings from history, oldest first; columns not newer than the state are left out. Finds nothing."""
+        """Fills the rings from history, oldest first; skips columns not newer than the state. Finds nothing."""
         memory, pool = self._follow(state, window.entities)
         seconds = sampling.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
@@ -161,7 +165,7 @@ class DriftDetector(SlowSignalDetector):
             memory[name] = np.full_like(memory[name], np.nan)
 
     def _take(self, memory: Arrays, values: Floats, number: float, gap: int) -> None:
-        """Move the rings on; a block is over with the last of its beats, also with one that is missing."""
+        """Shifts the rings; a block ends with the last of its beats, even if that is missing."""
         memory["points"] = slow_signal_detector.extended(memory["points"], values * self._bad, gap)
         blocks = int((number + 1.0) // BLOCK_BEATS - (number - gap) // BLOCK_BEATS)
         if blocks:
@@ -187,11 +191,11 @@ class DriftDetector(SlowSignalDetector):
             clear &= stands | ~slow_signal_detector.shared(seen.moved, beat.entities, beat.topology)
         memory["since"] = np.where(clear & ~stands, memory["start"], memory["since"])
         memory["seen"] = np.where(clear, end, memory["seen"])
-        # what stands is told of its last known level while values are missing
+        # a standing drift is reported with its last known level while values are missing
         memory["level"] = np.where(np.isnan(level[:, :mine]), memory["level"], level[:, :mine])
 
     def _end(self, memory: Arrays, level: Floats, end: float) -> None:
-        """A drift that gave back half of its rise, or was not seen clearly for long, stands no longer."""
+        """Ends drifts that lost half of their rise, or had no clear detection for long."""
         memory["top"] = np.where(np.isfinite(memory["since"]), np.fmax(memory["top"], level), np.nan)
         with np.errstate(invalid="ignore"):
             back = level < memory["base"] + GIVEN_BACK_RATIO * (memory["top"] - memory["base"])
@@ -201,7 +205,7 @@ class DriftDetector(SlowSignalDetector):
     def _within_a_day(
         self, memory: Arrays, seen: _Seen, points: NDArray[np.float32], blocks: int, step: float, end: float
     ) -> None:
-        """Judge twelve points, which reach over so many blocks."""
+        """Judges twelve points, which cover ``blocks`` blocks."""
         mine, least = len(self.watched), RISE_SCALES * seen.scale
         thirds = [means(points[:, :mine, place : place + 4]) for place in (0, 4, 8)]
         with np.errstate(invalid="ignore"):
@@ -227,12 +231,14 @@ class DriftDetector(SlowSignalDetector):
             clear &= seen.level[cell] >= _highest(older) + BEYOND_SCALES * seen.scale[cell]
         load, scale = theil_sen(points[rows, mine], times, _PAIRS), seen.scale[rows, mine]
         usual_load = _highest(memory["blocks"][rows, mine, :-blocks])
-        peaks = ~(seen.level[rows, mine] < usual_load - scale)  # below its peak it has been as high without the rise
+        peaks = ~(
+            seen.level[rows, mine] < usual_load - scale
+        )  # below its peak, the load was this high before without the rise
         clear &= ~(peaks & _by_load(load, times[-1], scale))
         self._keep(memory, seen, (rows[clear], places[clear]), _pick(trend, clear), first[clear], end - _COUNT * step)
 
     def _over_days(self, memory: Arrays, seen: _Seen, step: float, end: float) -> None:
-        """Judge pairs of blocks that lie whole days apart."""
+        """Judges pairs of blocks that are whole days apart."""
         mine, least = len(self.watched), RISE_SCALES * seen.scale
         blocks = memory["blocks"]
         lately, before = means(blocks[:, :mine, -DAY_BLOCKS:]), means(blocks[:, :mine, :-DAY_BLOCKS])
@@ -260,7 +266,7 @@ class DriftDetector(SlowSignalDetector):
     def _keep(
         self, memory: Arrays, seen: _Seen, cell: _Cells, trend: Trend, base: Floats, start: Floats | float
     ) -> None:
-        """What is told of a clear drift; one that stands keeps its begin."""
+        """Stores a clear drift; a standing one keeps its start."""
         seen.clear[cell] = True
         fresh = ~np.isfinite(memory["since"][cell])
         memory["start"][cell] = start
@@ -317,7 +323,7 @@ class DriftDetector(SlowSignalDetector):
         )
 
     def _limits(self, window: Window, place: int) -> Floats:
-        """Where a signal ends for each entity, in its own unit; NaN where nobody knows."""
+        """The limit of a signal for each entity, in its own unit; NaN if unknown."""
         signal = self.watched[place]
         if signal in _TOTAL:
             total: Floats = newest(window, window.column(_TOTAL[signal]))
@@ -336,13 +342,13 @@ def _scatter(points: NDArray[np.float32], times: Floats, trend: Trend) -> Floats
 
 
 def _highest(values: NDArray[np.float32]) -> Floats:
-    """The largest of each row; minus infinity where nothing is known."""
+    """The largest value of each row; minus infinity if none is known."""
     highest: Floats = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf).astype(np.float64)
     return highest
 
 
 def _by_load(load: Trend, seconds: Floats | float, scale: Floats) -> Flags:
-    """True where the load rose along: it explains what rises with it."""
+    """True if the load rose as well, which explains the drift."""
     with np.errstate(invalid="ignore"):
         found: Flags = (load.rising >= LOAD_PAIRS) & (load.slope * seconds >= LOAD_SCALES * scale)
     return found
@@ -355,7 +361,7 @@ def _pick(trend: Trend, rows: Flags) -> Trend:
 
 
 def _when(signal: str, limit: float, sign: float, one: dict[str, float]) -> list[Evidence]:
-    """When the signal reaches its limit at this pace, with what the pace may as well be."""
+    """Time until the signal reaches its limit at this slope, with bounds from the slope's quantiles."""
     left = sign * limit - one["level"]
     if not left > 0 or not one["slope"] > 0 or left / one["slope"] > FAR_AHEAD.total_seconds():
         return []

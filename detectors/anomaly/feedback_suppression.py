@@ -1,10 +1,9 @@
-"""What people said of the ensemble's findings: a pattern that was judged not useful is no news of that entity again.
+"""Suppression of ensemble findings by operator feedback: a pattern judged not useful is not reported again.
 
-Rows that were odd are kept aside for a month, of each class the newest few hundred and of each entity a few dozen.
-Those inside a spell that was judged not useful are normal from then on: the same pattern of residuals on the same
-entity, hardly larger, has no score, and enters the reference like any quiet row. Which rows these are follows from
-the verdicts alone: a later verdict, or another person's that there was a reason, takes it back. Nothing else is
-learnt: other entities, other patterns and the same one grown larger are told as before.
+Anomalous rows are stored for a month: the newest few hundred per class and a few dozen per entity. Rows within a span
+judged not useful count as normal from then on. The same residual pattern on the same entity, hardly larger, has no
+score and enters the reference. The rows follow from the verdicts alone: a later verdict, or another operator who found
+a cause, reverts it. Other entities, other patterns and clearly larger ones are reported as before.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from detectors.base.state_arrays import Arrays
 from outrider.model import EntityRef
 
 KEPT_SECONDS = 30 * 86400.0
-MOST_ROWS, MOST_OF_ONE = 512, 32  # of the class, and of one entity: who is odd for days crowds nobody out
-ALIKE = 0.85  # cosine of two rows of residuals
-LOUDER = 1.25  # of the length of the row that was judged: beyond, it is more than what was meant
+MOST_ROWS, MOST_OF_ONE = 512, 32  # per class and per entity, so that one entity cannot displace the others
+ALIKE = 0.85  # cosine similarity of two rows of residuals
+LOUDER = 1.25  # of the length of the judged row; a longer row is a larger anomaly
 _NAMES = ("aside", "aside_of", "aside_at", "aside_fine")
 
 
 def empty(width: int) -> Arrays:
-    """No row is kept; ``width`` values a row."""
+    """State without rows; ``width`` values per row."""
     return {
         "aside": np.zeros((0, width), dtype=np.float32),
         "aside_of": np.zeros(0, dtype=np.str_),
@@ -37,7 +36,7 @@ def empty(width: int) -> Arrays:
 
 
 def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
-    """The rows as they were remembered; none where anything does not fit."""
+    """The stored rows; none if any array does not fit."""
     found = {name: arrays.get(name) for name in _NAMES}
     fresh = empty(width)
     known = {name: array for name, array in found.items() if array is not None}
@@ -51,9 +50,10 @@ def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
 def put_aside(
     pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], odd: NDArray[np.bool_], at: float
 ) -> None:
-    """Keep the odd rows of an instant in ``pool``; what is a month old goes, and beyond the most the oldest.
+    """Stores the anomalous rows of one time in ``pool``. Drops rows older than a month and the oldest beyond the
+    limit.
 
-    Rows that were judged normal go last.
+    Rows judged normal are dropped last.
     """
     keys = np.array([entities[int(row)].key for row in np.flatnonzero(odd)], dtype=np.str_)
     new = {
@@ -71,7 +71,7 @@ def put_aside(
 
 
 def _few_of_each(pool: Arrays) -> NDArray[np.bool_]:
-    """The rows that are among the newest few of their entity, those judged normal before the others."""
+    """True for the newest few rows of each entity; those judged normal come first."""
     kept = np.ones(pool["aside_of"].size, dtype=np.bool_)
     if kept.size > MOST_OF_ONE:
         first = np.lexsort((-np.arange(kept.size), ~pool["aside_fine"], pool["aside_of"]))
@@ -81,7 +81,7 @@ def _few_of_each(pool: Arrays) -> NDArray[np.bool_]:
 
 
 def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef]) -> NDArray[np.bool_]:
-    """Which rows (entities, width) are a pattern of their entity that was judged not useful, and hardly larger."""
+    """True for rows (entities, width) that match a pattern judged not useful and are hardly larger."""
     found = np.zeros(rows.shape[0], dtype=np.bool_)
     fine = np.flatnonzero(pool["aside_fine"])
     if fine.size == 0:
@@ -92,16 +92,16 @@ def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRe
     who = np.array([place[key] for key in pool["aside_of"][taught].tolist()], dtype=np.intp)
     known, new = pool["aside"][taught].astype(np.float64), rows[who].astype(np.float64)
     lengths, length = np.linalg.norm(known, axis=1), np.linalg.norm(new, axis=1)
-    # a row without any reading is NaN: it is like nothing
+    # a row without any reading is NaN and matches nothing
     alike = (known * new).sum(axis=1) >= ALIKE * lengths * length
     found[who[alike & (length <= LOUDER * lengths)]] = True
     return found
 
 
 def teach(pool: Arrays, lessons: Sequence[AlertFeedback], slack_seconds: float) -> NDArray[np.str_]:
-    """Mark the rows that these verdicts, all there are, call normal; the entities of those that were not before.
+    """Marks the rows that all given verdicts call normal. Returns the entities of newly marked rows.
 
-    A spell reaches ``slack_seconds`` beyond both its ends. Where verdicts disagree, somebody needed it.
+    A span extends by ``slack_seconds`` at both ends. If verdicts disagree, the row stays anomalous.
     """
     fine, needed = np.zeros((2, pool["aside_at"].size), dtype=np.bool_)
     for one in lessons:

@@ -1,12 +1,13 @@
-"""A signal that moved to another level and stayed there: when, from what to what, and what was changed then.
+"""Level shifts: a signal that moved to another level and stayed, with time, size and the change behind it.
 
-The median of the last ten minutes is compared with that of the half hour before, both less what is usual at this
-time of day (``baseline.py``). A shift is a difference of six times what such differences usually are for this entity
-and signal (``calibrator.py`` moves the six), with four readings of five on either side of the middle: a spike, a
-ramp and a flapping value are none. Neither is what brings a signal back to usual, what the load explains, and what
-many peers show. The change point is the split that leaves the least variance. While a shift stands its baseline
-stands still, for two hours; then it is the new level. It is P3 and names no fault.
-Misleads within ten minutes of a shift, of which it is silent, and before the week is learnt.
+The median of the last ten minutes is compared with that of the half hour before, both relative to the baseline. A
+shift is six times the usual difference for this entity and signal (adjusted by ``alarm_budget``), with four of five
+readings on either side of the middle. Spikes, ramps and flapping values do not qualify. Returns to the baseline,
+effects of load and shifts that many peers share are dropped. The change point is the split with the least variance.
+During a shift its baseline is frozen for two hours; then the new level is normal.
+
+Findings are P3 and name no fault. A shift stays unreported for ten minutes. Misleading before the weekly profile is
+learned.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from outrider.model import (
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
-LIMIT = 6.0  # times what such differences usually are
+LIMIT = 6.0  # times the usual difference
 LATE_SECONDS, EARLY_SECONDS = 600.0, 1800.0
-LATE_LEAST, EARLY_LEAST = 3, 6  # readings, where they are minutes apart
+LATE_LEAST, EARLY_LEAST = 3, 6  # readings, if they are minutes apart
 BEATS = 40
-LATE_KNOWN, EARLY_KNOWN = 0.7, 0.5  # of the readings
-STAYS_RATIO = 0.8  # of the readings lie on their side of the middle
-EXPLAINS = 3.0  # times the usual difference of the load: then the load explains it
-FLOOR_OF_SCALE = 0.5  # of the scatter of single readings: no difference is usual below this
+LATE_KNOWN, EARLY_KNOWN = 0.7, 0.5  # share of the readings
+STAYS_RATIO = 0.8  # share of the readings on their side of the middle
+EXPLAINS = 3.0  # times the usual difference of the load, at which the load explains the shift
+FLOOR_OF_SCALE = 0.5  # of the scatter of single readings; minimum usual difference
 MOVE_TAU_SECONDS = 3 * 86400.0
 MATURE_MOVE_SECONDS = 3600.0
 TEACH_CLIP = 4.0
 HELD_SECONDS = 2 * 3600.0
-CHANGE_BEFORE, CHANGE_AFTER = 1800.0, 300.0  # of a shift: what was changed then is told with it
+CHANGE_BEFORE, CHANGE_AFTER = 1800.0, 300.0  # around a shift; a change within this span is reported with it
 _BLOCK = 256
 
-# What is watched, and the load that may explain it.
+# Signals watched, and the load that may explain them.
 WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
     EntityKind.SERVICE: (
         ("svc_success_ratio", "svc_ttft_seconds", "svc_tpot_seconds", "svc_queue_requests"),
@@ -84,7 +85,7 @@ WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Differences of the two windows and what they are measured by, all of shape (entities, signals)."""
+    """Differences of the two windows and their scales, all of shape (entities, signals)."""
 
     late: NDArray[np.float32]  # readings, (entities, signals, beats)
     early: NDArray[np.float32]
@@ -94,7 +95,7 @@ class _Moves:
 
     @property
     def strength(self) -> Floats:
-        """How many times the usual difference; 0 where it is not known."""
+        """The difference in multiples of the usual one; 0 if unknown."""
         return np.where(self.known, np.abs(np.nan_to_num(self.by)) / self.scale, 0.0)
 
 
@@ -118,7 +119,7 @@ class LevelShiftDetector(SlowSignalDetector):
         self._late_by = np.where(trails, sampling.TRAILING_SECONDS / 2.0, 0.0)
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn the time of day and usual differences from history, oldest first. Finds nothing."""
+        """Learns the time of day and usual differences from history, oldest first. Finds nothing."""
         memory, pool = self._follow(state, window.entities)
         memory = {name: one.copy() for name, one in memory.items()}
         seconds = sampling.spacing(window)
@@ -140,7 +141,7 @@ class LevelShiftDetector(SlowSignalDetector):
         return self._state(window.entities, memory, pool)
 
     def _take_over(self, memory: Arrays, pool: Arrays, seconds: float) -> None:
-        """The last readings of history stand for the beats that they are means of."""
+        """Repeats the last readings of history for the beats that they are means of."""
         each = max(1, round(seconds / self.beat_seconds))
         memory["ring"] = np.repeat(memory["ring"], each, axis=2)[:, :, -BEATS:]
         pool["length"] = np.array([self.beat_seconds])
@@ -167,7 +168,7 @@ class LevelShiftDetector(SlowSignalDetector):
         memory["ring"] = np.full_like(memory["ring"], np.nan)
 
     def _heard(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
-        """Remember the newest change of what each entity rests on or holds up."""
+        """Stores the newest change of the components above and below each entity."""
         told = [one for one in window.events if one.kind is EventKind.CHANGE and one.at <= now and sort_of(one.code)]
         if not told:
             return
@@ -180,7 +181,7 @@ class LevelShiftDetector(SlowSignalDetector):
             memory["changed"][rows], memory["change"][rows] = event.at.timestamp(), event.code
 
     def _usual(self, memory: Arrays, values: Floats, at: float, gap: int) -> Usual:
-        """What is usual now; the ring moves on by what the values are beside it."""
+        """Returns the expected values and adds the residuals to the ring."""
         usual = self._baseline.usual(memory, at)
         residual = np.where(usual.known, values - usual.level, np.nan)
         memory["ring"] = slow_signal_detector.extended(memory["ring"], residual, gap)
@@ -196,7 +197,7 @@ class LevelShiftDetector(SlowSignalDetector):
         return _Moves(new, old, level - base, scale, enough_new & enough_old & usual.known)
 
     def _learn(self, memory: Arrays, usual: Usual, moves: _Moves, seconds: float) -> None:
-        """How much the two windows usually differ; a shift that stands teaches nothing."""
+        """Learns the usual difference of the two windows; a standing shift teaches nothing."""
         taught = moves.known.copy()
         taught[:, : len(self.watched)] &= np.isnan(memory["since"])
         first = memory["move_seconds"] <= 0
@@ -223,7 +224,7 @@ class LevelShiftDetector(SlowSignalDetector):
         memory["known"], memory["strength"] = moves.known[:, :mine], moves.strength[:, :mine]
 
     def _end(self, memory: Arrays, usual: Usual, moves: _Moves, end: float) -> None:
-        """Shifts that went back, or that are the usual level by now, stand no longer."""
+        """Ends shifts that went back, or that are the normal level by now."""
         rows, places = np.nonzero(np.isfinite(memory["since"]))
         if not rows.size:
             return
@@ -246,7 +247,7 @@ class LevelShiftDetector(SlowSignalDetector):
         far = level - base
         sound = np.abs(far) >= limit * moves.scale[rows, places]
         sound &= _on_their_sides(new, old, (level + base) / 2.0, np.sign(far))
-        sound &= level * np.sign(far) >= 0.5 * np.abs(far)  # away from usual, not back to it
+        sound &= level * np.sign(far) >= 0.5 * np.abs(far)  # away from the baseline, not back to it
         loaded = np.sign(np.nan_to_num(moves.by[rows, mine])) * self._by_load[places] == np.sign(far)
         sound &= ~(loaded & (strength[rows, mine] >= EXPLAINS))
         if sound.any() and self.kind is not EntityKind.SERVICE:
@@ -298,14 +299,14 @@ class LevelShiftDetector(SlowSignalDetector):
 
 
 def _mean(part: NDArray[np.float32], least: float) -> tuple[Floats, Flags]:
-    """The mean of what is known of the last axis, and where that is enough; NaN where it is not."""
+    """The mean of the known part of the last axis (NaN if too little is known), and whether it is enough."""
     mean, count = counted_means(part)
     enough = count >= least * part.shape[2]
     return np.where(enough, mean, np.nan), enough
 
 
 def _spans(length: float, least: tuple[int, int] = (LATE_LEAST, EARLY_LEAST)) -> tuple[int, int]:
-    """How many readings the two windows hold, together no more than the ring."""
+    """Number of readings of the two windows, together at most the ring."""
     late, early = (
         max(few, round(span / length)) for few, span in zip(least, (LATE_SECONDS, EARLY_SECONDS), strict=True)
     )
@@ -314,7 +315,7 @@ def _spans(length: float, least: tuple[int, int] = (LATE_LEAST, EARLY_LEAST)) ->
 
 
 def _on_their_sides(new: NDArray[np.float32], old: NDArray[np.float32], middle: Floats, sign: Floats) -> Flags:
-    """True where most readings of both windows lie on their own side of the middle; rows of (rows, beats)."""
+    """True if most readings of both windows are on their own side of the middle; rows of (rows, beats)."""
     share = []
     for part, side in ((new, sign), (old, -sign)):
         known = ~np.isnan(part)
@@ -325,7 +326,7 @@ def _on_their_sides(new: NDArray[np.float32], old: NDArray[np.float32], middle: 
 
 
 def _split(values: NDArray[np.float32]) -> NDArray[np.intp]:
-    """The index of the first reading of the new level: the split of each row that leaves the least variance."""
+    """Index of the first reading of the new level: the split of each row with the least variance."""
     known = ~np.isnan(values)
     filled = np.where(known, values, 0.0).astype(np.float64)
     count, total = np.cumsum(known, axis=1), np.cumsum(filled, axis=1)
@@ -337,7 +338,7 @@ def _split(values: NDArray[np.float32]) -> NDArray[np.intp]:
 
 
 def _change(memory: Arrays, row: int, since: float) -> tuple[Evidence, ...]:
-    """What was changed at about the time of the shift."""
+    """The change made near the time of the shift."""
     at, code = float(memory["changed"][row]), str(memory["change"][row])
     sort = sort_of(code) if code else None
     if sort is None or not since - CHANGE_BEFORE <= at <= since + CHANGE_AFTER:

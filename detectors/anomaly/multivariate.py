@@ -1,14 +1,13 @@
-"""The ensemble on live entities: odd combinations of deviations that no single signal shows.
+"""Multivariate anomalies: combinations of deviations that no single signal shows.
 
-It is the ensemble that ``outrider detect backtest`` scores on recordings (``ensemble.py``: residuals, voters with
-an isolation forest among them, a fading hold, a budget), and bears the forest's name. What it knows beside that
-one: least scales of signals from the catalogue; an entity with fewer than fifty readings is not judged; what a
-quarter of a fleet or most peers show at the same time is nobody's own, until it ends; what people judged not useful
-(``lessons.py``); which signals are off, and how.
+Runs the ensemble that ``outrider detect backtest`` scores on recordings (residuals, members with an isolation forest,
+decaying hold, alarm threshold). On live entities it also uses minimum scales from the signal catalog, operator
+feedback (``feedback_suppression``), and the signals behind a score. An entity with fewer than fifty readings is not
+judged. A deviation that a quarter of the fleet or most peers share is not reported.
 
-A reading is the mean of five minutes of a gauge, the rate of a counter and the mean of a histogram over the same
-time, the spacing that the constants were tuned on. Slots begin at whole multiples of five minutes; a slot is judged
-once, by the first cycle after it, and what was said holds until the next. A finding is P3 and names no fault.
+A reading is the five-minute mean of a gauge, rate of a counter or mean of a histogram, the spacing used to tune the
+constants. Slots start at whole multiples of five minutes. A slot is judged once, by the first cycle after it, and its
+verdict holds until the next. Findings are P3 and name no fault.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ from outrider.vocabulary import catalog
 
 SLOT_SECONDS = 300.0
 BLAMED = 3
-NEAR = 0.75  # of its limit: a peer that is so odd, too
+NEAR = 0.75  # of the threshold; a peer above this deviates as well
 MOST_PEERS = 0.5
-_BLOCK = 48  # readings of history looked at together, as recordings are
-_COARSE = 1.5  # slots: history that is coarser teaches the time of day alone
+_BLOCK = 48  # readings of history per batch, as for recordings
+_COARSE = 1.5  # slots; coarser history teaches the time of day only
 
 
-# Watched by default: the kinds with enough signals of their own for combinations to say something.
+# Watched by default: kinds with enough signals for meaningful combinations.
 WATCHED: dict[EntityKind, tuple[str, ...]] = {
     EntityKind.REPLICA: (
         "engine_generation_tokens_total",
@@ -98,20 +97,20 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
     warm_statistic = Statistic.MEAN
     passing = (
         *(*learning_detector.StatisticalDetector.passing, "score", "known", "shared", "features", "reading", "held"),
-        *("before", "lasting", "unrest", "activity"),  # the first reading after a pause is no step
+        *("before", "lasting", "unrest", "activity"),  # the first reading after a pause is not a step
     )
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
-        """``signals`` are names of the catalogue; the name defaults to ``isolation-<kind>``."""
+        """``signals`` are catalog names; the name defaults to ``isolation-<kind>``."""
         super().__init__(kind, signals, name)
         self._is_gauge = np.array([catalog.signal(signal).kind in _GAUGES for signal in signals])
         self._holidays: Sequence[Span] = ()
         self.set_budget(learning_detector.ALARMS_PER_ENTITY_DAY)
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle. The ensemble's limit follows it by itself.
+        """Replaces the default budget. Call before the first cycle. The ensemble's threshold follows it.
 
-        It is a budget of all alarms, which are what is counted: no room is made for true faults.
+        The budget covers all alarms, true faults included.
         """
         self._calibrator = AlarmCount(alarms_per_entity_day)
         floors, false_alarms = self._baseline.floors, alarms_per_entity_day / HEADROOM
@@ -119,19 +118,19 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         self._ensemble.set_holidays(self._holidays)
 
     def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Days that are like no other; before the first cycle."""
+        """Sets the days without a usual profile. Call before the first cycle."""
         self._holidays = tuple(holidays)
         self._ensemble.set_holidays(self._holidays)
 
     def initial(self) -> DetectorState:
-        """Nothing learnt, no voters."""
+        """Returns the state before anything is learned, without members."""
         return DetectorState(self.state_version, (), {**self._fresh(0), **self._pool()})
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """A check-point as far as it can be used, and why the rest cannot.
+        """The usable part of a checkpoint and the reason if a part is dropped.
 
-        Levels of other signals are not ours. Rows that are not those that were fitted are damaged, and so may be
-        the others. Another version of the library draws other trees from the same rows: they are fitted anew.
+        State of other signals is dropped. If the rows are not those that were fitted, they are damaged, and the
+        reservoir may be as well. Another library version fits other trees, so the model is refitted.
         """
         if not state_fingerprint.same_signals(state, self.signals):
             return self.initial(), "it was learnt of other signals"
@@ -151,9 +150,9 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn from history, oldest first, as if it were lived; columns not newer than the state are left out.
+        """Learns from history, oldest first, as from live data; skips columns not newer than the state.
 
-        History at more than seven minutes and a half teaches the time of day, and nothing else.
+        History with a step above 7.5 minutes teaches the time of day only.
         """
         memory, pool = self._follow(state, window, copied=True)
         seconds = sampling.spacing(window)
@@ -178,7 +177,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge every slot that is over, once, and say what holds since the last one."""
+        """Judges every complete slot once and returns the current findings."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
         pool = scalars(state, self._scalars())
@@ -197,7 +196,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return DetectorState(self.state_version, window.entities, {**memory, **pool}), (*found, *silent)
 
     def _live(self, pool: Arrays, window: Window, last: float) -> None:
-        """Count the time of the columns that are new."""
+        """Counts the time of the new columns."""
         first = int(np.searchsorted(window.times, last, side="right"))
         told = np.any(window.status[:, first:] <= CellStatus.BELOW_FIRST_BUCKET, axis=2)
         for place, seconds in enumerate(sampling.spacing(window)[first:]):
@@ -213,7 +212,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return newest
 
     def teach(self, state: DetectorState, judged: Sequence[AlertFeedback]) -> DetectorState:
-        """Take in every verdict of the last month; what is judged not useful is not held any longer."""
+        """Applies all verdicts of the last month; an anomaly judged not useful ends."""
         pool = feedback_suppression.held(state.arrays, self._ensemble.width)
         news = feedback_suppression.teach(pool, judged, 2.0 * SLOT_SECONDS)
         arrays = {**state.arrays, **pool}
@@ -232,7 +231,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         at: float,
         seconds: float,
     ) -> None:
-        """One reading of everybody through the ensemble, and what becomes of it."""
+        """Scores one reading of all entities and updates the state."""
         fitted_at, times = pool["fitted_at"][0], np.array([at])
         rows = self._ensemble.rows(memory, values[:, None], times, seconds)
         known_fine = feedback_suppression.excused(pool, rows[:, 0], entities)
@@ -241,7 +240,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
             pool |= state_fingerprint.of_model(pool["fitted"])
         scores, alarms, fresh = said.scores[:, 0], said.alarms[:, 0], said.fresh[:, 0]
         known = np.isfinite(scores)
-        news = alarms & (fresh >= scores)  # the rest is what is held of them
+        news = alarms & (fresh >= scores)  # the others are held scores
         memory["features"][news], memory["reading"][news] = rows[news, 0], values[news]
         begun = np.where(alarms & np.isnan(memory["since"]), at, memory["since"])
         memory["since"] = np.where(known & ~alarms, np.nan, begun)
@@ -276,7 +275,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return found
 
     def _because(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
-        """The signals whose residuals were largest at the height of the deviation, and which residual it was."""
+        """The signals with the largest residuals at the peak of the deviation, and the kind of residual."""
         table = features.reshape(len(KINDS), len(self.signals))
         kinds = np.abs(table).argmax(axis=0)
         far = table[kinds, np.arange(len(self.signals))]
@@ -288,7 +287,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return tuple(found)
 
     def _silences(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
-        """Why nothing is said: nobody has voters and a limit yet, an entity is new, or it has no values."""
+        """NoVerdicts: no members and threshold yet, a new entity, or no values."""
         if pool["fitted"].shape[0] < FEWEST_ROWS or np.isinf(memory["limit"]).all():
             return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
         new = (memory["updates"].max(axis=1) < FREE_READINGS) | np.isinf(memory["limit"])
@@ -327,7 +326,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         return {**never, **learning_detector.fresh(), **self._calibrator.of_class()}
 
     def _follow(self, state: DetectorState, window: Window, *, copied: bool) -> tuple[Arrays, Arrays]:
-        """The memory of the window's entities and that of the class; not ``copied`` it is for reading only."""
+        """State of the window's entities and of the class; read-only unless ``copied``."""
         if not state_fingerprint.same_signals(state, self.signals):
             state = self.initial()
         memory = held(state, window.entities, self._fresh)
@@ -346,10 +345,10 @@ _GAUGES = (SignalKind.GAUGE, SignalKind.STATE)
 
 
 def _slots(window: Window, judged: float) -> Iterator[tuple[slice, float, float]]:
-    """Slots that are over and not judged yet, oldest first: their columns, when they began, and their seconds.
+    """Complete slots that are not judged yet, oldest first: columns, start, and length in seconds.
 
-    A slot has the columns after its beginning up to its end, and ends with the column that reaches it. The last
-    one that was judged began at ``judged``. Slots without any column are left out.
+    A slot has the columns after its start up to its end, and ends with the column that reaches it. ``judged`` is the
+    start of the last judged slot. Slots without columns are skipped.
     """
     times, length = window.times, max(SLOT_SECONDS, window.step.total_seconds())
     final = np.floor(times[-1] / length) * length
@@ -362,15 +361,15 @@ def _slots(window: Window, judged: float) -> Iterator[tuple[slice, float, float]
 
 
 def _own(memory: Arrays) -> NDArray[np.bool_]:
-    """Who deviates by itself; nobody of whom nothing is known just now."""
+    """True for entities with a deviation of their own; False if nothing is known at the moment."""
     mine: NDArray[np.bool_] = np.isfinite(memory["since"]) & memory["known"] & ~memory["shared"]
     return mine
 
 
 def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which deviations are those of a quarter of the fleet, or of most peers: the load of a service is no oddity.
+    """True for deviations that a quarter of the fleet or most peers share, such as load.
 
-    Peers come near their limits at slightly different times: near is three quarters of it.
+    Peers approach their thresholds at slightly different times, so three quarters of the threshold counts.
     """
     everybody = deviates & ~hysteresis.own(deviates)
     grouped, numbers = group >= 0, np.maximum(group, 0)
@@ -383,7 +382,7 @@ def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]
 
 
 def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
-    """The sentence for a residual, and what goes into it. Activity is twice a logarithm."""
+    """The text key for a residual and its arguments. Activity is twice a logarithm."""
     if kind == "activity":
         which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))
     else:

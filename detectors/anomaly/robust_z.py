@@ -1,14 +1,14 @@
-"""One metric far from what is usual for it, by the robust z that the ensemble's first voter takes the mean of.
+"""Deviation of a single metric from its baseline, by robust z-score.
 
-A reading is the mean of five minutes; its distance from usual at this time of day and week is told in scales of five
-days (``deviation.py``). The limit is no fixed number of scales: it is what the false-alarm budget buys from this
-metric's own past peaks, or those of its class while its own are few (``budget.py``), and five scales at the least.
-One reading beyond it begins a deviation, half of the limit ends one. What the load explains and what many peers show
-is left out. A finding is P3 and names no fault.
-Watched are classes whose combinations of metrics nobody else scores, and in them the signals of which no other
-detector knows a usual level: beside the ensemble a single metric says little that is new and cries as often.
-Misleads for half a day after the first readings, of which it is silent, and where one reading in many days is far
-off by nature.
+A reading is a five-minute mean. Its distance from the expected level at this time of day and week is measured in
+scales of five days (``statistics.deviation``). The threshold is not a fixed number of scales: the false-alarm budget
+sets it from past peaks of the metric, or of its class while its own are few (``alarm_threshold``), at least five
+scales. One reading above it starts a deviation; half of it ends one. Deviations that load explains or that many peers
+share are dropped. Findings are P3 and name no fault.
+
+Watched are classes whose combinations are not scored elsewhere, and signals without a baseline in another detector.
+Next to the ensemble, a single metric adds little and alarms as often. Nothing is reported for half a day after the
+first readings. Misleading for metrics with rare natural outliers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from outrider.model import DetectorState, EntityKind, Finding, Floats, Interval,
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
-BEAT_SECONDS = 300.0  # the spacing that the scales were tuned on
-LEAST = 5.0  # scales: what one reading in a million shows is no alarm, however calm the past was
-ENDS = 0.5  # of the limit that was crossed
-EXPLAINS = 3.0  # scales of the load: then the load explains it
-NEAR = 0.5  # of its limit: a peer that is so odd, too
-HELD_SECONDS = 86400.0  # then what was odd is the usual
-COARSE = 1.5  # beats: history that is coarser teaches the time of day and week alone
+BEAT_SECONDS = 300.0  # the spacing used to tune the scales
+LEAST = 5.0  # scales; minimum threshold, one reading in a million
+ENDS = 0.5  # of the crossed threshold
+EXPLAINS = 3.0  # scales of the load at which it explains the deviation
+NEAR = 0.5  # of the threshold; a peer above this deviates as well
+HELD_SECONDS = 86400.0  # after this, the deviation is the new normal
+COARSE = 1.5  # beats; coarser history teaches the time of day and week only
 _BLOCK = 256
 
-# What is watched, and the load that may explain it.
+# Signals watched, and the load that may explain them.
 WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
     EntityKind.SERVICE: (
         ("svc_latency_seconds", "svc_inflight_requests", "svc_failed_total", "svc_abandoned_total"),
@@ -53,10 +53,10 @@ WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
 
 
 class RobustZDetector(SlowSignalDetector):
-    """Single metrics of one kind of entity, each against its own past."""
+    """Single metrics of one kind of entity, each against its own history."""
 
     family = "robust-z"
-    state_version = 2  # of 1, limits and scales may be those of means of ten minutes
+    state_version = 2  # version 1 may hold thresholds and scales of ten-minute means
     beat_seconds, instants = BEAT_SECONDS, 5
     passing = (*SlowSignalDetector.passing, "value", "usual", "scale_now", "crossed")
     warm_step = timedelta(seconds=BEAT_SECONDS)
@@ -72,16 +72,16 @@ class RobustZDetector(SlowSignalDetector):
         self.set_budget(learning_detector.ALARMS_PER_ENTITY_DAY)
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle. Limits follow it by themselves; alarms are counted."""
+        """Replaces the default budget. Call before the first cycle. Thresholds follow it."""
         self._calibrator = AlarmCount(alarms_per_entity_day)
         self._budget = Budget(alarms_per_entity_day / HEADROOM / len(self.watched), LEAST)
         self._limits = tuple(self._budget.empty())
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn from history, oldest first, as if it were lived. Finds nothing.
+        """Learns from history, oldest first, as from live data. Finds nothing.
 
-        Columns not newer than the state are left out. History at more than seven minutes and a half teaches what is
-        usual when, and nothing else: means of longer spans lie closer together.
+        Skips columns not newer than the state. History with a step above 7.5 minutes teaches the baseline only, since
+        means of longer spans scatter less.
         """
         memory, pool = self._follow(state, window.entities)
         memory = {name: one.copy() for name, one in memory.items()}
@@ -118,16 +118,16 @@ class RobustZDetector(SlowSignalDetector):
         )
 
     def _forget(self, memory: Arrays) -> None:
-        """Limits and scales hold for beats of one length; what is usual at a time of day and week stays so.
+        """Drops thresholds and scales, which hold for one beat length; keeps time of day and week.
 
-        The recent level goes, too: scales learn fast only while their readings are few.
+        Drops the recent level as well: scales learn fast only while readings are few.
         """
         count = memory["known"].shape[0]
         kept = set(self._baseline.empty()).difference(RECENT)
         memory.update({name: one for name, one in self._fresh(count).items() if name not in kept})
 
     def _judge(self, memory: Arrays, values: Floats, at: float, seconds: float) -> tuple[Floats, Flags]:
-        """Scores of one reading and where they are beyond their limits, (entities, watched); then learn it."""
+        """Scores of one reading and cells above their thresholds, (entities, watched); then learns it."""
         known, mine = np.isfinite(values), len(self.watched)
         z, scale = self._deviations.measure(memory, np.where(known, values, 0.0), known, at, seconds)
         ripe = (known & (memory["updates"] >= FREE_READINGS))[:, :mine]
@@ -148,7 +148,7 @@ class RobustZDetector(SlowSignalDetector):
         return score, beyond & memory["known"]
 
     def _score(self, z: Floats) -> Floats:
-        """Scales on the bad side, (entities, watched); 0 for what the load, the last of the signals, explains."""
+        """Scales on the bad side, (entities, watched); 0 if the load, the last signal, explains them."""
         mine = len(self.watched)
         own, load = z[:, :mine], z[:, mine:]
         bad = ((own > 0) & self._watch_high) | ((own < 0) & self._watch_low)

@@ -1,10 +1,9 @@
-"""Values that stay away from what is usual for their entity at this time of day.
+"""Deviation of a signal from its baseline for the time of day and week.
 
-A deviation counts when six of the last eight readings lie five robust scales off, on the side that is
-bad for the signal; ``calibrator.py`` moves the five between four and fifteen, so that alarms keep to their
-budget. It names no fault and never pages by itself: real fleets fault so rarely that a
-statistical score alone is wrong most of the time. While a signal deviates its baseline stands still,
-for a day at most; then what was odd is the new usual.
+A deviation starts when six of the last eight readings are five robust scales off on the signal's bad side.
+``alarm_budget`` moves the five between four and fifteen to keep alarms within their budget. The finding names no fault
+and never pages: faults are so rare that a statistical score alone is mostly wrong. During a deviation the baseline is
+frozen for at most a day; then the deviation is the new normal.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from outrider.vocabulary import catalog
 
 FAR = 5.0  # robust scales
 FROZEN_AT_MOST = 86400.0
-_BLOCK = 256  # columns of history read at a time: bounds the memory that learning takes
+_BLOCK = 256  # columns of history per batch; bounds the memory of learning
 
 
-# Watched by default: what users feel, and what moves before they feel it.
+# Watched by default: user-visible signals and their early indicators.
 WATCHED: dict[EntityKind, tuple[str, ...]] = {
     EntityKind.SERVICE: (
         "svc_requests_per_second",
@@ -81,18 +80,18 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
     passing = (*learning_detector.StatisticalDetector.passing, "hits")
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
-        """``signals`` are names of the catalogue; the name defaults to ``seasonal-<kind>``."""
+        """``signals`` are catalog names; the name defaults to ``seasonal-<kind>``."""
         super().__init__(kind, signals, name)
         sides = [catalog.signal(signal).good for signal in signals]
         self._watch_high = np.array([side != "higher" for side in sides])
         self._watch_low = np.array([side not in ("lower", "state") for side in sides])
 
     def initial(self) -> DetectorState:
-        """Nothing learnt."""
+        """Returns the state before anything is learned."""
         return self._state((), self._fresh(0), self._scalars())
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn from history, oldest first; columns not newer than the state are left out. Finds nothing."""
+        """Learns from history, oldest first; skips columns not newer than the state. Finds nothing."""
         memory, pool = self._follow(state, window)
         seconds = sampling.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
@@ -108,7 +107,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """One finding per entity and signal that deviates; NoVerdict for entities that are not known yet."""
+        """One finding per deviating entity and signal; NoVerdict for unknown entities."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
         memory, pool = self._follow(state, window)
@@ -126,7 +125,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
         newest = values[:, -1] if values.shape[1] else sampling.read(window, self.signals, slice(-1, None))[:, 0]
         usual = self._baseline.usual(memory, at)
         deviates = np.isfinite(memory["since"]) & usual.known
-        if self.kind is not EntityKind.SERVICE:  # services are few, and each one's promise is its own
+        if self.kind is not EntityKind.SERVICE:  # services are few, and each has its own SLO
             deviates = hysteresis.own(deviates)
         alarmed, judged = np.any(deviates, axis=1), np.any(usual.known, axis=1)
         self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), float(seconds.sum()))
@@ -135,7 +134,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
         return self._seen(window, memory, pool), (*found, *silent)
 
     def _step(self, memory: Arrays, values: Floats, at: float, seconds: float, limit: float) -> None:
-        """One instant: judge it by what was known before it, then learn from it."""
+        """Judges one reading by earlier ones, then learns it."""
         z = self._baseline.usual(memory, at).deviation(values)
         far = ((z > limit) & self._watch_high) | ((z < -limit) & self._watch_low)
         known = np.isfinite(z)
@@ -209,7 +208,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
 
 
 def _frozen(memory: Arrays, far: NDArray[np.bool_], at: float) -> NDArray[np.bool_]:
-    """Deviating signals do not teach, nor do single far readings; after a day they do again."""
+    """True for deviating signals and single far readings, which do not teach for up to a day."""
     lasting = np.where(np.isfinite(memory["since"]), at - memory["since"], 0.0)
     deviates = np.isfinite(memory["since"]) | (far & (memory["updates"] > 0))
     frozen: NDArray[np.bool_] = deviates & (lasting < FROZEN_AT_MOST)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from detectors.base import progress
 from detectors.base.condition_durations import (
+    ConditionDuration,
     Counts,
     Flags,
-    ConditionDuration,
     at_index,
     gaps,
     newest,

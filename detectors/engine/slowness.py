@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.base.changes import CHANGE_HOLD, changed_at
-from detectors.base.condition_durations import Flags, ConditionDuration, newest, spell
+from detectors.base.condition_durations import ConditionDuration, Flags, newest, spell
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector

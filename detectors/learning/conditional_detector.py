@@ -71,7 +71,10 @@ class ConditionalDetector(StatefulDetector):
         return DetectorState(self.state_version, (), {**self.of_entities(0), **self._signals()})
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """The usable part of a checkpoint: a line between other signals is dropped. Older checkpoints name no signals."""
+        """The usable part of a checkpoint: a line between other signals is dropped.
+
+        Older checkpoints name no signals and are accepted.
+        """
         fits = state_fingerprint.SIGNALS not in state.arrays or state_fingerprint.same_signals(
             state, [key.name for key in self.keys]
         )

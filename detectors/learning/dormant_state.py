@@ -118,9 +118,9 @@ class DormantState:
         return DetectorState(version, self._entities, {**self._arrays, **when})
 
     def restore(self, state: DetectorState | None, *, stored: bool = True) -> None:
-        """Loads the result of ``stored``. Ignores damaged state and state of another cycle length.
+        """Loads the result of ``DormantState.stored``. Ignores damaged state and state of another cycle length.
 
-        ``stored`` keeps an empty state in the next checkpoint too, so that it replaces an older one.
+        ``stored`` True: a checkpoint holds dormant state, and the next one must replace it.
         """
         shapes = self._detector.of_entities(0)
         self._entities, self._arrays, self._stored = (), shapes, stored

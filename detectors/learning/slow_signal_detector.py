@@ -44,7 +44,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One reading of every entity: span ``number`` of ``length`` seconds, ``gap`` empty beats after the previous one."""
+    """One reading of every entity, span ``number`` of ``length`` seconds; ``gap`` empty beats precede it."""
 
     number: float
     length: float

@@ -34,14 +34,14 @@ def arrivals(window: Window) -> Floats:
 
 def recent(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     """The mean of the newest ``span``, shape (entities,)."""
-    return windows.row_means(values[:, windows.recent(window, span)])
+    return windows.mean_by_row(values[:, windows.recent(window, span)])
 
 
 def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     """The mean of what the window holds before the newest ``span``; NaN under half a minute of it."""
     before = values[:, : windows.recent(window, span).start]
     known = (~np.isnan(before)).sum(axis=1) * window.step.total_seconds()
-    return np.where(known >= LEVEL_KNOWN_SECONDS, windows.row_means(before), np.nan)
+    return np.where(known >= LEVEL_KNOWN_SECONDS, windows.mean_by_row(before), np.nan)
 
 
 def level(window: Window, values: Floats, held: Floats, weight: Floats) -> Floats:

@@ -20,7 +20,7 @@ from detectors.base.condition_durations import Flags, why_silent
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
 from detectors.load.expected_traffic import RATE, SPAN, Expected
-from detectors.load.ingress_state import Way, IngressDetector
+from detectors.load.ingress_state import IngressDetector, Way
 from outrider import windows
 from outrider.model import (
     EntityRef,
@@ -131,4 +131,4 @@ def _near(window: Window) -> Floats:
     each = sampling.spacing(window)[columns]  # cycles may come slower than they were ordered
     stands = np.minimum(each, STRETCH * np.median(each))
     seconds = np.where(np.isnan(values), 0.0, stands).sum(axis=1)
-    return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.row_means(values), np.nan)
+    return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.mean_by_row(values), np.nan)

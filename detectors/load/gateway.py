@@ -18,7 +18,7 @@ from detectors.base.condition_durations import silences
 from detectors.base.findings import evidence, finding
 from detectors.load import probe_window
 from detectors.load.expected_traffic import RATE
-from detectors.load.ingress_state import DROP_RATIO, FEWER, Way, IngressDetector
+from detectors.load.ingress_state import DROP_RATIO, FEWER, IngressDetector, Way
 from detectors.load.probe_window import Probes
 from outrider.model import Evidence, Finding, Interval, NoVerdict, Window
 

@@ -73,7 +73,7 @@ class KpiDetector(StatefulDetector):
         step, frozen = window.step.total_seconds(), memory["low"] | odd | (answered < FEWEST)
         arrivals.follow(memory, "scatter", np.abs(value - memory["usual"]), step, frozen)
         arrivals.follow(memory, "usual", value, step, frozen)
-        invalid = windows.row_means(window.column(INVALID)[:, columns])
+        invalid = windows.mean_by_row(window.column(INVALID)[:, columns])
         found = [
             finding(
                 self.name,

@@ -171,7 +171,7 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
 def _mean_step(window: Window) -> Floats:
     """Seconds an output token takes, the median of the last two minutes' requests."""
     counted = windows.buckets(window, "svc_tpot_seconds", arrivals.RECENT)
-    value, _ = catalog.quantile_of_buckets(counted, catalog.signal("svc_tpot_seconds").bounds, 0.5)
+    value, _ = catalog.bucket_quantile(counted, catalog.signal("svc_tpot_seconds").bounds, 0.5)
     return np.where(counted.sum(axis=1) >= 10.0, value, np.nan)
 
 
@@ -193,7 +193,7 @@ def _lowered(window: Window, changed: Floats) -> Flags:
     waiting = window.column("svc_queue_requests")
     running = window.column("svc_inflight_requests") - waiting
     apart = window.times[None, :] - changed[:, None]
-    before = windows.row_means(
+    before = windows.mean_by_row(
         np.where((apart < 0) & (apart >= -MINUTE.total_seconds()) & (waiting > 0), running, np.nan)
     )
     with np.errstate(invalid="ignore"):

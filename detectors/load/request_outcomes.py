@@ -126,7 +126,7 @@ def _above(answered: Floats, count: Floats, before: Floats, rise: float) -> tupl
 def _calm(window: Window, answered: Floats) -> Flags:
     """True where answers come in time and the engines do not fail."""
     counted = windows.buckets(window, "svc_ttft_seconds", SPAN)
-    late, _ = catalog.quantile_of_buckets(counted, catalog.signal("svc_ttft_seconds").bounds, TTFT_QUANTILE)
+    late, _ = catalog.bucket_quantile(counted, catalog.signal("svc_ttft_seconds").bounds, TTFT_QUANTILE)
     slow = (counted.sum(axis=1) >= TTFT_EVENTS) & (np.nan_to_num(late) > TTFT_LIMIT_SECONDS)
     failed = np.nan_to_num(windows.total(window, "svc_failed_total", SPAN)) > FAILED_MOST * np.nan_to_num(answered)
     queue = np.nan_to_num(window.column("svc_queue_requests")[:, windows.recent(window, SPAN)])

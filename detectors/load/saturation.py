@@ -90,7 +90,7 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
 def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
     """Whether TTFT over the last minute is beyond the objective, inside it (neither: unknown), and its value."""
     counted = windows.buckets(window, ttft, SUSTAINED)
-    value, _ = catalog.quantile_of_buckets(counted, catalog.signal(ttft).bounds, TTFT_QUANTILE)
+    value, _ = catalog.bucket_quantile(counted, catalog.signal(ttft).bounds, TTFT_QUANTILE)
     enough = counted.sum(axis=1) >= TTFT_EVENTS
     slow = np.nan_to_num(value) > TTFT_LIMIT_SECONDS
     return enough & slow, enough & ~slow, np.where(enough, value, np.nan)

@@ -141,7 +141,7 @@ def _works_more(window: Window) -> Flags:
     """True where the container uses clearly more CPU than when the climb began."""
     cores = window.column("container_cpu_usage_cores")[:, windows.recent(window, CLIMB)]
     half = max(1, cores.shape[1] // 2)
-    early, late = (windows.row_means(part) for part in (cores[:, :half], cores[:, half:]))
+    early, late = (windows.mean_by_row(part) for part in (cores[:, :half], cores[:, half:]))
     more: Flags = late > MORE_WORK * early
     return more
 

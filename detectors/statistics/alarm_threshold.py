@@ -1,10 +1,10 @@
-"""Where a score becomes an alarm: the limit that a false-alarm budget buys, found without labels.
+"""Alarm threshold of a score, from a false-alarm budget and without labels.
 
-Past scores are kept as their highest in blocks of two hours, or of 24 readings where these take longer, 120 blocks
-long. The limit is the quantile of these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times:
-a reference without labels holds true faults, too, about as many, and the budget is for false alarms. An entity's
-own peaks decide once it has many; while they are few, those of all entities of its class do. A block that
-continues an alarm is left out, so that an incident does not raise its own limit; after twelve it is the new usual.
+Past scores are stored as block maxima: blocks of two hours, or of 24 readings if these take longer, 120 blocks in all.
+The threshold is the quantile of these peaks that the budget allows blocks to exceed, times ``HEADROOM``: an unlabeled
+reference contains about as many true faults, and the budget is for false alarms. An entity's own peaks decide once
+there are many; until then those of its class do. A block that continues an alarm is left out, so that an incident does
+not raise its own threshold. After twelve such blocks it is the new normal.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from detectors.statistics.theil_sen import share_of
 from outrider.model import Floats
 
 BLOCK_SECONDS = 2 * 3600.0
-BLOCK_READINGS = 24  # at least: a peak of two hourly readings is no peak
-KEPT_BLOCKS = 120  # ten days of two hours
-POOL_WEIGHT_BLOCKS = 24.0  # so many peaks of its own weigh as much as those of the class
-FEWEST_BLOCKS = 6  # of all entities, before there is any limit
-LEFT_OUT_BLOCKS = 12  # of one alarm: a day of two hours
+BLOCK_READINGS = 24  # minimum; a maximum of two hourly readings is not a peak
+KEPT_BLOCKS = 120  # ten days of two-hour blocks
+POOL_WEIGHT_BLOCKS = 24.0  # number of own peaks with the same weight as the class
+FEWEST_BLOCKS = 6  # of all entities, before a threshold exists
+LEFT_OUT_BLOCKS = 12  # of one alarm; a day of two-hour blocks
 HEADROOM = 2.25
 _DAY = 86400.0
-_HAIR = 1e-5  # peaks are kept in single precision
+_HAIR = 1e-5  # tolerance: peaks are stored in single precision
 
 
 class Budget:
-    """The arithmetic over entities; the memory is a dict of arrays whose first axis is entities."""
+    """The arithmetic over entities; state is a dict of arrays whose first axis is entities."""
 
     def __init__(self, alarms_per_entity_day: float, least: float = 0.0) -> None:
-        """Of one class of entities; what is not above ``least`` is no alarm whatever the limit."""
+        """For one class of entities; a score of ``least`` or lower never alarms."""
         self._least = least
         self._per_second = HEADROOM * alarms_per_entity_day / _DAY
 
     def empty(self, count: int = 0) -> Arrays:
-        """Memory of ``count`` entities without a past."""
+        """State of ``count`` entities without history."""
         return {
             "peaks": np.full((count, KEPT_BLOCKS), np.nan, dtype=np.float32),
             "peak": np.full(count, np.nan, dtype=np.float32),
@@ -46,7 +46,7 @@ class Budget:
         }
 
     def judge(self, memory: Arrays, scores: Floats, at: float, seconds: float = 0.0) -> NDArray[np.bool_]:
-        """Whether each score exceeds its limit; NaN does not. Readings are ``seconds`` apart. Changes ``memory``."""
+        """True for scores above their threshold; NaN is not. Readings are ``seconds`` apart. Changes ``memory``."""
         length = max(BLOCK_SECONDS, BLOCK_READINGS * seconds)
         block = np.floor(at / length) * length
         closed = memory["block"] < block

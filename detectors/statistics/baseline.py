@@ -1,15 +1,16 @@
-"""What is usual for an entity at this time of day and of the week: an online, robust, vectorised baseline.
+"""Online robust baseline per entity, by time of day and day of week; vectorized.
 
-Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent
-level that follows within the hour. Where the slots are mature, usual is the slots' level plus the
-recent offset from it; until then the recent level alone. Levels and scales are exponentially weighted
-and move at most four scales at a time, so that one outlier moves them little; the scale is 1.2533
-times the mean absolute residual, which is sigma for a normal one. Each scale has a floor, else a
-constant signal would turn its first flicker into the largest deviation of the fleet.
-Slots hold an ordinary day; what the day of the week adds (``week.py``) is kept apart from them, where it is asked for.
-On a holiday there is no usual time of day: the recent level alone is expected, and no slot learns.
-Needs two days until the time of day counts, and two weeks until the day of the week does: until then, or without
-``week``, what falls on some days only misleads.
+Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent level that follows
+within the hour. With mature slots, the expected level is that of the slots plus the recent offset from it; before, it
+is the recent level alone. Levels and scales are exponentially weighted. A value moves them by at most four scales,
+which limits outliers. The scale is 1.2533 times the mean absolute residual, which is sigma for a normal distribution.
+Each scale has a floor; otherwise the first flicker of a constant signal would be the largest deviation of the fleet.
+
+Slots hold an ordinary day. The effect of the day of week (``weekly_profile``) is stored separately and is optional. On
+a holiday only the recent level is expected, and no slot learns.
+
+The time of day needs two days of history, the day of week two weeks. Before that, or without the weekly profile,
+patterns of single weekdays are misleading.
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ from outrider.vocabulary import catalog
 SLOTS = 48
 SLOT_SECONDS = 86400.0 / SLOTS
 MATURE_SLOT_SECONDS = 1.5 * SLOT_SECONDS  # one day fills a slot once, so this takes two days
-MATURE_UPDATES = 120  # of the recent level: half an hour at cycles of 15 s
-SLOT_DAY_WEIGHT = 0.3  # a day's share in its slot: about three days of memory
+MATURE_UPDATES = 120  # updates of the recent level; half an hour at cycles of 15 s
+SLOT_DAY_WEIGHT = 0.3  # a day's weight in its slot; about three days of memory
 LEVEL_TAU_SECONDS = 3600.0
 OFFSET_TAU_SECONDS = 7200.0
 SCALE_TAU_SECONDS = 6 * 3600.0
 CLIP_SCALES = 4.0
-FREE_UPDATES = 20  # the first steps are not clipped: there is no scale to clip by
+FREE_UPDATES = 20  # the first updates are not clipped, as there is no scale yet
 SIGMA_OF_MEAN_DEVIATION = 1.2533
-RECENT = ("level", "scale", "offset", "seconds", "updates")  # of the memory; the rest is the time of day and week
-LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
+RECENT = (
+    "level",
+    "scale",
+    "offset",
+    "seconds",
+    "updates",
+)  # state arrays of the recent level; the others belong to time of day and week
+LONGEST_STEP_SECONDS = 600.0  # a value after a data gap covers at most this long
 
-# Least scale in the signal's own unit, and as a share of its level.
+# Minimum scale in the signal's own unit, and as a share of its level.
 _FLOOR_OF_UNIT = {
     "ratio": 0.02,
     "seconds": 0.005,
@@ -59,27 +66,27 @@ _FLOOR_OF_UNIT = {
 _FLOOR_OF_SIGNAL = {"svc_success_ratio": 0.01}
 _FLOOR_OF_LEVEL = 0.02
 Span = tuple[float, float]  # unix seconds, start <= t < end
-_TINY = 1e-12  # no scale is zero
+_TINY = 1e-12  # scales are never zero
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What is expected at an instant; all of shape (entities, signals). ``known`` False: still learning."""
+    """Expected values at one time; all of shape (entities, signals). ``known`` is False while still learning."""
 
     level: Floats
     scale: Floats
     known: NDArray[np.bool_]
 
     def deviation(self, values: Floats) -> Floats:
-        """Robust z; NaN where the value or the expectation is missing."""
+        """Robust z-score; NaN if the value or the expectation is missing."""
         return np.where(self.known, (values - self.level) / self.scale, np.nan)
 
 
 class Baseline:
-    """The arithmetic; the memory is a dict of arrays whose first axis is entities."""
+    """The arithmetic. State is a dict of arrays whose first axis is entities."""
 
     def __init__(self, signals: Sequence[str], *, week: bool = True) -> None:
-        """``signals`` are the last axis of every value given later; ``week`` False knows the time of day only."""
+        """``signals`` are the last axis of all values. ``week`` False uses the time of day only."""
         self.signals = tuple(signals)
         self._week = Week(len(self.signals)) if week else None
         self._holidays: tuple[Span, ...] = ()
@@ -88,9 +95,9 @@ class Baseline:
 
     @classmethod
     def of_unknown_units(cls, metrics: int) -> Baseline:
-        """For metrics that are not in the catalogue: ``memory["floor"]``, (entities, signals), is the least scale.
+        """For metrics outside the catalog: ``memory["floor"]`` (entities, signals) is the minimum scale.
 
-        Without the week: who scores such metrics weighs deviations of hours against each other.
+        Has no weekly profile, since callers weigh deviations of hours against each other.
         """
         made = cls((), week=False)
         made.signals = tuple(f"metric-{place}" for place in range(metrics))
@@ -99,28 +106,28 @@ class Baseline:
 
     @property
     def floors(self) -> Floats:
-        """The least scale of each signal in its own unit, shape (signals,)."""
+        """The minimum scale of each signal in its own unit, shape (signals,)."""
         return self._floors
 
     def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Spans in which the recent level alone is usual, and no time of day is learnt."""
+        """Sets the spans in which only the recent level is expected and no slot learns."""
         self._holidays = tuple(holidays)
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Where the days of the week begin and end; the time of day is that of UTC."""
+        """Sets the time zone of days of the week. The time of day stays UTC."""
         if self._week is not None:
             self._week.set_zone(zone)
 
     def of_class(self) -> Arrays:
-        """What is remembered of the class of entities, beside what is of each: given to ``turn`` as its pool."""
+        """State of the class, which ``turn`` receives as its pool."""
         return self._week.of_class() if self._week is not None else {}
 
     def turns(self, memory: Arrays, at: float) -> bool:
-        """True when another part of the week begins for an entity: peers are wanted in ``memory["week_group"]``."""
+        """True if a new part of the week begins for an entity; ``memory["week_group"]`` must hold its peers."""
         return self._week is not None and self._week.turns(memory, at)
 
     def turn(self, memory: Arrays, at: float, pool: Arrays | None = None) -> None:
-        """Make ready what the week adds around unix second ``at``. Changes ``memory`` and ``pool``."""
+        """Prepares the weekly profile around unix second ``at``. Changes ``memory`` and ``pool``."""
         if self._week is not None:
             self._week.turn(memory, at, pool)
 
@@ -128,7 +135,7 @@ class Baseline:
         return any(start <= at < end for start, end in self._holidays)
 
     def empty(self, count: int = 0) -> Arrays:
-        """Memory of ``count`` entities that nothing is known about."""
+        """State of ``count`` unknown entities."""
         plane, slots = (count, len(self.signals)), (count, len(self.signals), SLOTS)
         return {
             "slot_level": np.zeros(slots, dtype=np.float32),
@@ -143,10 +150,10 @@ class Baseline:
         }
 
     def rest(self, memory: Arrays, seconds: Floats) -> None:
-        """Bring the memory of entities that were away for ``seconds``, (entities,), up to now. Changes ``memory``.
+        """Advances the state of entities that were absent for ``seconds`` (entities,). Changes ``memory``.
 
-        How far the recent hours lay off fades. What was usual an hour ago is no level of now where not every time of
-        day is known; peers and the part of the week are asked for anew.
+        The recent offset fades. The recent level is dropped unless all slots are mature. Peers and the part of the
+        week are looked up again.
         """
         if "offset" in memory:
             memory["offset"] = memory["offset"] * np.exp(-seconds / OFFSET_TAU_SECONDS)[:, None]
@@ -159,11 +166,11 @@ class Baseline:
                 memory[name] = np.full_like(memory[name], -1)
 
     def usual(self, memory: Arrays, at: float) -> Usual:
-        """What is expected at unix second ``at``; for the week, ``turn`` comes first."""
+        """Expected values at unix second ``at``. With a weekly profile, call ``turn`` first."""
         return self._expect(memory, at)[0]
 
     def _expect(self, memory: Arrays, at: float) -> tuple[Usual, Floats | float]:
-        """What is expected, and what of it the week adds."""
+        """Expected values, and the weekly profile's part of them."""
         before, after, share = _neighbours(at)
         slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
         ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
@@ -183,10 +190,10 @@ class Baseline:
     def learn(
         self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
     ) -> None:
-        """Take in one instant's values (entities, signals), which stand for ``seconds``. Changes ``memory``.
+        """Learns one set of values (entities, signals) that stand for ``seconds``. Changes ``memory``.
 
-        Nothing is learnt where a value is missing or ``frozen`` is True, but for the week: it needs to see twice
-        what it believes, and what is odd on each Saturday would never be known else.
+        Missing and ``frozen`` values teach nothing. The weekly profile still learns frozen values: it must see a
+        pattern twice, or a weekly anomaly would never become known.
         """
         seconds = min(seconds, LONGEST_STEP_SECONDS)
         self.turn(memory, at)
@@ -225,7 +232,7 @@ class Baseline:
         seconds: float,
     ) -> None:
         usual, added = expected
-        ordinary = values - added  # of a day without its weekday
+        ordinary = values - added  # value without the weekday effect
         slot = int(at % 86400.0 // SLOT_SECONDS)
         level, scale, seen = (memory[name][:, :, slot] for name in ("slot_level", "slot_scale", "slot_seconds"))
         fresh = seen <= 0
@@ -247,7 +254,7 @@ class Baseline:
         memory["offset"] = np.where(taken & ripe, offset + quick * apart, offset)
 
     def least_scale(self, level: Floats) -> Floats:
-        """The floor of the scale at a level, (..., signals): less than this is nothing, whatever the past was."""
+        """The floor of the scale at a level, (..., signals). Smaller differences never count."""
         return self._floor({}, level)
 
     def _floor(self, memory: Arrays, level: Floats) -> Floats:
@@ -257,7 +264,7 @@ class Baseline:
 
 
 def _neighbours(at: float) -> tuple[int, int, float]:
-    """The slots whose centres lie around an instant, and the share of the later one."""
+    """The slots whose centers enclose a time, and the weight of the later one."""
     place = at % 86400.0 / SLOT_SECONDS - 0.5
     before = int(np.floor(place))
     return before % SLOTS, (before + 1) % SLOTS, place - before
@@ -271,10 +278,10 @@ def _blend(slots: NDArray[Any], before: int, after: int, weight: Floats) -> Floa
 def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRef, ...], fresh: Arrays) -> Arrays:
     """The arrays reordered for ``entities``, as copies. ``fresh`` has the shapes and defaults of the result.
 
-    A new entity starts from ``fresh``, one that left is forgotten. An array that is missing or does
-    not fit starts anew.
+    A new entity starts from ``fresh``; a departed one is dropped. An array that is missing or has the wrong shape
+    starts over.
     """
-    if held == entities:  # nearly every cycle: whole arrays are copied at a third of the cost
+    if held == entities:  # nearly every cycle; copying whole arrays costs a third
         return {
             name: own.astype(default.dtype)
             if (own := memory.get(name)) is not None and own.shape == default.shape
@@ -295,9 +302,9 @@ def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRe
 
 
 def held(state: DetectorState, entities: tuple[EntityRef, ...], fresh: Callable[[int], Arrays]) -> Arrays:
-    """The state's arrays for ``entities``: its own where they fit, which must not be changed, else as ``follow``.
+    """The state's arrays for ``entities``: the originals if they fit (do not change them), else as ``follow``.
 
-    ``fresh`` makes the arrays of so many entities that nothing is known about; those of none tell the shapes.
+    ``fresh`` makes the arrays of a number of unknown entities; ``fresh(0)`` defines the shapes.
     """
     shapes = {name: (len(entities), *one.shape[1:]) for name, one in fresh(0).items()}
     own = {name: state.arrays[name] for name in shapes if name in state.arrays}

@@ -1,11 +1,11 @@
-"""The robust z of single metrics: how far a reading lies from what is usual at this time, in scales of its own.
+"""Robust z-score of single metrics: distance of a reading from the expected level, in its own scale.
 
-Usual is the level of this time of day (``baseline.py``); the scale is that of five days, 1.2533 x the mean absolute
-deviation, which is sigma for a normal one. A scale of the hour alone would call a quiet hour's flicker a fault. A
-reading teaches at most four scales, so that an outlier counts little, as it would in a median, and nothing has to be
-kept to rank. Scales have floors of 2 % of the level and 5 % of the metric's own spread over a week: the unit does not
-matter, and a constant metric's first flicker is not the largest deviation of all. What is measured here is the first
-residual of the ensemble, whose voters take its mean over metrics, and what ``robustz.py`` judges metric by metric.
+The expected level is that of the time of day (``baseline``). The scale is that of five days, 1.2533 x the mean
+absolute deviation, which is sigma for a normal distribution. A scale of one hour would turn a quiet hour's flicker
+into a fault. A reading teaches at most four scales, so that an outlier counts little, as in a median, without stored
+readings. Scales have floors of 2 % of the level and 5 % of the metric's own spread over a week. Units therefore do not
+matter, and the first flicker of a constant metric is not the largest deviation. The result is the first residual of
+the ensemble, and the input of ``robust_z``.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from detectors.base.state_arrays import Arrays
 from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Baseline
 from outrider.model import Floats
 
-CLIP = 20.0  # scales; beyond, all is the same oddity
+CLIP = 20.0  # scales; larger deviations are all the same
 STEADY_TAU_SECONDS = 5 * 86400.0
 SPREAD_TAU_SECONDS = 7 * 86400.0
 FLOOR_OF_SPREAD, FLOOR_OF_LEVEL = 0.05, 0.02
-FREE_READINGS = 50  # the first ones are not clipped when they teach: there is no scale to clip by
+FREE_READINGS = 50  # the first readings are not clipped when learned, as there is no scale yet
 _TEACH_CLIP = 4.0
 TINY = 1e-12
 
 
 class Deviations:
-    """The arithmetic over (entities, metrics); the memory is a dict of arrays whose first axis is entities."""
+    """The arithmetic over (entities, metrics); state is a dict of arrays whose first axis is entities."""
 
     def __init__(self, baseline: Baseline, floors: Floats) -> None:
-        """``baseline`` says what is usual; ``floors`` (metrics,) are least scales in the metrics' own units."""
+        """``baseline`` gives the expected level; ``floors`` (metrics,) are minimum scales in the metrics' units."""
         self.baseline, self.floors = baseline, np.maximum(floors, TINY)
 
     def empty(self, count: int = 0) -> Arrays:
-        """Memory of ``count`` entities that nothing is known about."""
+        """State of ``count`` unknown entities."""
         plane = (count, self.floors.size)
         zeros = {name: np.zeros(plane) for name in ("steady", "centre", "spread")}
         return self.baseline.empty(count) | zeros | {"floor": np.full(plane, TINY)}
@@ -42,11 +42,11 @@ class Deviations:
     def measure(
         self, memory: Arrays, values: Floats, known: NDArray[np.bool_], at: float, seconds: float
     ) -> tuple[Floats, Floats]:
-        """Deviations of one instant's readings in scales, -20 to 20, and these scales; learns them. Changes ``memory``.
+        """Deviations of one reading in scales, -20 to 20, and these scales. Changes ``memory``.
 
-        The scales are those from before the reading, in the metrics' units: its own outlier does not widen them. All of
-        shape (entities, metrics). Where a reading is not ``known`` its value must be finite, and what is found means
-        nothing. The reading itself is not learnt yet: ``baseline.learn`` comes after.
+        Scales are in the metrics' units and from before the reading, so that an outlier does not widen its own scale.
+        All arrays are (entities, metrics). Values that are not ``known`` must be finite; their results are undefined.
+        The reading itself is learned later, by ``baseline.learn``.
         """
         self._learn_spread(memory, values, known, seconds)
         usual = self.baseline.usual(memory, at)
@@ -58,7 +58,7 @@ class Deviations:
         return np.clip(off / scale, -CLIP, CLIP), scale
 
     def scale(self, memory: Arrays, level: Floats) -> Floats:
-        """What deviations from a level are counted in, (entities, metrics)."""
+        """The scale of deviations from a level, (entities, metrics)."""
         found = np.maximum(memory["steady"] * SIGMA_OF_MEAN_DEVIATION, FLOOR_OF_LEVEL * np.abs(level))
         return np.asarray(np.maximum(found, memory["floor"]))
 
@@ -71,6 +71,6 @@ class Deviations:
 
 
 def pace(memory: Arrays, seconds: float, tau_seconds: float) -> Floats:
-    """The share of a new reading: the plain mean at first, then exponential forgetting."""
+    """The weight of a new reading: a plain mean first, exponential forgetting later."""
     found: Floats = np.maximum(1.0 / (memory["updates"] + 1.0), 1.0 - np.exp(-seconds / tau_seconds))
     return found

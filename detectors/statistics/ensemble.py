@@ -1,10 +1,10 @@
-"""The score of a class of entities and its alarms: residuals, voters, a fading hold, a budget.
+"""Anomaly scores and alarms of a class of entities: residuals, ensemble members, decaying hold, alarm threshold.
 
-One frozen configuration for all data: everything that can be set stands as a constant in this file and in
-``residuals.py``, ``voters.py`` and ``budget.py``. The voters are fitted again every week, and whenever twice
-as many rows were seen, from a reservoir that spans two weeks; they are a function of that reservoir
-and a fixed seed alone, so that a restart scores as before. Rows in alarm do not enter the reservoir.
-The score fades by a 24th per reading: an incident that comes and goes is one incident.
+One frozen configuration for all data: every setting is a constant in this file or in ``residuals``,
+``ensemble_members`` and ``alarm_threshold``. The members are refitted every week, and whenever twice as many rows were
+seen, from a reservoir that spans two weeks. They depend on that reservoir and a fixed seed only, so a restart scores
+as before. Rows in alarm do not enter the reservoir. The score decays by a 24th per reading, so that an intermittent
+incident counts once.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ FEWEST_ROWS = 128
 REFIT_SECONDS = 7 * 86400.0
 REFIT_GROWTH = 2.0
 HOLD_READINGS = 24.0
-LEAST = 1.0  # minus log10: what one reading in ten shows is no alarm, however quiet the past was
-LEAST_OF_ONE_METRIC = 2.0  # minus log10: voters on one metric agree anyway, so one reading in a hundred is no news
+LEAST = 1.0  # minus log10; one reading in ten is never an alarm
+LEAST_OF_ONE_METRIC = 2.0  # minus log10; members on one metric agree anyway, so one reading in 100 is never an alarm
 _FADE = float(np.exp(-1.0 / HOLD_READINGS))
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is said of readings; all of shape (entities, times). A score without voters or reading is NaN.
+    """Result for a set of readings; all of shape (entities, times). NaN without members or reading.
 
-    ``fresh`` are the scores of the readings themselves, ``scores`` what is held of those before where that is more.
+    ``fresh`` are the scores of the readings themselves. ``scores`` include the decaying earlier score if that is
+    higher.
     """
 
     scores: Floats
@@ -47,15 +48,15 @@ class Said:
 
 
 class Ensemble:
-    """The arithmetic; ``memory`` is of entities, ``pool`` of the class, both are dicts of arrays."""
+    """The arithmetic; ``memory`` is per entity, ``pool`` per class, both dicts of arrays."""
 
     def __init__(
         self, metrics: int, alarms_per_entity_day: float, floors: Floats | None = None, ripe_after: int = 0
     ) -> None:
         """For entities with the same ``metrics``, and their false-alarm budget.
 
-        ``floors`` (metrics,) are least scales of metrics whose unit is known. An entity with fewer readings than
-        ``ripe_after`` has no score and teaches the voters nothing.
+        ``floors`` (metrics,) are minimum scales of metrics with a known unit. An entity with fewer readings than
+        ``ripe_after`` has no score and teaches the members nothing.
         """
         self._residuals = Residuals(metrics, floors)
         self._ripe_after = ripe_after
@@ -63,19 +64,19 @@ class Ensemble:
 
     @property
     def width(self) -> int:
-        """Residuals of an entity."""
+        """Number of residuals per entity."""
         return self._residuals.width
 
     def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Spans in which no time of day is expected or learnt."""
+        """Sets the spans in which no time of day is expected or learned."""
         self._residuals.set_holidays(holidays)
 
     def empty(self, count: int = 0) -> Arrays:
-        """Memory of ``count`` entities that nothing is known about."""
+        """State of ``count`` unknown entities."""
         return self._residuals.empty(count) | self._budget.empty(count) | {"held": np.zeros(count)}
 
     def empty_pool(self) -> Arrays:
-        """Nothing learnt of the class."""
+        """State of a class without learned history."""
         return reservoir.empty(self._residuals.width) | {
             "fitted": np.zeros((0, self._residuals.width), dtype=np.float32),
             "seen_when_fitted": np.zeros(1),
@@ -83,25 +84,25 @@ class Ensemble:
         }
 
     def learn_season(self, memory: Arrays, values: Floats, times: Floats, seconds: float) -> None:
-        """Learn the time of day alone from history (entities, times, metrics) that is coarser than readings are."""
+        """Learns the time of day only, from history (entities, times, metrics) coarser than readings."""
         for place in range(values.shape[1]):
             self._residuals.learn_season(memory, values[:, place], float(times[place]), seconds)
 
     def begin_anew(self, memory: Arrays) -> None:
-        """Forget all but the time of day: scales and steps of another spacing are none of ours."""
+        """Drops all but the time of day: scales and steps of another spacing do not apply."""
         count = memory["held"].shape[0]
         memory.update({name: array for name, array in self.empty(count).items() if name in RECENT})
 
     def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> Said:
-        """Scores and alarm points of new readings; changes ``memory`` and ``pool``.
+        """Scores and alarms of new readings; changes ``memory`` and ``pool``.
 
-        ``values`` (entities, times, metrics) are in order of time and ``seconds`` apart. The voters are those
-        fitted before the first of these readings.
+        ``values`` (entities, times, metrics) are in time order and ``seconds`` apart. The members are those fitted
+        before the first of these readings.
         """
         return self.judge(memory, pool, self.rows(memory, values, times, seconds), times, seconds)
 
     def rows(self, memory: Arrays, values: Floats, times: Floats, seconds: float) -> NDArray[np.float32]:
-        """The first half of ``look``: residuals, (entities, times, residuals)."""
+        """First half of ``Ensemble.look``: residuals, (entities, times, residuals)."""
         count, length = values.shape[:2]
         found = np.empty((count, length, self._residuals.width), dtype=np.float32)
         for place in range(length):
@@ -118,9 +119,9 @@ class Ensemble:
         seconds: float,
         excused: NDArray[np.bool_] | None = None,
     ) -> Said:
-        """The second half of ``look``: what the voters say of residuals, and whether it is too much.
+        """Second half of ``Ensemble.look``: scores of residuals and the alarm decision.
 
-        Where ``excused`` (entities, times) is True the reading is known to be normal, whatever they say.
+        ``excused`` (entities, times) marks readings that are known to be normal.
         """
         count, length = rows.shape[:2]
         self._refit(pool, float(times[0]) if length else 0.0)
@@ -158,5 +159,5 @@ class Ensemble:
 
 @lru_cache(maxsize=8)
 def _voters(content: bytes, width: int) -> EnsembleMembers:
-    """A function of its arguments alone."""
+    """The members, a function of the arguments alone."""
     return EnsembleMembers(np.frombuffer(content, dtype=np.float32).reshape(-1, width))

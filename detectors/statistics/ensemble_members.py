@@ -1,11 +1,10 @@
-"""Several opinions about one row of residuals, made comparable as tail probabilities and averaged.
+"""Ensemble members: opinions about one row of residuals, as tail probabilities, averaged.
 
-Five voters are means over the metrics, one for each sort of residual. A fault of a machine moves many of its
-metrics a little, which the largest single deviation does not show. Two look at combinations of all sorts but the
-shift, which follows slowly and would count an incident twice: an isolation forest, and the distance from the plane of
-the principal components. What each says is turned into
-minus log10 of the share of reference rows that said as much, continued by an exponential tail, at most
-eight; their mean is the score. The reference is a reservoir of past rows without labels.
+Five members are means over the metrics, one per kind of residual: a machine fault moves many metrics a little, which
+the largest single deviation does not show. Two evaluate combinations of all kinds except the shift, which lags and
+would count an incident twice: an isolation forest, and the distance from the plane of the principal components. Each
+opinion becomes minus log10 of the share of reference rows at or above it, extended by an exponential tail, at most 8.
+The mean is the score. The reference is a reservoir of past rows without labels.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from detectors.statistics.residuals import KINDS, PROMPT_KINDS
 from outrider.model import Floats
 
 NAMES = (*KINDS, "forest", "plane")
-TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
-PLANE_SHARE = 0.9  # of the variance that the principal components keep
+TREES, SUBSAMPLE = 100, 256  # sizes from Liu, Ting, Zhou (2008)
+PLANE_SHARE = 0.9  # share of the variance kept by the principal components
 TAIL_FROM = 0.98
-_LEAST_DECAY = 1e-4  # of opinions in scales: less is rounding
-SUREST = 8.0  # minus log10 of a probability: beyond, no reference says more
+_LEAST_DECAY = 1e-4  # of opinions in scales; less is rounding
+SUREST = 8.0  # minus log10 of a probability; no reference is larger
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How rare a value is: minus log10 of the share of the reference at or above it."""
+    """Rarity of a value: minus log10 of the share of the reference at or above it."""
 
     ranked: Floats
     from_: float
-    decay: float  # of the exponential beyond, per unit of the value
+    decay: float  # of the exponential tail, per unit of the value
 
     @classmethod
     def of(cls, reference: Floats) -> Tail:
-        """From values without order."""
+        """Builds the tail from unordered values."""
         ranked = np.sort(reference)
         start = float(np.quantile(ranked, TAIL_FROM))
         beyond = ranked[ranked > start] - start
@@ -55,11 +54,11 @@ class Tail:
 
 
 class EnsembleMembers:
-    """Fitted to rows of residuals; a function of those rows alone."""
+    """Members fitted to rows of residuals; a function of those rows alone."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         """``rows`` of shape (reference, 5 x metrics) without NaN."""
-        # scikit-learn takes seconds to import, and only a process that learns needs it
+        # scikit-learn takes seconds to import; only a learning process needs it
         from sklearn.ensemble import IsolationForest  # noqa: PLC0415
 
         forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
@@ -72,21 +71,21 @@ class EnsembleMembers:
         self._tails = [Tail.of(opinion) for opinion in self.opinions(rows).T]
 
     def opinions(self, rows: NDArray[np.float32]) -> Floats:
-        """What each voter says in its own unit, shape (rows, voters)."""
+        """The opinion of each member in its own unit, shape (rows, members)."""
         breadth = np.abs(rows.reshape(rows.shape[0], len(KINDS), -1)).mean(axis=2)
         together = _prompt(rows)
-        away = together.astype(np.float64) - self._middle  # in single precision what is left over is noise
+        away = together.astype(np.float64) - self._middle  # in single precision the remainder is noise
         inside = away @ self._axes.T
         plane = np.sqrt(np.maximum((away**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0))
         found: Floats = np.column_stack((breadth, self._forest.score(together), plane)).astype(np.float64)
         return found
 
     def surprises(self, rows: NDArray[np.float32]) -> Floats:
-        """Minus log10 of each voter's tail probability, shape (rows, voters)."""
+        """Minus log10 of each member's tail probability, shape (rows, members)."""
         said = self.opinions(rows)
         return np.column_stack([tail.surprise(said[:, place]) for place, tail in enumerate(self._tails)])
 
 
 def _prompt(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The columns of the residuals that follow at once."""
+    """The columns of the residuals that follow without lag."""
     return rows[:, : rows.shape[1] // len(KINDS) * len(PROMPT_KINDS)]

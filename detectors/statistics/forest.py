@@ -1,7 +1,7 @@
-"""Scores rows by all trees of an isolation forest at once.
+"""Scores rows with all trees of an isolation forest at once.
 
-scikit-learn walks tree by tree, which costs a tenth of a millisecond a tree however few rows there are;
-a cycle has few rows. The scores are the same to the last bit.
+scikit-learn walks tree by tree, at a tenth of a millisecond per tree regardless of the number of rows. A cycle has few
+rows. The scores are bit-identical.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from outrider.model import Floats
 if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest
 
-FEW_ROWS = 500  # beyond, the loop in C is faster
+FEW_ROWS = 500  # above this the loop in C is faster
 
 
 class Forest:
-    """A fitted forest whose nodes stand in flat arrays; a leaf is its own child."""
+    """A fitted forest with its nodes in flat arrays; a leaf is its own child."""
 
     def __init__(self, forest: IsolationForest) -> None:
-        """``forest`` was fitted on all its features."""
+        """``forest`` must be fitted on all its features."""
         self._forest = forest
         trees = [estimator.tree_ for estimator in forest.estimators_]
         sizes = np.array([tree.node_count for tree in trees])
@@ -42,7 +42,7 @@ class Forest:
         self._whole = len(trees) * float(usual_path(np.array([float(forest.max_samples_)]))[0])
 
     def score(self, rows: NDArray[np.float32]) -> Floats:
-        """How odd each row is, (rows,) within 0 to 1: minus scikit-learn's ``score_samples``."""
+        """Anomaly score of each row, (rows,) within 0 to 1: minus scikit-learn's ``score_samples``."""
         if rows.shape[0] > FEW_ROWS:
             return np.asarray(-self._forest.score_samples(rows), dtype=np.float64)
         places = np.arange(rows.shape[0])
@@ -51,7 +51,7 @@ class Forest:
             below = rows[places, self._feature[node]] <= self._threshold[node]
             node = np.where(below, self._left[node], self._right[node])
         depths = np.zeros(rows.shape[0])
-        for lengths in self._length[node]:  # one by one, as scikit-learn adds them
+        for lengths in self._length[node]:  # one by one, in the order of scikit-learn
             depths += lengths
         return np.asarray(2 ** (-depths / self._whole), dtype=np.float64)
 
@@ -67,7 +67,7 @@ class Forest:
 
 
 def usual_path(rows: Floats) -> Floats:
-    """The mean path length of an unsuccessful search in a tree of so many rows (Liu, Ting, Zhou 2008)."""
+    """Mean path length of an unsuccessful search in a tree of ``rows`` (Liu, Ting, Zhou 2008)."""
     many = np.maximum(rows, 3.0)
     found = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many
     return np.where(rows <= 1, 0.0, np.where(rows == 2, 1.0, found))

@@ -1,9 +1,9 @@
-"""What a measured value should be, given what drives it: a line that many entities learn together, online.
+"""Expected value given its drivers: a line that many entities learn together, online.
 
-Every entity keeps sums of its readings; entities of one class put theirs together, so that a new one is judged by
-what its peers have taught. The line is fitted by Bayesian linear regression on values relative to their means, so
-that units fall out and a prior can say what is plausible before anything is known. Slopes are held between none at
-all and in proportion, 0 and 1: whatever drives the value does not lower it, and is not all there is to it.
+Every entity keeps sums of its readings. Entities of one class pool them, so that a new entity is judged by its peers.
+The fit is a Bayesian linear regression on values relative to their means: units cancel out, and a prior covers the
+time before data. Slopes are bounded to 0 (no effect) and 1 (proportional): a driver neither lowers the value nor is
+its only cause.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from detectors.base.state_arrays import Arrays
 from outrider.model import Floats, Window
 
-FIRST_NOISE = 0.05  # of the mean: what is assumed until the first fit has left its own
+FIRST_NOISE = 0.05  # of the mean; assumed before the first fit
 TARGET = "y"
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What drives a value, and what is assumed of it before anything is known.
+    """The drivers of a value and the prior of their effect.
 
-    ``drivers`` are one letter each, which name the sums. ``prior_mean`` and ``prior_deviation`` are of the slopes,
-    relative: 1 is in proportion. ``least_noise`` is of the mean, ``least_share`` the least that is ever expected
-    of it. From fewer than ``min_samples`` readings of a class nothing is expected.
+    ``drivers`` are one letter each, which name the sums. ``prior_mean`` and ``prior_deviation`` are relative slopes: 1
+    is proportional. ``least_noise`` is a share of the mean; ``least_share`` is the minimum expected share of it. A
+    class with fewer than ``min_samples`` readings has no expectation.
     """
 
     drivers: str
@@ -40,13 +40,13 @@ class Relation:
 
     @property
     def sums(self) -> tuple[str, ...]:
-        """The names of what is summed: ``n``, each letter, and each product of two."""
+        """Names of the sums: ``n``, each letter, and each product of two."""
         letters = (*self.drivers, TARGET)
         return ("n", *letters, *("".join(pair) for pair in combinations_with_replacement(letters, 2)))
 
     @property
     def defaults(self) -> dict[str, float]:
-        """What is remembered of an entity that nothing was learnt of."""
+        """State of an entity without readings."""
         return {f"sum_{name}": 0.0 for name in self.sums}
 
     def learn(
@@ -57,13 +57,13 @@ class Relation:
         where: NDArray[np.bool_],
         forget: Floats | float,
     ) -> None:
-        """Take up the cells ``where``, all (entities, times), after multiplying what is known by ``forget``.
+        """Adds the cells ``where``, all (entities, times), after multiplying the sums by ``forget``.
 
-        A cell of which anything is not known teaches nothing.
+        A cell with an unknown part teaches nothing.
         """
         columns = dict(zip((*self.drivers, TARGET), (*drivers, target), strict=True))
         use = where & np.logical_and.reduce([np.isfinite(column) for column in columns.values()])
-        some = use.any(axis=0)  # mostly one column is new, and nothing else is worth multiplying
+        some = use.any(axis=0)  # usually only one column is new
         use, columns = use[:, some], {name: np.where(use, one, 0.0)[:, some] for name, one in columns.items()}
         for name in self.sums:
             values = use.astype(np.float64) if name == "n" else columns[name[0]]
@@ -71,7 +71,7 @@ class Relation:
             memory[f"sum_{name}"] = memory[f"sum_{name}"] * forget + total
 
     def fit(self, memory: Arrays, group: NDArray[np.intp]) -> Line:
-        """The line of each entity from the sums of its group; entities of group -1 have their own."""
+        """The line of each entity from the sums of its group; entities of group -1 use their own."""
         groups = int(group.max(initial=-1)) + 1
         alone = group < 0
         place = np.where(alone, groups + np.cumsum(alone) - 1, group)
@@ -80,7 +80,7 @@ class Relation:
         n, letters = np.asarray(sums["n"], dtype=np.float64), (*self.drivers, TARGET)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {name: sums[name] / n for name in letters}
-        # What is zero on average drives nothing, and has no relative size.
+        # A driver with a mean of zero has no effect and no relative size.
         over = {name: np.where(mean > 0, mean, np.inf) for name, mean in means.items()}
         apart = np.zeros((size, len(letters), len(letters)))
         for row, one in enumerate(letters):
@@ -101,7 +101,7 @@ class Relation:
         keep = np.array(self.prior_deviation) ** -2.0
         within, across, own = apart[:, :count, :count], apart[:, :count, count], apart[:, count, count]
         noise: Floats = np.full(n.size, FIRST_NOISE)
-        for _ in range(2):  # the second time with the noise that the first one left
+        for _ in range(2):  # the second pass uses the noise of the first
             exact = noise[:, None] ** -2.0
             precision = within * exact[:, :, None] + np.diag(keep)
             covariance: Floats = np.asarray(np.linalg.inv(precision), dtype=np.float64)
@@ -114,10 +114,10 @@ class Relation:
 
 
 def _bounded(precision: Floats, pull: Floats, slopes: Floats) -> Floats:
-    """The likeliest slopes (groups, drivers) between 0 and 1; ``slopes`` are the likeliest without bounds.
+    """Most likely slopes (groups, drivers) within 0 to 1; ``slopes`` are those without bounds.
 
-    The slope furthest beyond a bound is held there and the others are fitted anew with it, until all are inside:
-    cutting it off alone would leave the others as they were beside a slope that is not there.
+    The slope furthest out of bounds is fixed at its bound and the others are refitted, until all are inside. Clipping
+    alone would keep the others at values that fit another slope.
     """
     found, held = slopes.copy(), np.zeros(slopes.shape, dtype=np.bool_)
     rows = np.flatnonzero(((found < 0.0) | (found > 1.0)).any(axis=1))
@@ -130,7 +130,7 @@ def _bounded(precision: Floats, pull: Floats, slopes: Floats) -> Floats:
         equations = np.where(still[:, :, None], np.eye(found.shape[1]), precision[rows])
         wanted = np.where(still, found[rows], pull[rows])
         found[rows] = np.linalg.solve(equations, wanted[:, :, None])[:, :, 0]
-        found[rows] = np.where(still, np.clip(found[rows], 0.0, 1.0), found[rows])  # what rounding adds
+        found[rows] = np.where(still, np.clip(found[rows], 0.0, 1.0), found[rows])  # rounding errors
         outside = ~held[rows] & ((found[rows] < 0.0) | (found[rows] > 1.0))
         rows = rows[outside.any(axis=1)]
     return found
@@ -138,7 +138,7 @@ def _bounded(precision: Floats, pull: Floats, slopes: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A fitted relation by entity. ``samples``, ``mean`` and ``noise`` (of the mean) are of shape (entities,).
+    """A fitted line per entity. ``samples``, ``mean`` and ``noise`` (share of the mean) are (entities,).
 
     ``drivers`` are their means and ``slopes`` relative to them, both (entities, drivers); ``covariance`` is that of
     the slopes.
@@ -154,11 +154,11 @@ class Line:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Where enough was learnt to expect anything, (entities,)."""
+        """True for entities with enough data for an expectation, (entities,)."""
         return np.asarray(self.samples >= self.relation.min_samples)
 
     def expected(self, drivers: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """What the value should be and the standard error as a share of it, (entities, times); NaN unknown."""
+        """Expected value and its standard error as a share of it, (entities, times); NaN unknown."""
         more: list[Floats] = []
         for place, driver in enumerate(drivers):
             mean = self.drivers[:, place, None]
@@ -177,7 +177,7 @@ class Line:
 
 
 def trailing(window: Window, values: Floats, seconds: float) -> Floats:
-    """Sums over the trailing ``seconds`` that end at each column, NaN counting as nothing."""
+    """Sums over the trailing ``seconds`` up to each column; NaN counts as zero."""
     sums = np.concatenate((np.zeros((values.shape[0], 1)), np.cumsum(np.nan_to_num(values), axis=1)), axis=1)
     ends = np.arange(window.times.size)
     begins = np.minimum(np.searchsorted(window.times, window.times - seconds + 1e-6, side="right"), ends)

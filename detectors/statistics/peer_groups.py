@@ -1,8 +1,8 @@
-"""How an entity differs from its peers: the same model on the same kind of card in the same service and role.
+"""Peer groups: the same model on the same GPU type in the same service and role.
 
-Peers share load, prompts and time of day, so what sets one apart from their median is its own. Fewer
-than three peers have no median worth the name. Engines that only read prompts and engines that only make
-tokens (``role``: prefill, decode) do different work on the same model, and are no peers; nor are their cards.
+Peers share load, prompts and time of day, so a distance from their median belongs to the entity itself. Fewer than
+three peers have no useful median. Prefill-only and decode-only engines (``role``) do different work on the same model
+and are not peers, nor are their GPUs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SIGMA_OF_MAD = 1.4826  # for a normal distribution
 
 
 def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp]:
-    """A group number per entity, shape (entities,); -1 for those with fewer than three in their group.
+    """A group number per entity, shape (entities,); -1 for groups of fewer than three.
 
-    Peers have the same services above them, model, GPU type and role; nodes have the same GPU type. Model and
-    role of a card or a pod are those of the replicas that run on it.
+    Peers have the same services above them, model, GPU type and role; nodes have the same GPU type. Model and role of
+    a GPU or a pod are those of the replicas that run on it.
     """
     numbers: dict[tuple[str, ...], int] = {}
     found = np.fromiter(
@@ -37,9 +37,9 @@ def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp
 
 
 def classes(entities: Sequence[EntityRef], topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """A number per entity by what makes peers, the same in every cycle and process; and whether anything runs on it.
+    """A stable number per entity by its peer criteria, and whether anything runs on it.
 
-    Both of shape (entities,). For whoever remembers which class an entity was of; the number is above 0.
+    Both of shape (entities,). The number is above 0 and the same in every cycle and process, so that it can be stored.
     """
     numbers: dict[tuple[str, ...], int] = {}
     found, carries = np.zeros(len(entities), dtype=np.int64), np.zeros(len(entities), dtype=np.bool_)
@@ -53,7 +53,7 @@ def classes(entities: Sequence[EntityRef], topology: Topology) -> tuple[NDArray[
 
 
 def numbered(codes: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Group numbers of entities with equal codes, (entities,); -1 for those with fewer than three in their group."""
+    """Group numbers of entities with equal codes, (entities,); -1 for groups of fewer than three."""
     if not codes.size:
         return np.zeros(0, dtype=np.intp)
     _, found, sizes = np.unique(codes, return_inverse=True, return_counts=True)
@@ -75,10 +75,10 @@ def _group(entity: EntityRef, topology: Topology) -> tuple[str, ...]:
 
 
 def apart(values: Floats, group: NDArray[np.intp], floor: Floats) -> Floats:
-    """Each value's distance from its group's median in robust scales, shape of ``values`` (entities, signals).
+    """Distance of each value from its group's median in robust scales, (entities, signals).
 
-    The scale is 1.4826 x MAD, at least ``floor`` (broadcast over ``values``). NaN where the value is
-    missing or its group has fewer than three values.
+    The scale is 1.4826 x MAD, at least ``floor`` (broadcast over ``values``). NaN if the value is missing or its group
+    has fewer than three values.
     """
     floors = np.broadcast_to(floor, values.shape)
     grouped = group >= 0
@@ -97,12 +97,12 @@ def apart(values: Floats, group: NDArray[np.intp], floor: Floats) -> Floats:
 
 
 def _medians(values: Floats, group: NDArray[np.intp], groups_of: int) -> Floats:
-    """The median of each group's values that are not NaN, of shape (groups, signals); NaN without any.
+    """The median of each group's values without NaN, (groups, signals); NaN if none.
 
-    All groups at once: rows are sorted by value and then, keeping that order, by group.
+    Handles all groups at once: rows are sorted by value and then, stably, by group.
     """
     by_value = np.argsort(values, axis=0)  # NaN last
-    # numpy sorts numbers of 16 bits by their digits: far faster than comparing
+    # numpy radix-sorts 16-bit integers, which is far faster
     small = group.astype(np.uint16) if groups_of <= np.iinfo(np.uint16).max else group
     by_group = np.argsort(small[by_value], axis=0, kind="stable")
     ranked = np.take_along_axis(np.take_along_axis(values, by_value, axis=0), by_group, axis=0)
@@ -116,14 +116,14 @@ def _medians(values: Floats, group: NDArray[np.intp], groups_of: int) -> Floats:
 
 
 def _counted(there: NDArray[np.bool_], group: NDArray[np.intp], groups_of: int) -> NDArray[np.intp]:
-    """How many are there in each group, shape (groups, signals)."""
+    """Number of True values in each group, shape (groups, signals)."""
     columns = there.shape[1]
     place = group[:, None] * columns + np.arange(columns)
     return np.bincount(place[there], minlength=groups_of * columns).reshape(groups_of, columns)
 
 
 def medians(values: Floats, group: NDArray[np.intp]) -> Floats:
-    """The median of each entity's group, shape of ``values`` (entities, signals); NaN under three values in it."""
+    """The median of each entity's group, (entities, signals); NaN for groups with fewer than three values."""
     found = np.full(values.shape, np.nan)
     grouped = group >= 0
     if grouped.any():

@@ -1,6 +1,6 @@
-"""An even sample of the last two weeks of rows, small enough to fit a model to again and again.
+"""Reservoir sample of the last two weeks of rows, small enough for repeated model fits.
 
-Which rows stay is drawn with a seed and the number seen so far, so that it can be repeated.
+The draw uses a seed and the number of rows seen, so that it is reproducible.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MEMORY_SECONDS = 14 * 86400.0
 
 
 def empty(width: int) -> Arrays:
-    """Nothing seen; ``width`` values a row."""
+    """State without rows; ``width`` values per row."""
     return {"reservoir": np.zeros((0, width), dtype=np.float32), "seen": np.zeros(1)}
 
 
 def keep(pool: Arrays, rows: Floats | NDArray[np.float32], entities: int, seconds: float) -> None:
-    """Put rows into ``pool``, of that many entities, each ``seconds`` long; rows that begin with NaN are left out."""
+    """Adds rows of ``entities``, each ``seconds`` long, to ``pool``; skips rows that start with NaN."""
     rows = rows[~np.isnan(rows[:, 0])].astype(np.float32)
     if rows.shape[0] == 0:
         return

@@ -1,12 +1,13 @@
-"""Five residuals of every metric, in scales of their own: off its season, off for a while, restless, changed, moved.
+"""Five residuals per metric, each in its own scale: deviation, lasting, unrest, activity, shift.
 
-*Deviation*: the reading less what is usual at this time of day, in scales of five days (``deviation.py``).
-*Lasting*: the deviation averaged over the last ten readings, which raises what is small but stays. *Unrest*: the step
-from the last reading against the usual step, over ten readings. *Activity*: twice the logarithm of unrest over twenty
-readings, in either direction, so that a metric that stands still counts, too. *Shift*: the mean of the last twelve
-readings against that of 144, in the spread of a week, whatever the time of day. All are clipped at twenty, so that one
-metric alone never outweighs the others. A residual is formed before its reading is learnt.
-Misleads in the first two days, while the time of day is unknown, and where the week matters.
+*Deviation*: the reading minus the expected value at this time of day, in scales of five days (``deviation``).
+*Lasting*: the deviation averaged over the last ten readings, which raises small persistent deviations. *Unrest*: the
+step from the last reading relative to the usual step, over ten readings. *Activity*: twice the logarithm of unrest
+over twenty readings, in either direction, so that a frozen metric counts too. *Shift*: the mean of the last twelve
+readings against that of 144, in the spread of a week, regardless of the time of day.
+
+All are clipped at 20, so that one metric never outweighs the others. A residual is computed before its reading is
+learned. Misleading in the first two days, while the time of day is unknown, and for weekly patterns.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ LASTING_READINGS = 10
 ACTIVITY_READINGS = 20
 SHIFT_READINGS, SHIFT_FROM_READINGS = 12, 144
 STEP_FLOOR_OF_SPREAD, STEP_FLOOR_OF_LEVEL = 0.02, 0.005
-_STILL = 0.02  # of the usual step: what stands still is not infinitely changed
+_STILL = 0.02  # share of the usual step; bounds the activity of a frozen metric
 
 
 class Residuals:
-    """The arithmetic over (entities, metrics); the memory is a dict of arrays whose first axis is entities."""
+    """The arithmetic over (entities, metrics); state is a dict of arrays whose first axis is entities."""
 
     def __init__(self, metrics: int, floors: Floats | None = None) -> None:
-        """``metrics`` is the last axis of every reading; their units need not be known.
+        """``metrics`` is the last axis of every reading; units may be unknown.
 
-        ``floors`` (metrics,) are least scales in the metrics' own units where these are known.
+        ``floors`` (metrics,) are minimum scales in the metrics' own units, if known.
         """
         self.metrics = metrics
         self._baseline = Baseline.of_unknown_units(metrics)
         self._deviations = Deviations(self._baseline, np.full(metrics, TINY) if floors is None else floors)
 
     def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Spans in which no time of day is expected or learnt."""
+        """Sets the spans in which no time of day is expected or learned."""
         self._baseline.set_holidays(holidays)
 
     @property
     def width(self) -> int:
-        """Residuals of an entity."""
+        """Number of residuals per entity."""
         return len(KINDS) * self.metrics
 
     def empty(self, count: int = 0) -> Arrays:
-        """Memory of ``count`` entities that nothing is known about."""
+        """State of ``count`` unknown entities."""
         plane = (count, self.metrics)
         zeros = ("usual_step", "lasting", "lately", "before_that")
         ones = ("unrest", "activity")
@@ -72,14 +73,13 @@ class Residuals:
         )
 
     def learn_season(self, memory: Arrays, values: Floats, at: float, seconds: float) -> None:
-        """Learn the time of day alone, from history that is coarser than readings. Changes ``memory``."""
+        """Learns the time of day only, from history that is coarser than readings. Changes ``memory``."""
         self._baseline.learn(memory, values, at, seconds)
 
     def step(self, memory: Arrays, values: Floats, at: float, seconds: float) -> NDArray[np.float32]:
-        """Residuals of one instant, (entities, 5 x metrics), then learn it. Changes ``memory``.
+        """Returns the residuals of one reading (entities, 5 x metrics), then learns it. Changes ``memory``.
 
-        A reading that is missing has residuals 0 and teaches nothing; all residuals are NaN for an entity
-        without any reading.
+        A missing reading has residuals 0 and teaches nothing. All residuals of an entity without any reading are NaN.
         """
         known = np.isfinite(values)
         clean = np.where(known, values, 0.0)
@@ -96,7 +96,7 @@ class Residuals:
         return rows
 
     def _shift(self, memory: Arrays, values: Floats, known: NDArray[np.bool_]) -> Floats:
-        """The mean of the newest readings against that of half a day of them, in the spread of a week, up to 20."""
+        """Mean of the newest readings against that of half a day, in the spread of a week, at most 20."""
         first = 1.0 / (memory["updates"] + 1.0)
         for name, readings in (("lately", SHIFT_READINGS), ("before_that", SHIFT_FROM_READINGS)):
             share = np.maximum(first, 2.0 / (readings + 1.0))

@@ -1,7 +1,7 @@
-"""Counts in blocks of time: the sum over the last hour or three days without keeping every cycle.
+"""Counts in time blocks: sums over the last hour or three days without storing every cycle.
 
-A ring of blocks an entity, as one array of shape (entities, blocks). A span of n blocks is the block at
-hand and the n - 1 before it, so it covers between n - 1 and n of them.
+One ring of blocks per entity, as an array (entities, blocks). A span of n blocks is the current block and the n - 1
+before it, so it covers between n - 1 and n blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outrider.model import Floats
 
 @dataclass(frozen=True, slots=True)
 class RollingCounts:
-    """Blocks of ``block`` that reach back over ``span``; arrays are kept under ``<name>_<counted>``."""
+    """Blocks of length ``block`` over ``span``; arrays are stored as ``<name>_<counted>``."""
 
     name: str
     block: timedelta
@@ -26,15 +26,15 @@ class RollingCounts:
 
     @property
     def slots(self) -> int:
-        """Blocks kept."""
+        """Number of blocks."""
         return int(self.span / self.block)
 
     def fresh(self, count: int, counted: tuple[str, ...]) -> Arrays:
-        """Nothing counted, for so many entities."""
+        """State without counts for ``count`` entities."""
         return {f"{self.name}_{one}": np.zeros((count, self.slots)) for one in counted}
 
     def add(self, memory: Arrays, counted: dict[str, Floats], at: float, last: float) -> None:
-        """Count what came at unix second ``at``; ``last`` is when something was counted before, -inf for never."""
+        """Adds counts at unix second ``at``; ``last`` is the time of the previous counts, -inf for never."""
         seconds = self.block.total_seconds()
         now = int(at // seconds)
         before = now - self.slots if not np.isfinite(last) else int(last // seconds)
@@ -45,7 +45,7 @@ class RollingCounts:
             held[:, now % self.slots] += values
 
     def sums(self, memory: Arrays, counted: str, at: float, span: timedelta) -> Floats:
-        """What was counted within ``span`` before ``at``, shape (entities,)."""
+        """Counts within ``span`` before ``at``, shape (entities,)."""
         places: NDArray[np.intp] = (
             int(at // self.block.total_seconds()) - np.arange(int(span / self.block))
         ) % self.slots

@@ -1,9 +1,9 @@
-"""Trends of many rows at once: Theil-Sen slopes over chosen pairs, Kendall's share of them, and shares of rises.
+"""Trends of many rows at once: Theil-Sen slopes over given pairs, Kendall's share of them, shares of rises.
 
-A slope is the median of the slopes of pairs (Theil 1950, Sen 1968): a third of the readings may be wrong. Which
-pairs are taken is the caller's: all of them for a dozen points, those a day apart where the day has a rhythm
-(the seasonal Kendall test of Hirsch, Slack and Smith, 1982). Readings that follow each other are alike, so
-shares of pairs are compared with limits and not turned into probabilities.
+A slope is the median of the slopes of pairs (Theil 1950, Sen 1968): up to a third of the readings may be wrong. The
+caller chooses the pairs: all of them for a dozen points, pairs whole days apart for daily patterns (the seasonal
+Kendall test of Hirsch, Slack and Smith, 1982). Successive readings are correlated, so shares of pairs are compared
+with limits rather than turned into probabilities.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from outrider.model import Floats
 
 Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
-LOW, HIGH = 0.1, 0.9  # of the slopes of the pairs: what a slope may as well be
+LOW, HIGH = 0.1, 0.9  # quantiles of the pair slopes that bound the slope
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Slopes a second with their tenth and ninetieth percentile, and the shares of pairs; all of shape (rows,).
+    """Slopes per second with their 10th and 90th percentile, and shares of pairs; all of shape (rows,).
 
-    ``rising`` and ``falling`` are shares of the pairs that are known; NaN and 0 where no pair is.
+    ``rising`` and ``falling`` are shares of the known pairs; without known pairs, slopes are NaN and shares 0.
     """
 
     slope: Floats
@@ -36,7 +36,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How many steps from reading to reading are known, rise and fall; all of shape (rows,)."""
+    """Number of known, rising and falling steps between readings; all of shape (rows,)."""
 
     known: NDArray[np.intp]
     up: NDArray[np.intp]
@@ -50,7 +50,7 @@ def all_pairs(count: int) -> Pairs:
 
 
 def pairs_apart(count: int, lag: int) -> Pairs:
-    """The pairs of ``count`` points that lie a multiple of ``lag`` apart."""
+    """The pairs of ``count`` points that are a multiple of ``lag`` apart."""
     first = [np.arange(count - apart) for apart in range(lag, count, lag)]
     second = [np.arange(apart, count) for apart in range(lag, count, lag)]
     if not first:
@@ -59,7 +59,7 @@ def pairs_apart(count: int, lag: int) -> Pairs:
 
 
 def theil_sen(values: Floats | NDArray[np.float32], times: Floats, pairs: Pairs) -> Trend:
-    """The trend of each row, ``values`` (rows, points) at ``times`` (points,) in seconds; NaN is no point."""
+    """The trend of each row of ``values`` (rows, points) at ``times`` (points,) in seconds; NaN is ignored."""
     first, second = pairs
     if not first.size or not values.shape[0]:
         nothing = np.full(values.shape[0], np.nan)
@@ -76,7 +76,7 @@ def theil_sen(values: Floats | NDArray[np.float32], times: Floats, pairs: Pairs)
 
 
 def share_of(ordered: Floats | NDArray[np.float32], known: NDArray[np.intp], share: float) -> Floats:
-    """A quantile of each row (rows, points), whose first ``known`` values are in order; NaN without any."""
+    """A quantile of each row (rows, points) whose first ``known`` values are sorted; NaN without any."""
     place = share * np.maximum(known - 1, 0)
     low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
     rows = np.arange(known.size)
@@ -85,7 +85,7 @@ def share_of(ordered: Floats | NDArray[np.float32], known: NDArray[np.intp], sha
 
 
 def steps(values: Floats, least: Floats | float = 0.0) -> Steps:
-    """Steps of each row of (rows, points); one of no more than ``least``, a number or (rows, 1), is none."""
+    """Steps of each row of (rows, points); a step up to ``least``, a number or (rows, 1), does not count."""
     change = np.diff(values, axis=1)
     known = ~np.isnan(change)
     moved = np.where(known, change, 0.0)
@@ -93,7 +93,7 @@ def steps(values: Floats, least: Floats | float = 0.0) -> Steps:
 
 
 def medians(values: NDArray[np.float32] | Floats) -> Floats:
-    """Medians over the last axis of what is not NaN; NaN where nothing is. Faster than numpy's on short rows."""
+    """Medians of the last axis without NaN; NaN if none. Faster than numpy's on short rows."""
     ordered = np.sort(values, axis=-1)
     known = (~np.isnan(ordered)).sum(axis=-1)
     low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, ordered.shape[-1] - 1)
@@ -102,12 +102,12 @@ def medians(values: NDArray[np.float32] | Floats) -> Floats:
 
 
 def means(values: NDArray[np.float32] | Floats) -> Floats:
-    """Means over the last axis of what is not NaN; NaN where nothing is."""
+    """Means of the last axis without NaN; NaN if none."""
     return counted_means(values)[0]
 
 
 def counted_means(values: NDArray[np.float32] | Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """The same, and how many values each is of."""
+    """Means of the last axis without NaN, and the number of values of each."""
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1, dtype=np.float64)

@@ -1,14 +1,16 @@
-"""What days of the week add to what is usual at a time of day.
+"""Weekly profile: the effect of the day of week on the expected level.
 
-A day has six parts of four hours. Of each part of each weekday the mean of its last two weeks is kept; what it adds
-is how far it lies from the median weekday of its own week, in so far as both weeks agree: the smaller of the two where
-they have one sign, else nothing. So one odd Wednesday adds nothing to the next, growth from week to week cancels, and
-nothing counts before it was seen twice. Between the middles of a day's parts it is interpolated, at midnight it steps,
-and it follows the shape of the day where the level is above zero. Half of what the weeks differ by widens the scale.
-An entity that has not seen two weeks borrows the share that its peers gain or lose, else the share of its whole class
-as far as that agrees; the class remembers it when all its entities are replaced, and what is borrowed widens the scale.
-Means are taken of all values, odd ones too: a Saturday that alarms must not stay unknown for it.
-Misleads where a routine has another period (two weeks, a month), and for two weeks after it changes.
+A day has six parts of four hours. The mean of each part of each weekday is kept for the last two weeks. Its offset is
+the distance from the median weekday of its own week, as far as both weeks agree: the smaller of the two if they have
+one sign, else zero. A single odd Wednesday therefore adds nothing, growth from week to week cancels out, and a pattern
+counts once it was seen twice. Offsets are interpolated between the middles of a day's parts, step at midnight, and
+scale with the level of the day if that is above zero. Half of the difference between the weeks widens the scale.
+
+An entity without two weeks of history borrows the relative offset of its peers, else that of its class as far as the
+class agrees. The class keeps it when all its entities are replaced. Borrowed offsets widen the scale.
+
+Means include anomalous values; otherwise a Saturday that alarms would stay unknown. Misleading for routines with
+another period (two weeks, a month), and for two weeks after a routine changes.
 """
 
 from __future__ import annotations
@@ -27,48 +29,48 @@ from outrider.model import Floats
 PARTS = 6
 CELLS = 7 * PARTS
 PART_SECONDS = 86400.0 / PARTS
-MONDAY_CELLS = 3 * PARTS  # unix time begins on a Thursday
-LEAST_SECONDS = PART_SECONDS / 2  # of values, else a part was not seen
-LEAST_DAYS = 5  # of a week, else it has no median day
-LEAST_SHARE, MOST_SHARE = -1.0, 3.0  # of the level: what may be borrowed
-BORROWED_WIDE = 0.5  # of what is borrowed: the scale allows for half of it to be wrong
-SHAPE = (0.5, 2.0)  # how far the offset follows the level within its part
+MONDAY_CELLS = 3 * PARTS  # unix time starts on a Thursday
+LEAST_SECONDS = PART_SECONDS / 2  # minimum length of values of a part
+LEAST_DAYS = 5  # minimum days of a week for a median day
+LEAST_SHARE, MOST_SHARE = -1.0, 3.0  # bounds of a borrowed offset, relative to the level
+BORROWED_WIDE = 0.5  # share of a borrowed offset by which the scale widens
+SHAPE = (0.5, 2.0)  # bounds of the offset's scaling with the level
 LONGEST_STEP_SECONDS = 600.0
 CLASS = "week_class"
 MATURE = timedelta(days=14)  # each part of the week was seen twice
-AGE = 3.0 / 7.0  # of a week: how much older than the median day of the last seven the first of them is
+AGE = 3.0 / 7.0  # of a week: age of the first of seven days relative to the median one
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Adds:
-    """What the week adds at an instant, all (entities, signals): an offset, how unsure, and the level it is for."""
+    """Weekly offset at one time, all (entities, signals): the offset, its uncertainty, and its reference level."""
 
     offset: Floats
     wide: Floats
     reference: Floats
 
     def at_level(self, level: Floats) -> Floats:
-        """The offset at an instant whose usual level is ``level``."""
+        """The offset for an expected level of ``level``."""
         share = np.divide(level, self.reference, out=np.ones_like(level), where=self.reference > _TINY)
         found: Floats = self.offset * np.clip(share, *SHAPE)
         return found
 
 
 class Week:
-    """The arithmetic; arrays of the memory are named ``week_...`` and their first axis is entities."""
+    """The arithmetic; state arrays are named ``week_...`` and their first axis is entities."""
 
     def __init__(self, signals: int) -> None:
-        """``signals`` is the last axis of all values. Weeks are those of UTC until ``set_zone``."""
+        """``signals`` is the last axis of all values. Weeks are UTC until ``set_zone``."""
         self._signals = signals
         self._zone: tzinfo = UTC
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Where days begin and end."""
+        """Sets the time zone of day boundaries."""
         self._zone = zone
 
     def empty(self, count: int) -> Arrays:
-        """Memory of entities of which no week is known. NaN: a part that was not seen."""
+        """State of entities without a known week. NaN marks an unseen part."""
         plane, cells = (count, self._signals), (count, self._signals, CELLS)
         names = ("from", "to", "wide_from", "wide_to", "level_from", "level_to")
         return {
@@ -83,17 +85,17 @@ class Week:
         }
 
     def of_class(self) -> Arrays:
-        """What is remembered of the class: the share of its level that each part gains or loses, 0 unknown."""
+        """State of the class: the relative offset of each part of the week, 0 if unknown."""
         return {CLASS: np.zeros((self._signals, CELLS))}
 
     def turns(self, memory: Arrays, at: float) -> bool:
-        """True when ``turn`` has work: another part of the week, or an entity that is new."""
+        """True if ``turn`` has work: another part of the week, or a new entity."""
         return bool((memory["week_knot"] != self._place(at)[0]).any())
 
     def turn(self, memory: Arrays, at: float, pool: Arrays | None = None) -> None:
-        """Make ready what ``adds`` needs around an instant. Changes ``memory``, and the class in ``pool``.
+        """Prepares the offsets for ``adds`` around a time. Changes ``memory`` and the class in ``pool``.
 
-        Entities that appear within a part are made ready alone, from their peers and what the class remembers.
+        Entities that appear within a part are prepared alone, from their peers and the class.
         """
         knot, _ = self._place(at)
         stale = memory["week_knot"] != knot
@@ -115,10 +117,10 @@ class Week:
                 memory[f"week_{name}"] = ready
 
     def adds(self, memory: Arrays, at: float) -> Adds:
-        """What is added at an instant; nothing where the memory was not made ready for it."""
+        """The offsets at a time; zero if the state was not prepared for it."""
         knot, share = self._place(at)
         held = memory["week_knot"]
-        before = knot - 1 if knot % PARTS else (knot - 2) % CELLS  # a cycle late, as it is before ``turn``
+        before = knot - 1 if knot % PARTS else (knot - 2) % CELLS  # one cycle late, before ``turn``
         ready = ((held == knot) | (held == before)).astype(np.float64)
         later = np.where(held == knot, share, 1.0)[:, None]
 
@@ -130,7 +132,7 @@ class Week:
         return Adds(between("") * ready[:, None], between("wide_") * ready[:, None], between("level_"))
 
     def learn(self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], at: float, seconds: float) -> None:
-        """Take in one instant's values; a part that is over becomes the newest of its weekday."""
+        """Learns one set of values. A completed part becomes the newest of its weekday."""
         part = int(np.floor((at + self._ahead(at)) / PART_SECONDS) + MONDAY_CELLS) % CELLS
         over = memory["week_part"] != part
         if over.any():
@@ -154,13 +156,13 @@ class Week:
     def _cell(
         self, memory: Arrays, cell: int, pool: Arrays | None, *, teaches: bool = True
     ) -> tuple[Floats, Floats, Floats]:
-        """Offset, doubt and level of one part of the week for every entity."""
+        """Offset, uncertainty and level of one part of the week for every entity."""
         part = slice(cell % PARTS, None, PARTS)
         recent, older = memory["week_recent"][:, :, part], memory["week_older"][:, :, part]
         level, days = _medians(recent)
         before, days_before = _medians(older)
         day = cell // PARTS
-        growth, _ = _medians(recent - older)  # in a week; the day itself is a week old now, the median one half of that
+        growth, _ = _medians(recent - older)  # per week; the day is a week old now, the median day half of that
         one, two = (values[:, :, day] - middle + AGE * growth for values, middle in ((recent, level), (older, before)))
         known = (days >= LEAST_DAYS) & (days_before >= LEAST_DAYS) & ~np.isnan(one) & ~np.isnan(two)
         agreed = np.where(known & (one * two > 0), np.sign(one) * np.minimum(np.abs(one), np.abs(two)), 0.0)
@@ -174,7 +176,7 @@ class Week:
         return offset, np.where(known, wide, BORROWED_WIDE * np.abs(borrowed)), np.where(known, level, own)
 
     def _lent(self, memory: Arrays, share: Floats, cell: int, pool: Arrays | None, *, teaches: bool) -> Floats:
-        """The share that peers gain or lose, else the class; 0 where neither knows. Teaches the class if asked to."""
+        """Relative offset of the peers, else of the class; 0 if neither is known. Teaches the class on request."""
         of_peers = peer_groups.medians(share, memory["week_group"].astype(np.intp))
         everyone = np.zeros(share.shape[1]) if pool is None else pool[CLASS][:, cell]
         if pool is not None and teaches:
@@ -191,19 +193,19 @@ class Week:
     def _own_level(
         self, memory: Arrays, recent: Floats, level: Floats, lent: Floats, part: slice, pool: Arrays | None
     ) -> Floats:
-        """A usual day's level of entities without a week of their own: what was seen, less its weekdays' share."""
+        """Level of an ordinary day for entities without a known week, without the weekday effect."""
         shares = pool[CLASS][:, part] if pool is not None else np.zeros((self._signals, 7))
         plain, _ = _medians(recent / np.maximum(1.0 + shares, 0.1)) if shares.any() else (level, None)
         now = memory["level"] / np.maximum(1.0 + lent, 0.1)
         return np.where(np.isnan(plain), now, plain)
 
     def _ahead(self, at: float) -> float:
-        """Seconds that the clock on the wall is ahead of UTC."""
+        """Seconds by which local time is ahead of UTC."""
         ahead = datetime.fromtimestamp(at, self._zone).utcoffset()
         return ahead.total_seconds() if ahead is not None else 0.0
 
     def _place(self, at: float) -> tuple[int, float]:
-        """The part whose middle lies before an instant, and the share of the way to the next one's of that day."""
+        """The part whose middle precedes a time, and the fraction of the way to the next middle of that day."""
         day, second = divmod(at + self._ahead(at), 86400.0)
         place = min(max(second / PART_SECONDS - 0.5, 0.0), PARTS - 1.0)
         first = min(int(place), PARTS - 2)
@@ -211,5 +213,5 @@ class Week:
 
 
 def _medians(values: NDArray[np.float32] | Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """The median along the last axis of what is not NaN (NaN without any), and how many there are."""
+    """The median of the last axis without NaN (NaN if none), and the number of values."""
     return medians(values), (~np.isnan(values)).sum(axis=-1)
