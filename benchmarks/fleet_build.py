@@ -24,7 +24,7 @@ from outrider.model import EntityKind, EntityRef, SignalKey
 from simulator.fleet import Fleet
 from simulator.spec.fleets import FleetSpec, Lengths, PoolSpec, TrafficSpec, default_spec
 from store.tsdb.chunk_codec import Floats32, Section, encode
-from store.tsdb.cycle_matrix import Merged, Merger, Numbers
+from store.tsdb.cycle_matrix import CycleMatrix, Merger, Numbers
 from store.tsdb.series_dictionary import sections_of
 
 START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
@@ -72,7 +72,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
     fleet.step(STEP)
     layouts = {found.kind: found for found in merger.merge(fleet.now, sampler.batches())}
     for hour in range(hours):
-        cycles: dict[EntityKind, list[Merged]] = {kind: [] for kind in layouts}
+        cycles: dict[EntityKind, list[CycleMatrix]] = {kind: [] for kind in layouts}
         for _ in range(CYCLES):
             fleet.step(STEP)
             for found in merger.merge(fleet.now, sampler.batches()):
@@ -102,7 +102,7 @@ class _Counter:
         return list(range(first, self._given + 1))
 
 
-def _block(hour: int, layout: Merged, cycles: Sequence[Merged], way: _Way) -> bytes:
+def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _Way) -> bytes:
     """An hour of one kind. Entities and signals stay the same all day: nothing breaks in this fleet."""
     assert len(cycles) == CYCLES, f"{layout.kind} was not there in every cycle"
     for found in cycles:

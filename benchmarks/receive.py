@@ -32,7 +32,7 @@ from outrider import gc_tuning, log
 from outrider.clock import ManualClock
 from outrider.records.ingest_buffer import PushedBlock
 from outrider.wire.remote_write import WriteRequest
-from store.memory import MemorySpool
+from store.memory import MemoryIngestBuffer
 
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"
 SERVERS, ROUNDS, PER_REQUEST = 50, 6, 2000
@@ -69,7 +69,7 @@ def requests(page: Page, at: datetime) -> list[bytes]:
 
 def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
     """Seconds at the door, seconds in the engine, samples sent; the first round warms up."""
-    clock, spool, matcher = ManualClock(START), MemorySpool(), Matcher()
+    clock, spool, matcher = ManualClock(START), MemoryIngestBuffer(), Matcher()
     collector = ScrapeManager((), pushed=Received(spool, "c", clock))
     door = engine = 0.0
     samples = 0

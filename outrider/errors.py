@@ -101,14 +101,14 @@ class StoreError(OutriderError):
     """The store could not be read or written."""
 
 
-class StoreAwayError(StoreError, UnavailableError):
+class StoreUnavailableError(StoreError, UnavailableError):
     """The store takes and gives nothing for now.
 
     The same call may succeed once the server is back, the disk has room or the file is restored.
     """
 
 
-class StoreDamagedError(StoreAwayError):
+class StoreDamagedError(StoreUnavailableError):
     """What is stored cannot be read back; a backup brings it back."""
 
 

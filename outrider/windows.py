@@ -37,7 +37,7 @@ def total(window: Window, key: SignalKey | str, span: timedelta) -> Floats:
     return np.where(np.isnan(values).all(axis=1), np.nan, found)
 
 
-def row_means(values: Floats) -> Floats:
+def mean_by_row(values: Floats) -> Floats:
     """The mean of each row's known values, NaN where none is."""
     known = ~np.isnan(values)
     count = known.sum(axis=1)
@@ -60,7 +60,7 @@ def buckets(window: Window, name: str, span: timedelta) -> Floats:
 
 def quantile(window: Window, name: str, q: float, span: timedelta) -> tuple[Floats, Floats]:
     """A quantile over the span from merged buckets: (values, below_first_bucket), shape (entities,)."""
-    return catalog.quantile_of_buckets(buckets(window, name, span), catalog.signal(name).bounds, q)
+    return catalog.bucket_quantile(buckets(window, name, span), catalog.signal(name).bounds, q)
 
 
 def holding(statuses: Statuses) -> np.ndarray:

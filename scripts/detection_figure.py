@@ -2,8 +2,8 @@
 
 Usage: python scripts/detection_figure.py [--out FOLDER] [NAME ...]
 
-A figure comes from a recording of tests/recordings or from a fault of the simulated fleet. The same input gives the
-same file.
+``detection_figures.yaml`` lists the figures. A figure comes from recordings of tests/recordings or from faults of the
+simulated fleet. The same input gives the same file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import yaml
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -75,7 +77,7 @@ class Panel:
 
     ``findings`` are faults or detectors; ``fault`` is the injected one, whose entity is drawn. ``entity`` names
     another one. ``over`` folds the entities of the fault (see ``_FOLDS``). ``truth`` marks a recording. ``limit``
-    is a number, or the detector whose expected range is drawn.
+    is a number, or the detector or fault whose expected range is drawn.
     """
 
     title: str
@@ -147,9 +149,12 @@ class History:
         if panel.entity:
             chosen = [entity for entity in known if entity.name == panel.entity]
         elif panel.fault and panel.fault in self.truths:
-            chosen = [entity for entity in self._near(self.truths[panel.fault][0]) if entity in known]
+            cause = self.truths[panel.fault][0]
+            chosen = [entity for entity in self._near(cause) if entity in known]
+            chosen = chosen or [entity for entity in known if self.topology.label(entity, "node") == cause.name]
         else:
             chosen = known
+        chosen = chosen or known
         if not chosen:
             raise SystemExit(f"{panel.title}: no entity has {signal}")
         if not panel.over:
@@ -177,11 +182,11 @@ class History:
                 spans.append((minute, minute + self.step_minutes))
         return spans
 
-    def expected(self, detector: str, fault: str) -> Series:
-        """The bound of the expected range in the first evidence of each finding."""
-        bounds: dict[float, float] = {}
+    def expected(self, names: Iterable[str]) -> Series:
+        """The bound of the expected range in the first evidence of these findings, by minute."""
+        known, bounds = set(names), dict[float, float]()
         for minute, one in self.findings:
-            if one.detector == detector and (not fault or one.fault in (fault, None) or one.fault == "unknown"):
+            if known & {one.fault, one.detector}:
                 expected = one.evidence[0].expected if one.evidence else None
                 bound = None if expected is None else expected.high if expected.high is not None else expected.low
                 bounds.setdefault(minute, np.nan if bound is None else bound)
@@ -256,7 +261,7 @@ def draw(axis: Axes, panel: Panel, history: History) -> None:
         times, values = history.series(panel, signal)
         axis.plot(times, panel.scale * values, color=color, label=label)
     if isinstance(panel.limit, str):
-        times, values = history.expected(panel.limit, panel.fault)
+        times, values = history.expected([panel.limit])
         axis.plot(times, panel.scale * values, color=LIMIT, lw=0.9, ls=(0, (4, 2)))
     elif panel.limit is not None:
         axis.axhline(panel.limit, color=LIMIT, lw=0.9, ls=(0, (4, 2)))
@@ -270,3 +275,64 @@ def draw(axis: Axes, panel: Panel, history: History) -> None:
         axis.set_xlim(*panel.shown)
     if len(panel.signals) > 1:
         axis.legend()
+
+
+def save(name: str, figure: Figure, folder: Path, histories: dict[str, History]) -> None:
+    """Draws all panels of a figure into ``NAME.svg``; recordings are read once."""
+    fleet = of_fleet(figure) if figure.faults else None
+    rows = -(-len(figure.panels) // figure.columns)
+    size = (9.4, 1.75 * rows + 0.5)
+    sheet, axes = plt.subplots(rows, figure.columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, panel in zip(axes.flat, figure.panels, strict=True):
+        if fleet is None and panel.recording not in histories:
+            histories[panel.recording] = of_recording(panel.recording)
+        draw(axis, panel, fleet or histories[panel.recording])
+    for axis in axes[-1]:
+        axis.set_xlabel("minutes")
+    legend: dict[str, Rectangle | Line2D] = {"finding": Rectangle((0, 0), 1, 1, color=FINDING)}
+    if fleet is not None or any(panel.truth for panel in figure.panels):
+        legend = {"ground truth": Rectangle((0, 0), 1, 1, color=TRUTH), **legend}
+    if any(panel.limit is not None for panel in figure.panels):
+        legend["limit"] = Line2D([], [], color=LIMIT, lw=0.9, ls=(0, (4, 2)))
+    sheet.legend(list(legend.values()), list(legend), loc="outside upper right", ncols=len(legend))
+    sheet.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    plt.close(sheet)
+
+
+def read(path: Path) -> dict[str, Figure]:
+    """The figures of a YAML file by name."""
+
+    def panel(row: dict[str, Any]) -> Panel:
+        signals = row["signals"]
+        return Panel(**{**row, "signals": {"": signals} if isinstance(signals, str) else signals})
+
+    return {
+        name: Figure(
+            **{
+                **row,
+                "panels": tuple(panel(one) for one in row["panels"]),
+                "faults": tuple(Fault(**one) for one in row.get("faults", ())),
+            }
+        )
+        for name, row in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws the named figures, or all."""
+    figures = read(Path(__file__).with_name("detection_figures.yaml"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[*figures, []], help=", ".join(figures))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "detection")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    histories: dict[str, History] = {}
+    for name in options.names or list(figures):
+        with mpl.rc_context(STYLE):
+            save(name, figures[name], options.out, histories)
+        print(f"{name}.svg", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from store.migrate import revision, upgrade
 from store.sql.leader_lock import AdvisoryLease
 from store.sql.urls import POSTGRESQL, parsed, urls_of
-from store.state.change_log import SqlLedger
-from store.state.ingest_buffer import SqlSpool
+from store.state.change_log import SqlChangeLog
+from store.state.ingest_buffer import SqlIngestBuffer
 from store.state.sql_state import SqlStateStore
 from store.tsdb.metric_store import SqlMetricStore
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from store.remote.client import Remote
 
 __all__ = [
-    "SqlLedger",
+    "SqlChangeLog",
     "SqlMetricStore",
-    "SqlSpool",
+    "SqlIngestBuffer",
     "SqlStateStore",
     "on_server",
     "open_lease",
@@ -59,11 +59,11 @@ def open_state(url: str) -> SqlStateStore:
     return SqlStateStore(url)
 
 
-def open_spool(url: str) -> SqlSpool:
+def open_ingest_buffer(url: str) -> SqlIngestBuffer:
     """The buffer of pushed samples in the state database. Raises StoreError or SchemaTooNewError."""
-    return SqlSpool(url)
+    return SqlIngestBuffer(url)
 
 
-def open_ledger(url: str) -> SqlLedger:
+def open_ledger(url: str) -> SqlChangeLog:
     """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
-    return SqlLedger(url)
+    return SqlChangeLog(url)

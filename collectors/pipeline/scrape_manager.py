@@ -24,7 +24,7 @@ from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
-from outrider.errors import CollectError, CollectReason, StoreAwayError
+from outrider.errors import CollectError, CollectReason, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
@@ -281,7 +281,7 @@ class ScrapeManager:
             return PushedBatch()
         try:
             push = self._pushed.take(at)
-        except StoreAwayError:
+        except StoreUnavailableError:
             return PushedBatch()  # ingest endpoints accept nothing either: senders wait, they are not silent
         targets = self._pushed.targets
         if targets != self._pushed_targets:

@@ -27,9 +27,9 @@ from collectors.receive.targets import target_of
 from collectors.scrape.result import Scrape
 from outrider import log
 from outrider.clock import Clock, from_unix
-from outrider.errors import CollectError, CollectReason, StoreAwayError
+from outrider.errors import CollectError, CollectReason, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
-from outrider.records.ingest_buffer import PushedBlock, Spool
+from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
 from outrider.vocabulary.units import format_duration
 
 _log = log.get("receive")
@@ -65,7 +65,7 @@ class Received:
 
     def __init__(
         self,
-        spool: Spool,
+        spool: IngestBuffer,
         cluster: str,
         clock: Clock,
         *,
@@ -231,7 +231,7 @@ class Received:
     def _tell(self) -> None:
         """Add what was left out to the store, where the API reads it."""
         if self._dropped:
-            with suppress(StoreAwayError):  # then it is told another time: what was read must not be lost for it
+            with suppress(StoreUnavailableError):  # then it is told another time: what was read must not be lost for it
                 self._spool.count(self._dropped)
                 self._dropped = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from outrider.wire.sanitize import MOST_NAME_BYTES, fitted, is_fit
+from outrider.wire.sanitize import MOST_NAME_BYTES, fitted, is_storable
 
 
 class EntityKind(StrEnum):
@@ -40,7 +40,7 @@ class EntityRef:
 
     def __post_init__(self) -> None:
         """The usual name is looked at, nothing more."""
-        if not is_fit(f"{self.cluster}{self.namespace}{self.name}"):
+        if not is_storable(f"{self.cluster}{self.namespace}{self.name}"):
             object.__setattr__(self, "name", fitted(self.name, MOST_NAME_BYTES))
             object.__setattr__(self, "cluster", fitted(self.cluster, MOST_NAME_BYTES // 2))
             if self.namespace:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from outrider.ports.actuation import Actuator
 from outrider.ports.collecting import Collected, Source
-from outrider.ports.detection import Detector, Placing
+from outrider.ports.detection import Detector, LocalizingDetector
 from outrider.ports.metric_store import MetricStore
 from outrider.ports.notification import Notifier
 from outrider.ports.state_store import (
@@ -27,7 +27,7 @@ __all__ = [
     "Detector",
     "MetricStore",
     "Notifier",
-    "Placing",
+    "LocalizingDetector",
     "Silence",
     "Source",
     "StateReader",

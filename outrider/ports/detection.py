@@ -31,7 +31,7 @@ class Detector(Protocol):
 
 
 @runtime_checkable
-class Placing(Protocol):
+class LocalizingDetector(Protocol):
     """A detector that may ask for values of another kind, to say which component its verdicts are about.
 
     ``beside`` is that kind and its keys.

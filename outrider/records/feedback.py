@@ -56,7 +56,7 @@ class Feedback:
         return hashlib.sha256(spelt.encode(errors="surrogatepass")).hexdigest()[:16]
 
     @property
-    def had_reason(self) -> bool:
+    def was_justified(self) -> bool:
         """True when something was broken, whatever was named."""
         return self.verdict is not Usefulness.NOT_USEFUL
 
@@ -163,7 +163,7 @@ def page_counts(said: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, in
     reasons: dict[str, bool] = {}
     for one in said:
         if one.incident in ids:
-            reasons[one.incident] = reasons.get(one.incident, False) or one.had_reason
+            reasons[one.incident] = reasons.get(one.incident, False) or one.was_justified
     return sum(reasons.values()), len(reasons)
 
 

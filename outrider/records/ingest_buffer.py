@@ -32,7 +32,7 @@ class Waiting:
     bytes: int
 
 
-class Spool(Protocol):
+class IngestBuffer(Protocol):
     """Pushed blocks between the processes that receive and the engine. Durable, bounded, oldest first."""
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:

@@ -106,7 +106,7 @@ def _kpi(name: str) -> Signal:
     return Signal(name, "extended", Layer.BUSINESS, "value", SignalKind.GAUGE, EntityKind.SERVICE, "range", means)
 
 
-def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:
+def bucket_quantile(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:
     """Quantile of histograms given as bucket increments, by linear interpolation inside the bucket.
 
     ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from outrider.model import Floats, Priority
 from outrider.text.i18n import Language, translate
-from outrider.vocabulary.catalog import quantile_of_buckets
+from outrider.vocabulary.catalog import bucket_quantile
 
 Mask = NDArray[np.bool_]
 
@@ -168,7 +168,7 @@ def latency_quantiles(
     counts = np.nan_to_num(increments, nan=0.0).reshape(-1, increments.shape[-1]).sum(axis=0)
     found: dict[float, Latency | None] = {}
     for quantile in quantiles:
-        value, below = quantile_of_buckets(counts, tuple(bounds), quantile)
+        value, below = bucket_quantile(counts, tuple(bounds), quantile)
         found[quantile] = None if np.isnan(value) else Latency(float(value), bool(below))
     return found
 

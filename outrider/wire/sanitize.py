@@ -16,7 +16,7 @@ _SURE_CHARACTERS = 150  # of up to four bytes each
 _DIGEST = 12
 
 
-def is_fit(text: str) -> bool:
+def is_storable(text: str) -> bool:
     """True for the usual name, found out in a fraction of a microsecond; False says that one must look."""
     return len(text) <= _SURE_CHARACTERS and text.isprintable()
 

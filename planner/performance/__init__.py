@@ -1,1 +1,4 @@
-"""What one replica carries: roofline, queueing, calibration, load tests, GPU and model catalogs."""
+"""Capacity of one replica: roofline, queueing, calibration, load tests, GPU and model catalogs.
+
+Must not import ``forecast`` or ``capacity``.
+"""

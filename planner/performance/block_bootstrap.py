@@ -1,4 +1,4 @@
-"""Figures of a window with their confidence intervals: a block bootstrap over time, medians with weights."""
+"""Confidence intervals of figures of a window: a block bootstrap over time, weighted medians."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ class Estimate:
 
 
 def _blocks(steps: int) -> np.ndarray:
-    """Resampled steps, shape (resamples, steps): pieces of neighbouring steps, because neighbours are alike."""
+    """Resampled steps, shape (resamples, steps): blocks of adjacent steps, which are correlated."""
     random = np.random.default_rng(steps)
     length = max(1, round(steps ** (1 / 3)))
     starts = random.integers(0, max(steps - length + 1, 1), size=(_RESAMPLES, -(-steps // length)))
-    found = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :steps]
-    return np.asarray(found % steps)
+    steps_of_resamples = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :steps]
+    return np.asarray(steps_of_resamples % steps)
 
 
 def ratios(above: Floats, below: Floats) -> Floats:
-    """The ratio of two sums over time, for each resample of the steps that know both."""
+    """Ratio of two sums over time, for each resample of the steps with both values."""
     known = below > 0
     if not known.any():
         return np.empty(0)
     chosen = _blocks(int(known.sum()))
-    found: Floats = above[known][chosen].sum(axis=1) / below[known][chosen].sum(axis=1)
-    return found
+    result: Floats = above[known][chosen].sum(axis=1) / below[known][chosen].sum(axis=1)
+    return result
 
 
 def middles(running: Floats, covered: Floats) -> Floats:
-    """The median that stands for the batch, for each resample of the steps; ``running`` is NaN where not at rest."""
+    """The batch median for each resample of the steps; ``running`` is NaN in cells that do not show the batch."""
     known = ~np.isnan(running).all(axis=0)
     if not known.any():
         return np.empty(0)
     values, weights = running[:, known], np.where(np.isnan(running), 0.0, covered)[:, known]
     chosen = _blocks(values.shape[1])
-    found: Floats = np.array([middle(values[:, each].ravel(), weights[:, each].ravel()) for each in chosen])
-    return found
+    result: Floats = np.array([middle(values[:, block].ravel(), weights[:, block].ravel()) for block in chosen])
+    return result
 
 
 def middle(values: Floats, weights: Floats) -> float:
-    """The median of values of these weights; those of weight 0 are left out."""
-    kept = weights > 0
-    values, weights = values[kept], weights[kept]
+    """Weighted median of values; those of weight 0 are left out."""
+    positive = weights > 0
+    values, weights = values[positive], weights[positive]
     order = np.argsort(values)
     heavy = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(heavy, heavy[-1] / 2.0)])
 
 
 def estimate(value: float, resamples: Floats) -> Estimate:
-    """A figure with the interval of its resamples, which holds it; itself where there are none."""
+    """Returns a figure with the interval of its resamples, extended to contain it; itself without resamples."""
     if not resamples.size:
         return Estimate(value, value, value)
     low, high = np.quantile(resamples, _BOUNDS)

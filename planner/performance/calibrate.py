@@ -1,8 +1,8 @@
-"""Learn from running replicas what one of them carries: tokens a request, batch, speed of a sequence.
+"""Calibration from running replicas: tokens per request, batch and speed of a sequence.
 
-A figure is measured only where the engines came near their limit: the batch of a fleet at a fifth of
-its load says nothing about what a replica can carry. Otherwise what the operator configured is used,
-and without that the answer is a refusal with its reason.
+Figures are measured only if the engines came near their limit: the batch of a fleet at a fifth of its load does not
+show the capacity of a replica. Otherwise configured figures are used, and without them the result is a refusal with its
+reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS = (
     *(SignalKey(name) for name in (RUNNING, WAITING, TOKENS, FINISHED, KV_USED, STARTUP)),
     *LENGTHS.bucket_keys,
 )
-"""What the window of replicas should carry; KV use, start-up time and the histogram of lengths may be missing."""
+"""Signals of the window of replicas; KV use, start-up time and the length histogram may be missing."""
 
 STARTUP_PRIOR_SECONDS = 480.0
 STARTUP_PRIOR_SOURCE = "prior: a vLLM pod with image pull takes 2 to 8 min, the upper end"
@@ -53,8 +53,8 @@ LOAD_TEST = "load_test"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What runs of a service, as far as it is known: a load test of something else says nothing of it."""
+class RunningEngine:
+    """The running engine of a service as far as known: load tests of other engines do not apply to it."""
 
     gpu_type: str = ""
     tensor_parallel: int = 1
@@ -64,7 +64,7 @@ class Running:
 
 
 class CalibrationRefusal(StrEnum):
-    """Why nothing could be measured."""
+    """Reasons why nothing could be measured."""
 
     NO_VALUES = "no_values"
     TOO_FEW_SAMPLES = "too_few_samples"
@@ -73,8 +73,8 @@ class CalibrationRefusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NotCalibrated:
-    """The engines did not show what they can do, and nothing was configured."""
+class NoCalibration:
+    """The engines did not reach their limit, and no figures are configured."""
 
     service: EntityRef
     reason: CalibrationRefusal
@@ -87,8 +87,8 @@ class NotCalibrated:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
-    """What the operator says of a service; None where they say nothing."""
+class ConfiguredFigures:
+    """Configured figures of a service; None if not configured."""
 
     tokens_per_request: float | None = None
     batch: float | None = None
@@ -97,8 +97,8 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What the engines showed. ``samples`` are (replica, step) cells under load near the batch."""
+class MeasuredFigures:
+    """Measured figures. ``samples`` are (replica, step) cells under load near the batch."""
 
     tokens_per_request: Estimate
     batch: Estimate
@@ -109,8 +109,8 @@ class Measured:
     def intervals(self) -> dict[str, Interval]:
         """The 90 % confidence interval of each figure, by its name."""
         names = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
-        found: list[tuple[str, Estimate]] = [(name, getattr(self, name)) for name in names]
-        return {name: Interval(estimate.low, estimate.high) for name, estimate in found}
+        figures: list[tuple[str, Estimate]] = [(name, getattr(self, name)) for name in names]
+        return {name: Interval(estimate.low, estimate.high) for name, estimate in figures}
 
 
 def calibrate(
@@ -120,33 +120,32 @@ def calibrate(
     gpu_type: str,
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
-    configured: Configured | None = None,
+    configured: ConfiguredFigures | None = None,
     startup_seconds: float | None = None,
-) -> Calibration | NotCalibrated:
-    """The calibration of a service from a window of its replicas.
+) -> Calibration | NoCalibration:
+    """Calibrates a service from a window of its replicas.
 
-    ``window`` holds the replicas of this service only, with ``KEYS``, in steps of some minutes; deltas are sums
-    over the step, gauges best its means (``Statistic.MEAN``): the tokens of a step belong to all that ran in it.
-    Measured figures win; where they are refused, ``configured`` ones are used (a missing number of tokens per
-    request is still taken from finished requests).
-    ``startup_seconds`` is a measured p95 of trigger to first served request; without it the configured
-    time counts, else the prior, or the engines' own load time where that alone is longer.
+    ``window`` holds only the replicas of this service, with ``KEYS``, in steps of some minutes. Deltas are sums over
+    the step. Gauges are best its means (``Statistic.MEAN``): the tokens of a step belong to all sequences that ran in
+    it. Measured figures take precedence; if they are refused, ``configured`` ones are used, with missing tokens per
+    request taken from finished requests. ``startup_seconds`` is a measured p95 from trigger to first served request.
+    Without it the configured time counts, otherwise the prior, or the engines' own load time if that alone is longer.
     """
-    given = configured or Configured()
-    found = measure(window, service)
+    figures_configured = configured or ConfiguredFigures()
+    result = measure(window, service)
     intervals: dict[str, Interval] = {}
-    startup, source = _startup(window, startup_seconds, given)
-    if isinstance(found, Measured):
-        tokens, batch, speed = found.tokens_per_request, found.batch, found.tokens_per_second_per_sequence
+    startup, source = _startup(window, startup_seconds, figures_configured)
+    if isinstance(result, MeasuredFigures):
+        tokens, batch, speed = result.tokens_per_request, result.batch, result.tokens_per_second_per_sequence
         figures = (tokens.value, batch.value, speed.value)
-        samples, origin = found.samples, "measured"
-        intervals = found.intervals
+        samples, origin = result.samples, "measured"
+        intervals = result.intervals
     else:
-        tokens_given = given.tokens_per_request or _tokens_per_request(window)
-        if tokens_given is None or given.batch is None or given.tokens_per_second_per_sequence is None:
-            return found
-        figures = (tokens_given, given.batch, given.tokens_per_second_per_sequence)
-        samples, origin = found.samples, "configured"
+        tokens_given = figures_configured.tokens_per_request or _tokens_per_request(window)
+        if tokens_given is None or figures_configured.batch is None or figures_configured.tokens_per_second_per_sequence is None:
+            return result
+        figures = (tokens_given, figures_configured.batch, figures_configured.tokens_per_second_per_sequence)
+        samples, origin = result.samples, "configured"
     return Calibration(
         service=service,
         gpu_type=gpu_type,
@@ -164,7 +163,7 @@ def calibrate(
 
 
 def from_knee(
-    found: Knee,
+    test: Knee,
     service: EntityRef,
     *,
     gpu_type: str,
@@ -177,11 +176,11 @@ def from_knee(
     at: datetime | None = None,
     valid: timedelta = timedelta(days=30),
 ) -> Calibration:
-    """The calibration that a load test gives: throughput of the largest step that keeps the promise.
+    """Returns the calibration of a load test: throughput of the largest step that meets the SLO.
 
-    ``source`` is load_test or the tool; it counts until ``valid`` after ``at``.
+    ``source`` is load_test or the tool; it is valid for ``valid`` after ``at``.
     """
-    point = found.point
+    point = test.point
     return Calibration(
         service=service,
         gpu_type=gpu_type,
@@ -197,43 +196,43 @@ def from_knee(
         model=model,
         engine_version=engine_version,
         measured_at=at,
-        intervals=found.intervals,
+        intervals=test.intervals,
         source=source,
         valid_until=None if at is None else at + valid,
     )
 
 
 def best_test(
-    tests: Sequence[Calibration], service: EntityRef, now: datetime, live: Running
+    tests: Sequence[Calibration], service: EntityRef, now: datetime, live: RunningEngine
 ) -> tuple[Calibration | None, tuple[tuple[Calibration, str], ...]]:
-    """The load test to count with where running engines show too little, and those that do not fit, each with why.
+    """Returns the load test to use if running engines show too little, and the rejected tests with reasons.
 
-    Ours come before other testers' results, then the newest. One of another GPU type, TP, PP, model or version, as far
-    as both say it, is of another engine.
+    Our own tests come before those of other tools, then the newest. A test does not apply if its GPU type, TP, PP,
+    model or version is known and differs.
     """
     fitting, unfit = [], []
-    for found in tests:
-        if found.service.name != service.name or found.service.namespace not in (None, service.namespace):
+    for test in tests:
+        if test.service.name != service.name or test.service.namespace not in (None, service.namespace):
             continue
-        why = _unfit(found, now, live)
+        why = _unfit(test, now, live)
         if why:
-            unfit.append((found, why))
+            unfit.append((test, why))
         else:
-            fitting.append(found)
-    fitting.sort(key=lambda one: (one.source == LOAD_TEST, one.measured_at), reverse=True)
+            fitting.append(test)
+    fitting.sort(key=lambda test: (test.source == LOAD_TEST, test.measured_at), reverse=True)
     return (fitting[0] if fitting else None), tuple(unfit)
 
 
-def _unfit(found: Calibration, now: datetime, live: Running) -> str:
-    if found.valid_until is None or found.measured_at is None or now >= found.valid_until:
+def _unfit(test: Calibration, now: datetime, live: RunningEngine) -> str:
+    if test.valid_until is None or test.measured_at is None or now >= test.valid_until:
         return "too_old"
-    if (found.tensor_parallel, found.pipeline_parallel) != (live.tensor_parallel, live.pipeline_parallel):
+    if (test.tensor_parallel, test.pipeline_parallel) != (live.tensor_parallel, live.pipeline_parallel):
         return "other_group"
-    if _differ(found.gpu_type, live.gpu_type):
+    if _differ(test.gpu_type, live.gpu_type):
         return "other_gpu"
-    if _differ(found.model, live.model):
+    if _differ(test.model, live.model):
         return "other_model"
-    return "other_version" if _differ(found.engine_version, live.engine_version) else ""
+    return "other_version" if _differ(test.engine_version, live.engine_version) else ""
 
 
 def _differ(tested: str, runs: str) -> bool:
@@ -241,84 +240,84 @@ def _differ(tested: str, runs: str) -> bool:
     return tested not in unknown and runs not in unknown and tested != runs
 
 
-def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
-    """The figures alone, with their intervals, or why there are none.
+def measure(window: Window, service: EntityRef) -> MeasuredFigures | NoCalibration:
+    """Measures the figures with their intervals, or returns why there are none.
 
-    Only cells under load speak: a queue, or 70 % of the KV cache in use. The batch is the median of their
-    running sequences while the queue is at most a tenth of them, each cell as heavy as the time it covers: just
-    below the knee. How much of a window was quiet, and how dense its cells are, thus changes nothing. The speed of a
-    sequence is generated tokens over running sequences and the time in which the counter rose by them
-    (``_covered``), in cells at 70 % of that batch or more, because sequences slow down as the batch fills.
+    Only cells under load count: a queue, or 70 % of the KV cache in use. The batch is the median of their running
+    sequences while the queue is at most a tenth of them, each cell weighted by the time it covers: just below the knee.
+    So quiet periods of a window and the density of its cells have no effect. The speed of a sequence is generated
+    tokens over running sequences and the time of the counter's increase (``_covered``), in cells at 70 % of that batch
+    or more: sequences slow down as the batch fills.
     """
     running, waiting = window.column(RUNNING), np.nan_to_num(window.column(WAITING), nan=0.0)
     tokens, kv_used = window.column(TOKENS), np.nan_to_num(window.column(KV_USED), nan=0.0)
     loaded = (running > 0) & (tokens > 0)
     samples = int(loaded.sum())
     if not np.isfinite(running).any() or not np.isfinite(tokens).any():
-        return NotCalibrated(service, CalibrationRefusal.NO_VALUES, 0)
+        return NoCalibration(service, CalibrationRefusal.NO_VALUES, 0)
     if samples < _LEAST_SAMPLES:
         wanted = {"samples": str(samples), "wanted": str(_LEAST_SAMPLES)}
-        return NotCalibrated(service, CalibrationRefusal.TOO_FEW_SAMPLES, samples, wanted)
+        return NoCalibration(service, CalibrationRefusal.TOO_FEW_SAMPLES, samples, wanted)
     per_request = _tokens_per_request(window)
     if per_request is None:
-        return NotCalibrated(service, CalibrationRefusal.NO_FINISHED_REQUESTS, samples)
+        return NoCalibration(service, CalibrationRefusal.NO_FINISHED_REQUESTS, samples)
     covered = _covered(window)
     loaded &= covered > 0
-    under = loaded & (_queued(running, waiting, loaded) | (kv_used >= _KNEE_KV_RATIO))
+    under = loaded & (_full_engines(running, waiting, loaded) | (kv_used >= _KNEE_KV_RATIO))
     if int(under.sum()) < _KNEE_SAMPLES:
         most = float(kv_used.max(initial=0.0))
-        return NotCalibrated(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
-    rested = _rested(running, waiting, covered, loaded, under)
-    batch = middle(running[rested], covered[rested])
+        return NoCalibration(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
+    at_batch = _batch_cells(running, waiting, covered, loaded, under)
+    batch = middle(running[at_batch], covered[at_batch])
     near = loaded & (running >= _NEAR_BATCH * batch)
     work = np.where(near, running * covered, 0.0)
     generated, finished = _requests(window)
-    made = np.where(near, tokens, 0.0)
-    return Measured(
+    generated_near = np.where(near, tokens, 0.0)
+    return MeasuredFigures(
         tokens_per_request=estimate(per_request, ratios(generated.sum(axis=0), finished.sum(axis=0))),
-        batch=estimate(batch, middles(np.where(rested, running, np.nan), covered)),
+        batch=estimate(batch, middles(np.where(at_batch, running, np.nan), covered)),
         tokens_per_second_per_sequence=estimate(
-            float(made.sum() / work.sum()), ratios(made.sum(axis=0), work.sum(axis=0))
+            float(generated_near.sum() / work.sum()), ratios(generated_near.sum(axis=0), work.sum(axis=0))
         ),
         samples=int(near.sum()),
     )
 
 
 def _covered(window: Window) -> Floats:
-    """Seconds in which the counters of each cell rose by what it holds, shape (replicas, steps); 0 where unknown.
+    """Seconds in which the counters of each cell increased, shape (replicas, steps); 0 if unknown.
 
-    An increase is counted from the scrape before, so that a cell covers the time since the last one that was read:
-    five minutes of a history written every five, two steps after a step without a scrape. Where the spacing
-    changes (the ends of an outage, of a roll-up and of a replica's life) nobody can tell, and the cell counts not.
+    An increase counts from the previous scrape, so a cell covers the time since the last one read: five minutes of a
+    history written every five, two steps after a step without a scrape. If the spacing changes (the ends of an outage,
+    of a roll-up and of a replica's life) the time is unknown, and the cell does not count.
     """
     read = np.isfinite(believed(window, RUNNING)) | np.isfinite(believed(window, TOKENS))
     replicas, steps = read.shape
-    place = np.arange(steps)
-    last = np.maximum.accumulate(np.where(read, place, -1), axis=1)
-    following = np.minimum.accumulate(np.where(read, place, steps)[:, ::-1], axis=1)[:, ::-1]
+    step = np.arange(steps)
+    last = np.maximum.accumulate(np.where(read, step, -1), axis=1)
+    following = np.minimum.accumulate(np.where(read, step, steps)[:, ::-1], axis=1)[:, ::-1]
     edge = np.full((replicas, 1), -1)
     before = np.concatenate([edge, last], axis=1)[:, :steps]
     after = np.concatenate([following, edge + steps + 1], axis=1)[:, 1:]
-    gap, ahead = place - before, after - place
+    gap, ahead = step - before, after - step
     newest = after == steps
-    # the window ends here, not the replica's life, where its next value is not due yet
-    ahead = np.where(newest & (steps - place <= gap), gap, ahead)
-    ends = newest & (steps - place > gap)
+    # if the next value is not due yet, the window ends here, not the replica's life
+    ahead = np.where(newest & (steps - step <= gap), gap, ahead)
+    ends = newest & (steps - step > gap)
     alike = (gap <= _ALIKE * ahead) & (ahead <= _ALIKE * gap)
     return np.where(read & (before >= 0) & alike & ~ends, gap * window.step.total_seconds(), 0.0)
 
 
-def _queued(running: Floats, waiting: Floats, loaded: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Cells whose queue tells of a full engine; before half of what it once ran it is a burst being taken in."""
+def _full_engines(running: Floats, waiting: Floats, loaded: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Cells whose queue shows a full engine; below half of the highest batch it is a burst being admitted."""
     most = float(np.quantile(running[loaded], _MOST_QUANTILE)) if loaded.any() else 0.0
-    found: NDArray[np.bool_] = (waiting >= 1.0) & (running >= most / 2.0)
-    return found
+    cells: NDArray[np.bool_] = (waiting >= 1.0) & (running >= most / 2.0)
+    return cells
 
 
-def _rested(
+def _batch_cells(
     running: Floats, waiting: Floats, covered: Floats, loaded: NDArray[np.bool_], under: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """The cells that tell the batch: under load with a short queue, else nearly so, else all that are under load."""
+    """Cells that show the batch: under load with a short queue, else nearly so, else all under load."""
     calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
     near = calm & (running >= _NEAR_BATCH * middle(running[under], covered[under]))
     for cells in (calm & under, near):
@@ -328,37 +327,37 @@ def _rested(
 
 
 def _requests(window: Window) -> tuple[Floats, Floats]:
-    """Generated tokens and finished requests of each cell, shape (replicas, steps), 0 where either is unknown.
+    """Generated tokens and finished requests of each cell, shape (replicas, steps), 0 if either is unknown.
 
-    The engines' own histogram of answer lengths where it is told: it counts whole answers only. Counters otherwise,
-    which set tokens of unfinished answers against finished requests.
+    Uses the engines' own histogram of output lengths if available: it counts only complete answers. Otherwise it uses
+    counters, which relate tokens of unfinished answers to finished requests.
     """
     counts = np.stack([window.column(key) for key in LENGTH_BUCKETS])
-    told = ~np.isnan(counts).all(axis=0) & ~np.isnan(window.column(LENGTH_SUM))
-    if np.nansum(counts[:, told]) >= _LEAST_FINISHED:
-        finished = np.where(told, np.nansum(counts, axis=0), 0.0)
-        return np.where(told, window.column(LENGTH_SUM), 0.0), finished
+    reported = ~np.isnan(counts).all(axis=0) & ~np.isnan(window.column(LENGTH_SUM))
+    if np.nansum(counts[:, reported]) >= _LEAST_FINISHED:
+        finished = np.where(reported, np.nansum(counts, axis=0), 0.0)
+        return np.where(reported, window.column(LENGTH_SUM), 0.0), finished
     tokens, ended = window.column(TOKENS), window.column(FINISHED)
     both = ~np.isnan(tokens) & ~np.isnan(ended)
     return np.where(both, tokens, 0.0), np.where(both, ended, 0.0)
 
 
 def _tokens_per_request(window: Window) -> float | None:
-    """Tokens over finished requests, over all of the window; None with fewer than 20 finished."""
+    """Tokens over finished requests, over the whole window; None with fewer than 20 finished requests."""
     generated, finished = _requests(window)
     count, tokens = float(finished.sum()), float(generated.sum())
     return tokens / count if count >= _LEAST_FINISHED and tokens > 0 else None
 
 
-def _startup(window: Window, measured: float | None, given: Configured) -> tuple[float, str]:
+def _startup(window: Window, measured: float | None, configured: ConfiguredFigures) -> tuple[float, str]:
     if measured is not None:
         return measured, "measured: p95 of trigger to first served request"
-    if given.startup_seconds is not None:
-        return given.startup_seconds, "configured"
-    seen = window.column(STARTUP)
-    seen = seen[np.isfinite(seen) & (seen > 0)]
-    if seen.size:
-        load = float(np.quantile(seen, 0.95))
+    if configured.startup_seconds is not None:
+        return configured.startup_seconds, "configured"
+    load_times = window.column(STARTUP)
+    load_times = load_times[np.isfinite(load_times) & (load_times > 0)]
+    if load_times.size:
+        load = float(np.quantile(load_times, 0.95))
         if load > STARTUP_PRIOR_SECONDS:
             return load, "measured: p95 of the engines' own load time"
     return STARTUP_PRIOR_SECONDS, STARTUP_PRIOR_SOURCE

@@ -1,4 +1,4 @@
-"""Accelerators and their priors: memory, bandwidth, arithmetic, slices, prices. ``gpus.yaml`` holds the table."""
+"""Accelerator catalog with priors: memory, bandwidth, arithmetic, slices, prices. The table is ``gpus.yaml``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
 MEBIBYTE = 2**20
 GIBIBYTE = 2**30
 _FAMILIES = ("ascend", "rtx")
-_BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "huawei")  # may stand right before a name
-_PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as nvidia-smi and DCGM write it: 1g.10gb+me
-_SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)[ _-]?gi?b?(?![a-z0-9])")  # of the memory: 40GB, 80 GiB, 80G
+_BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "huawei")  # may directly precede a name
+_PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as written by nvidia-smi and DCGM: 1g.10gb+me
+_SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)[ _-]?gi?b?(?![a-z0-9])")  # memory size: 40GB, 80 GiB, 80G
 _SIZE_SLACK = 0.15
-"""A size in a name and what the driver reports differ by so much at most: 16 GB of a T4 are 15 GiB."""
+"""Largest difference between a size in a name and the driver's value: 16 GB of a T4 are 15 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A MIG profile: its share of the device's compute, its memory, and how many fit on a device."""
+    """A MIG profile: its share of the device's compute, its memory, and the most of them on a device."""
 
     name: str
     compute_ratio: float
@@ -39,12 +39,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A device. Rates are per second; ``price`` is USD per GPU-hour on demand; ``node`` devices make a server.
+    """A device. Rates are per second; ``price`` is USD per GPU-hour on demand; a server has ``node`` devices.
 
-    Of a part of a device ``whole`` names it, ``parts`` says how many it makes, ``cut`` how it is cut, and every
-    figure is the part's own. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say
-    where the figures come from; they begin with "prior" until an operator's own replace them. ``price_assumed``: no
-    list has the device, its price is made of another's.
+    For a part of a device ``whole`` is its name, ``parts`` the number of parts, ``cut`` the method, and every figure is
+    that of the part. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` are the sources
+    of the figures; they begin with "prior" until replaced by an operator. ``price_assumed``: no price list has the
+    device, its price is derived from another one.
     """
 
     name: str
@@ -66,23 +66,23 @@ class GpuSpec:
     price_assumed: bool = False
 
     def flops(self, bits: float) -> float:
-        """Dense arithmetic for weights of so many bits: what the device cannot do natively runs as 16 bit."""
+        """Dense arithmetic for weights of ``bits``: formats without native support run as 16 bit."""
         if bits <= 8 and self.fp8:
             return self.fp8
         return self.fp16
 
     def part(self, cut: Slice) -> GpuSpec:
-        """One MIG slice as a device of its own: bandwidth follows its memory, the price its share of the device."""
+        """One MIG slice as a device: bandwidth in proportion to its memory, price to its share of the device."""
         memory = min(1.0, cut.memory_bytes / self.memory_bytes)
         return self._share(cut.name, "mig", cut.most, cut.compute_ratio, memory, cut.memory_bytes)
 
     def share(self, count: int) -> GpuSpec:
-        """What one of ``count`` processes has of the device by MPS while all of them are busy.
+        """The share of one of ``count`` MPS processes while all of them are busy.
 
-        Memory is parted by each engine's own limit, not by the device. Raises UsageError for one that has no MPS.
+        Memory is limited by each engine, not by the device. Raises UsageError for a device without MPS.
         """
         if count < 2 or not self.mps or self.whole:
-            raise UsageError(f"{self.name} is not shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU")
+            raise UsageError(f"{self.name} cannot be shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU")
         return self._share(f"MPS 1/{count}", "mps", count, 1.0 / count, 1.0 / count, self.memory_bytes / count)
 
     def _share(self, name: str, cut: Cut, count: int, compute: float, bandwidth: float, memory_bytes: float) -> GpuSpec:
@@ -107,7 +107,7 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A way to get devices: its price as a ratio of on demand, and how long it takes."""
+    """Purchase terms of devices: price as a ratio of on demand, and lead time."""
 
     purchase: Purchase
     price_ratio: float
@@ -155,7 +155,7 @@ def parse_gpus(document: Mapping[str, Any]) -> Mapping[str, GpuSpec]:
 
 
 def source_text(source: str, language: Language) -> str:
-    """Where a figure of the table comes from, in a language; an operator's own words stay as they are."""
+    """Source text of a figure, in a language; an operator's own text stays as it is."""
     for key, known in _document()["sources"].items():
         if known == source:
             return source if language == "en" else translate(f"capacity.source_{key}", language)
@@ -164,37 +164,37 @@ def source_text(source: str, language: Language) -> str:
 
 @cache
 def terms() -> Mapping[Purchase, Terms]:
-    """The ways to get devices, by name."""
-    found: dict[Purchase, Terms] = {}
+    """The purchase terms by name."""
+    by_name: dict[Purchase, Terms] = {}
     for name in PURCHASES:
         row = _document()[name]
-        found[name] = Terms(name, float(row["price_ratio"]), float(row["lead_seconds"]), row["source"])
-    return found
+        by_name[name] = Terms(name, float(row["price_ratio"]), float(row["lead_seconds"]), row["source"])
+    return by_name
 
 
 def gpu(name: str) -> GpuSpec:
-    """The device that a name means: ``H100``, ``h100``, ``NVIDIA H100 80GB HBM3``; a slice: ``H100 1g.10gb``.
+    """Finds a device by name: ``H100``, ``h100``, ``NVIDIA H100 80GB HBM3``; a slice: ``H100 1g.10gb``.
 
-    A memory size in the name chooses among devices of one name (an A100 is one of 80 GB unless 40 is said). Raises
-    UsageError for another device, for a size that the device has not, and for a MIG profile that it has not.
+    A memory size in the name selects among devices of one name (an A100 has 80 GB unless 40 is given). Raises
+    UsageError for an unknown device, for a size the device does not have, and for a MIG profile it does not have.
     """
     known = gpus()
     profile = _PROFILE.search(name)
     wanted = (name if profile is None else name.replace(profile.group(0), " ")).lower()
     if not any(letter.isalnum() for letter in wanted):
-        raise UsageError("a GPU type without a name", hint=f"known types: {', '.join(known)}")
+        raise UsageError("the GPU type has no name", hint=f"known types: {', '.join(known)}")
     # the longest name first, so that an L40S is found before a shorter name in it
     for short in sorted(map(_plain, known), key=len, reverse=True):
-        if _spelt(short).search(wanted):
+        if _name_pattern(short).search(wanted):
             mine = [spec for spec in known.values() if _plain(spec.name) == short]
             cut = None if profile is None else profile.group(0).lower()
             device = _of_size(name, mine, _SIZE.search(wanted), cut)
             return device if cut is None else _slice_of(device, cut)
-    raise UsageError(f"no GPU type is known as {name!r}", hint=f"known types: {', '.join(known)}")
+    raise UsageError(f"unknown GPU type {name!r}", hint=f"known types: {', '.join(known)}")
 
 
 def known_gpu(name: str) -> GpuSpec | None:
-    """The same, None for what ``gpu`` refuses."""
+    """Like ``gpu``, but None for an unknown device."""
     try:
         return gpu(name)
     except UsageError:
@@ -202,31 +202,31 @@ def known_gpu(name: str) -> GpuSpec | None:
 
 
 def _plain(short: str) -> str:
-    """A device's name without the memory size by which the table tells it from another of that name."""
+    """A device's name without the memory size that distinguishes it from others of that name."""
     return _SIZE.sub("", short.lower()).strip()
 
 
 def _of_size(name: str, devices: Sequence[GpuSpec], size: re.Match[str] | None, cut: str | None) -> GpuSpec:
-    """That of the devices of one name which has the size, else the profile, that a name tells; the first by default."""
+    """The device with the given size, otherwise with the profile; the first by default."""
     if size is None:
         return next((spec for spec in devices if cut in [each.name for each in spec.slices]), devices[0])
-    told = float(size.group(1))
-    nearest = min(devices, key=lambda spec: abs(spec.memory_bytes / GIBIBYTE - told))
-    if abs(told * GIBIBYTE / nearest.memory_bytes - 1.0) > _SIZE_SLACK:
+    size_gb = float(size.group(1))
+    nearest = min(devices, key=lambda spec: abs(spec.memory_bytes / GIBIBYTE - size_gb))
+    if abs(size_gb * GIBIBYTE / nearest.memory_bytes - 1.0) > _SIZE_SLACK:
         has = " or ".join(f"{spec.memory_bytes / GIBIBYTE:.0f} GiB" for spec in devices)
         raise UsageError(
-            f"{name!r} has {told:g} GB of memory; the {devices[0].name} that is known has {has}",
+            f"{name!r} has {size_gb:g} GB of memory; the known {devices[0].name} has {has}",
             hint=f"known types: {', '.join(gpus())}",
         )
     return nearest
 
 
 @cache
-def _spelt(short: str) -> re.Pattern[str]:
-    """A name as it stands in the names that exporters, clouds and people use, with any marks between its parts.
+def _name_pattern(short: str) -> re.Pattern[str]:
+    """Pattern of a name as exporters, clouds and operators write it, with any marks between its parts.
 
-    Where a digit ends it none may follow, and no letter goes before one that begins with a letter: an H1000 is no H100,
-    an A3000 no A30, a GH200 no H200. Ascend and RTX are left out by people who write the number alone.
+    No digit may follow a final digit, and no letter may precede an initial letter: an H1000 is not an H100, an A3000
+    not an A30, a GH200 not an H200. Ascend and RTX may be omitted if the number is given alone.
     """
     parts = re.findall(r"[a-z]+|[0-9]+", short.lower())
     body = r"[\W_]*".join(parts)

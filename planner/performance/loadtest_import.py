@@ -1,7 +1,7 @@
-"""Results of other load testers as steps of a load test: ``vllm bench serve``, LLMPerf and K6.
+"""Imports results of other load testers as steps of a load test: ``vllm bench serve``, LLMPerf and K6.
 
-A file holds one result, a list of them, or one a line. What a tool does not measure stays unknown; what cannot be
-counted without (a concurrency, tokens) is asked for by name.
+A file holds one result, a list of them, or one a line. Figures that a tool does not measure stay unknown; required ones
+(concurrency, tokens) are requested by name.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
-from planner.performance.saturation_point import LoadPoint, resampled
+from planner.performance.saturation_point import LoadPoint, bootstrap_mean
 
 
 def load_points(text: str, source: str, *, tokens: float | None = None) -> tuple[str, list[LoadPoint]]:
-    """The tool that wrote ``text`` and its steps.
+    """Returns the tool that wrote ``text``, and its steps.
 
-    ``tokens`` generated per request are needed for K6, which does not count any, unless its script kept a trend
-    named ``output_tokens``. Raises UsageError naming ``source`` and what is missing or wrong.
+    ``tokens`` generated per request are required for K6, which does not count them, unless its script kept a trend
+    named ``output_tokens``. Raises UsageError with ``source`` and the missing or wrong field.
     """
     points, tools = [], set()
     for number, document in enumerate(_documents(text, source), start=1):
-        where = f"{source}, result {number}"
+        location = f"{source}, result {number}"
         tool = _tool(document)
         if tool is None:
             raise UsageError(
-                f"{where} is no result of vllm bench serve, LLMPerf or K6",
+                f"{location} is not a result of vllm bench serve, LLMPerf or K6",
                 hint="give vllm's --save-result file, LLMPerf's _summary.json, or K6's --summary-export file",
             )
         tools.add(tool)
-        points.append(_READERS[tool](document, where, tokens))
+        points.append(_READERS[tool](document, location, tokens))
     if not points:
         raise UsageError(f"{source} holds no result", hint="give the JSON file that the load tester wrote")
     if len(tools) > 1:
@@ -41,8 +41,8 @@ def load_points(text: str, source: str, *, tokens: float | None = None) -> tuple
 
 def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
     try:
-        found = json.loads(text)
-        entries = found if isinstance(found, list) else [found]
+        document = json.loads(text)
+        entries = document if isinstance(document, list) else [document]
     except json.JSONDecodeError:
         entries = []
         for number, line in enumerate(text.splitlines(), start=1):
@@ -56,7 +56,7 @@ def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
                 ) from error
     for entry in entries:
         if not isinstance(entry, Mapping):
-            raise UsageError(f"{source}: a result is an object, not {type(entry).__name__}", hint="give it unchanged")
+            raise UsageError(f"{source}: a result must be an object, not {type(entry).__name__}", hint="give it unchanged")
         yield entry
 
 
@@ -71,50 +71,53 @@ def _tool(document: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _vllm(document: Mapping[str, Any], where: str, tokens: float | None) -> LoadPoint:
-    """``vllm bench serve --save-result``: milliseconds, percentiles as they were asked for (99 by default)."""
+def _vllm(document: Mapping[str, Any], location: str, tokens: float | None) -> LoadPoint:
+    """``vllm bench serve --save-result``: milliseconds, with the requested percentiles (99 by default)."""
     del tokens
-    completed = int(_number(document, "completed", where))
-    rate = _number(document, "request_throughput", where)
+    completed = int(_number(document, "completed", location))
+    rate = _number(document, "request_throughput", location)
     quantile = next((q for q in (95, 99, 90) if f"p{q}_ttft_ms" in document), None)
     concurrency = document.get("max_concurrency")
-    if concurrency is None:  # an open loop: what was inside is the rate times the time spent inside
+    if concurrency is None:  # an open loop: concurrency is the rate times the time in service
         seconds = document.get("mean_e2el_ms")
         if seconds is None:
             seconds = float(document.get("mean_ttft_ms") or 0.0) + float(document.get("mean_tpot_ms") or 0.0) * (
-                _number(document, "total_output_tokens", where) / max(completed, 1) - 1.0
+                _number(document, "total_output_tokens", location) / max(completed, 1) - 1.0
             )
         concurrency = max(rate * float(seconds) / 1000.0, 1e-3)
     failed = int(document.get("failed") or 0)
-    lengths = document.get("output_lens")  # of --save-detailed, one a request, 0 for one that failed
+    lengths = document.get("output_lens")  # of --save-detailed, one per request, 0 for a failed one
     whole = [float(n) for n in lengths if isinstance(n, (int, float)) and n > 0] if isinstance(lengths, list) else []
-    per_request = resampled(whole)
+    per_request = bootstrap_mean(whole)
     return LoadPoint(
         intervals={} if per_request is None else {"tokens_per_request": per_request},
         concurrency=float(concurrency),
         requests_per_second=rate,
-        tokens_per_second=_number(document, "output_throughput", where),
-        tokens_per_request=_number(document, "total_output_tokens", where) / max(completed, 1),
+        tokens_per_second=_number(document, "output_throughput", location),
+        tokens_per_request=_number(document, "total_output_tokens", location) / max(completed, 1),
         samples=completed,
         ttft=_milliseconds(document, f"p{quantile}_ttft_ms"),
         tpot=_milliseconds(document, f"p{quantile}_tpot_ms"),
         tpot_mean=_milliseconds(document, "mean_tpot_ms"),
         error_ratio=failed / max(failed + completed, 1),
-        prompt_tokens=_number(document, "total_input_tokens", where) / max(completed, 1),
+        prompt_tokens=_number(document, "total_input_tokens", location) / max(completed, 1),
         quantile=(quantile or 95) / 100.0,
     )
 
 
-def _llmperf(document: Mapping[str, Any], where: str, tokens: float | None) -> LoadPoint:
-    """LLMPerf's ``_summary.json``. Its inter-token latency is end-to-end over tokens, so it holds the first one too."""
+def _llmperf(document: Mapping[str, Any], location: str, tokens: float | None) -> LoadPoint:
+    """LLMPerf's ``_summary.json``.
+
+    Its inter-token latency is E2E latency over tokens, so it includes the first token.
+    """
     del tokens
-    per_minute = _number(document, "results_num_completed_requests_per_min", where)
+    per_minute = _number(document, "results_num_completed_requests_per_min", location)
     return LoadPoint(
-        concurrency=_number(document, "num_concurrent_requests", where),
+        concurrency=_number(document, "num_concurrent_requests", location),
         requests_per_second=per_minute / 60.0,
-        tokens_per_second=_number(document, "results_mean_output_throughput_token_per_s", where),
-        tokens_per_request=_number(document, "results_number_output_tokens_mean", where),
-        samples=int(_number(document, "results_num_completed_requests", where)),
+        tokens_per_second=_number(document, "results_mean_output_throughput_token_per_s", location),
+        tokens_per_request=_number(document, "results_number_output_tokens_mean", location),
+        samples=int(_number(document, "results_num_completed_requests", location)),
         ttft=_plain(document, "results_ttft_s_quantiles_p95"),
         tpot=_plain(document, "results_inter_token_latency_s_quantiles_p95"),
         tpot_mean=_plain(document, "results_inter_token_latency_s_mean"),
@@ -123,22 +126,22 @@ def _llmperf(document: Mapping[str, Any], where: str, tokens: float | None) -> L
     )
 
 
-def _k6(document: Mapping[str, Any], where: str, tokens: float | None) -> LoadPoint:
-    """K6's ``--summary-export`` or ``handleSummary``. Time to the first byte stands for that to the first token.
+def _k6(document: Mapping[str, Any], location: str, tokens: float | None) -> LoadPoint:
+    """K6's ``--summary-export`` or ``handleSummary``. Time to first byte is used as TTFT.
 
-    That holds where answers are streamed; K6 waits for the whole body otherwise, and then no TTFT is known.
+    That holds for streamed answers; otherwise K6 waits for the whole body, and TTFT is unknown.
     """
     metrics = document["metrics"]
     own = _k6_values(metrics, "output_tokens")
     per_request = own.get("avg", tokens)
     if per_request is None:
         raise UsageError(
-            f"{where}: K6 counts no tokens",
+            f"{location}: K6 counts no tokens",
             hint="give --tokens, or keep a Trend named output_tokens in the script",
         )
     users = _k6_values(metrics, "vus_max").get("value") or _k6_values(metrics, "vus").get("value")
     if not users:
-        raise UsageError(f"{where}: metrics.vus_max is missing", hint="export the summary of a run with virtual users")
+        raise UsageError(f"{location}: metrics.vus_max is missing", hint="export the summary of a run with virtual users")
     requests, waiting = _k6_values(metrics, "http_reqs"), _k6_values(metrics, "http_req_waiting")
     failed = _k6_values(metrics, "http_req_failed")
     errors = float(failed.get("rate", failed.get("value", 0.0)) or 0.0)
@@ -157,16 +160,16 @@ def _k6(document: Mapping[str, Any], where: str, tokens: float | None) -> LoadPo
 
 
 def _k6_values(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = metrics.get(name) or {}
-    inner = found.get("values")
-    return inner if isinstance(inner, Mapping) else found
+    metric = metrics.get(name) or {}
+    inner = metric.get("values")
+    return inner if isinstance(inner, Mapping) else metric
 
 
-def _number(document: Mapping[str, Any], key: str, where: str) -> float:
+def _number(document: Mapping[str, Any], key: str, location: str) -> float:
     value = document.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
         raise UsageError(
-            f"{where}: {key} must be a number, not {value!r}", hint="give the file as the load tester wrote it"
+            f"{location}: {key} must be a number, not {value!r}", hint="give the file as the load tester wrote it"
         )
     return float(value)
 

@@ -1,4 +1,4 @@
-"""A load test as text: what a store that went away meanwhile could not take, to be imported when it is back."""
+"""A load test as JSON text: kept while the store is unavailable, and imported later."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FIELDS = frozenset(LoadPoint.__slots__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTest:
-    """The steps of a test, of what, when it ended, how long it counts, and the promise that its knee was sought for."""
+class LoadTestRecord:
+    """Steps and setup of a test, its end, its validity, and the SLO its knee was searched for."""
 
     service: str
     namespace: str | None
@@ -40,8 +40,8 @@ class KeptTest:
     points: tuple[LoadPoint, ...]
 
 
-def text(test: KeptTest) -> str:
-    """One JSON document; ``read`` gives the same test back."""
+def text(test: LoadTestRecord) -> str:
+    """Returns one JSON document; ``read`` restores the same test."""
     promise = {name: value for name, value in asdict(test.slo).items() if value != inf}
     head = {name: getattr(test, name) for name in (*_TEXTS, "namespace", *_WHOLE)}
     body = {
@@ -55,30 +55,30 @@ def text(test: KeptTest) -> str:
     return json.dumps(body, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def read(given: str, source: str) -> KeptTest | None:
-    """The test of a text that ``text`` made, None for anything else. Raises UsageError for one that was damaged."""
+def read(content: str, source: str) -> LoadTestRecord | None:
+    """Parses the text of ``text``, None for anything else. Raises UsageError if it is damaged."""
     try:
-        found = json.loads(given)
+        document = json.loads(content)
     except json.JSONDecodeError:
         return None
-    if not isinstance(found, Mapping) or FORMAT not in found:
+    if not isinstance(document, Mapping) or FORMAT not in document:
         return None
-    if found[FORMAT] != VERSION:
+    if document[FORMAT] != VERSION:
         hint = "import it with the version that wrote it"
-        raise UsageError(f"{source} is of version {found[FORMAT]!r}, known is {VERSION}", hint=hint)
+        raise UsageError(f"{source} has version {document[FORMAT]!r}; supported is {VERSION}", hint=hint)
     try:
-        return KeptTest(
-            **{name: _of(found, name, str) for name in _TEXTS},
-            **{name: _of(found, name, int) for name in _WHOLE},
-            namespace=None if found["namespace"] is None else _of(found, "namespace", str),
-            measured_at=parse_rfc3339(_of(found, "measured_at", str)),
-            valid=timedelta(seconds=float(_of(found, "valid_seconds", (int, float)))),
-            slo=Slo(**{str(name): float(value) for name, value in _of(found, "slo", dict).items()}),
-            points=tuple(_point(step) for step in _of(found, "steps", list)),
+        return LoadTestRecord(
+            **{name: _of(document, name, str) for name in _TEXTS},
+            **{name: _of(document, name, int) for name in _WHOLE},
+            namespace=None if document["namespace"] is None else _of(document, "namespace", str),
+            measured_at=parse_rfc3339(_of(document, "measured_at", str)),
+            valid=timedelta(seconds=float(_of(document, "valid_seconds", (int, float)))),
+            slo=Slo(**{str(name): float(value) for name, value in _of(document, "slo", dict).items()}),
+            points=tuple(_point(step) for step in _of(document, "steps", list)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"{source} is damaged: {what}", hint="give the file as it was written") from error
+        reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{source} is damaged: {reason}", hint="use the unmodified file") from error
 
 
 def _step(point: LoadPoint) -> dict[str, Any]:
@@ -89,16 +89,16 @@ def _step(point: LoadPoint) -> dict[str, Any]:
 
 def _point(step: Any) -> LoadPoint:
     if not isinstance(step, Mapping) or not set(step) <= _FIELDS:
-        raise ValueError("a step has other fields than were written")
+        raise ValueError("a step has unknown fields")
     numbers = {name: value for name, value in step.items() if name != "intervals"}
     if not all(isinstance(value, (int, float)) and isfinite(value) for value in numbers.values()):
-        raise ValueError("a step has a value that is no number")
+        raise ValueError("a step has a value that is not a number")
     spans = {name: Interval(*span) for name, span in dict(step.get("intervals", {})).items()}
     return LoadPoint(**numbers, intervals=spans)
 
 
-def _of(found: Mapping[str, Any], name: str, kind: Any) -> Any:
-    value = found[name]
+def _of(document: Mapping[str, Any], name: str, kind: Any) -> Any:
+    value = document[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}")
     return value

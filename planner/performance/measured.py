@@ -1,13 +1,13 @@
-"""Step times of a replica from load tests: the data sheets' terms, all brought to what one test measured.
+"""Step times of a replica from load tests: the terms of the data sheets, scaled to a measured point.
 
-A load test gives one point: at ``batch`` sequences a sequence gets ``v`` tokens a second, so a step takes 1 / v. By
-data sheets it would take (base + k n) / (1 - λ P prompt) with λ = n v / L requests a second of P prompt tokens
+A load test gives one point: at ``batch`` sequences a sequence gets ``v`` tokens per second, so a step takes 1 / v. By
+data sheets it would take (base + k n) / (1 - λ P prompt) with λ = n v / L requests per second of P prompt tokens
 (``queueing``). One factor f on every term makes the two equal:
 
     1 / v = f (base + k n) / (1 - λ P f prompt)        f = (1 / v) / (base + k n + (1 / v) λ P prompt)
 
-What data sheets say of the shares of the terms stays. Another group size on the same type and its slices take the
-factor over; another type of GPU does not.
+The proportions of the terms stay those of the data sheets. Other group sizes on the same type and its slices use the
+same factor; another GPU type does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.performance.queueing import StepTimes, Work
 _WORDS = re.compile(r"[-_:]|(?<!\d)\.|\.(?!\d)")  # 1.58bit is one word
 _BITS = re.compile(r"(?:(?:u?int|mxfp|nvfp|b?fp|float|bf|nf|q|iq)(4|8|16|3|5|6|2)|w(\d+)a\d+|(\d+)bit)")
 _FOUR_BITS = frozenset({"awq", "gptq", "bnb", "autoround", "hqq"})
-"""Methods whose published weights have 4 bits unless the name tells others."""
+"""Methods whose published weights have 4 bits unless the name has others."""
 
 
 def step_times(
@@ -40,9 +40,9 @@ def step_times(
     tests: Sequence[Calibration] = (),
     language: Language = "en",
 ) -> StepTimes:
-    """Those of the nearest test on this GPU type (the same group, else the next in size), else of data sheets.
+    """Step times from the nearest test on this GPU type (same group, else the next in size), otherwise from data sheets.
 
-    ``tests`` are of this model, the newest first. The test's prompts are taken to be as ``work`` has them.
+    ``tests`` are of this model, the newest first. The test's prompts are assumed to be those of ``work``.
     """
     prior = roofline.step_times(shape, spec, setup)
     test = nearest(spec, setup, tests)
@@ -65,55 +65,55 @@ def step_times(
     if (there.tp, there.pp) != (setup.tp, setup.pp) or tested.name != spec.name:
         group = spec.name if spec.whole else _group(setup)
         source += translate("capacity.source_taken_over", language, group=group)
-    return replace(scaled(prior, ratio), source=source)
+    return replace(scale(prior, ratio), source=source)
 
 
-def scaled(prior: StepTimes, ratio: float) -> StepTimes:
-    """Step times with every term so many times as long; what passes before the scheduler stays."""
+def scale(prior: StepTimes, ratio: float) -> StepTimes:
+    """Scales every term of step times; the time before the scheduler stays."""
     return replace(prior, **{name: getattr(prior, name) * ratio for name in ("base", "sequence", "context", "prompt")})
 
 
 def factor(prior: StepTimes, test: Calibration, work: Work) -> float:
-    """What brings data sheets' step times to a test: at its batch a step then takes what it took (see above)."""
+    """Factor that scales data-sheet step times to a test: a step at its batch then takes the measured time (see above)."""
     step = 1.0 / test.tokens_per_second_per_sequence
     rate = test.batch / step / test.tokens_per_request
     prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
     return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
-def of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
-    """The tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B.
+def tests_of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
+    """Tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B.
 
-    A name that tells the bits of its weights (``-AWQ``, ``-FP8``, ``-w8a8``) is of questions with as many alone: its
-    step times would scale data sheets of other weights. One that tells none is of any.
+    A name with the bits of its weights (``-AWQ``, ``-FP8``, ``-w8a8``) matches only the same bits: its step times would
+    scale data sheets of other weights. A name without bits matches any.
     """
     wanted = _plain(name)
-    found = [
-        one
-        for one in tests
-        if (_plain(one.model) == wanted or _plain(one.model).startswith(f"{wanted}-"))
-        and bits_of(one.model) in (None, bits)
+    matching = [
+        test
+        for test in tests
+        if (_plain(test.model) == wanted or _plain(test.model).startswith(f"{wanted}-"))
+        and bits_of(test.model) in (None, bits)
     ]
-    return sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True)
+    return sorted(matching, key=lambda test: test.measured_at.timestamp() if test.measured_at else 0.0, reverse=True)
 
 
 def bits_of(name: str) -> float | None:
-    """The bits of a model's weights that its name tells, None where it tells none; of a method alone, its usual 4."""
+    """Bits of a model's weights in its name, None without; for a method alone its usual 4."""
     words = _WORDS.split(_plain(name))
-    said = [float(next(filter(None, found.groups()))) for word in words if (found := _BITS.fullmatch(word))]
-    told = [bits for bits in said if LEAST_BITS <= bits <= MOST_BITS]
-    return told[0] if told else (4.0 if _FOUR_BITS.intersection(words) else None)
+    numbers = [float(next(filter(None, match.groups()))) for word in words if (match := _BITS.fullmatch(word))]
+    valid = [bits for bits in numbers if LEAST_BITS <= bits <= MOST_BITS]
+    return valid[0] if valid else (4.0 if _FOUR_BITS.intersection(words) else None)
 
 
 def nearest(spec: GpuSpec, setup: Setup, tests: Sequence[Calibration]) -> Calibration | None:
-    """The test that step times of a group are taken from; None where data sheets alone speak.
+    """The test that the step times of a group are taken from; None if only data sheets apply.
 
-    A slice takes one on itself, else on its whole device: the same kernels on the same silicon.
+    A slice uses a test on itself, otherwise on its whole device: the kernels and the silicon are the same.
     """
     for name in filter(None, (spec.name, spec.whole)):
         same_type = [test for test in tests if _type_of(test) == name]
         if same_type:
-            return min(same_type, key=lambda one: _far(one, setup))
+            return min(same_type, key=lambda test: _far(test, setup))
     return None
 
 
@@ -122,7 +122,7 @@ def _group(setup: Setup) -> str:
 
 
 def _far(test: Calibration, setup: Setup) -> float:
-    """How unlike two groups are; 0 for the same."""
+    """Distance between two groups; 0 for the same."""
     return abs(log(test.tensor_parallel / setup.tp)) + abs(log(test.pipeline_parallel / setup.pp))
 
 

@@ -1,13 +1,13 @@
-"""Does a model fit? Weights, KV cache and overhead against the memory of a group of GPUs.
+"""Memory fit of a model: weights, KV cache and overhead against the memory of a group of GPUs.
 
 On each GPU of a group of ``tp`` x ``pp``:
 
     weights  = parameters x bits / 8 / tp x (layers of the largest stage / layers)
     KV       = 2 x layers of the stage x KV heads of the GPU x head size x bytes, a token; in whole blocks
     overhead = runtime + activations of one step's token budget
-    weights + overhead + KV <= memory x utilisation
+    weights + overhead + KV <= memory x utilization
 
-as vLLM's memory profiling has it. Runtime and activations are priors; a page's own KV capacity replaces the whole sum.
+as in vLLM's memory profiling. Runtime and activations are priors; a KV capacity from a metrics page replaces the sum.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from planner.performance.model_specs import ModelShape
 
 GIBIBYTE = 2**30
 RUNTIME_BYTES = 1.5 * GIBIBYTE
-"""Prior: driver context, communication buffers and captured graphs of one process of vLLM."""
+"""Prior: driver context, communication buffers and captured graphs of one vLLM process."""
 ACTIVATION_VECTORS = 16.0
-"""Prior: vectors of the hidden size, at 16 bits, that a token in a step keeps at the worst moment."""
+"""Prior: vectors of the hidden size, at 16 bits, that a token in a step needs at the peak."""
 BITS = (16.0, 8.0, 4.0)
 _SCALES = {4.0: 4.25}  # a scale and a zero for each group of 128 weights, and layers that stay wider
 _TP_SIZES = (1, 2, 4, 8, 16)
 
 
 class FitReason(StrEnum):
-    """Why a model does not fit."""
+    """Reasons why a model does not fit."""
 
-    HEADS = "heads"  # attention heads cannot be shared out evenly
+    HEADS = "heads"  # attention heads cannot be divided evenly
     LAYERS = "layers"  # fewer layers than stages
     WEIGHTS = "weights"
-    KV = "kv"  # the weights fit, the KV cache of what was asked for does not
-    CONTEXT = "context"  # longer than the model was made for
+    KV = "kv"  # the weights fit, the requested KV cache does not
+    CONTEXT = "context"  # longer than the model's context
     PART = "part"  # slices and shares of GPUs have no link to each other
 
 
 LEAST_BITS, MOST_BITS = 2.0, 32.0
-"""Of a weight, and of a value in the KV cache: what is below no model is served with."""
+"""Bits of a weight, and of a value in the KV cache: no model is served outside this range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a model is served: groups, bits of weights and of the KV cache, and the engine's own settings."""
+    """Serving setup of a model: groups, bits of weights and KV cache, and engine settings."""
 
     tp: int = 1
     pp: int = 1
@@ -60,19 +60,19 @@ class Setup:
     sequences: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse settings that no engine takes."""
+        """Refuses settings that no engine supports."""
         if min(self.tp, self.pp, self.block, self.token_budget, self.sequences) < 1:
             raise UsageError(
-                "TP, PP, block size, token budget and sequences are whole numbers from 1 up",
-                hint="TP 1 and PP 1 are without such groups",
+                "TP, PP, block size, token budget and sequences must be whole numbers of at least 1",
+                hint="TP 1 and PP 1 mean no such groups",
             )
         if not 0 < self.utilisation <= 1:
             raise UsageError(
-                f"a memory utilisation of {self.utilisation:g}", hint="give a ratio, such as 0.9, as the engine has it"
+                f"invalid memory utilization {self.utilisation:g}", hint="give the engine's ratio, such as 0.9"
             )
-        if not all(LEAST_BITS <= one <= MOST_BITS for one in (self.bits, self.kv_bits)):
+        if not all(LEAST_BITS <= bits <= MOST_BITS for bits in (self.bits, self.kv_bits)):
             raise UsageError(
-                f"weights of {self.bits:g} and a KV cache of {self.kv_bits:g} bits", hint="16, 8 and 4 are usual"
+                f"invalid bits: weights {self.bits:g}, KV cache {self.kv_bits:g}", hint="16, 8 and 4 are usual"
             )
 
     @property
@@ -83,9 +83,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """It fits. Bytes are those of the fullest GPU; ``kv_tokens`` is the KV cache of the whole replica.
+    """The model fits. Bytes are those of the fullest GPU; ``kv_tokens`` is the KV cache of the whole replica.
 
-    ``concurrency`` sequences of ``context`` tokens run at once; ``longest`` is the longest single one.
+    ``concurrency`` sequences of ``context`` tokens run at once; ``longest`` is the longest single sequence.
     """
 
     weights_bytes: float
@@ -99,13 +99,16 @@ class Fit:
     longest: int
 
     def at(self, context: int, block: int = 16) -> int:
-        """Sequences of so many tokens that fit at once, in whole blocks."""
+        """Concurrent sequences of ``context`` tokens, in whole blocks."""
         return int((self.kv_tokens // block) // max(1, -(-context // block)))
 
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """It does not fit, and what would. ``concurrency`` and ``context`` are the largest that do where weights fit."""
+    """The model does not fit, and what would.
+
+    ``concurrency`` and ``context`` are the largest possible if weights fit.
+    """
 
     reason: FitReason
     missing_bytes: float = 0.0
@@ -115,29 +118,32 @@ class NoFit:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, language: Language = "en") -> str:
-        """One sentence, and what would help."""
-        said = translate(f"capacity.no_fit_{self.reason.value}", language, **self.arguments)
+        """One sentence with the remedies."""
+        text = translate(f"capacity.no_fit_{self.reason.value}", language, **self.arguments)
         if not self.remedies:
-            return said
+            return text
         either = translate("capacity.would_fit_or", language)
-        return said + " " + translate("capacity.would_fit", language, remedies=either.join(self.remedies))
+        return text + " " + translate("capacity.would_fit", language, remedies=either.join(self.remedies))
 
 
 def fit(
     shape: ModelShape, gpu: GpuSpec, setup: Setup | None = None, *, context: int | None = None, concurrency: int = 1
 ) -> Fit | NoFit:
-    """Whether ``concurrency`` sequences of ``context`` tokens fit (default: one of the model's own length)."""
+    """Checks whether ``concurrency`` sequences of ``context`` tokens fit (default: one of the model's context length)."""
     chosen = setup or Setup()
-    found = _fit(shape, gpu, chosen, context, concurrency)
-    if isinstance(found, NoFit) and found.reason in (FitReason.WEIGHTS, FitReason.KV):
-        return _with_remedies(found, shape, gpu, chosen, context, concurrency)
-    return found
+    result = _fit(shape, gpu, chosen, context, concurrency)
+    if isinstance(result, NoFit) and result.reason in (FitReason.WEIGHTS, FitReason.KV):
+        return _with_remedies(result, shape, gpu, chosen, context, concurrency)
+    return result
 
 
 def slices(
     shape: ModelShape, gpu: GpuSpec, setup: Setup | None = None, *, context: int, concurrency: int
 ) -> list[Slice]:
-    """The MIG profiles of a device that hold the model with its load, smallest first. A slice is one GPU alone."""
+    """Returns the MIG profiles of a device that hold the model and its load, smallest first.
+
+    A slice is one GPU alone.
+    """
     chosen = setup or Setup()
     if chosen.gpus > 1:
         return []
@@ -151,26 +157,26 @@ def slices(
 def processes(
     shape: ModelShape, gpu: GpuSpec, setup: Setup | None = None, *, context: int, concurrency: int
 ) -> tuple[int, float]:
-    """How many replicas share one GPU by MPS, and the memory utilisation of each.
+    """Returns the replicas that share one GPU by MPS, and the memory utilization of each.
 
-    Memory decides: MPS shares compute in time, it does not part memory, so each process is given its own limit.
-    Without MPS, as on other makers' devices, none do.
+    Memory decides: MPS shares compute in time but does not partition memory, so each process gets its own limit.
+    Devices without MPS, as of other vendors, hold none.
     """
     chosen = setup or Setup()
     if not gpu.mps:
         return 0, 0.0
-    found = _fit(shape, gpu, chosen, context, concurrency)
-    if chosen.gpus > 1 or isinstance(found, NoFit):
+    memory = _fit(shape, gpu, chosen, context, concurrency)
+    if chosen.gpus > 1 or isinstance(memory, NoFit):
         return 0, 0.0
-    per_sequence = -(-context // chosen.block) * chosen.block * found.kv_bytes_per_token
-    one = found.weights_bytes + found.overhead_bytes + concurrency * per_sequence
-    count = int(found.usable_bytes // one)
+    per_sequence = -(-context // chosen.block) * chosen.block * memory.kv_bytes_per_token
+    replica_bytes = memory.weights_bytes + memory.overhead_bytes + concurrency * per_sequence
+    count = int(memory.usable_bytes // replica_bytes)
     return count, chosen.utilisation / count
 
 
 def _fit(shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, concurrency: int) -> Fit | NoFit:
     if (context is not None and context < 1) or concurrency < 1:
-        raise UsageError("context and concurrency count from 1", hint="give tokens of one sequence, and sequences")
+        raise UsageError("context and concurrency must be at least 1", hint="give tokens of one sequence, and sequences")
     if gpu.whole and setup.gpus > 1:
         return NoFit(FitReason.PART, arguments={"gpu": gpu.name, "tp": str(setup.tp), "pp": str(setup.pp)})
     if shape.heads % setup.tp:
@@ -189,21 +195,21 @@ def _fit(shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, con
         return NoFit(FitReason.WEIGHTS, -room, arguments=_gib(needs=weights + overhead, has=usable, missing=-room))
     blocks = int(room // (setup.block * per_token))
     tokens = blocks * setup.block
-    asked = context or min(shape.context, max(tokens, 1))
-    count = min(setup.sequences, blocks // -(-asked // setup.block))
+    length = context or min(shape.context, max(tokens, 1))
+    count = min(setup.sequences, blocks // -(-length // setup.block))
     longest = min(tokens, shape.context)
     if count < concurrency:
-        missing = (concurrency * -(-asked // setup.block) - blocks) * setup.block * per_token
-        said = _gib(missing=missing) | {"context": str(asked), "concurrency": str(concurrency)}
-        said |= {"count": str(count), "longest": str(longest)}
-        return NoFit(FitReason.KV, missing, longest, count, arguments=said)
-    return Fit(weights, overhead, room, per_token, usable, tokens, asked, count, longest)
+        missing = (concurrency * -(-length // setup.block) - blocks) * setup.block * per_token
+        arguments = _gib(missing=missing) | {"context": str(length), "concurrency": str(concurrency)}
+        arguments |= {"count": str(count), "longest": str(longest)}
+        return NoFit(FitReason.KV, missing, longest, count, arguments=arguments)
+    return Fit(weights, overhead, room, per_token, usable, tokens, length, count, longest)
 
 
 def _with_remedies(
-    found: NoFit, shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, concurrency: int
+    refusal: NoFit, shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, concurrency: int
 ) -> NoFit:
-    """Name the smallest larger group and the widest narrower weights that fit."""
+    """Adds the smallest larger group and the widest narrower weights that fit."""
     remedies = []
     for tp in _TP_SIZES:
         other = replace(setup, tp=tp)
@@ -215,7 +221,7 @@ def _with_remedies(
         if bits < setup.bits and isinstance(_fit(shape, gpu, other, context, concurrency), Fit):
             remedies.append(f"{bits:g} bit")
             break
-    return NoFit(found.reason, found.missing_bytes, found.context, found.concurrency, tuple(remedies), found.arguments)
+    return NoFit(refusal.reason, refusal.missing_bytes, refusal.context, refusal.concurrency, tuple(remedies), refusal.arguments)
 
 
 def _gib(**amounts: float) -> dict[str, str]:

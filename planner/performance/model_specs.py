@@ -1,4 +1,4 @@
-"""The shape of a model: what its weights and its KV cache take. Known ones stand in ``models.yaml``."""
+"""Shape of a model: size of its weights and of its KV cache. Known models are in ``models.yaml``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planner import packaged_data
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder. ``parameters`` in all, ``active`` for one token (fewer in a mixture of experts).
+    """A decoder. ``parameters`` in total, ``active`` for one token (fewer in a mixture of experts).
 
-    ``latent`` is the number of values of a compressed KV entry of one layer (multi-head latent attention),
-    0 for keys and values of ``kv_heads`` heads. ``context`` is the longest it was made for.
+    ``latent`` is the number of values of a compressed KV entry of one layer (multi-head latent attention), 0 for keys
+    and values of ``kv_heads`` heads. ``context`` is its maximum context length.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ModelShape:
     latent: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no model."""
+        """Refuses impossible shapes."""
         counts = (self.parameters, self.active, self.layers, self.hidden, self.heads, self.kv_heads, self.head_size)
         if min(counts) <= 0 or self.context <= 0 or self.latent < 0:
             raise UsageError(
@@ -42,13 +42,13 @@ class ModelShape:
             )
         if self.active > self.parameters:
             raise UsageError(
-                f"model {self.name!r} has more active parameters than parameters", hint="active is what one token uses"
+                f"model {self.name!r} has more active than total parameters", hint="active are those used for one token"
             )
 
     def kv_values(self, tensor_parallel: int, layers: int) -> float:
-        """Values of the KV cache that one token takes on one GPU.
+        """Values of the KV cache of one token on one GPU.
 
-        Heads are shared out over the group, at least one each; a latent is kept whole by every GPU.
+        Heads are divided over the group, at least one each; every GPU keeps the whole latent.
         """
         if self.latent:
             return float(layers * self.latent)
@@ -74,21 +74,21 @@ def parse_models(text: str) -> Mapping[str, ModelShape]:
 
 
 def model(name: str) -> ModelShape:
-    """A known model; what stands before the slash and the case do not matter. Raises UsageError for an unknown one."""
+    """Finds a known model; the organization before the slash and the case are ignored. Raises UsageError otherwise."""
     wanted = name.rsplit("/", 1)[-1].lower()
-    for found in known().values():
-        if wanted == found.name.lower() or wanted.startswith(found.name.lower() + "-"):
-            return found
+    for shape in known().values():
+        if wanted == shape.name.lower() or wanted.startswith(shape.name.lower() + "-"):
+            return shape
     raise UsageError(
-        f"no model is known as {name!r}",
+        f"unknown model {name!r}",
         hint=f"give its config.json with --config-json, or one of: {', '.join(known())}",
     )
 
 
 def of_config(document: Mapping[str, Any], *, name: str = "", parameters: float | None = None) -> ModelShape:
-    """A shape from a ``config.json`` as transformers writes it.
+    """Reads a shape from a ``config.json`` of transformers.
 
-    ``parameters`` are counted from the sizes when not given. Raises UsageError naming the key that is missing.
+    ``parameters`` are computed from the sizes if not given. Raises UsageError with the missing key.
     """
     inner = document.get("text_config")
     config = {**document, **inner} if isinstance(inner, Mapping) else dict(document)
@@ -121,7 +121,7 @@ def _count(config: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(
             f"config.json: {key} must be a whole number above 0, not {value!r}",
-            hint="give the config.json of the model itself, as its publisher has it",
+            hint="use the config.json of the model itself, as published",
         )
     return value
 
@@ -129,7 +129,7 @@ def _count(config: Mapping[str, Any], key: str) -> int:
 def _parameters(
     config: Mapping[str, Any], layers: int, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> tuple[float, float]:
-    """Parameters in all and for one token: embeddings, attention, and dense or mixed feed-forward layers."""
+    """Parameters in total and for one token: embeddings, attention, and dense or mixed feed-forward layers."""
     embeddings = float(config.get("vocab_size") or 0) * hidden * (1 if config.get("tie_word_embeddings") else 2)
     attention = 2.0 * hidden * head_size * (heads + kv_heads)
     if config.get("kv_lora_rank"):
@@ -139,12 +139,12 @@ def _parameters(
     if not experts:
         whole = embeddings + layers * (attention + wide)
         return whole, whole
-    one = 3.0 * hidden * float(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
-    shared = one * int(config.get("n_shared_experts") or 0)
+    expert = 3.0 * hidden * float(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
+    shared = expert * int(config.get("n_shared_experts") or 0)
     dense = int(config.get("first_k_dense_replace") or 0)
     used = int(config.get("num_experts_per_tok") or 1)
     fixed = embeddings + layers * attention + dense * wide + (layers - dense) * shared
-    return fixed + (layers - dense) * experts * one, fixed + (layers - dense) * used * one
+    return fixed + (layers - dense) * experts * expert, fixed + (layers - dense) * used * expert
 
 
 def _latent_attention(config: Mapping[str, Any], hidden: int, heads: int) -> float:

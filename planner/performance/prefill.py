@@ -1,6 +1,6 @@
 """A replica of a prefill pool: prompts one after the other, then their keys and values over a link.
 
-Both are queues M/G/1; the model and its references stand in ``disaggregated``, which sizes both pools.
+Both are queues M/G/1; model and references are in ``disaggregated``, which sizes both pools.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from planner.performance.model_specs import ModelShape
 from planner.performance.queueing import AtSlo, Bounds, OutOfReach, Prediction, Slo, SloReason, StepTimes, Work
 
 NETWORK_BYTES = 50e9
-"""Prior: one 400 Gbit/s port a GPU, as a server of eight H100 or H200 has them."""
+"""Prior: one 400 Gbit/s port per GPU, as in a server of eight H100 or H200."""
 TRANSFER_SECONDS = 2e-3
-"""Prior: to set a transfer up and to tell the decode replica of it."""
+"""Prior: set-up of a transfer and notification of the decode replica."""
 CLOSE = 1e-3
 _NO_BUDGET = 2**31  # no prompt competes for the steps of a decode replica
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRole:
-    """One pool's replica: step times, what bounds it, its GPUs, and what they are called."""
+    """The replica of one pool: step times, limits, GPUs and name."""
 
     times: StepTimes
     bounds: Bounds
@@ -38,28 +38,28 @@ class PoolRole:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What carries keys and values from a prefill replica: ``bytes_per_token`` of a prompt over ``rate`` bytes/s."""
+    """Link for keys and values from a prefill replica: ``bytes_per_token`` of a prompt at ``rate`` bytes/s."""
 
     bytes_per_token: float
     rate: float
     latency: float = TRANSFER_SECONDS
 
     def __post_init__(self) -> None:
-        """Refuse links that carry nothing."""
+        """Refuses links without capacity."""
         each = (self.bytes_per_token, self.rate, self.latency)
         if not all(isfinite(value) and value >= 0 for value in each) or self.rate == 0:
             raise UsageError(
-                f"a link of {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes a token",
+                f"invalid link: {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes per token",
                 hint="give --link above 0, such as 50e9 for a 400 Gbit/s port",
             )
 
     def seconds(self, tokens: float) -> float:
-        """One prompt's transfer on an idle link."""
+        """Seconds of one prompt's transfer on an idle link."""
         return self.latency + tokens * self.bytes_per_token / self.rate
 
 
 class Bind(StrEnum):
-    """What ends a pool's load."""
+    """Limit of a pool's load."""
 
     TTFT = "ttft"
     TPOT = "tpot"
@@ -69,47 +69,47 @@ class Bind(StrEnum):
 
 
 def decoding(side: PoolRole) -> tuple[StepTimes, Bounds]:
-    """Steps without prompts: their seconds and their share of the budget are the other pool's."""
+    """Steps without prompts: those belong to the other pool, with their seconds and budget."""
     return replace(side.times, prompt=0.0, front=0.0), replace(side.bounds, token_budget=_NO_BUDGET)
 
 
 def prompt_seconds(side: PoolRole, work: Work) -> float:
-    """One usual prompt on an idle prefill replica, in as many steps as its budget asks for."""
+    """Seconds of one average prompt on an idle prefill replica, in as many steps as its budget requires."""
     steps = max(1.0, np.ceil(work.computed / max(side.bounds.token_budget, 1)))
     return float(side.times.base * steps + side.times.prompt * work.computed)
 
 
 def link_of(shape: ModelShape, setup: Setup, rate: float = NETWORK_BYTES) -> Link:
-    """Every GPU of a group sends its own heads through its own port; a latent is sent once, by one of them."""
+    """Link of a group: every GPU sends its own heads through its own port; one of them sends a latent."""
     ports = 1 if shape.latent else min(setup.tp, shape.kv_heads)
     return Link(shape.kv_values(1, shape.layers) * setup.kv_bits / 8.0, rate * ports)
 
 
 def prompts_at(side: PoolRole, link: Link, work: Work, rate: float, quantile: float, after: float = 0.0) -> Prediction:
-    """A prefill replica at ``rate`` requests a second; first tokens come ``after`` seconds later on the other side.
+    """A prefill replica at ``rate`` requests per second; first tokens come ``after`` seconds later from the decode replica.
 
-    ``running`` are the prompts inside, waiting ones among them (Little's law). Of further tokens nothing is said.
+    ``running`` are the prompts in the replica, including waiting ones (Little's law). TPOT is not predicted.
     """
     busy = rate * max(prompt_seconds(side, work), link.seconds(work.prompt))
     if busy >= 1.0:
         return Prediction(rate, busy, inf, 1.0, 0.0, inf, inf, 0.0, 0.0)
-    told = _first_tokens(side, link, work, rate) + after
+    ttft = _first_tokens(side, link, work, rate) + after
     inside = float(_prompts(side, work, rate)[0].mean())
-    late = float(np.quantile(told, quantile))
-    return Prediction(rate, busy, rate * inside, busy, 0.0, float(told.mean()), late, 0.0, 0.0)
+    late = float(np.quantile(ttft, quantile))
+    return Prediction(rate, busy, rate * inside, busy, 0.0, float(ttft.mean()), late, 0.0, 0.0)
 
 
 def prompts_at_slo(side: PoolRole, link: Link, work: Work, slo: Slo, after: float = 0.0) -> AtSlo | OutOfReach:
-    """The largest rate of a prefill replica that keeps the promise of first tokens."""
+    """The largest rate of a prefill replica within a TTFT objective."""
     rate, binds = largest(side, link, work, slo.ttft - after, slo.quantile)
-    found = prompts_at(side, link, work, rate, slo.quantile, after)
+    prediction = prompts_at(side, link, work, rate, slo.quantile, after)
     if rate <= 0:
-        return OutOfReach(SloReason.TTFT_TOO_SHORT, found)
-    return AtSlo(found, "ttft" if binds is Bind.TTFT else "stability")
+        return OutOfReach(SloReason.TTFT_TOO_SHORT, prediction)
+    return AtSlo(prediction, "ttft" if binds is Bind.TTFT else "stability")
 
 
 def largest(side: PoolRole, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
-    """The largest rate of a prefill replica whose part of the first token takes ``ttft`` seconds, and what ends it."""
+    """The largest rate of a prefill replica whose part of the TTFT takes ``ttft`` seconds, and its limit."""
     per_prompt, per_transfer = prompt_seconds(side, work), link.seconds(work.prompt)
     slowest = max(per_prompt, per_transfer)
     high, low = (1.0 - 1e-6) / slowest, 0.0
@@ -128,24 +128,24 @@ def largest(side: PoolRole, link: Link, work: Work, ttft: float, quantile: float
 
 
 def first_token(side: PoolRole, link: Link, work: Work, rate: float, quantile: float) -> float:
-    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests a second of one replica."""
+    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests per second of one replica."""
     return float(np.quantile(_first_tokens(side, link, work, rate), quantile))
 
 
 def _first_tokens(side: PoolRole, link: Link, work: Work, rate: float) -> Floats:
-    """The same of each of some requests."""
+    """The same for each of the sampled requests."""
     inside, ratio = _prompts(side, work, rate)
     transfer = link.latency + (link.seconds(work.prompt) - link.latency) * ratio
     draws = queueing.draws()
     at_link = _wait(rate, transfer, draws.ahead, draws.chance_ahead)
-    found: Floats = side.times.front + inside + at_link + transfer
-    return found
+    seconds: Floats = side.times.front + inside + at_link + transfer
+    return seconds
 
 
 def _prompts(side: PoolRole, work: Work, rate: float) -> tuple[Floats, Floats]:
-    """Seconds of wait and prompt of each of some requests, and the ratio of its prompt to the mean one.
+    """Seconds of wait and prompt of each sampled request, and the ratio of its prompt to the mean prompt.
 
-    A wait in M/G/1 is taken as zero, or else exponential with Pollaczek and Khinchine's mean, which is exact in heavy
+    A wait in M/G/1 is zero, or else exponential with the mean of Pollaczek and Khinchine, which is exact in heavy
     traffic.
     """
     draws = queueing.draws()

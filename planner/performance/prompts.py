@@ -1,4 +1,4 @@
-"""What engines tell of their prompts and of their KV cache, for the queueing model."""
+"""Prompt lengths and KV cache reported by engines, for the queueing model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HITS, KV_TOKENS = "engine_prefix_cache_hit_ratio", "engine_kv_cache_capacity_tok
 LENGTHS = catalog.signal("engine_prompt_length_tokens")
 LENGTH_BUCKETS, LENGTH_SUM = LENGTHS.bucket_keys[:-1], LENGTHS.bucket_keys[-1]
 KEYS = (*(SignalKey(name) for name in (PROMPTS, FINISHED, HITS, KV_TOKENS)), *LENGTHS.bucket_keys)
-"""What the window of replicas should carry; any of it may be missing."""
+"""Signals of the window of replicas; any of them may be missing."""
 
 _LEAST_REQUESTS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Mean ``tokens`` of a prompt, None with fewer than 20 requests; the share of them that the prefix cache held.
+    """Mean ``tokens`` of a prompt, None with fewer than 20 requests, and the share of them in the prefix cache.
 
-    ``kv_tokens`` is the median KV cache of a replica, None where no page tells it.
+    ``kv_tokens`` is the median KV cache of a replica, None if no metrics page has it.
     """
 
     tokens: float | None
@@ -31,8 +31,8 @@ class Prompts:
     kv_tokens: float | None
 
 
-def seen(window: Window) -> Prompts:
-    """What the replicas of a window showed, over all of it."""
+def measure_prompts(window: Window) -> Prompts:
+    """Measures the prompts of the replicas of a window, over all of it."""
     capacity = _known(window, KV_TOKENS)
     capacity = capacity[capacity > 0]
     hits = _known(window, HITS)
@@ -44,12 +44,12 @@ def seen(window: Window) -> Prompts:
 
 
 def _tokens(window: Window) -> float | None:
-    """By the histogram of lengths, which counts whole prompts; by the two counters where there is none."""
+    """Mean from the length histogram, which counts complete prompts; otherwise from the two counters."""
     counts = np.stack([window.column(key) for key in LENGTH_BUCKETS])
     lengths = window.column(LENGTH_SUM)
-    told = ~np.isnan(counts).all(axis=0) & ~np.isnan(lengths)
-    requests = float(np.nansum(counts[:, told]))
-    tokens = float(lengths[told].sum())
+    reported = ~np.isnan(counts).all(axis=0) & ~np.isnan(lengths)
+    requests = float(np.nansum(counts[:, reported]))
+    tokens = float(lengths[reported].sum())
     if requests < _LEAST_REQUESTS:
         prompts, finished = window.column(PROMPTS), window.column(FINISHED)
         both = ~np.isnan(prompts) & ~np.isnan(finished)

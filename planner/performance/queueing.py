@@ -1,15 +1,15 @@
-"""A replica with continuous batching as a queue: latencies at a load, and the load at which they keep a promise.
+"""A replica with continuous batching as a queue: latencies at a load, and the largest load within an SLO.
 
-A step of the engine gives every running sequence one token and computes prompts with what is left of its token budget;
-it takes ``base + sequence x n + context x tokens read + prompt x prompt tokens``. With requests at ``rate`` a second, a
+A step of the engine gives every running sequence one token and computes prompts with the rest of its token budget. It
+takes ``base + sequence x n + context x tokens read + prompt x prompt tokens``. With ``rate`` requests per second, a
 step of length T computes ``rate x T`` prompts, so n running sequences make steps of
 
     T(n) = (base + (sequence + context x mean context) x n) / (1 - rate x prompt seconds of a request)
 
-and leave at ``n / ((output - 1) x T(n))`` a second. Below the seats (the most sequences, or those whose KV fits) the
-replica shares its processor among all: the number in it is a birth-death chain whose stationary law needs no more than
-the mean of the work (insensitivity of processor sharing). Above, requests wait for a seat, as in M/G/c with the usual
-correction (1 + cv^2) / 2. References: Kleinrock, Queueing Systems II; Allen and Cunneen's approximation of M/G/c.
+and leave at ``n / ((output - 1) x T(n))`` per second. Below the number of seats (the most sequences, or those whose KV
+fits) the replica shares its processor among all. The number in it is a birth-death chain, whose stationary law needs
+only the mean of the work (insensitivity of processor sharing). Above, requests wait for a seat, as in M/G/c with the
+usual correction (1 + cv^2) / 2. References: Kleinrock, Queueing Systems II; Allen and Cunneen's approximation of M/G/c.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 
 SAFE_LOAD = 0.8
-"""Of what an engine can carry at all: as much as is given to it where no promise ends its load, or where none can be
-kept and the best has to do. Right at that limit its queue has no end."""
+"""Planned share of an engine's maximum load if no objective limits it, or if none can be met.
+
+At the maximum itself the queue grows without limit.
+"""
 _DRAWS = 2048
 _NEVER_FULL = 1e-12
 _CLOSE = 1e-3
@@ -35,9 +37,9 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step: ``base``, and more for each running sequence, context token read and prompt token computed.
+    """Seconds of a step: ``base``, plus the cost of each running sequence, context token read and prompt token computed.
 
-    ``front`` seconds pass before the scheduler sees a request. ``source`` says measured, or which prior.
+    ``front`` seconds pass before the scheduler gets a request. ``source`` is a measurement or the prior in use.
     """
 
     base: float
@@ -48,21 +50,21 @@ class StepTimes:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse times that no engine has."""
+        """Refuses impossible times."""
         each = (self.base, self.sequence, self.context, self.prompt, self.front)
         if not np.isfinite(each).all() or min(each) < 0 or self.base <= 0:
             raise UsageError(
-                f"step times of {each} seconds belong to no engine", hint="give a base above 0, others 0 or more"
+                f"invalid step times: {each} seconds", hint="give a base above 0, others 0 or more"
             )
 
     def decode(self, running: float, context_tokens: float) -> float:
-        """A step without prompts."""
+        """Seconds of a step without prompts."""
         return self.base + (self.sequence + self.context * context_tokens) * running
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What limits a replica: sequences at once, KV cache and budget of a step in tokens, tokens of a KV block."""
+    """Limits of a replica: concurrent sequences, KV cache and step budget in tokens, tokens of a KV block."""
 
     sequences: int
     kv_tokens: float = inf
@@ -72,9 +74,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What requests ask for: tokens of prompts and answers with their coefficients of variation.
+    """Size of requests: tokens of prompts and answers with their coefficients of variation.
 
-    ``cached_ratio`` of a prompt is found in the prefix cache.
+    ``cached_ratio`` is the share of a prompt in the prefix cache.
     """
 
     prompt: float
@@ -84,13 +86,13 @@ class Work:
     cached_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no request."""
+        """Refuses impossible sizes."""
         if not (self.prompt >= 1 and self.output >= 1 and self.prompt_cv >= 0 and self.output_cv >= 0):
             raise UsageError(
-                "a request has a prompt and an answer of at least one token", hint="give both in tokens per request"
+                "a request needs a prompt and an answer of at least one token", hint="give both in tokens per request"
             )
         if not 0 <= self.cached_ratio < 1:
-            raise UsageError(f"a cached ratio of {self.cached_ratio:g}", hint="give the share of a prompt, below 1")
+            raise UsageError(f"invalid cached ratio {self.cached_ratio:g}", hint="give the share of a prompt, below 1")
 
     @property
     def computed(self) -> float:
@@ -99,13 +101,13 @@ class Work:
 
     @property
     def context(self) -> float:
-        """Mean tokens that a running sequence holds: long answers are met more often, hence E[x^2] / 2 E[x]."""
+        """Mean tokens of a running sequence: long answers are observed more often, hence E[x^2] / 2 E[x]."""
         return self.prompt + self.output * (1.0 + self.output_cv**2) / 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The promise: ``quantile`` of requests get their first token, and each further one, within these seconds."""
+    """The SLO: ``quantile`` of requests get their first token, and each further one, within these seconds."""
 
     ttft: float = inf
     tpot: float = inf
@@ -114,9 +116,9 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A replica at ``rate`` requests a second. Latencies are seconds; those of an unstable queue are infinite.
+    """A replica at ``rate`` requests per second. Latencies are seconds; those of an unstable queue are infinite.
 
-    ``ttft`` and ``tpot`` are at the quantile asked for. ``load_ratio`` is the rate over the most it can carry.
+    ``ttft`` and ``tpot`` are at the requested quantile. ``load_ratio`` is the rate over the maximum rate.
     """
 
     rate: float
@@ -131,24 +133,24 @@ class Prediction:
 
     @property
     def stable(self) -> bool:
-        """Whether the queue stays finite."""
+        """True if the queue stays finite."""
         return self.load_ratio < 1.0
 
     def keeps(self, slo: Slo) -> bool:
-        """Whether this load keeps the promise."""
+        """True if this load meets the SLO."""
         return self.stable and self.ttft <= slo.ttft and self.tpot <= slo.tpot
 
 
 class SloReason(StrEnum):
-    """Why no load keeps a promise."""
+    """Reasons why no load meets an SLO."""
 
-    TTFT_TOO_SHORT = "ttft_too_short"  # already alone, a request's first token takes longer
+    TTFT_TOO_SHORT = "ttft_too_short"  # even alone, a request's TTFT is longer
     TPOT_TOO_SHORT = "tpot_too_short"
 
 
 @dataclass(frozen=True, slots=True)
 class AtSlo:
-    """The largest load of one replica that keeps a promise; ``binds`` is what ends it: ttft, tpot or stability."""
+    """The largest load of one replica within an SLO; ``binds`` is its limit: ttft, tpot or stability."""
 
     prediction: Prediction
     binds: str
@@ -156,24 +158,24 @@ class AtSlo:
 
 @dataclass(frozen=True, slots=True)
 class OutOfReach:
-    """No load keeps the promise: ``best`` is an idle replica."""
+    """No load meets the SLO: ``best`` is an idle replica."""
 
     reason: SloReason
     best: Prediction
 
 
 def seats(bounds: Bounds, work: Work) -> int:
-    """Sequences that can run at once: the engine's own limit, or as many as hold their mean context in the KV cache.
+    """Concurrent sequences: the engine's own limit, or as many as fit their mean context into the KV cache.
 
-    A sequence fills its last block half on average.
+    A sequence fills half of its last block on average.
     """
-    held = work.context + bounds.block / 2.0
-    fitting = bounds.kv_tokens / held
+    tokens_per_sequence = work.context + bounds.block / 2.0
+    fitting = bounds.kv_tokens / tokens_per_sequence
     return max(0, int(min(bounds.sequences, fitting, bounds.token_budget)))
 
 
 def most(times: StepTimes, bounds: Bounds, work: Work) -> float:
-    """Requests a second that one replica can carry with every seat taken, without regard to latency."""
+    """Requests per second of one replica with every seat taken, regardless of latency."""
     count = seats(bounds, work)
     if count < 1:
         return 0.0
@@ -187,41 +189,41 @@ def most(times: StepTimes, bounds: Bounds, work: Work) -> float:
 
 
 def predict(times: StepTimes, bounds: Bounds, work: Work, rate: float, quantile: float = 0.95) -> Prediction:
-    """Latencies of one replica at ``rate`` requests a second (Poisson arrivals)."""
+    """Latencies of one replica at ``rate`` requests per second (Poisson arrivals)."""
     limit = most(times, bounds, work)
     count = seats(bounds, work)
     load = rate / limit if limit > 0 else inf
     if not load < 1.0 - _NEVER_FULL:
         return Prediction(rate, max(load, 1.0), float(count), 1.0, 1.0, inf, inf, inf, inf)
     prompts = rate * work.computed * times.prompt  # share of time spent on prompts
-    each = times.sequence + times.context * work.context
+    per_sequence = times.sequence + times.context * work.context
     steps = max(work.output - 1.0, 1.0)
-    law = _chain(rate, count, times.base, each, steps * 1.0 / (1.0 - prompts))
+    law = _chain(rate, count, times.base, per_sequence, steps * 1.0 / (1.0 - prompts))
     running = np.arange(law.size)
     full_rate = count / (steps * times.decode(count, work.context) / (1.0 - prompts))
-    tail = float(law[-1]) / (1.0 - rate / full_rate)  # all seats taken, with those behind them
+    tail = float(law[-1]) / (1.0 - rate / full_rate)  # all seats taken, including the waiting requests
     scale = float(law[:-1].sum()) + tail
     law, waits = law / scale, min(1.0, tail / scale)
     mean = float((running[:-1] * law[:-1]).sum()) + count * waits
     busy = 1.0 - float(law[0]) if count > 0 else 1.0
-    # who arrives sees the chain and sits down in it
-    seen = np.minimum(running + 1, count)
+    # an arriving request sees the chain and takes a seat in it
+    joined = np.minimum(running + 1, count)
     weights = law.copy()
     weights[-1] = waits
-    step_seen = (times.base + each * seen) / (1.0 - prompts)
-    tpot_mean = float((weights * step_seen).sum())
-    tpot = _tpot_quantile(step_seen, weights, tpot_mean, quantile)
+    step_joined = (times.base + per_sequence * joined) / (1.0 - prompts)
+    tpot_mean = float((weights * step_joined).sum())
+    tpot = _tpot_quantile(step_joined, weights, tpot_mean, quantile)
     idle_rate = full_rate - rate
     spread = (1.0 + work.output_cv**2) / 2.0
     ttft_mean, ttft = _first_token(
-        times, bounds, work, prompts, busy, float((weights * seen).sum()), waits, spread / idle_rate, quantile
+        times, bounds, work, prompts, busy, float((weights * joined).sum()), waits, spread / idle_rate, quantile
     )
     kv = min(1.0, mean * (work.context + bounds.block / 2.0) / bounds.kv_tokens)
     return Prediction(rate, load, mean, waits, kv, ttft_mean, ttft, tpot_mean, tpot)
 
 
 def at_slo(times: StepTimes, bounds: Bounds, work: Work, slo: Slo) -> AtSlo | OutOfReach:
-    """The largest rate of one replica at which the promise is kept, found by bisection."""
+    """Finds the largest rate of one replica within the SLO by bisection."""
     limit = most(times, bounds, work)
     idle = predict(times, bounds, work, limit * 1e-6, slo.quantile)
     if not idle.keeps(slo):
@@ -229,31 +231,31 @@ def at_slo(times: StepTimes, bounds: Bounds, work: Work, slo: Slo) -> AtSlo | Ou
         return OutOfReach(reason, idle)
     low, high = limit * 1e-6, limit * (1.0 - 1e-6)
     best = idle
-    broken = predict(times, bounds, work, high, slo.quantile)
-    if broken.keeps(slo):
-        return AtSlo(broken, "stability")
+    violated = predict(times, bounds, work, high, slo.quantile)
+    if violated.keeps(slo):
+        return AtSlo(violated, "stability")
     while high - low > _CLOSE * high:
         middle = (low + high) / 2.0
-        found = predict(times, bounds, work, middle, slo.quantile)
-        if found.keeps(slo):
-            low, best = middle, found
+        prediction = predict(times, bounds, work, middle, slo.quantile)
+        if prediction.keeps(slo):
+            low, best = middle, prediction
         else:
-            high, broken = middle, found
-    binds = "tpot" if broken.tpot > slo.tpot else "ttft" if broken.ttft > slo.ttft else "stability"
+            high, violated = middle, prediction
+    binds = "tpot" if violated.tpot > slo.tpot else "ttft" if violated.ttft > slo.ttft else "stability"
     return AtSlo(best, binds)
 
 
-def _chain(rate: float, count: int, base: float, each: float, steps: float) -> Floats:
-    """Weights of 0 .. ``count`` requests in service, relative to each other; those that wait come on top."""
+def _chain(rate: float, count: int, base: float, per_sequence: float, steps: float) -> Floats:
+    """Weights of 0 .. ``count`` requests in service, relative to each other; waiting ones are added later."""
     running = np.arange(1, count + 1, dtype=np.float64)
-    leave = running / (steps * (base + each * running))
+    leave = running / (steps * (base + per_sequence * running))
     logs = np.concatenate([[0.0], np.cumsum(log(max(rate, 1e-300)) - np.log(leave))])
     weights: Floats = np.exp(logs - logs.max())
     return weights
 
 
 def _tpot_quantile(steps: Floats, weights: Floats, mean: float, quantile: float) -> float:
-    """Quantile of a request's mean step. It lives through many steps, so half of the spread averages out."""
+    """Quantile of a request's mean step. It spans many steps, so half of the spread averages out."""
     spread = sqrt(max(0.0, float((weights * (steps - mean) ** 2).sum())))
     return mean + _normal_quantile(quantile) * spread
 
@@ -269,10 +271,10 @@ def _first_token(
     seat_seconds: float,
     quantile: float,
 ) -> tuple[float, float]:
-    """Mean and quantile of the time to the first token.
+    """Mean and quantile of TTFT.
 
-    It is the sum of the front, the rest of the step in progress, the wait for a seat, the prompts ahead (a queue of
-    their own, M/G/1), and the own prompt with the decode steps that it shares.
+    It is the sum of the front, the rest of the current step, the wait for a seat, the prompts ahead (a queue of their
+    own, M/G/1), and the request's own prompt with the decode steps of the same time.
     """
     known = draws()
     decode = times.decode(running, work.context)
@@ -290,7 +292,7 @@ def _first_token(
 
 
 class Draws(NamedTuple):
-    """Draws of what a first token waits for, each evenly spread over its law and independent of the others."""
+    """Stratified draws for the parts of TTFT, independent of each other."""
 
     uniform: Floats
     exponential: Floats
@@ -303,7 +305,7 @@ class Draws(NamedTuple):
 
 @cache
 def draws() -> Draws:
-    """Stratified draws, the same on every call: quantiles of a sum without noise from call to call."""
+    """Stratified draws, the same on every call: quantiles of a sum without noise between calls."""
     random = np.random.default_rng(20)
     even = (np.arange(_DRAWS) + 0.5) / _DRAWS
 

@@ -1,7 +1,7 @@
-"""Step times of an engine that nobody has measured, from data sheets: a prior that a measurement replaces.
+"""Step times of an unmeasured engine from data sheets: a prior, replaced by measurements.
 
-Decoding reads every weight once a step, and the KV cache of its sequences: memory bandwidth. Prompts multiply: dense
-arithmetic. Tensor parallel groups exchange two vectors a layer and token over their link.
+Decoding reads every weight once a step, and the KV cache of its sequences: it is bound by memory bandwidth. Prompts are
+bound by dense arithmetic. Tensor-parallel groups exchange two vectors a layer and token over their link.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from planner.performance.model_specs import ModelShape
 from planner.performance.queueing import Bounds, StepTimes
 
 BANDWIDTH_RATIO = 0.75
-"""Prior: share of the data sheet's bandwidth that kernels of decoding reach."""
+"""Prior: share of the data-sheet bandwidth that decode kernels reach."""
 ARITHMETIC_RATIO = 0.5
-"""Prior: share of dense FLOPS that computing prompts reaches."""
+"""Prior: share of dense FLOPS that prompt computation reaches."""
 STEP_SECONDS = 2e-3
-"""Prior: scheduling, sampling and launching of one step."""
+"""Prior: scheduling, sampling and launch of one step."""
 FRONT_SECONDS = 0.01
 """Prior: HTTP and tokenizer."""
 SPREAD = (0.6, 1.5)
-"""What published throughputs are of the prior's: nine in ten of the 41 in ``tests/planner/published.yaml`` lie between.
+"""Published throughput relative to the prior: 90 % of the 41 in ``tests/planner/published.yaml`` lie in between.
 
-Those are of engines that are made for speed and busy to the last seat, on groups of up to four.
+They are from engines tuned for speed at full load, on groups of up to four.
 """
 WIDE, WIDE_LEAST = 4, 0.45
-"""Of groups wider than this the one figure known is so much of the prior's (docs/explanation/capacity.md)."""
+"""For larger groups the single known figure is this share of the prior (docs/explanation/capacity.md)."""
 _PCIE_BYTES = 25e9
 _EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 15e-6, 3e-5
-# 15 us an exchange: what steps of one request take beyond reading weights on TP 2 (NIM 1.8.0, 18.9 ms) and TP 4
+# 15 us per exchange: step time of one request beyond reading weights, on TP 2 (NIM 1.8.0, 18.9 ms) and on TP 4
 # (LMDeploy 0.1.0, 30.9 ms)
 
 
 def source_in(language: Language, tensor_parallel: int = 1) -> str:
-    """What step times of data sheets are, in a language: a prior, and how far from it published figures lie."""
+    """Source text of data-sheet step times, with the deviation of published figures."""
     low, high = WIDE_LEAST if tensor_parallel > WIDE else SPREAD[0], SPREAD[1]
     return translate("capacity.source_sheets", language, low=f"{low:g}", high=f"{high:g}")
 
@@ -45,13 +45,13 @@ SOURCE = source_in("en")
 
 
 def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
-    """Step times of one replica. All weights are read each step, also those of experts: a full batch meets them all."""
+    """Step times of one replica. Every step reads all weights, also of experts: a full batch uses all of them."""
     bandwidth = gpu.bandwidth * BANDWIDTH_RATIO
     arithmetic = gpu.flops(setup.bits) * ARITHMETIC_RATIO * setup.tp
     weights = shape.parameters * setup.bits / 8.0 / setup.tp
     kv = shape.kv_values(setup.tp, shape.layers) * setup.kv_bits / 8.0
-    fixed, each = _exchange(shape, gpu, setup)
-    token = 2.0 * shape.active / arithmetic + each
+    fixed, exchange = _exchange(shape, gpu, setup)
+    token = 2.0 * shape.active / arithmetic + exchange
     return StepTimes(
         base=STEP_SECONDS * setup.pp + weights / bandwidth + fixed,
         sequence=token / setup.pp,
@@ -62,15 +62,15 @@ def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
     )
 
 
-def bounds(found: Fit, setup: Setup) -> Bounds:
-    """What limits a replica that fits."""
-    return Bounds(setup.sequences, float(found.kv_tokens), setup.token_budget, setup.block)
+def bounds(memory: Fit, setup: Setup) -> Bounds:
+    """Returns the limits of a replica that fits."""
+    return Bounds(setup.sequences, float(memory.kv_tokens), setup.token_budget, setup.block)
 
 
-def carried_over(
+def carry_over(
     measured: StepTimes, shape: ModelShape, here: tuple[GpuSpec, Setup], there: tuple[GpuSpec, Setup]
 ) -> StepTimes:
-    """Times measured ``here`` as they would be ``there``: scaled by the ratio of the two priors, term by term."""
+    """Scales times measured ``here`` to ``there``: by the ratio of the two priors, term by term."""
     old, new = step_times(shape, *here), step_times(shape, *there)
 
     def scaled(name: str) -> float:

@@ -1,8 +1,8 @@
-"""Where a load test bends: what a replica carries at its promise, and how many sequences it should take at most.
+"""Saturation point of a load test: capacity of a replica under its SLO, and its maximum number of sequences.
 
-Points are steps of rising concurrency. The knee is the last step before throughput stays flat while the time to the
-first token rises, or before errors come. What is stored is the throughput of the largest step that keeps the promise:
-the offline peak beyond it is several times larger and nobody's answer is on time there.
+Points are steps of rising concurrency. The knee is the last step before throughput stays flat while TTFT rises, or
+before errors start. The stored figure is the throughput of the largest step that meets the SLO: the offline peak beyond
+it is several times larger, but no answer is in time there.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from outrider.model import Interval
 from planner.performance.queueing import Slo, StepTimes
 
 ERROR_RATIO = 0.01
-"""Errors beyond this share end a test: what is refused is not served."""
+"""A larger share of errors ends a test: failed requests are not served."""
 _LEAST_VALUES, _RESAMPLES = 10, 500
 FLAT_RATIO, RISE_RATIO = 0.05, 1.5
-"""Throughput is flat when a step adds less than a twentieth; a first token is late when it takes half as long again."""
+"""Throughput is flat if a step adds less than 5 %; TTFT has risen if it is 50 % longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """One step. Latencies are seconds at ``quantile``, None where the tool did not say; rates are per second.
+    """One step. Latencies are seconds at ``quantile``, None if the tool does not report them; rates are per second.
 
-    ``samples`` are the requests that finished. ``intervals`` are 90 % confidence intervals of fields, by name, where
-    the tool kept single requests or the step was repeated.
+    ``samples`` are the finished requests. ``intervals`` are 90 % confidence intervals of fields, by name, if the tool
+    kept single requests or the step was repeated.
     """
 
     concurrency: float
@@ -47,16 +47,16 @@ class LoadPoint:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no test measures."""
+        """Refuses impossible figures."""
         numbers = (self.concurrency, self.requests_per_second, self.tokens_per_second, self.tokens_per_request)
         if not all(isfinite(number) and number >= 0 for number in numbers) or self.concurrency <= 0:
             raise UsageError(
-                f"a step at concurrency {self.concurrency:g} with {self.tokens_per_second:g} tokens/s",
+                f"invalid step: concurrency {self.concurrency:g}, {self.tokens_per_second:g} tokens/s",
                 hint="each step needs a concurrency above 0, and rates that are finite and not negative",
             )
 
     def keeps(self, slo: Slo) -> bool:
-        """Whether this step keeps the promise; a latency that was not measured breaks it where one is promised."""
+        """True if this step meets the SLO; an unmeasured latency violates its objective."""
         return (
             self.error_ratio <= ERROR_RATIO
             and (inf if self.ttft is None else self.ttft) <= slo.ttft
@@ -65,24 +65,24 @@ class LoadPoint:
 
     @property
     def per_sequence(self) -> float:
-        """Tokens a second of one sequence slot."""
+        """Tokens per second of one sequence slot."""
         return self.tokens_per_second / self.concurrency
 
 
 class KneeReason(StrEnum):
-    """Why a test ends where it ends, or says nothing."""
+    """Reasons why a test ends, or has no result."""
 
-    SLO = "slo"  # the next step breaks the promise
+    SLO = "slo"  # the next step violates the SLO
     FLAT = "flat"  # the next step adds wait, no throughput
     ERRORS = "errors"
-    NOT_REACHED = "not_reached"  # the last step still kept everything: the engine can do more
-    SLO_NEVER = "slo_never"  # already the first step breaks the promise
+    NOT_REACHED = "not_reached"  # the last step still met everything: the engine has more capacity
+    SLO_NEVER = "slo_never"  # the first step already violates the SLO
     NO_POINTS = "no_points"
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The step to count with. ``sequences`` is the proposed maximum of sequences of the engine."""
+    """The step to use. ``sequences`` is the proposed maximum number of sequences of the engine."""
 
     point: LoadPoint
     reason: KneeReason
@@ -94,44 +94,44 @@ class Knee:
     def intervals(self) -> dict[str, Interval]:
         """90 % intervals of a calibration's figures; the batch lies between this step and the next, which is too much.
 
-        What the test cannot tell is left out: single results without requests or repeats have no interval.
+        Figures that the test cannot give are left out: single results without requests or repeats have no interval.
         """
-        found, point = {}, self.point
+        result, point = {}, self.point
         if "tokens_per_request" in point.intervals:
-            found["tokens_per_request"] = point.intervals["tokens_per_request"]
+            result["tokens_per_request"] = point.intervals["tokens_per_request"]
         if self.following is not None:
-            found["batch"] = Interval(point.concurrency, self.following.concurrency)
+            result["batch"] = Interval(point.concurrency, self.following.concurrency)
         rate = point.intervals.get("tokens_per_second")
         if rate is not None and rate.low is not None and rate.high is not None:
             low, high = rate.low / point.concurrency, rate.high / point.concurrency
-            found["tokens_per_second_per_sequence"] = Interval(low, high)
-        return found
+            result["tokens_per_second_per_sequence"] = Interval(low, high)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class NoKnee:
-    """Nothing to count with, and the step that came nearest."""
+    """No usable step, and the step that came nearest."""
 
     reason: KneeReason
     best: LoadPoint | None = None
 
 
 def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
-    """The largest step that keeps the promise and still pays, over steps in any order."""
-    promise = slo or Slo()
-    steps = merged(points)
+    """Returns the largest step that meets the SLO and still adds throughput; steps may be in any order."""
+    objective = slo or Slo()
+    steps = merge_points(points)
     if not steps:
         return NoKnee(KneeReason.NO_POINTS)
     peak = max(step.tokens_per_second for step in steps)
-    if not steps[0].keeps(promise):
+    if not steps[0].keeps(objective):
         return NoKnee(KneeReason.SLO_NEVER, steps[0])
     last, reason, following = steps[0], KneeReason.NOT_REACHED, None
     for step in steps[1:]:
         if step.error_ratio > ERROR_RATIO:
             reason = KneeReason.ERRORS
-        elif not step.keeps(promise):
+        elif not step.keeps(objective):
             reason = KneeReason.SLO
-        elif _bent(last, step):
+        elif _is_flat(last, step):
             reason = KneeReason.FLAT
         else:
             last = step
@@ -141,18 +141,18 @@ def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
     return Knee(last, reason, max(1, round(last.concurrency)), peak, following)
 
 
-def merged(points: Sequence[LoadPoint]) -> list[LoadPoint]:
-    """Steps of rising concurrency; repeats of a step are one, with intervals from how they differ (Student's t).
+def merge_points(points: Sequence[LoadPoint]) -> list[LoadPoint]:
+    """Sorts steps by concurrency and merges repeats, with intervals from their differences (Student's t).
 
-    Of latencies the worst repeat counts, of rates the mean.
+    The worst repeat counts for latencies, the mean for rates.
     """
     groups: dict[float, list[LoadPoint]] = {}
     for point in sorted(points, key=lambda point: point.concurrency):
         groups.setdefault(point.concurrency, []).append(point)
-    return [group[0] if len(group) == 1 else _merged(group) for group in groups.values()]
+    return [group[0] if len(group) == 1 else _merge_group(group) for group in groups.values()]
 
 
-def _merged(group: Sequence[LoadPoint]) -> LoadPoint:
+def _merge_group(group: Sequence[LoadPoint]) -> LoadPoint:
     def mean(name: str) -> float:
         return float(np.mean([getattr(point, name) for point in group]))
 
@@ -177,14 +177,14 @@ def _merged(group: Sequence[LoadPoint]) -> LoadPoint:
 
 def _student(values: Sequence[float]) -> Interval:
     """90 % confidence interval of a mean from a few repeats, not below 0."""
-    from scipy.special import stdtrit  # noqa: PLC0415 - a third of a second
+    from scipy.special import stdtrit  # noqa: PLC0415 - a third of a second to import
 
     mean, count = float(np.mean(values)), len(values)
     reach = float(stdtrit(count - 1, 0.95)) * float(np.std(values, ddof=1)) / count**0.5
     return Interval(max(0.0, mean - reach), mean + reach)
 
 
-def resampled(values: Sequence[float]) -> Interval | None:
+def bootstrap_mean(values: Sequence[float]) -> Interval | None:
     """90 % confidence interval of a mean by the bootstrap; None with fewer than ten values."""
     known = np.asarray(values, dtype=np.float64)
     if known.size < _LEAST_VALUES:
@@ -195,16 +195,16 @@ def resampled(values: Sequence[float]) -> Interval | None:
     return Interval(float(low), float(high))
 
 
-def bent(last: LoadPoint, step: LoadPoint, slo: Slo) -> bool:
-    """Whether a test may stop after ``step``."""
-    return step.error_ratio > ERROR_RATIO or not step.keeps(slo) or _bent(last, step)
+def is_saturated(last: LoadPoint, step: LoadPoint, slo: Slo) -> bool:
+    """True if a test may stop after ``step``."""
+    return step.error_ratio > ERROR_RATIO or not step.keeps(slo) or _is_flat(last, step)
 
 
 def step_times(points: Sequence[LoadPoint], *, prompt: float = 0.0) -> StepTimes | None:
-    """The line of step time over batch from the mean TPOT of the steps; None with fewer than two of them.
+    """Fits the line of step time over batch to the mean TPOT of the steps; None with fewer than two of them.
 
-    The slope holds what sequences, their context and their prompts add, so ``prompt`` seconds a prompt token are
-    0 unless measured apart.
+    The slope includes sequences, their context and their prompts, so ``prompt`` seconds a prompt token are 0 unless
+    measured separately.
     """
     known = [(point.concurrency, point.tpot_mean) for point in points if point.tpot_mean and point.error_ratio < 0.5]
     if len({concurrency for concurrency, _ in known}) < 2:
@@ -216,7 +216,7 @@ def step_times(points: Sequence[LoadPoint], *, prompt: float = 0.0) -> StepTimes
     return StepTimes(base, slope, 0.0, prompt, source=f"measured: line over {len(known)} steps of a load test")
 
 
-def _bent(last: LoadPoint, step: LoadPoint) -> bool:
+def _is_flat(last: LoadPoint, step: LoadPoint) -> bool:
     flat = step.tokens_per_second < last.tokens_per_second * (1.0 + FLAT_RATIO)
     if last.ttft is None or step.ttft is None:
         return flat

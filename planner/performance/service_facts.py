@@ -1,4 +1,4 @@
-"""What is promised of a service, and what is known of it beside its calibration."""
+"""SLO objectives of a service, and facts about it beside its calibration."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class Objective:
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse promises that mean nothing."""
+        """Refuses meaningless objectives."""
         if not (isfinite(self.seconds) and self.seconds > 0 and 0 < self.quantile < 1):
             raise UsageError(
-                f"a promise of {self.seconds:g} s for {self.quantile:g} of requests",
+                f"invalid objective: {self.seconds:g} s for {self.quantile:g} of requests",
                 hint="give seconds above 0 and a share between 0 and 1",
             )
 
     @property
     def slo(self) -> Slo:
-        """As the queueing model takes it."""
+        """The objective as an input of the queueing model."""
         return Slo(**{self.sli: self.seconds}, quantile=self.quantile)
 
     @property
     def pool(self) -> str:
-        """The pool whose business it is, where replicas do one of both only."""
+        """The pool responsible for it, if prefill and decode are separate."""
         return PREFILL if self.sli == "ttft" else DECODE
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """What is known of a service beside its calibration; None where it is not.
+    """Facts about a service beside its calibration; None if unknown.
 
-    ``model`` is what engines call it, ``shape`` what that is (``no_shape``: why it is not known). ``prompt`` is tokens
-    of a prompt, ``cached_ratio`` the share of them that the prefix cache holds, ``kv_tokens`` the KV cache of a
-    replica as its page tells, ``sequences`` the engine's own limit. ``pool``: the one of both that its replicas do, ""
-    for both. ``as_run``: prompts are those of the running service, so that what runs at once there has room; not of a
+    ``model`` is the served model name, ``shape`` its shape (``no_shape``: why it is unknown). ``prompt`` is tokens of a
+    prompt, ``cached_ratio`` the share of them in the prefix cache. ``kv_tokens`` is the KV cache of a replica from its
+    metrics page, ``sequences`` the engine's own limit. ``pool`` is the role of its replicas, "" for both. ``as_run`` is
+    True if prompts are those of the running service, so that the concurrent sequences had room; False for a what-if
     question.
     """
 

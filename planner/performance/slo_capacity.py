@@ -1,15 +1,15 @@
-"""What one replica carries while it keeps its promise: the queueing model bounds the formula's batch and speed.
+"""Capacity of one replica under its SLO: the queueing model bounds the formula's batch and speed.
 
-A calibration says that a replica runs b sequences at once at v tokens a second each: b v / L requests a second of L
-tokens. At that rate every seat is taken and requests queue. ``queueing`` finds the largest rate at which each promise
-(time to first token, time per further token, each for its share of requests) is kept, on data sheets' step times that
-are brought to the calibrated point (``measured``), with as many seats as the KV cache holds. Where that rate r is the
-smaller one, the formula counts with the n sequences that run then and with their speed by Little's law,
+A calibration is b concurrent sequences at v tokens per second each: b v / L requests per second of L tokens. At that
+rate every seat is taken and requests queue. ``queueing`` finds the largest rate that meets each objective (TTFT, TPOT,
+each for its share of requests). It uses data-sheet step times scaled to the calibrated point (``measured``), and as
+many seats as fit into the KV cache. If that rate r is smaller, the formula uses the n sequences that run at r, and
+their speed by Little's law:
 
     batch = n        tokens per second of a sequence = r L / n        so that batch x speed / L = r
 
-A promise that no load keeps bounds nothing and is told with a warning; the others bound as if it were not made. One
-that is kept until every seat is taken is counted at ``SAFE_LOAD`` of that, as ``cost`` does: there queues never end.
+An objective that no load meets bounds nothing and is reported with a warning; the others bound as usual. If an
+objective is met until every seat is taken, ``SAFE_LOAD`` of that rate counts, as in ``cost``: there queues never end.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from planner.performance.service_facts import DECODE, PREFILL, Objective, Servic
 from planner.performance.slo_models import Replica
 
 LEAST_RATIO = 0.05
-"""A rate below this share of the calibrated one is that of an idle replica: the model errs by more than it tells."""
+"""A rate below this share of the calibrated one is that of an idle replica: less than the error of the model."""
 _CLOSE = 1e-3
 _UNNAMED = "-"
-"""What stands for a model that nobody names."""
+"""Placeholder for a model without a name."""
 
 
 class Verdict(StrEnum):
-    """Whether the promise bounds the formula, and why not."""
+    """Whether the SLO bounds the formula, otherwise the reason."""
 
     BOUNDED = "bounded"
-    LOOSE = "loose"  # the calibrated load keeps the promise
-    OUT_OF_REACH = "out_of_reach"  # no load keeps any of them, or next to none
+    LOOSE = "loose"  # the calibrated load meets the SLO
+    OUT_OF_REACH = "out_of_reach"  # no load, or next to none, meets any objective
     NO_OBJECTIVE = "no_objective"
-    POOL = "pool"  # what is promised is the business of the other pool
+    POOL = "pool"  # the objectives belong to the other pool
     NO_CALIBRATION = "no_calibration"
     NO_GPU = "no_gpu"
     NO_SHAPE = "no_shape"
     NO_PROMPT = "no_prompt"
     NO_FIT = "no_fit"
-    REFUSED = "refused"  # figures that no engine has
+    REFUSED = "refused"  # impossible figures
 
 
 @dataclass(frozen=True, slots=True)
 class SloCapacity:
-    """``calibration`` is what the formula counts with; ``facts`` are plain values for the derivation."""
+    """``calibration`` is the one for the formula; ``facts`` are plain values for the derivation."""
 
     calibration: Calibration
     verdict: Verdict
@@ -70,81 +70,81 @@ class SloCapacity:
 
 
 def refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
-    """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing."""
+    """Bounds the calibration by the SLO, or returns it unchanged with the reason. Raises nothing."""
     try:
         with np.errstate(over="raise"):
-            return _refined(calibration, known)
-    except (OutriderError, ArithmeticError) as error:  # figures that no engine has: nobody else's plan ends for them
-        told = {"objectives": [_told(one) for one in known.objectives], "arguments": {"why": str(error)}}
-        return SloCapacity(calibration, Verdict.REFUSED, told)
+            return _refine(calibration, known)
+    except (OutriderError, ArithmeticError) as error:  # impossible figures must not stop the plans of other services
+        facts = {"objectives": [_objective_dict(objective) for objective in known.objectives], "arguments": {"why": str(error)}}
+        return SloCapacity(calibration, Verdict.REFUSED, facts)
 
 
-def _refined(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
-    """The same; raises UsageError and ArithmeticError.
+def _refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
+    """Like ``refine``, but raises UsageError and ArithmeticError.
 
-    Of several objectives the one with the least rate binds; those that no load keeps are in ``missed`` of the facts.
-    The first token is promised by a prefill pool, further ones by a decode pool.
+    Of several objectives the one with the smallest rate binds; those that no load meets are in ``missed`` of the facts.
+    A prefill pool is responsible for TTFT, a decode pool for TPOT.
     """
-    mine = tuple(one for one in known.objectives if known.pool in ("", one.pool))
-    told: dict[str, Any] = {"objectives": [_told(one) for one in mine or known.objectives]}
+    mine = tuple(objective for objective in known.objectives if known.pool in ("", objective.pool))
+    facts: dict[str, Any] = {"objectives": [_objective_dict(objective) for objective in mine or known.objectives]}
     missing = _missing(calibration, known, mine)
     if missing is not None:
         verdict, arguments = missing
-        return SloCapacity(calibration, verdict, {**told, "arguments": arguments})
+        return SloCapacity(calibration, verdict, {**facts, "arguments": arguments})
     spec, shape = known_gpu(calibration.gpu_type), known.shape
-    assert spec is not None  # _missing has looked
+    assert spec is not None  # checked by _missing
     assert shape is not None
     case = slo_models.replica(calibration, known, spec, shape)
     if isinstance(case, NoFit):
-        named = {"model": known.model, "gpu": calibration.gpu_type}
+        arguments = {"model": known.model, "gpu": calibration.gpu_type}
         why = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
-        return SloCapacity(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
+        return SloCapacity(calibration, Verdict.NO_FIT, {**facts, "arguments": arguments, **why})
     limit = capacity_per_second(calibration, 1, buffer=0.0)
-    told |= case.facts
-    kept: list[tuple[Objective, Prediction]] = []
+    facts |= case.facts
+    met: list[tuple[Objective, Prediction]] = []
     missed: list[dict[str, Any]] = []
-    for one in mine:
-        found = case.at_slo(one.slo)
-        if not isinstance(found, AtSlo) or found.prediction.rate < LEAST_RATIO * limit:
-            idle = found.prediction if isinstance(found, AtSlo) else found.best
-            missed.append({"binds": _told(one), "best": _latencies(idle, known.pool)})
+    for objective in mine:
+        result = case.at_slo(objective.slo)
+        if not isinstance(result, AtSlo) or result.prediction.rate < LEAST_RATIO * limit:
+            idle = result.prediction if isinstance(result, AtSlo) else result.best
+            missed.append({"binds": _objective_dict(objective), "best": _latencies(idle, known.pool)})
         else:
-            kept.append((one, _counted(case, one, found, limit)))
-    told["missed"] = missed
-    if not kept:
-        return SloCapacity(calibration, Verdict.OUT_OF_REACH, {**told, **missed[0]})
-    binding, at = min(kept, key=lambda each: each[1].rate)
-    told |= {"binds": _told(binding), "requests_per_second": at.rate, **_latencies(at, known.pool)}
+            met.append((objective, _allowed_load(case, objective, result, limit)))
+    facts["missed"] = missed
+    if not met:
+        return SloCapacity(calibration, Verdict.OUT_OF_REACH, {**facts, **missed[0]})
+    binding, at = min(met, key=lambda entry: entry[1].rate)
+    facts |= {"binds": _objective_dict(binding), "requests_per_second": at.rate, **_latencies(at, known.pool)}
     if at.rate >= limit:
-        return SloCapacity(calibration, Verdict.LOOSE, told)
+        return SloCapacity(calibration, Verdict.LOOSE, facts)
     running = at.running
     speed = at.rate * calibration.tokens_per_request / running
     bounded = replace(calibration, batch=running, tokens_per_second_per_sequence=speed)
-    return SloCapacity(bounded, Verdict.BOUNDED, {**told, "batch": running, "tokens_per_second_per_sequence": speed})
+    return SloCapacity(bounded, Verdict.BOUNDED, {**facts, "batch": running, "tokens_per_second_per_sequence": speed})
 
 
-def _counted(case: Replica, one: Objective, found: AtSlo, limit: float) -> Prediction:
-    """What a replica does at the load that an objective allows; one that ends no load cuts nothing calibrated."""
-    most = found.prediction.rate
-    if found.binds != "stability":
-        return found.prediction
+def _allowed_load(case: Replica, objective: Objective, result: AtSlo, limit: float) -> Prediction:
+    """Prediction at the load an objective allows; an objective that limits no load does not reduce the calibrated one."""
+    most = result.prediction.rate
+    if result.binds != "stability":
+        return result.prediction
     rate = SAFE_LOAD * most if most < limit * (1.0 - _CLOSE) else max(SAFE_LOAD * most, limit)
-    return case.predict(rate, one.quantile)
+    return case.predict(rate, objective.quantile)
 
 
 def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
-    """The step of a derivation; ``facts`` is a ``SloCapacity.as_dict``."""
+    """Text of the step of a derivation; ``facts`` is a ``SloCapacity.as_dict``."""
     verdict = Verdict(facts["verdict"])
-    promise = _promise(facts["objectives"], language)
+    objectives = _objectives_text(facts["objectives"], language)
     if "calibrated" not in facts:
-        arguments = {"promise": promise, **facts.get("arguments", {})}
+        arguments = {"promise": objectives, **facts.get("arguments", {})}
         if "fit" in facts:
             arguments["why"] = translate(f"capacity.no_fit_{facts['fit']}", language, **facts["fit_arguments"])
         unnamed = verdict is Verdict.NO_SHAPE and arguments.get("model") == _UNNAMED
         return [translate("plan.slo_no_model" if unnamed else f"plan.slo_{verdict.value}", language, **arguments)]
     before = facts["calibrated"]
     figures = {
-        "promise": promise,
+        "promise": objectives,
         "prompt": f"{facts['prompt']:.4g}",
         "cached": f"{facts['cached_ratio']:.0%}",
         "model": facts["model"],
@@ -154,43 +154,43 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
         "batch_before": f"{before['batch']:.4g}",
         "speed_before": f"{before['tokens_per_second_per_sequence']:.4g}",
     }
-    said = [_basis(facts, figures, language)]
+    text = [_basis(facts, figures, language)]
     if verdict is Verdict.OUT_OF_REACH:
-        return [*said, _out_of_reach(facts, language)]
+        return [*text, _out_of_reach(facts, language)]
     for name in ("requests_per_second", "batch", "tokens_per_second_per_sequence"):
         figures[name] = f"{facts[name]:.4g}" if name in facts else ""
-    figures["binds"] = _promise([facts["binds"]], language)
-    said.append(translate(f"plan.slo_{verdict.value}", language, **figures))
-    return said + [_out_of_reach(one, language, "missed") for one in facts.get("missed", ())]
+    figures["binds"] = _objectives_text([facts["binds"]], language)
+    text.append(translate(f"plan.slo_{verdict.value}", language, **figures))
+    return text + [_out_of_reach(entry, language, "missed") for entry in facts.get("missed", ())]
 
 
 def _basis(facts: Mapping[str, Any], figures: Mapping[str, str], language: Language) -> str:
-    """Of what replica the model speaks."""
+    """Describes the modeled replica."""
     if facts.get("pool") == PREFILL:
         names = ("prompt_seconds", "transfer_seconds", "step_seconds", "link")
-        told = {one: f"{facts[one]:.3g}" for one in names}
+        values = {name: f"{facts[name]:.3g}" for name in names}
         link = translate(f"plan.slo_link_{facts['link_source']}", language)
-        return translate("plan.slo_basis_prefill", language, **figures, **told, link_source=link)
+        return translate("plan.slo_basis_prefill", language, **figures, **values, link_source=link)
     source = translate(f"plan.slo_kv_{facts['kv_source']}", language)
     kv = f"{facts['kv_tokens']:,.0f}"
     return translate("plan.slo_basis", language, **figures, seats=facts["seats"], kv=kv, kv_source=source)
 
 
 def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "out_of_reach") -> str:
-    """That no size keeps the promise, with what an idle replica does."""
-    promise, best = _promise([facts["binds"]], language), facts["best"]
+    """Reports that no size meets the objective, with the latencies of an idle replica."""
+    objective, best = _objectives_text([facts["binds"]], language), facts["best"]
     if None in best.values():
-        return translate("plan.slo_no_seat", language, promise=promise)
+        return translate("plan.slo_no_seat", language, promise=objective)
     idle = translate("plan.slo_and", language).join(
-        translate(f"plan.slo_idle_{name}", language, seconds=f"{each:.3g}") for name, each in best.items()
+        translate(f"plan.slo_idle_{name}", language, seconds=f"{value:.3g}") for name, value in best.items()
     )
-    return translate(f"plan.slo_{key}", language, promise=promise, idle=idle)
+    return translate(f"plan.slo_{key}", language, promise=objective, idle=idle)
 
 
 def _missing(
     calibration: Calibration, known: ServiceFacts, mine: tuple[Objective, ...]
 ) -> tuple[Verdict, dict[str, str]] | None:
-    """The first thing without which nothing can be said; None when all is known."""
+    """The first missing input, None if all are known."""
     if not known.objectives:
         return Verdict.NO_OBJECTIVE, {}
     if not mine:
@@ -207,26 +207,26 @@ def _missing(
 
 
 def _latencies(at: Prediction, pool: str) -> dict[str, float | None]:
-    """Those that a replica answers for; None where not even one request has a seat."""
+    """Latencies that the pool is responsible for; None if not even one request has a seat."""
     every = {PREFILL: {"ttft_seconds": at.ttft}, DECODE: {"tpot_seconds": at.tpot}}
     mine = every[pool] if pool else every[PREFILL] | every[DECODE]
-    return {name: each if each < inf else None for name, each in mine.items()}
+    return {name: seconds if seconds < inf else None for name, seconds in mine.items()}
 
 
-def _told(one: Objective) -> dict[str, Any]:
-    return {"name": one.name or None, "sli": one.sli, "seconds": one.seconds, "quantile": one.quantile}
+def _objective_dict(objective: Objective) -> dict[str, Any]:
+    return {"name": objective.name or None, "sli": objective.sli, "seconds": objective.seconds, "quantile": objective.quantile}
 
 
-def _promise(objectives: Any, language: Language) -> str:
+def _objectives_text(objectives: Any, language: Language) -> str:
     """``TTFT within 1 s for 95 % of requests and TPOT within 0.05 s for 95 % of requests``."""
-    each = [
+    texts = [
         translate(
             "plan.slo_promise",
             language,
-            sli=one["sli"].upper(),
-            seconds=f"{one['seconds']:g}",
-            share=f"{100 * one['quantile']:g} %",
+            sli=objective["sli"].upper(),
+            seconds=f"{objective['seconds']:g}",
+            share=f"{100 * objective['quantile']:g} %",
         )
-        for one in objectives
+        for objective in objectives
     ]
-    return translate("plan.slo_and", language).join(each)
+    return translate("plan.slo_and", language).join(texts)

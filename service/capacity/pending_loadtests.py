@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from outrider import log
-from outrider.errors import StoreAwayError, StoreError, UsageError
+from outrider.errors import StoreError, StoreUnavailableError, UsageError
 from outrider.model import Calibration
 from planner.performance import loadtest_record
-from planner.performance.loadtest_record import KeptTest
+from planner.performance.loadtest_record import LoadTestRecord
 from service.config import input_files, tokens
 from service.config.settings import Settings
 from service.wiring import platform
@@ -23,7 +23,7 @@ def folder_of(settings: Settings) -> Path:
     return tokens.folder_of(settings) / "load-tests"
 
 
-def store(settings: Settings, test: KeptTest, found: Calibration) -> None:
+def store(settings: Settings, test: LoadTestRecord, found: Calibration) -> None:
     """Put a test into the store, by way of a file that stays where the store does not take it.
 
     A test takes minutes and a store may go meanwhile, or hang: whatever ends this, the file is there. Raises
@@ -35,19 +35,19 @@ def store(settings: Settings, test: KeptTest, found: Calibration) -> None:
             state.save_load_test(found)
     except StoreError as error:
         speed = f"{found.batch:g} at once at {found.tokens_per_second_per_sequence:.4g} tokens/s each"
-        raise StoreAwayError(
+        raise StoreUnavailableError(
             f"{found.service.name} was measured ({speed}), but the store did not take it: {error.message}",
             hint=f"the test is kept in {path}: outrider capacity calibrate --import {path} once the store is back",
         ) from error
     path.unlink(missing_ok=True)
 
 
-def of_file(path: Path) -> KeptTest | None:
+def of_file(path: Path) -> LoadTestRecord | None:
     """The test that a file keeps, None for a file of another program. Raises UsageError."""
     return loadtest_record.read(input_files.text_of(path, "give the file that the load tester wrote"), str(path))
 
 
-def _written(settings: Settings, test: KeptTest) -> Path:
+def _written(settings: Settings, test: LoadTestRecord) -> Path:
     """The file, in the folder for temporary files where the disk of the store takes nothing."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", test.service).strip("-.")[:60] or "service"
     name = f"{plain}-{test.measured_at:%Y%m%dT%H%M%S%fZ}.json"

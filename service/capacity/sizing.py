@@ -13,7 +13,7 @@ from outrider.model import Calibration, EntityKind, EntityRef, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.performance import loadtest_import
-from planner.performance.calibrate import CalibrationRefusal, NotCalibrated
+from planner.performance.calibrate import CalibrationRefusal, NoCalibration
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, knee
 from service.config import input_files
@@ -34,7 +34,7 @@ def of_store(
     service: str | None = None,
     namespace: str | None = None,
     span: timedelta | None = None,
-) -> list[Calibration | NotCalibrated]:
+) -> list[Calibration | NoCalibration]:
     """One calibration for each group of alike replicas (model, GPU type, version, TP and PP) of each service.
 
     Replicas of two versions, types of GPU or sizes are two groups: their mean is nobody's figure. (The plan counts a
@@ -46,7 +46,7 @@ def of_store(
     if service is not None and not services:
         names = sorted(found.name for found in topology.of_kind(EntityKind.SERVICE))
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
-    answers: list[Calibration | NotCalibrated] = []
+    answers: list[Calibration | NoCalibration] = []
     for entity in services:
         setting = setting_of(settings.services, entity)
         found = []
@@ -57,9 +57,9 @@ def of_store(
     return answers
 
 
-def _is_silent(found: Calibration | NotCalibrated) -> bool:
+def _is_silent(found: Calibration | NoCalibration) -> bool:
     """True of replicas that tell nothing: beside others that do they are gone, and say nothing of the service."""
-    return isinstance(found, NotCalibrated) and found.reason is CalibrationRefusal.NO_VALUES
+    return isinstance(found, NoCalibration) and found.reason is CalibrationRefusal.NO_VALUES
 
 
 def _of_group(
@@ -70,9 +70,9 @@ def _of_group(
     replicas: Sequence[EntityRef],
     now: datetime,
     span: timedelta | None,
-) -> Calibration | NotCalibrated:
+) -> Calibration | NoCalibration:
     usual = (planner_inputs.CALIBRATION_SPAN, planner_inputs.LONGER_SPAN)
-    found: list[Calibration | NotCalibrated] = []
+    found: list[Calibration | NoCalibration] = []
     for each in usual if span is None else (span,):
         window = planner_inputs.calibration_window(metrics, replicas, now, each)
         found.append(_one(window, service, setting, labels, now))
@@ -109,7 +109,7 @@ def as_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def refused(found: NotCalibrated, gpu_type: str | None = None) -> dict[str, Any]:
+def refused(found: NoCalibration, gpu_type: str | None = None) -> dict[str, Any]:
     """The same keys where nothing could be measured, with the reason."""
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
     return {
@@ -158,9 +158,9 @@ def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str
 
 def _one(
     window: Window, service: EntityRef, setting: ServiceSettings, labels: Mapping[str, str], now: datetime
-) -> Calibration | NotCalibrated:
+) -> Calibration | NoCalibration:
     split = setting.model_copy(update={name: int(labels[name]) for name in _DEGREES})
     found = planner_inputs.calibrated(service, split, window, labels["gpu_type"] or setting.gpu_type)
-    if isinstance(found, NotCalibrated) or found.origin != "measured":
+    if isinstance(found, NoCalibration) or found.origin != "measured":
         return found
     return replace(found, model=labels["model"], engine_version=labels["version"], measured_at=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from outrider import log
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.model import Calibration
 from planner.performance import measured
 from service.config.settings import Settings
@@ -25,8 +25,8 @@ def of_model(settings: Settings, name: str, now: datetime, bits: float = 16.0) -
             return []  # no store yet, and a question of arithmetic makes none
         with platform.state_reader(settings) as state:
             kept = state.load_tests()
-    except StoreAwayError as error:
+    except StoreUnavailableError as error:
         _log.warning("no_load_tests", error=error.message, hint=error.hint)
         return []
     valid = [one for one in kept if one.valid_until is not None and now < one.valid_until]
-    return measured.of_model(valid, name, bits)
+    return measured.tests_of_model(valid, name, bits)

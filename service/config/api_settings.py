@@ -16,7 +16,7 @@ from detectors.rca.fault_catalogue import load as load_knowledge
 from outrider.clock import Clock, SystemClock
 from outrider.documents import serialization
 from outrider.records.change_log import Ledger
-from outrider.records.ingest_buffer import Spool
+from outrider.records.ingest_buffer import IngestBuffer
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
@@ -130,7 +130,7 @@ class ApiExtras:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     targets: Callable[[], Sequence[serialization.Target]] | None = None
     database_revision: Callable[[], str] | None = None
-    spool: Spool | None = None
+    spool: IngestBuffer | None = None
     ledger: Ledger | None = None
     explainer: Explainer = field(default_factory=NoExplainer)
     knowledge: Knowledge = field(default_factory=load_knowledge)

@@ -19,7 +19,7 @@ from detectors.rca.fault_catalogue import Knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, SystemClock, rfc3339
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.model import Action, CycleRecord, DecisionReason, Event
 from outrider.ports import Collected, CycleCommit, MetricStore, Source, StateStore
 from outrider.topology import Topology
@@ -139,7 +139,7 @@ class Cycle:
             memory.forecasts.add(plan)
         try:
             stored = cycle_inputs.read(parts.state, parts.metrics, now)
-        except StoreAwayError:
+        except StoreUnavailableError:
             parts.detection.detect(detection)  # nothing can be decided, but what was measured is learned
             raise
         return CycleInputs(
@@ -185,7 +185,7 @@ class Cycle:
         since = self._memory.actions_read_at or now
         try:
             events = tuple(derived_events.of_actions(self.parts.state, topology, since, now))
-        except StoreAwayError:
+        except StoreUnavailableError:
             return ()
         self._memory.actions_read_at = now
         return events
@@ -197,7 +197,7 @@ class Cycle:
             return None
         try:
             feedback = self.parts.feedback(now)
-        except StoreAwayError:
+        except StoreUnavailableError:
             return None
         self._memory.feedback_read_at = now
         return feedback

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from detectors.base.protocols import FineWarmableDetector, RestorableDetector, WarmableDetector
 from outrider import log, windows
 from outrider.model import DetectorState, EntityKind, ForecastView, SignalKey, Statistic, Window
-from outrider.ports import Collected, Detector, MetricStore, Placing, StateStore
+from outrider.ports import Collected, Detector, LocalizingDetector, MetricStore, StateStore
 from outrider.topology import Topology
 from service.engine import detector_rollout
 from service.engine.detect import DetectionInputs, DetectionMemory, DetectionResult, DetectorSet, state_of
@@ -40,7 +40,7 @@ class Detection:
         needs: dict[EntityKind, dict[SignalKey, None]] = {}
         for detector in self.detector_set.detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
-            if isinstance(detector, Placing):
+            if isinstance(detector, LocalizingDetector):
                 kind, keys = detector.beside
                 needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         for kind, keys in (also or {}).items():

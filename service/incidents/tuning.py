@@ -126,7 +126,7 @@ def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> li
                 priority=min((one.priority for one in verdicts), key=lambda found: found.rank),
                 starts_at=starts_at,
                 ends_at=ends_at,
-                useful=any(one.had_reason for one in verdicts),
+                useful=any(one.was_justified for one in verdicts),
                 occasion=first.incident or f"{fingerprint} {rfc3339(starts_at)}",
                 id=first.id,
             )

@@ -31,8 +31,8 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
     """What is damaged, a report a database. Raises StoreError."""
     spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
 
-    def spooled() -> checks.Spooled:
-        return checks.Spooled(spool.instants(), spool.given_up(), spool.trouble())
+    def spooled() -> checks.BufferedCycles:
+        return checks.BufferedCycles(spool.instants(), spool.given_up(), spool.trouble())
 
     kept_here = settings.store.metrics is None
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)

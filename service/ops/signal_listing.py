@@ -95,7 +95,7 @@ def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, An
         return
     increments = np.nan_to_num(batch.values[row, columns])
     for quantile in QUANTILES:
-        values, below = catalog.quantile_of_buckets(increments[None, :], signal.bounds, quantile)
+        values, below = catalog.bucket_quantile(increments[None, :], signal.bounds, quantile)
         if not np.isnan(values[0]):
             found = {**_value(name, float(values[0])), "quantile": quantile}
             above = catalog.above_last_bucket(increments[None, :], quantile)

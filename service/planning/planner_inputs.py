@@ -10,7 +10,7 @@ import numpy as np
 
 from outrider import log
 from outrider.clock import rfc3339
-from outrider.errors import OutriderError, StoreAwayError, StoreError
+from outrider.errors import OutriderError, StoreError, StoreUnavailableError
 from outrider.model import (
     Calibration,
     EngineLoad,
@@ -142,7 +142,7 @@ class PlannedFleet:
         service: EntityRef,
         found: Calibration | None,
         tests: Sequence[Calibration],
-        live: calibrate.Running,
+        live: calibrate.RunningEngine,
         now: datetime,
     ) -> tuple[Calibration | None, Told | None]:
         """Live under load, else the best load test, else what is configured; and why that one."""
@@ -235,12 +235,12 @@ class PlannedFleet:
         """What the configuration fixes, the rest measured; else why too little is known."""
         try:
             found = calibrated(service, setting, window, gpu_type)
-        except StoreAwayError:
+        except StoreUnavailableError:
             raise
         except (OutriderError, ValueError, ArithmeticError) as error:
             said = error.message if isinstance(error, OutriderError) else str(error)
             return None, ("plan.failed", {"error": said[:200]})
-        if isinstance(found, calibrate.NotCalibrated):
+        if isinstance(found, calibrate.NoCalibration):
             return None, (f"plan.refused_{found.reason.value}", dict(found.arguments))
         if found.origin != "measured":
             return found, None
@@ -253,10 +253,10 @@ class PlannedFleet:
         ), None
 
 
-def running_of(service: EntityRef, setting: ServiceSettings, topology: Topology) -> calibrate.Running:
+def running_of(service: EntityRef, setting: ServiceSettings, topology: Topology) -> calibrate.RunningEngine:
     """What runs of a service, as the topology and the configuration know it."""
     members = (service, *topology.below(service, EntityKind.REPLICA))
-    return calibrate.Running(
+    return calibrate.RunningEngine(
         gpu_type_of(service, setting, topology),
         setting.tensor_parallel,
         setting.pipeline_parallel,
@@ -279,9 +279,9 @@ def calibration_window(metrics: MetricStore, replicas: Sequence[EntityRef], now:
 
 def calibrated(
     service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str
-) -> Calibration | calibrate.NotCalibrated:
+) -> Calibration | calibrate.NoCalibration:
     """One service's calibration from its settings and a window of its replicas, or why there is none."""
-    configured = calibrate.Configured(
+    configured = calibrate.ConfiguredFigures(
         tokens_per_request=setting.tokens_per_request,
         batch=setting.batch,
         tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from math import isfinite
 
 from outrider import log
-from outrider.errors import OutriderError, StoreAwayError
+from outrider.errors import OutriderError, StoreUnavailableError
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.records.change_log import Ledger
@@ -120,7 +120,7 @@ class Planning:
         """The new plan; None, and the last one stays, when there is none to be had: that must not cost the cycle."""
         try:
             self.latest = make()
-        except StoreAwayError as error:
+        except StoreUnavailableError as error:
             _log.warning("no_plan", error=error.message, hint=error.hint)
             return None
         except (OutriderError, ValueError, ArithmeticError, LookupError) as error:

@@ -13,7 +13,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from outrider import log
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 
 _log = log.get("jobs")
 CHECKPOINT_EVERY = timedelta(minutes=5)
@@ -85,7 +85,7 @@ class Jobs:
             self._running.add(ended)
             try:
                 await job()
-            except StoreAwayError as error:
+            except StoreUnavailableError as error:
                 _log.error("job_failed", job=name, error=error.message, hint=error.hint)
             except Exception as error:  # noqa: BLE001 - the one place where a failed stage must not stop the platform
                 _log.exception("job_failed", job=name, error=str(error))

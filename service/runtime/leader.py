@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from outrider import log
-from outrider.errors import StoreAwayError, UnavailableError
+from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
 from store import factory
@@ -53,7 +53,7 @@ def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
     leader = leader_of(settings)
     try:
         leader.acquire()
-    except (UnavailableError, StoreAwayError) as error:
+    except (UnavailableError, StoreUnavailableError) as error:
         if not stand_by or not isinstance(leader, ServerLeader):
             raise
         _log.info("standing_by", because=error.message)
@@ -142,7 +142,7 @@ class ServerLeader:
                 free = 0 if self._lease.holder() else free + 1
                 if free >= _FREE_LOOKS and self._lease.take():
                     return
-            except StoreAwayError:
+            except StoreUnavailableError:
                 free = 0
 
     def held(self) -> bool:

@@ -11,7 +11,7 @@ from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.prometheus.source import PrometheusSource
 from outrider import gc_tuning, log
 from outrider.clock import Clock, SystemClock
-from outrider.errors import StoreAwayError, UnavailableError
+from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
 from service.runtime import game_days, jobs, report_jobs
@@ -77,7 +77,7 @@ def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
         if platform.state.owned():
             _log.info("leadership_regained")
             return True
-    except StoreAwayError:
+    except StoreUnavailableError:
         return True
     except UnavailableError as error:
         _log.warning("leadership_lost", because=error.message)

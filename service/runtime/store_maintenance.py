@@ -8,8 +8,8 @@ from datetime import datetime
 
 from outrider import log
 from store.tsdb.metric_store import SqlMetricStore
-from store.tsdb.retention import Because, Retention, summary
-from store.tsdb.status import TooLate
+from store.tsdb.retention import DeletionReason, Retention, summary
+from store.tsdb.status import LateSamples
 
 _log = log.get("upkeep")
 
@@ -32,7 +32,7 @@ class Keeper:
         forgotten = found.forgotten
         if forgotten.rows:
             _log.info("forgotten", bytes=forgotten.bytes, **summary(forgotten.rows))
-        if any(because is Because.SIZE_NOTHING_ELSE_LEFT for _, because in forgotten.rows):
+        if any(because is DeletionReason.SIZE_NOTHING_ELSE_LEFT for _, because in forgotten.rows):
             _log.warning(
                 "values_lost_for_room",
                 hint="raise store.retention.size_limit_bytes: raw values went that no roll-up holds",
@@ -53,4 +53,4 @@ class Keeper:
     def _refused(self) -> Counter[str]:
         """Values that came too late, since the database was made; what a server refused is told when it does."""
         found = self._metrics.condition().refused
-        return Counter({str(reason): found[reason] for reason in TooLate if reason in found})
+        return Counter({str(reason): found[reason] for reason in LateSamples if reason in found})

@@ -1,6 +1,6 @@
-"""A source of the cycle whose changes, their ends and the start-ups of replicas are kept in the ledger.
+"""Changes, their ends and the start-ups of replicas: recorded in the change log, and read from it for the cycle.
 
-It also hands the engine what other processes left there: changes that pipelines announced, logs that were pushed.
+Other processes leave events there: changes that pipelines announced, and pushed logs.
 """
 
 from __future__ import annotations
@@ -13,55 +13,42 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent, EntityResolver
+from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.objects import PODS
 from collectors.logs.matcher import LogLines
-from collectors.scrape.target_health import TargetHealth
 from outrider import log
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
 from outrider.records.change_log import Change, Ledger, change_of
 from outrider.topology import Topology
-from service.engine.cycle import Source
-from service.sources.event_source import WithEvents
+from service.sources.composite_source import SilentContributor
 
 AUDIT_EVERY = timedelta(minutes=5)
 AUDIT_PAPER = "workload_audit"
 MOST_MISSED = 10_000
-# the increase of either says that a replica has answered
+# an increase of either means that the replica has served
 _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_requests_finished_total"))
 
 
-class Recorded:
-    """A source with its ledger. ``recorded`` is the source itself."""
+class ChangeLogContributor(SilentContributor):
+    """Stores changes, their ends and start-ups in the change log; adds the events that other processes left there."""
 
-    def __init__(self, recorded: Source, ledger: Ledger) -> None:
-        """The source is closed with this one; the ledger too."""
-        self.recorded, self.ledger = recorded, ledger
+    def __init__(self, ledger: Ledger, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogLines] = ()) -> None:
+        """``clusters`` and ``logs`` are read elsewhere. The change log is closed with this contributor."""
+        self._ledger, self._clusters, self._logs = ledger, tuple(clusters), tuple(logs)
         self._cursor = 0
-        self._places = EntityResolver()
+        self._resolver = EntityResolver()
         self._audited: datetime | None = None
         self._resumed: set[str] = set()
-        self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes seen while the ledger was away
+        self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes while the change log was unavailable
 
-    @property
-    def health(self) -> list[TargetHealth]:
-        """How each target fares."""
-        return self.recorded.health
-
-    def topology(self, at: datetime) -> Topology:
-        """What is known of the topology."""
-        return self.recorded.topology(at)
-
-    async def collect(self, at: datetime) -> Collected:
-        """One round. What cannot be kept is logged: it must not cost the round."""
-        collected = await self.recorded.collect(at)
-        topology = self.topology(at)
+    async def add(self, collected: Collected, at: datetime) -> Collected:
+        """Records the round. A failure is logged and does not fail the round."""
         try:
-            return await asyncio.to_thread(self._record, collected, topology, at)
+            return await asyncio.to_thread(self._record, collected, collected.topology, at)
         except StoreError as error:
             log.get("ledger").error("ledger_failed", error=error.message)
             self._missed.extend(_changes(collected.events))
@@ -69,10 +56,10 @@ class Recorded:
 
     def _record(self, collected: Collected, topology: Topology, at: datetime) -> Collected:
         events = (*collected.events, *self._posted(topology, at))
-        self.ledger.append_changes([*self._missed, *_changes(events)])
+        self._ledger.append_changes([*self._missed, *_changes(events)])
         self._missed.clear()
-        for cluster in self._clusters():
-            self.ledger.append_ends(cluster.ends())
+        for cluster in self._clusters:
+            self._ledger.append_ends(cluster.ends())
         self._note_startups(collected.batches, topology, at)
         if self._audited is None or not timedelta(0) <= at - self._audited < AUDIT_EVERY:
             self._audited = at
@@ -80,68 +67,60 @@ class Recorded:
         return replace(collected, events=events)
 
     def _posted(self, topology: Topology, at: datetime) -> tuple[Event, ...]:
-        """What was left for the engine since the last round, each about the component that the topology names."""
-        found = self.ledger.posted(self._cursor, at - FIRST_LOOK)
-        if not found:
+        """Returns the events left since the last round, each resolved to a component of the topology."""
+        posted = self._ledger.posted(self._cursor, at - FIRST_LOOK)
+        if not posted:
             return ()
-        self._cursor = found[-1][0]
-        if not topology.shares_graph(self._places.topology):
-            self._places = EntityResolver(topology)
-        return tuple(replace(event, entity=self._places.entity(_sighting(event, topology))) for _, event in found)
+        self._cursor = posted[-1][0]
+        if not topology.shares_graph(self._resolver.topology):
+            self._resolver = EntityResolver(topology)
+        return tuple(replace(event, entity=self._resolver.entity(_unresolved(event, topology))) for _, event in posted)
 
     def _note_startups(self, batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> None:
-        clusters = self._clusters()
-        for lines in self._logs():
+        for lines in self._logs:
             for namespace, pod, mark in lines.drain_marks():
-                for cluster in clusters:
+                for cluster in self._clusters:
                     cluster.startups.mark(namespace, pod, mark)
-        for cluster in clusters:
+        for cluster in self._clusters:
             self._resume(cluster, at)
             waiting = list(cluster.startups.waiting())
             if waiting:
                 served = dict(_answering(batches))
-                for one in waiting:
-                    replicas = topology.above(one.pod, EntityKind.REPLICA)
-                    first = min((served[found] for found in replicas if found in served), default=None)
-                    if first is not None and one.ready_at is not None and first >= one.ready_at:
-                        cluster.startups.served(one.id, first)
-            self.ledger.save_startups(cluster.startups.drain(at))
+                for startup in waiting:
+                    replicas = topology.above(startup.pod, EntityKind.REPLICA)
+                    first = min((served[replica] for replica in replicas if replica in served), default=None)
+                    if first is not None and startup.ready_at is not None and first >= startup.ready_at:
+                        cluster.startups.served(startup.id, first)
+            self._ledger.save_startups(cluster.startups.drain(at))
 
     def _resume(self, cluster: Kubernetes, at: datetime) -> None:
-        """Once its pods are known: what an earlier engine kept goes on, or has ended meanwhile."""
+        """Resumes the start-ups of an earlier engine as soon as the pods of the cluster are known."""
         if cluster.name in self._resumed or not cluster.objects.held[PODS.name].version:
             return
         self._resumed.add(cluster.name)
-        kept = [one for one in self.ledger.placed_at(at) if one.id.startswith(f"{cluster.cluster}/")]
-        self.ledger.save_startups(cluster.startups.resume(kept, at))
+        own = [startup for startup in self._ledger.placed_at(at) if startup.id.startswith(f"{cluster.cluster}/")]
+        self._ledger.save_startups(cluster.startups.resume(own, at))
 
     def _audit(self, at: datetime) -> None:
-        clusters = self._clusters()
-        if clusters:
-            found = [finding.as_dict() for one in clusters for finding in audit(one.objects, one.replicas, one.cluster)]
-            self.ledger.put_paper(AUDIT_PAPER, {"findings": found}, at)
-
-    def _clusters(self) -> tuple[Kubernetes, ...]:
-        return self.recorded.view.clusters if isinstance(self.recorded, WithEvents) else ()
-
-    def _logs(self) -> Iterator[LogLines]:
-        for source in self.recorded.sources if isinstance(self.recorded, WithEvents) else ():
-            lines = getattr(source, "lines", None)
-            if isinstance(lines, LogLines):
-                yield lines
+        if self._clusters:
+            findings = [
+                finding.as_dict()
+                for cluster in self._clusters
+                for finding in audit(cluster.objects, cluster.replicas, cluster.cluster)
+            ]
+            self._ledger.put_paper(AUDIT_PAPER, {"findings": findings}, at)
 
     async def close(self) -> None:
-        """Close both."""
-        await self.recorded.close()
-        self.ledger.close()
+        """Closes the change log."""
+        self._ledger.close()
 
 
 def _changes(events: Sequence[Event]) -> list[Change]:
-    return [one for one in map(change_of, events) if one is not None]
+    return [change for change in map(change_of, events) if change is not None]
 
 
 def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, datetime]]:
-    """Replicas that have answered something since their last page, and when that page was read."""
+    """Yields replicas that finished work since their last page, and the scrape time of that page."""
     for batch in batches:
         if batch.kind is not EntityKind.REPLICA:
             continue
@@ -152,20 +131,22 @@ def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, date
                     yield batch.entities[row], batch.scraped_at
 
 
-def _sighting(event: Event, topology: Topology) -> UnresolvedEvent:
-    """The event before its component is known; a service that was named without its namespace gets it here."""
+def _unresolved(event: Event, topology: Topology) -> UnresolvedEvent:
+    """Returns the event before its component is known. A service named without a namespace gets it from the topology."""
     entity, aim = event.entity, None
     if event.kind is EventKind.LOG and entity.kind is EntityKind.POD:
         aim = EntityKind.REPLICA
     elif event.kind is EventKind.CHANGE and entity.kind is EntityKind.WORKLOAD:
         aim = EntityKind.SERVICE
     elif entity.kind is EntityKind.SERVICE and entity not in topology.entities:
-        named = [
-            one
-            for one in topology.of_kind(EntityKind.SERVICE)
-            if one.name == entity.name and one.cluster == entity.cluster and entity.namespace in (None, one.namespace)
+        candidates = [
+            service
+            for service in topology.of_kind(EntityKind.SERVICE)
+            if service.name == entity.name
+            and service.cluster == entity.cluster
+            and entity.namespace in (None, service.namespace)
         ]
-        entity = named[0] if len(named) == 1 else entity
+        entity = candidates[0] if len(candidates) == 1 else entity
     service = event.attributes.get("service", "")
     return UnresolvedEvent(
         event.kind, event.code, event.at, event.source, event.dedup_key, entity, event.attributes, "", "", aim, service

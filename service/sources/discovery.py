@@ -1,4 +1,4 @@
-"""Targets that are found: sources from the configuration, beside the rounds of a collector."""
+"""Target discovery: the target sources of a configuration, as a contributor to each round."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
 from outrider.ports import Collected
-from outrider.topology import Topology
 from service.config.collect_settings import CollectSettings
 from service.config.discovery_settings import DiscoverSettings
 from service.config.settings import Settings
 from service.engine.fleet_state import TARGETS_NAMESPACE
+from service.sources.composite_source import SilentContributor, TopologyOverlay
 from service.sources.kube_clients import KubeClientPool
 
 _EVERY = {
@@ -43,77 +43,75 @@ _EVERY = {
 _OTHER_CODE = 7.0
 
 
-class Discovering:
-    """A collector whose targets come and go. ``pages`` is the collector."""
+class DiscoveryContributor(SilentContributor):
+    """Sets the targets of a scraper to those discovered, and adds the health of the target sources."""
 
     def __init__(self, pages: ScrapeManager, discovery: Discovery, cluster: str, *, deadline: timedelta) -> None:
-        """The first round waits ``deadline`` for the sources; later ones take what is there. Both are closed here."""
-        self.pages = pages
-        self._discovery, self._cluster = discovery, cluster
+        """The first round waits ``deadline`` for the sources; later rounds do not wait."""
+        self._pages, self._discovery, self._cluster = pages, discovery, cluster
         self._deadline = deadline
-        self._taken: DiscoveryResult | None = None
-        self._graph: tuple[Topology, Topology] | None = None
+        self._applied: DiscoveryResult | None = None
+        self._overlay = TopologyOverlay()
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each source of targets fares, then each target."""
-        return [*self._discovery.health, *self.pages.health]
+        """Health of each target source."""
+        return self._discovery.health
 
-    def topology(self, at: datetime) -> Topology:
-        """What pages and sources tell, with the sources themselves: the same graph as long as nothing changes."""
-        below = self.pages.topology(at)
-        if self._graph is None or not below.shares_graph(self._graph[0]):
-            more = {_watcher(self._cluster, one.target): _facts(one) for one in self._discovery.health}
-            labels = {**below.labels, **more}
-            self._graph = below, replace(below, entities=below.entities | more.keys(), labels=labels)
-        return replace(self._graph[1], at=at)
+    async def prepare(self, at: datetime) -> None:
+        """Hands newly discovered targets to the scraper."""
+        known = await self._discovery.refresh(at, wait=0.0 if self._applied else self._deadline.total_seconds())
+        if known is not self._applied:
+            self._pages.set_targets(known.targets, known.edges, known.labels)
+            self._applied = known
 
-    async def collect(self, at: datetime) -> Collected:
-        """One round, of the targets that are known by now."""
-        known = await self._discovery.refresh(at, wait=0.0 if self._taken else self._deadline.total_seconds())
-        if known is not self._taken:
-            self.pages.set_targets(known.targets, known.edges, known.labels)
-            self._taken = known
-        collected = await self.pages.collect(at)
-        batch = _watched(self._cluster, self._discovery.health, at)
-        return replace(collected, batches=(*collected.batches, batch), labels=self.topology(at).labels)
+    async def add(self, collected: Collected, at: datetime) -> Collected:
+        """Adds the health of the target sources, and the sources as entities."""
+        batch = _health_batch(self._cluster, self._discovery.health, at)
+        topology = self._overlay.apply(collected.topology, self._labels)
+        return replace(collected, batches=(*collected.batches, batch), topology=topology)
+
+    def _labels(self) -> dict[EntityRef, dict[str, str]]:
+        return {
+            _watcher(self._cluster, health.target): {"target": health.target, "adapter": health.adapter}
+            for health in self._discovery.health
+        }
 
     async def close(self) -> None:
-        """Close both."""
+        """Closes the target sources."""
         await self._discovery.close()
-        await self.pages.close()
 
 
-def discovery_of(settings: Settings, configured: Sequence[Target], doors: KubeClientPool | None = None) -> Discovery:
-    """Every source of targets that a configuration names. ``doors`` are those that sources of events open too."""
+def discovery_of(settings: Settings, configured: Sequence[Target], clients: KubeClientPool | None = None) -> Discovery:
+    """Returns every target source of a configuration. ``clients`` are shared with event sources."""
     collect = settings.collect
-    opened = doors or KubeClientPool(collect.discover)
-    sources = [(_source(one, settings.cluster, opened), _rules(one, collect)) for one in collect.discover]
-    return Discovery(sources, settings.cluster, configured=configured, guess=_look)
+    pool = clients or KubeClientPool(collect.discover)
+    sources = [(_source(given, settings.cluster, pool), _rules(given, collect)) for given in collect.discover]
+    return Discovery(sources, settings.cluster, configured=configured, guess=_detect_adapter)
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """What one reading of every source gave."""
+class DiscoveryRun:
+    """Result of reading every target source once."""
 
     targets: tuple[Target, ...]
     health: tuple[TargetHealth, ...]
 
 
-async def once(settings: Settings, configured: Sequence[Target], at: datetime) -> Once:
-    """Read every source once and wait for all of them; what they could not read stands in ``health``."""
+async def once(settings: Settings, configured: Sequence[Target], at: datetime) -> DiscoveryRun:
+    """Reads every target source once and waits for all of them. Failures are in ``health``."""
     discovery = discovery_of(settings, configured)
     try:
         known = await discovery.refresh(at)
-        return Once(known.targets, tuple(discovery.health))
+        return DiscoveryRun(known.targets, tuple(discovery.health))
     finally:
         await discovery.close()
 
 
-def _source(given: DiscoverSettings, cluster: str, doors: KubeClientPool) -> TargetSource:
+def _source(given: DiscoverSettings, cluster: str, clients: KubeClientPool) -> TargetSource:
     name, every = given.label, given.every or _EVERY[given.type]
     client = partial(HttpClient, name, given.url or "", timeout=given.timeout, access=given.access)
-    servers = [NameServer.parse(one) for one in given.name_servers]
+    servers = [NameServer.parse(server) for server in given.name_servers]
     if given.type == "static":
         return StaticSource(name, given.targets, given.add_labels)
     if given.type == "file":
@@ -124,7 +122,7 @@ def _source(given: DiscoverSettings, cluster: str, doors: KubeClientPool) -> Tar
         return DnsSource(name, given.names, record=given.record, servers=servers, within=given.timeout, every=every)
     return KubernetesSource(
         name,
-        doors.of(given, name),
+        clients.of(given, name),
         cluster,
         namespaces=given.namespaces,
         label_selector=given.label_selector,
@@ -152,8 +150,8 @@ def _rules(given: DiscoverSettings, collect: CollectSettings) -> Rules:
     )
 
 
-async def _look(url: str, rules: Rules) -> str | None:
-    """Which adapter reads a page; None when nobody does. Raises CollectError when it cannot be read."""
+async def _detect_adapter(url: str, rules: Rules) -> str | None:
+    """Returns the adapter that reads a page, None if there is none. Raises CollectError if it cannot be read."""
     client = HttpClient("discover", url, timeout=rules.timeout, access=rules.access)
     try:
         answer = await client.ask("")
@@ -168,16 +166,13 @@ def _watcher(cluster: str, name: str) -> EntityRef:
     return EntityRef(cluster, EntityKind.WORKLOAD, TARGETS_NAMESPACE, f"discover/{name}")
 
 
-def _facts(health: TargetHealth) -> dict[str, str]:
-    return {"target": health.target, "adapter": health.adapter}
-
-
-def _watched(cluster: str, health: Sequence[TargetHealth], at: datetime) -> SampleBatch:
-    """What is said of each source as of any target: whether it could be read, and how many targets it brings."""
+def _health_batch(cluster: str, health: Sequence[TargetHealth], at: datetime) -> SampleBatch:
+    """Returns the health of each target source as that of a target; its samples are the targets it returns."""
     values = np.full((len(health), len(WATCH_KEYS)), np.nan)
-    for row, one in enumerate(health):
-        if one.up is not None:
-            values[row] = (float(one.up), np.nan, float(one.samples or 0), 0.0 if one.up else _OTHER_CODE, np.nan)
+    for row, source in enumerate(health):
+        if source.up is not None:
+            code = 0.0 if source.up else _OTHER_CODE
+            values[row] = (float(source.up), np.nan, float(source.samples or 0), code, np.nan)
     status = np.where(np.isfinite(values), CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
-    entities = tuple(_watcher(cluster, one.target) for one in health)
+    entities = tuple(_watcher(cluster, source.target) for source in health)
     return SampleBatch("discovery", at, EntityKind.WORKLOAD, WATCH_KEYS, entities, values, status)

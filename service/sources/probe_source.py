@@ -1,8 +1,7 @@
-"""Pages and probes as one source of the cycle."""
+"""Probes as a contributor to each round."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,59 +18,39 @@ from collectors.probes.result import Probe
 from collectors.probes.scheduler import ProbeScheduler
 from collectors.probes.tls import TlsProbe
 from collectors.scrape.target_health import TargetHealth
+from outrider.model import SampleBatch
 from outrider.ports import Collected
-from outrider.topology import Topology
 from service.config.probe_settings import ProbeSettings
-from service.config.settings import Settings
-from service.engine.cycle import Source
+from service.sources.composite_source import SilentContributor, TopologyOverlay
 
 
-class WithProbes:
-    """A source of pages with probes beside it. ``pages`` is the former."""
+class ProbeContributor(SilentContributor):
+    """Adds the results of probes, and the probed services to the topology."""
 
-    def __init__(self, pages: Source, probes: ProbeScheduler) -> None:
-        """Both are closed with this one."""
-        self.pages = pages
+    def __init__(self, probes: ProbeScheduler) -> None:
+        """``probes`` are closed with this contributor."""
         self._probes = probes
-        self._seen: tuple[Topology, Topology] | None = None
+        self._batches: tuple[SampleBatch, ...] = ()
+        self._overlay = TopologyOverlay()
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each target fares, then each probe."""
-        return [*self.pages.health, *self._probes.health]
+        """Health of each probe."""
+        return self._probes.health
 
-    def topology(self, at: datetime) -> Topology:
-        """What the pages tell of the topology, with the services that are probed and who watches them.
+    async def read(self, at: datetime) -> None:
+        """Runs the probes that are due."""
+        self._batches = await self._probes.collect(at)
 
-        The graph is the same one as long as that of the pages is: whoever caches by it goes on doing so.
-        """
-        below = self.pages.topology(at)
-        if self._seen is None or not below.shares_graph(self._seen[0]):
-            more = self._probes.labels()
-            labels = {**below.labels, **{entity: {**below.labels.get(entity, {}), **more[entity]} for entity in more}}
-            self._seen = below, replace(below, entities=below.entities | more.keys(), labels=labels)
-        return replace(self._seen[1], at=at)
-
-    async def collect(self, at: datetime) -> Collected:
-        """One round: pages are read and doors are asked at the same time."""
-        collected, batches = await asyncio.gather(self.pages.collect(at), self._probes.collect(at))
-        labels = self.topology(at).labels
-        return replace(collected, batches=(*collected.batches, *batches), labels=labels)
+    async def add(self, collected: Collected, at: datetime) -> Collected:
+        """Adds the values of all probes."""
+        del at
+        topology = self._overlay.apply(collected.topology, self._probes.labels)
+        return replace(collected, batches=(*collected.batches, *self._batches), topology=topology)
 
     async def close(self) -> None:
-        """Close both."""
+        """Closes the probes."""
         await self._probes.close()
-        await self.pages.close()
-
-
-def with_probes(pages: Source, settings: Settings) -> Source:
-    """The source with the probes that a configuration names; itself when it names none.
-
-    Raises UsageError when a probe needs libraries that are not installed.
-    """
-    if not settings.probes:
-        return pages
-    return WithProbes(pages, probes_of(settings.probes, settings.cluster, settings.collect.interval))
 
 
 def probes_of(given: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> ProbeScheduler:

@@ -10,7 +10,7 @@ from collectors.receive.consumer import Received, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
-from outrider.records.ingest_buffer import PushedBlock, Spool, Waiting
+from outrider.records.ingest_buffer import IngestBuffer, PushedBlock, Waiting
 from service.config.api_settings import DoorSettings
 from service.config.receive_settings import ReceiveRuleSettings
 from service.config.settings import Settings, read_secret
@@ -39,7 +39,7 @@ def pushed(settings: Settings) -> PushSource | None:
     """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
     # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
     return (
-        _received(settings, factory.open_spool(_state_url(settings)), SystemClock())
+        _received(settings, factory.open_ingest_buffer(_state_url(settings)), SystemClock())
         if settings.receive.enabled
         else None
     )
@@ -52,14 +52,14 @@ def watching(settings: Settings, clock: Clock) -> PushSource | None:
     """
     if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
         return None
-    return _received(settings, _Watched(factory.open_spool(_state_url(settings))), clock)
+    return _received(settings, _Watched(factory.open_ingest_buffer(_state_url(settings))), clock)
 
 
 def _state_url(settings: Settings) -> str:
     return factory.urls_of(settings.store.url)[0]
 
 
-def _received(settings: Settings, spool: Spool, clock: Clock) -> Received:
+def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> Received:
     given = settings.receive
     limits = ReceiveLimits(
         samples_per_cycle=given.samples_per_cycle,
@@ -83,7 +83,7 @@ def _received(settings: Settings, spool: Spool, clock: Clock) -> Received:
 class _Watched:
     """A spool that is looked at: what is in it stays for the engine, and the engine alone counts what it leaves out."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: IngestBuffer) -> None:
         self._spool = spool
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:

@@ -21,7 +21,7 @@ from detectors.rules import burn_rate, threshold
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
 from outrider.records.change_log import Ledger, Startup
@@ -50,7 +50,7 @@ from service.sources.change_log_source import Recorded
 from store import factory, memory, migrate
 from store.remote.metric_store import Remote
 from store.sql import urls
-from store.write_buffer.buffered_store import SpooledMetrics
+from store.write_buffer.buffered_store import BufferedMetricStore
 from store.write_buffer.segments import CycleFiles
 
 _log = log.get("engine")
@@ -68,7 +68,7 @@ class Platform:
     state: StateStore
     collector: Source
     settings: Settings
-    spool: SpooledMetrics
+    spool: BufferedMetricStore
     flight: FlightKeeper | None = None
 
     def warm(self, now: datetime) -> None:
@@ -76,7 +76,7 @@ class Platform:
         self.cycle.parts.detection.restore(self.state)
         try:
             self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
-        except StoreAwayError as error:  # values on a server that is away: better to watch untaught than not at all
+        except StoreUnavailableError as error:  # values on a server that is away: better to watch untaught than not at all
             _log.error("not_warmed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
@@ -154,7 +154,7 @@ def platform(
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     source = sources_factory.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, factory.open_ledger(factory.urls_of(settings.store.url)[0]))
-    spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
+    spooled = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep, ledger=collector.ledger)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, spooled, keeper)

@@ -41,7 +41,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class BufferedCycles:
     """Cycles whose decisions stand without values, microseconds: those that wait, and spans that were given up.
 
     ``trouble`` is a sentence when it is not known what was given up.
@@ -72,7 +72,7 @@ class Report:
 
 
 def check(
-    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] | None = Spooled
+    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], BufferedCycles] | None = BufferedCycles
 ) -> tuple[Report, ...]:
     """A report a database. ``deep`` unpacks every value and record, too.
 
@@ -104,7 +104,7 @@ class _Found:
     """What must be known of both databases to compare them. ``values`` None: the blocks could not be read."""
 
     cycles: dict[int, str] = field(default_factory=dict)
-    elsewhere: Spooled = field(default_factory=Spooled)
+    elsewhere: BufferedCycles = field(default_factory=BufferedCycles)
     values: Values | None = None
 
 
@@ -121,7 +121,7 @@ def _is_sound_outside(database: Database, report: Report) -> bool:
 
 
 def _inside(
-    database: Database, report: Report, found: _Found, spooled: Callable[[], Spooled] | None,
+    database: Database, report: Report, found: _Found, spooled: Callable[[], BufferedCycles] | None,
     progress: Callable[[float], None], *, deep: bool,
 ) -> None:  # fmt: skip
     before = 0.0
@@ -265,7 +265,7 @@ def _cycles(connection: sa.Connection) -> dict[int, str]:
     return found
 
 
-def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: Spooled) -> None:
+def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: BufferedCycles) -> None:
     """Cycles whose decisions are there and whose values are not, as far back as values are kept."""
     if elsewhere.trouble:
         report.notes.append(f"it is not known which cycles the spool gave up: {elsewhere.trouble}")

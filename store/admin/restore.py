@@ -35,7 +35,7 @@ _SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What was brought back, and the files that hold what was there before."""
 
     manifest: archive.Manifest
@@ -43,7 +43,7 @@ class Restored:
     moved_aside: tuple[Path, ...] = ()
 
 
-def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress: Progress) -> Restored:
+def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress: Progress) -> RestoreResult:
     """Put a backup in the place of a store. No engine may run on it: the caller holds its lock.
 
     What the store holds is lost on PostgreSQL and moved aside on SQLite; without ``force`` a store with rows is
@@ -100,7 +100,7 @@ def _unpack(file: Path, folder: Path, progress: Progress) -> None:
 def _into_files(
     databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
     force: bool, now: datetime,
-) -> Restored:  # fmt: skip
+) -> RestoreResult:  # fmt: skip
     places = {name: database.file for name, database in databases.items() if database.file is not None}
     filled = {name: _has_rows(database) for name, database in databases.items()}
     _need_force(force or not any(filled.values()), databases["state"].place)
@@ -129,7 +129,7 @@ def _into_files(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     aside = tuple(state.with_name(move.aside) for move in moves if move.aside is not None)
-    return Restored(manifest, dict(metadata.HEADS), aside)
+    return RestoreResult(manifest, dict(metadata.HEADS), aside)
 
 
 def _free(place: Path, mark: str) -> str:
@@ -180,7 +180,7 @@ def _need_force(given: bool, place: str) -> None:
 def _onto_server(
     databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
     force: bool,
-) -> Restored:  # fmt: skip
+) -> RestoreResult:  # fmt: skip
     place = databases["state"].place
     with databases["state"].reading() as connection:
         _refuse_unknown(connection, place)
@@ -196,7 +196,7 @@ def _onto_server(
                 runner.upgrade_on(connection, name, place)
             wide_tables.create_on(connection)
             _fill(connection, folder, progress)
-    return Restored(manifest, dict(metadata.HEADS))
+    return RestoreResult(manifest, dict(metadata.HEADS))
 
 
 def _refuse_unknown(connection: sa.Connection, place: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from store.memory.metrics import MemoryMetricStore
 from store.memory.state import MemoryStateStore
-from store.state.change_log import MemoryLedger
-from store.state.ingest_buffer import MemorySpool
+from store.state.change_log import MemoryChangeLog
+from store.state.ingest_buffer import MemoryIngestBuffer
 
-__all__ = ["MemoryLedger", "MemoryMetricStore", "MemorySpool", "MemoryStateStore"]
+__all__ = ["MemoryChangeLog", "MemoryMetricStore", "MemoryIngestBuffer", "MemoryStateStore"]

@@ -12,7 +12,7 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey,
 from store.schema.metadata import instant, micros
 from store.tsdb.blocks import Piece
 from store.tsdb.chunk_codec import Section
-from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Ids, Merged, Merger, Numbers, column_order
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Ids, Merger, Numbers, column_order
 from store.tsdb.grid import Grid, empty_window, wants
 from store.tsdb.series_dictionary import sections_of
 from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
@@ -22,7 +22,7 @@ from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
 class _Cycle:
     at: int
     cohort: int
-    merged: Merged
+    merged: CycleMatrix
 
 
 class MemoryMetricStore:

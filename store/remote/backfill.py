@@ -64,7 +64,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class BackfillStats:
     """What came over, and until when."""
 
     until: datetime
@@ -79,7 +79,7 @@ def copy_history(
     end: datetime,
     interval: timedelta,
     progress: Callable[[str, float], None],
-) -> Copied:
+) -> BackfillStats:
     """Copy [start, end) on a grid of ``interval``, the time between cycles, oldest first.
 
     An instant becomes the start of its step. A copy that was broken off may be made again: it brings the
@@ -97,7 +97,7 @@ def copy_history(
             events += len(told)
         at = until
         progress("copy", (at - start) / (end - start))
-    return Copied(end, values, events)
+    return BackfillStats(end, values, events)
 
 
 def _windows(

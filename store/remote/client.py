@@ -19,10 +19,10 @@ from threading import Event, Lock
 import httpx
 
 from outrider.clock import SystemClock
-from outrider.errors import CollectError, StoreAwayError, StoreError
+from outrider.errors import CollectError, StoreError, StoreUnavailableError
 from outrider.vocabulary.units import format_duration
 from outrider.wire.http_auth import Access
-from store.remote.rejected_samples import Refusals
+from store.remote.rejected_samples import RejectedSamples
 
 FIRST_WAIT = timedelta(milliseconds=100)
 LONGEST_WAIT = timedelta(seconds=5)
@@ -70,7 +70,7 @@ class Server:
     def __init__(self, remote: Remote) -> None:
         """Connects at the first request."""
         self.remote = remote
-        self.refusals = Refusals()
+        self.refusals = RejectedSamples()
         self._client: httpx.Client | None = None
         self._trust: ssl.SSLContext | bool = True
         self._lock = Lock()
@@ -129,7 +129,7 @@ class Server:
                 problem = f"HTTP {answer.status_code}: {_said(answer)}"
                 pause = max(pause, _retry_after(answer))
             if time.monotonic() + pause > until or self._closed.wait(pause):
-                raise StoreAwayError(
+                raise StoreUnavailableError(
                     f"The metric store at {url} does not answer: {problem}.",
                     hint="Look at that server; what could not be written waits for it.",
                 )
@@ -140,7 +140,7 @@ class Server:
         try:
             client, sent = self._connected(access.trust()), access.sent()
         except CollectError as error:
-            raise StoreAwayError(
+            raise StoreUnavailableError(
                 f"The metric store at {url} cannot be asked: {error.message}.", hint=error.hint
             ) from error
         headers = {**sent, **request.pop("headers", {})}  # type: ignore[dict-item]
@@ -160,8 +160,8 @@ class Server:
                 self._trust = trust
             return self._client
 
-    def _unusable(self, url: str, answer: httpx.Response, setting: str) -> StoreAwayError:
-        return StoreAwayError(
+    def _unusable(self, url: str, answer: httpx.Response, setting: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
             f"The metric store at {url} cannot be used: HTTP {answer.status_code}: {_said(answer)}.",
             hint=f"Check {setting} and the credentials beside it; what could not be written waits.",
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store.remote.bodies import Stamps
 from store.remote.selectors import Selector
-from store.remote.write_markers import Count, Stamped
+from store.remote.write_markers import Count, MarkedCycle
 from store.tsdb.chunk_codec import Micros
 
 FOLD_FROM: Final = 1_000_000
@@ -54,7 +54,7 @@ class Part(Protocol):
 class Raw:
     """Cycles as they were written."""
 
-    stamped: Stamped
+    stamped: MarkedCycle
     folded: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class ServerAggregation:
     """Steps that the server folds: start, length (milliseconds) and number."""
 
     start: int
@@ -104,12 +104,12 @@ def folds(count: Count, span: tuple[int, int], step: int, series: int) -> bool:
     return whole and dense and not count.again and cycles * series > FOLD_FROM
 
 
-def raw_parts(stamped: Stamped, series: int) -> Iterator[Part]:
+def raw_parts(stamped: MarkedCycle, series: int) -> Iterator[Part]:
     """The cycles in pieces of some millions of samples."""
     each = max(1, _CELLS // max(1, series))
     for first in range(0, stamped.micros.size, each):
         part = slice(first, first + each)
-        yield Raw(Stamped(stamped.stamps[part], stamped.micros[part]))
+        yield Raw(MarkedCycle(stamped.stamps[part], stamped.micros[part]))
 
 
 def folded_parts(span: tuple[int, int], step: int, series: int) -> Iterator[Part]:
@@ -118,4 +118,4 @@ def folded_parts(span: tuple[int, int], step: int, series: int) -> Iterator[Part
     steps = -(-(end - start) // step)
     each = max(1, min(_POINTS, _CELLS // max(1, series)))
     for first in range(0, steps, each):
-        yield Folded((start + first * step) // _MILLI, step // _MILLI, min(each, steps - first))
+        yield ServerAggregation((start + first * step) // _MILLI, step // _MILLI, min(each, steps - first))

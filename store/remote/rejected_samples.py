@@ -15,7 +15,7 @@ _LONGEST = 120
 _MOST = 50  # reasons kept apart: those of an endless variety share one
 
 
-class Refusals:
+class RejectedSamples:
     """How many samples were refused for which reason. Threads may share it."""
 
     def __init__(self) -> None:

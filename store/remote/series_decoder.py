@@ -13,7 +13,7 @@ from store.remote.names import WHOLE, SeriesName, bounds_of, name_of
 from store.remote.query_ranges import Part
 from store.remote.selectors import Selector
 from store.tsdb.chunk_codec import Section
-from store.tsdb.grid import Want
+from store.tsdb.grid import ColumnRequest
 
 TELLING: Final = ("bucket", "le", "quantile")
 """The labels that tell the columns of a metric apart."""
@@ -24,7 +24,7 @@ Slab = tuple[str, Floats]
 """A column's spelling, and numbers of shape (entities, times)."""
 
 
-def series_of(want: Want) -> list[SeriesName]:
+def series_of(want: ColumnRequest) -> list[SeriesName]:
     """The series that the stored columns of a signal are made of: of a bucket, the one below it too."""
     buckets: set[int] = set()
     found: list[SeriesName] = []
@@ -64,7 +64,7 @@ def scatter(held: Floats, rows: Sequence[tuple[int, int]], answer: Matrix, part:
     held.reshape(-1)[at[counts] + places[counts]] = answer.values[counts]
 
 
-def stored(want: Want, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
+def stored(want: ColumnRequest, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
     """The stored columns out of the series: a bucket is what lies between two bounds."""
     found = np.empty((len(want.stored), *held.shape[1:]))
     for place, key in enumerate(want.stored):
@@ -75,7 +75,7 @@ def stored(want: Want, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
     return found
 
 
-def codes_of(want: Want, told: Mapping[str, list[Slab]], shape: tuple[int, ...]) -> Floats | None:
+def codes_of(want: ColumnRequest, told: Mapping[str, list[Slab]], shape: tuple[int, ...]) -> Floats | None:
     """The statuses of the stored columns, NaN where none was told; None when none was at all."""
     slabs = told.get(want.name)
     if not slabs:

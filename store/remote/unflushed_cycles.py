@@ -31,7 +31,7 @@ SEARCHABLE_AFTER: Final = 5.0
 
 
 @dataclass(slots=True)
-class Sent:
+class UnflushedCycle:
     """One cycle: its requests with their numbers of samples, in the order in which they must arrive."""
 
     stamps: Sequence[tuple[EntityKind, int]]
@@ -46,9 +46,9 @@ class Recent:
     def __init__(self, server: Server) -> None:
         """Keeps nothing yet."""
         self._server = server
-        self._sent: deque[Sent] = deque(maxlen=_CYCLES)
+        self._sent: deque[UnflushedCycle] = deque(maxlen=_CYCLES)
 
-    def keep(self, sent: Sent) -> None:
+    def keep(self, sent: UnflushedCycle) -> None:
         """Remember a cycle that counts now."""
         self._sent.append(sent)
         while len(self._sent) > 1 and sum(len(body) for one in self._sent for body, _ in one.bodies) > _MOST_BYTES:
@@ -65,7 +65,7 @@ class Recent:
                 self._server.write(body, count, until)
             one.again = True
 
-    def _lost(self, known: Sequence[Sent]) -> bool:
+    def _lost(self, known: Sequence[UnflushedCycle]) -> bool:
         """True when the server does not count one of these; False too when it cannot be asked."""
         wanted = {(kind.value, stamp) for one in known for kind, stamp in one.stamps}
         stamps = [stamp for _, stamp in wanted]

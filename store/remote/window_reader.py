@@ -40,7 +40,7 @@ from store.remote.series_decoder import (
 from store.remote.write_markers import Cycles
 from store.tsdb.chunk_codec import Section
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, column_order
-from store.tsdb.grid import Column, Grid, Want
+from store.tsdb.grid import Column, ColumnRequest, Grid
 from store.tsdb.window_reader import sorted_entities
 
 _NAMED = 50  # entities that a query names; more are asked for together with all of their kind
@@ -79,7 +79,7 @@ class Reader:
     # --- what is there ----------------------------------------------------------------------------
 
     def fill(
-        self, grid: Grid, kind: EntityKind, wanted: Sequence[Want], asked: Sequence[EntityRef] | None
+        self, grid: Grid, kind: EntityKind, wanted: Sequence[ColumnRequest], asked: Sequence[EntityRef] | None
     ) -> tuple[EntityRef, ...]:
         """Fill the grid; returns the entities of its rows: those asked for, or all with a cycle in the span."""
         start, end = grid.span
@@ -98,7 +98,7 @@ class Reader:
         self._put(grid, wanted, about, parts)
         return entities
 
-    def _put(self, grid: Grid, wanted: Sequence[Want], about: Asked, parts: Iterable[Part]) -> None:
+    def _put(self, grid: Grid, wanted: Sequence[ColumnRequest], about: Asked, parts: Iterable[Part]) -> None:
         """Put every part into its columns."""
         columns = [grid.column(want) for want in wanted]
         entities = len(about.rows)
@@ -162,7 +162,7 @@ class Reader:
         return found.among("name", sorted({entity.name for entity in about.named}))
 
     def _cells(
-        self, about: Asked, part: Part, told: Mapping[str, list[Slab]], column: Column, want: Want
+        self, about: Asked, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
     ) -> Section | None:
         """The cells of one signal, of shape (stored columns, entities, times); None when there are none."""
         fold = _SUM if want.summed else _FOLDS[column.statistic]

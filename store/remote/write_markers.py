@@ -32,7 +32,7 @@ _AHEAD = 86_400  # seconds: a simulated fleet may live in the future
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class MarkedCycle:
     """The cycles of a span in order of time: where their samples stand, and their instants."""
 
     stamps: Stamps
@@ -100,7 +100,7 @@ class Cycles:
             while len(own) > _REMEMBERED:
                 own.popitem(last=False)
 
-    def between(self, kind: EntityKind, start: int, end: int) -> Stamped:
+    def between(self, kind: EntityKind, start: int, end: int) -> MarkedCycle:
         """The cycles with an instant in [start, end), in microseconds. Raises StoreAwayError or StoreError."""
         told = self._told(kind, start // 1000, end // 1000 + _SPARE)
         instants = np.rint(told.values).astype(np.int64)
@@ -108,7 +108,7 @@ class Cycles:
         stamps, instants = told.stamps[order], instants[order]
         last = np.append(np.diff(instants) > 0, True)[: instants.size]
         kept = last & (instants >= start) & (instants < end)
-        return Stamped(stamps[kept], instants[kept])
+        return MarkedCycle(stamps[kept], instants[kept])
 
     def _told(self, kind: EntityKind, first: int, last: int) -> Matrix:
         return matrix(self._server.query("query", self.selector(kind).raw(first, last)))

@@ -15,11 +15,11 @@ from store.remote.bodies import SeriesBytes, bodies, history, with_length
 from store.remote.client import Server
 from store.remote.names import FIRST
 from store.remote.sample_encoder import Columns, columns_of, has_number
-from store.remote.unflushed_cycles import Recent, Sent
+from store.remote.unflushed_cycles import Recent, UnflushedCycle
 from store.remote.write_markers import Cycles
 from store.schema.metadata import instant, micros
 from store.tsdb.chunk_codec import Micros, Numeric
-from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Merged
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix
 
 _LAYOUTS = 16  # the usual one of each kind, and those of cycles with a late target
 _KEPT = 4  # times the entities of a cycle whose labels are kept
@@ -35,11 +35,11 @@ class Writer:
         self._server, self._cycles, self._pool = server, cycles, pool
         self._series = SeriesBytes(server.remote.owner)
         self._recent = Recent(server)
-        self._layouts: dict[tuple[EntityKind, int, int], tuple[Merged, Columns, list[bytes]]] = {}
+        self._layouts: dict[tuple[EntityKind, int, int], tuple[CycleMatrix, Columns, list[bytes]]] = {}
 
     # --- cycles -----------------------------------------------------------------------------------
 
-    def cycle(self, at: datetime, merged: Sequence[tuple[Merged, Entities]]) -> int:
+    def cycle(self, at: datetime, merged: Sequence[tuple[CycleMatrix, Entities]]) -> int:
         """Send one cycle, each kind with its entities; return how many cells with a number were taken.
 
         Raises StoreAwayError when it did not arrive whole, StoreError when the server does not want it.
@@ -60,12 +60,12 @@ class Writer:
         refused = sum(count for _, count in kept) - _gathered(sent)
         rows = [(self._cycles.labels(kind, write), stamp) for kind, stamp, write in ends]
         kept += self._make_count(rows, np.full(len(rows), time), until)
-        self._recent.keep(Sent([(kind, stamp) for kind, stamp, _ in ends], kept))
+        self._recent.keep(UnflushedCycle([(kind, stamp) for kind, stamp, _ in ends], kept))
         for kind, stamp, _ in ends:
             self._cycles.note(kind, [(stamp, time)])
         return max(0, sum(_numbers(found) for found, _ in merged) - refused)
 
-    def _bodies(self, found: Merged, entities: Entities, stamp: int) -> Iterator[tuple[bytes, int]]:
+    def _bodies(self, found: CycleMatrix, entities: Entities, stamp: int) -> Iterator[tuple[bytes, int]]:
         columns, labels = self._layout(found, entities)
         most = self._server.remote.samples
         values = columns.samples(found.values, found.status)
@@ -79,7 +79,7 @@ class Writer:
         if told:
             yield from bodies(with_length(told), np.concatenate(codes), stamp, most)
 
-    def _layout(self, found: Merged, entities: Entities) -> tuple[Columns, list[bytes]]:
+    def _layout(self, found: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
         """What follows from the entities and columns of a cycle: mostly those of the cycle before."""
         place = (found.kind, id(found.entities), id(found.keys))
         if place not in self._layouts:
@@ -157,7 +157,7 @@ class Writer:
         )
 
 
-def _numbers(found: Merged) -> int:
+def _numbers(found: CycleMatrix) -> int:
     """How many cells have a number that is sent; the scrape offset does not count."""
     return int(np.count_nonzero(~np.isnan(found.values[:-1]) & has_number(found.status[:-1])))
 

@@ -19,7 +19,7 @@ BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """An id that many rows need: SQLite numbers rows by INTEGER alone, which holds 64 bits there."""
 
 
-class Words(sa.types.TypeDecorator[str]):
+class FreeText(sa.types.TypeDecorator[str]):
     """Text of any length that no index holds. What no database takes in a text is replaced on the way in."""
 
     impl = sa.Text

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import sqlalchemy as sa
 
-from store.schema.column_types import BIG, Key, Words, instant, instant_column, metrics, micros, state
+from store.schema.column_types import BIG, FreeText, Key, instant, instant_column, metrics, micros, state
 from store.schema.decision_tables import (
     action,
     alert,
@@ -56,7 +56,7 @@ entity = sa.Table(
     "entity",
     metrics,
     sa.Column("id", sa.Integer, primary_key=True, comment="its number, in every table of this database"),
-    sa.Column("kind", Words, nullable=False, comment="node, gpu, pod, replica, service, ..."),
+    sa.Column("kind", FreeText, nullable=False, comment="node, gpu, pod, replica, service, ..."),
     sa.Column("key", Key, nullable=False, unique=True, comment="cluster/kind/namespace/name"),
     instant_column("first_seen_us", "instant of the first value of it that was written"),
     instant_column("last_seen_us", "instant of the last value of it, up to ten minutes behind"),
@@ -90,8 +90,8 @@ block = sa.Table(
     "block",
     metrics,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
-    sa.Column("tier", Words, nullable=False, comment="raw, 10m or 1h"),
-    sa.Column("kind", Words, nullable=False, comment="kind of the entities"),
+    sa.Column("tier", FreeText, nullable=False, comment="raw, 10m or 1h"),
+    sa.Column("kind", FreeText, nullable=False, comment="kind of the entities"),
     instant_column("start_us", "first instant inside", nullable=False),
     instant_column("end_us", "last instant inside, not one beyond", nullable=False),
     sa.Column("instants", sa.Integer, nullable=False, comment="how many instants"),
@@ -137,9 +137,9 @@ event = sa.Table(
     metrics,
     sa.Column("dedup_key", Key, primary_key=True, comment="two events with one key are one"),
     instant_column("at_us", "when it happened", nullable=False),
-    sa.Column("entity", Words, nullable=False, comment="key of the entity"),
-    sa.Column("entity_kind", Words, nullable=False, comment="kind of the entity"),
-    sa.Column("body", Words, nullable=False, comment="the whole event as JSON"),
+    sa.Column("entity", FreeText, nullable=False, comment="key of the entity"),
+    sa.Column("entity_kind", FreeText, nullable=False, comment="kind of the entity"),
+    sa.Column("body", FreeText, nullable=False, comment="the whole event as JSON"),
     sa.Index("event_by_time", "at_us"),
     comment="What a number cannot hold: an XID, a Kubernetes event, a change, a line of a log.",
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from store.schema.column_types import BIG, Key, Words, instant_column
+from store.schema.column_types import BIG, FreeText, Key, instant_column
 from store.schema.column_types import state as state_tables
 
 _SERVICE = "key of the service: cluster/service/namespace/name"
@@ -31,8 +31,8 @@ plan = sa.Table(
     state_tables,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
     instant_column("at_us", "when it was made", nullable=False),
-    sa.Column("cycle", Words, nullable=False, comment="id of the cycle"),
-    sa.Column("body", Words, nullable=False, comment="the whole plan as JSON, forecasts with every step included"),
+    sa.Column("cycle", FreeText, nullable=False, comment="id of the cycle"),
+    sa.Column("body", FreeText, nullable=False, comment="the whole plan as JSON, forecasts with every step included"),
     sa.Index("plan_by_time", "at_us"),
     comment="What the planner said at one instant; forecast and recommendation hold the same in columns.",
 )
@@ -42,8 +42,8 @@ forecast = sa.Table(
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
     instant_column("made_at_us", "when it was made", nullable=False),
     sa.Column("entity", Key, nullable=False, comment=_SERVICE),
-    sa.Column("signal", Words, nullable=False, comment="name of the signal"),
-    sa.Column("model", Words, nullable=False, comment="the forecaster that won"),
+    sa.Column("signal", FreeText, nullable=False, comment="name of the signal"),
+    sa.Column("model", FreeText, nullable=False, comment="the forecaster that won"),
     sa.Column("horizon_seconds", sa.Integer, nullable=False, comment="how far ahead"),
     instant_column("at_us", "the instant it speaks of: the start of a step of the history", nullable=False),
     sa.Column("q05", sa.Double, comment="5 % quantile, in the unit of the signal"),
@@ -65,21 +65,21 @@ recommendation = sa.Table(
     state_tables,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
     instant_column("made_at_us", "when it was made", nullable=False),
-    sa.Column("cycle", Words, nullable=False, comment="id of the cycle"),
+    sa.Column("cycle", FreeText, nullable=False, comment="id of the cycle"),
     sa.Column("service", Key, nullable=False, comment=_SERVICE),
-    sa.Column("reason", Words, nullable=False, comment="why it says so, or why the planner cannot say"),
-    sa.Column("gpu_type", Words, comment="type of accelerator; this and what follows is NULL without an answer"),
+    sa.Column("reason", FreeText, nullable=False, comment="why it says so, or why the planner cannot say"),
+    sa.Column("gpu_type", FreeText, comment="type of accelerator; this and what follows is NULL without an answer"),
     sa.Column("current_replicas", sa.Integer, comment="replicas then"),
     sa.Column("target_replicas", sa.Integer, comment="replicas that it needs"),
     sa.Column("gpus", sa.Integer, comment="GPUs of the target"),
     sa.Column("floor", sa.Integer, comment="fewest replicas that the configuration allows"),
     sa.Column("ceiling", sa.Integer, comment="most replicas that the configuration allows"),
-    sa.Column("binding", Words, comment="which bound decided"),
+    sa.Column("binding", FreeText, comment="which bound decided"),
     instant_column("need_at_us", "when the load is there"),
     instant_column("needed_by_us", "when the replicas must be ordered"),
     sa.Column("lead_time_seconds", sa.Double, comment="start-up time counted on"),
     sa.Column("cost_per_hour", sa.Double, comment="cost of the target; NULL without a price"),
-    sa.Column("currency", Words, comment="of the cost"),
+    sa.Column("currency", FreeText, comment="of the cost"),
     sa.Index("recommendation_by_making", "made_at_us"),
     sa.Index("recommendation_by_service", "service", "made_at_us"),
     comment="How many replicas a service needs, or why the planner cannot say: one row a service and plan.",
@@ -103,8 +103,8 @@ baseline = sa.Table(
     sa.Column("tokens_per_second_low", sa.Double, comment="5th percentile of its samples"),
     sa.Column("tokens_per_second_high", sa.Double, comment="95th percentile of its samples"),
     sa.Column("startup_seconds", sa.Double, nullable=False, comment="trigger to first served request, p95"),
-    sa.Column("startup_source", Words, nullable=False, comment="where that time comes from"),
-    sa.Column("body", Words, nullable=False, comment="the whole calibration as JSON"),
+    sa.Column("startup_source", FreeText, nullable=False, comment="where that time comes from"),
+    sa.Column("body", FreeText, nullable=False, comment="the whole calibration as JSON"),
     comment="What one running engine carries, the newest measurement of each shape. Never what was configured.",
 )  # fmt: skip
 load_test = sa.Table(
@@ -127,7 +127,7 @@ load_test = sa.Table(
     sa.Column("tokens_per_second", sa.Double, nullable=False, comment="tokens/s of one sequence at that batch"),
     sa.Column("tokens_per_second_low", sa.Double, comment="lower end of its 90 % interval; NULL when unknown"),
     sa.Column("tokens_per_second_high", sa.Double, comment="upper end of its 90 % interval"),
-    sa.Column("body", Words, nullable=False, comment="the whole calibration as JSON"),
+    sa.Column("body", FreeText, nullable=False, comment="the whole calibration as JSON"),
     comment="What one engine carries by a load test or another tester's result: the newest of each shape and source.",
 )  # fmt: skip
 topology_entity = sa.Table(
@@ -135,7 +135,7 @@ topology_entity = sa.Table(
     state_tables,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
     sa.Column("entity", Key, nullable=False, comment="key of the entity: cluster/kind/namespace/name"),
-    sa.Column("kind", Words, nullable=False, comment="node, gpu, pod, replica, service, ..."),
+    sa.Column("kind", FreeText, nullable=False, comment="node, gpu, pod, replica, service, ..."),
     instant_column("valid_from_us", _FROM, nullable=False),
     instant_column("valid_to_us", _TO),
     sa.Index("topology_entity_by_end", "valid_to_us", "valid_from_us"),
@@ -160,8 +160,8 @@ topology_label = sa.Table(
     state_tables,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
     sa.Column("entity", Key, nullable=False, comment="key of the entity"),
-    sa.Column("name", Words, nullable=False, comment="name of the label: gpu_type, model, version, driver, ..."),
-    sa.Column("value", Words, nullable=False, comment="its value"),
+    sa.Column("name", FreeText, nullable=False, comment="name of the label: gpu_type, model, version, driver, ..."),
+    sa.Column("value", FreeText, nullable=False, comment="its value"),
     instant_column("valid_from_us", _FROM, nullable=False),
     instant_column("valid_to_us", _TO),
     sa.Index("topology_label_by_end", "valid_to_us", "valid_from_us"),

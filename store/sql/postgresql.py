@@ -10,7 +10,7 @@ import hashlib
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
+from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from outrider.text import extras
 from store.sql.backend import BUSY_TIMEOUT, Opened
 
@@ -88,14 +88,14 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if code in _COMPLAINTS:
         sentence, hint = _COMPLAINTS[code]
         put = sentence.format(place=place)
-        kind = StoreDamagedError if code in _DAMAGE else StoreAwayError
+        kind = StoreDamagedError if code in _DAMAGE else StoreUnavailableError
         return kind(put[0].upper() + put[1:], hint=hint)
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:
-            return StoreAwayError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
+            return StoreUnavailableError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
-            return StoreAwayError(
+            return StoreUnavailableError(
                 f"The {place} does not answer: {_first_line(said)}.",
                 hint="Start the server, or check host, port and network; outrider goes on when it is back.",
             )

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
+from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from store.sql.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
@@ -85,7 +85,7 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     said = str(error.orig).lower()
     for word, sentence, hint in _COMPLAINTS:
         if word in said:
-            kind = StoreDamagedError if word in _DAMAGE else StoreAwayError
+            kind = StoreDamagedError if word in _DAMAGE else StoreUnavailableError
             return kind(sentence.format(path=place), hint=hint)
     return None
 

@@ -46,7 +46,7 @@ def _of_change(change: Change) -> dict[str, Any]:
     }
 
 
-class SqlLedger:
+class SqlChangeLog:
     """Implements ``outrider.records.change_log.Ledger``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
@@ -178,7 +178,7 @@ class SqlLedger:
         self._database.close()
 
 
-class MemoryLedger:
+class MemoryChangeLog:
     """Implements ``outrider.records.change_log.Ledger``. One process, any number of threads."""
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from store.schema.metadata import instant, micros
 from store.sql.backend import insert
 
 
-class SqlSpool:
-    """Implements ``outrider.records.ingest_buffer.Spool``. Several processes may use one file."""
+class SqlIngestBuffer:
+    """Implements ``outrider.records.ingest_buffer.IngestBuffer``. Several processes may use one file."""
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
@@ -96,7 +96,7 @@ class SqlSpool:
         self._database.close()
 
 
-class MemorySpool:
+class MemoryIngestBuffer:
     """The same in memory: one process, any number of threads."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from store.sql.backend import insert
 from store.tsdb import blocks, maintenance_queue
 from store.tsdb.blocks import Draft
 from store.tsdb.maintenance_queue import Mark
-from store.tsdb.series_dictionary import Dictionary
+from store.tsdb.series_dictionary import SeriesDictionary
 
 _STAGED_BYTES = 1 << 20  # a transaction: some 10 ms on an ordinary disk, 50 ms on a slow or busy one
 _DELETED_BYTES = 4 << 20
@@ -34,7 +34,7 @@ class Access:
 
     reading: Connecting
     writing: Connecting
-    numbers: Dictionary
+    numbers: SeriesDictionary
 
 
 def stage(access: Access, drafts: Iterable[Draft]) -> list[int]:

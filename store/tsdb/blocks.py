@@ -22,9 +22,9 @@ from store.schema import metadata
 from store.schema.metadata import RAW, micros
 from store.tsdb import rollup
 from store.tsdb.chunk_codec import BULK_LEVEL, TAIL_LEVEL, Block, Micros, Section, decode, encode
-from store.tsdb.cycle_matrix import Ids, Merged
+from store.tsdb.cycle_matrix import CycleMatrix, Ids
 from store.tsdb.rollup import Fold
-from store.tsdb.series_dictionary import Dictionary, Keyset, sections_of
+from store.tsdb.series_dictionary import Keyset, SeriesDictionary, sections_of
 
 MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far back to look
 MAX_INSTANTS = 240  # an hour of cycles: what a read of minutes must unpack at most
@@ -73,7 +73,7 @@ def draft(
     return Draft(tier, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
 
 
-def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cycle: Merged) -> None:
+def write_tail(connection: sa.Connection, numbers: SeriesDictionary, at: datetime, cycle: CycleMatrix) -> None:
     """Write one cycle of one kind; what its instant held before has made room (``store.tsdb.late_writes``)."""
     time = micros(at)
     spans = sections_of(cycle.keys).values()
@@ -82,7 +82,7 @@ def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cyc
     insert(connection, numbers, Draft(RAW, cycle.kind, (time, time, 1), cycle.entities, cycle.keys, payload))
 
 
-def insert(connection: sa.Connection, numbers: Dictionary, row: Draft) -> int:
+def insert(connection: sa.Connection, numbers: SeriesDictionary, row: Draft) -> int:
     """Write a row; returns its id."""
     stored = connection.execute(
         sa.insert(metadata.block),

@@ -22,7 +22,7 @@ from store.tsdb.tiers import HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRows:
     """Rows of a kind with their payloads, and what their numbers mean."""
 
     kind: EntityKind
@@ -46,11 +46,11 @@ class Loaded:
         return np.unique(np.concatenate([np.empty(0, np.int32), *(self.members[cohort] for cohort in cohorts)]))
 
 
-def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> Loaded:
+def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> LoadedRows:
     """Read rows whole."""
     found = tuple(pair for batch in payloads(connection, rows) for pair in batch)
     members = {row.cohort: names.cohort(connection, row.cohort) for row in rows}
-    return Loaded(kind, found, dict(names.keysets(connection)), members)
+    return LoadedRows(kind, found, dict(names.keysets(connection)), members)
 
 
 def compact(access: Access, names: Names, mark: Mark) -> bool | None:
@@ -77,7 +77,7 @@ def _worth_it(rows: Sequence[Row], inside: Sequence[Row]) -> bool:
     return all(row in inside or row.end < first or row.start > last for row in rows)
 
 
-def _drafts(loaded: Loaded) -> Iterator[Draft]:
+def _drafts(loaded: LoadedRows) -> Iterator[Draft]:
     if not loaded.found:
         return
     entities = loaded.entities_of(list(loaded.members))

@@ -77,7 +77,7 @@ class Numbers(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class CycleMatrix:
     """One kind's cycle: ``values`` and ``status`` have shape (keys, entities).
 
     ``entities`` are numbers, rising; ``keys`` are in stored order, the scrape offset last.
@@ -124,7 +124,7 @@ class Merger:
         self._width = width
         self._layouts: dict[tuple[int, ...], _Layout] = {}
 
-    def merge(self, at: datetime, batches: Sequence[SampleBatch]) -> tuple[Merged, ...]:
+    def merge(self, at: datetime, batches: Sequence[SampleBatch]) -> tuple[CycleMatrix, ...]:
         """One matrix per kind; kinds in the order of their first batch. Empty batches are left out."""
         by_kind: dict[EntityKind, list[SampleBatch]] = {}
         for batch in batches:
@@ -132,7 +132,7 @@ class Merger:
                 by_kind.setdefault(batch.kind, []).append(batch)
         return tuple(self._merge_kind(kind, at, found) for kind, found in by_kind.items())
 
-    def _merge_kind(self, kind: EntityKind, at: datetime, batches: Sequence[SampleBatch]) -> Merged:
+    def _merge_kind(self, kind: EntityKind, at: datetime, batches: Sequence[SampleBatch]) -> CycleMatrix:
         layout = self._layout_of(batches)
         values = np.full((len(layout.keys), layout.entities.size), np.nan, dtype=self._width)
         status = np.full(values.shape, CellStatus.ABSENT, dtype=np.uint8)
@@ -143,7 +143,7 @@ class Merger:
         offsets = [(batch.scraped_at - at).total_seconds() for batch in batches]
         values[-1, layout.rows] = np.repeat(offsets, layout.sizes)
         status[-1] = CellStatus.PRESENT
-        return Merged(kind, layout.entities, layout.keys, values, without_hollows(values, status))
+        return CycleMatrix(kind, layout.entities, layout.keys, values, without_hollows(values, status))
 
     def _layout_of(self, batches: Sequence[SampleBatch]) -> _Layout:
         tuples = tuple(part for batch in batches for part in (batch.entities, batch.keys))

@@ -39,7 +39,7 @@ _SUMMED = (SignalKind.DELTA, SignalKind.HISTOGRAM)
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ColumnRequest:
     """What one signal must give: which stored columns, folded how, and which outputs come of them.
 
     ``direct`` pairs an output column with the place of its stored column; ``quantiles`` pairs an
@@ -55,7 +55,7 @@ class Want:
     stands_in: bool = False
 
 
-def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Want, ...]:
+def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[ColumnRequest, ...]:
     """Sort the keys asked for by signal. ``sum_deltas`` False takes the last cell of everything."""
     by_name: dict[tuple[str, bool], list[int]] = {}
     for output, key in enumerate(keys):
@@ -67,7 +67,7 @@ def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Want, 
         if derived:
             stored = tuple(dict.fromkeys(keys[output] for output in derived))
             pairs = tuple((output, stored.index(keys[output])) for output in derived)
-            found.append(Want(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
+            found.append(ColumnRequest(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
     return tuple(found)
 
 
@@ -77,7 +77,7 @@ def _is_mean(key: SignalKey) -> bool:
     return known is not None and known.kind is SignalKind.HISTOGRAM and key.bucket is None and key.quantile is None
 
 
-def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> Want:
+def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> ColumnRequest:
     known = catalog.signals().get(name)
     derived = [output for output in outputs if keys[output].quantile is not None and known is not None and known.bounds]
     plain = [output for output in outputs if output not in derived]
@@ -86,7 +86,7 @@ def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_d
         buckets = known.bucket_keys[:-1]
         stored = [*buckets, *(key for key in stored if key not in buckets)]
     summed = (known is not None and known.kind in _SUMMED) or any(key.bucket is not None for key in stored)
-    return Want(
+    return ColumnRequest(
         name,
         tuple(stored),
         summed and sum_deltas,
@@ -130,7 +130,7 @@ class Grid:
         """Microseconds of a step."""
         return self._step
 
-    def column(self, want: Want) -> Column:
+    def column(self, want: ColumnRequest) -> Column:
         """Where one signal's cells go; call ``finish`` on it after the last."""
         if want.quantiles or want.stands_in or len(want.direct) != len(want.stored):
             shape = (len(want.stored), *self.values.shape[1:])
@@ -161,7 +161,7 @@ class Column:
     """The accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
 
     def __init__(
-        self, grid: Grid, want: Want, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
+        self, grid: Grid, want: ColumnRequest, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
     ) -> None:
         """``direct`` True: the arrays are the grid's own."""
         self._grid, self._want, self._direct = grid, want, direct
@@ -259,7 +259,7 @@ class Column:
         statuses = self.status[: len(bounds) + 1]
         seen = (statuses == CellStatus.PRESENT).any(axis=0)
         for output, quantile in self._want.quantiles:
-            values, below = catalog.quantile_of_buckets(counts, bounds, quantile)
+            values, below = catalog.bucket_quantile(counts, bounds, quantile)
             found = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
             found = np.where(np.isnan(values), CellStatus.UNDEFINED, found)
             self._grid.values[output] = values

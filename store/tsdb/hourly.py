@@ -118,7 +118,7 @@ def create(database: Database) -> None:
             connection.execute(statement)
 
 
-class Hours:
+class HourlyRows:
     """Gathers the spans of some hours of a kind, a signal at a time, and gives the rows of its table."""
 
     def __init__(self, kind: EntityKind, start: int, end: int) -> None:
@@ -199,7 +199,7 @@ def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:
             counted[ladder.index(key)] = sums[place]
     if cell.says == "count":
         return np.where(np.isnan(counted).all(axis=0), np.nan, np.nansum(counted, axis=0))
-    values, _ = catalog.quantile_of_buckets(counted.T, cell.signal.bounds, _QUANTILES[cell.says])
+    values, _ = catalog.bucket_quantile(counted.T, cell.signal.bounds, _QUANTILES[cell.says])
     return values
 
 

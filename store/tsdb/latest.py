@@ -21,7 +21,7 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Layer, Sig
 from outrider.vocabulary import catalog
 from store.sql.backend import is_postgresql
 from store.sql.database import Database
-from store.tsdb.cycle_matrix import Ids, Merged
+from store.tsdb.cycle_matrix import CycleMatrix, Ids
 
 _NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
 _ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
@@ -83,7 +83,7 @@ class LatestTables:
         self._drafts: dict[EntityKind, _Draft] = {}
 
     def update(
-        self, connection: sa.Connection, merged: Merged, entities: Mapping[int, EntityRef], at: datetime
+        self, connection: sa.Connection, merged: CycleMatrix, entities: Mapping[int, EntityRef], at: datetime
     ) -> None:
         """Rewrite the rows of the entities of one cycle."""
         draft = self._drafts.get(merged.kind)
@@ -96,7 +96,7 @@ class LatestTables:
         _name(connection, merged.kind, entities)
 
 
-def _draft(merged: Merged) -> _Draft:
+def _draft(merged: CycleMatrix) -> _Draft:
     places = {key: place for place, key in enumerate(merged.keys)}
     brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in places)
     wanted = np.array([places[SignalKey(name)] for name in brought], dtype=np.intp)

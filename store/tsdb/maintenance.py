@@ -29,12 +29,12 @@ from store.tsdb import (
 )
 from store.tsdb.atomic_replace import Access
 from store.tsdb.blocks import Row, rows_between
-from store.tsdb.hourly import Hours
+from store.tsdb.hourly import HourlyRows
 from store.tsdb.maintenance_queue import Mark
-from store.tsdb.retention import Forgetting, Forgotten, Retention
-from store.tsdb.rollup_writer import Rolling
+from store.tsdb.retention import Retention, RetentionRun, RetentionStats
+from store.tsdb.rollup_writer import RollupStep
 from store.tsdb.series_dictionary import Names, StaleNumbersError
-from store.tsdb.status import TooLate
+from store.tsdb.status import LateSamples
 from store.tsdb.tiers import DAY, HOUR, ONE_HOUR, TEN_MINUTES, Work
 
 SETTLE = timedelta(minutes=2)  # after its end an hour is left in peace so long: late pages still come
@@ -47,7 +47,7 @@ _MERGE = {TEN_MINUTES: Work.MERGE_TEN_MINUTES, ONE_HOUR: Work.MERGE_HOURS}
 
 
 @dataclass(slots=True)
-class Upkept:
+class MaintenanceReport:
     """What one run did: hours and days by work, values refused, rows forgotten, bytes given back.
 
     ``refused`` are late values that found their span rolled up and its finer values gone; ``put_off`` spans
@@ -57,7 +57,7 @@ class Upkept:
     done: dict[Work, int] = field(default_factory=dict)
     refused: int = 0
     put_off: int = 0
-    forgotten: Forgotten = field(default_factory=Forgotten)
+    forgotten: RetentionStats = field(default_factory=RetentionStats)
     given_back: int = 0
     complete: bool = True
 
@@ -78,12 +78,12 @@ class Upkeep:
 
     def run(
         self, now: datetime, retention: Retention, *, stop: Callable[[], bool] = lambda: False, settle: bool = True
-    ) -> Upkept:
+    ) -> MaintenanceReport:
         """All that is due. ``stop`` is asked between steps; ``settle`` False waits for nothing.
 
         Raises StoreError.
         """
-        found = Upkept()
+        found = MaintenanceReport()
         try:
             atomic_replace.purge(self._access)
             settled = micros(now - SETTLE) if settle else micros(now)
@@ -110,13 +110,13 @@ class Upkeep:
 
     def compact(self, before: datetime) -> int:
         """Compaction alone, of the whole hours before an instant; how many hours."""
-        found = Upkept()
+        found = MaintenanceReport()
         for mark in self._waiting(Work.COMPACT, micros(before) // HOUR * HOUR):
             self._take(partial(self._compact, mark, found))
         atomic_replace.purge(self._access)
         return found.done.get(Work.COMPACT, 0)
 
-    def _steps(self, settled: int, hourly_from: int, found: Upkept, *, settle: bool) -> Iterator[Callable[[], None]]:
+    def _steps(self, settled: int, hourly_from: int, found: MaintenanceReport, *, settle: bool) -> Iterator[Callable[[], None]]:
         hours, days = settled // HOUR * HOUR, settled // DAY * DAY
         for mark in self._waiting(Work.COMPACT, hours):
             yield partial(self._compact, mark, found)
@@ -131,7 +131,7 @@ class Upkeep:
         with self._access.reading() as connection:
             return maintenance_queue.waiting(connection, work, before)
 
-    def _compact(self, mark: Mark, found: Upkept) -> None:
+    def _compact(self, mark: Mark, found: MaintenanceReport) -> None:
         for _ in range(_ATTEMPTS):
             done = compaction.compact(self._access, self._names, mark)
             atomic_replace.purge(self._access)
@@ -187,7 +187,7 @@ class Upkeep:
             group.append(mark)
         yield group
 
-    def _roll(self, tier: str, group: list[Mark], hourly_from: int, found: Upkept) -> None:
+    def _roll(self, tier: str, group: list[Mark], hourly_from: int, found: MaintenanceReport) -> None:
         for _ in range(_ATTEMPTS):
             if self._rolled(tier, group, hourly_from, found):
                 _count(found, _WORK[tier], len(group))
@@ -198,23 +198,23 @@ class Upkeep:
             group = again
         found.put_off += len(group)
 
-    def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, found: Upkept) -> bool:
+    def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, found: MaintenanceReport) -> bool:
         kind, start, end = group[0].kind, group[0].start, group[-1].start + HOUR
         with self._access.reading() as connection:
             sealed = start < maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
             finer = self._load(connection, kind, start, end, _FINER[tier])
             existing = self._load(connection, kind, start, end, tier)
             entities = self._names.entities(connection, kind).by_number
-        gathered = Hours(kind, max(start, hourly_from), end)
+        gathered = HourlyRows(kind, max(start, hourly_from), end)
         gathers = tier == ONE_HOUR and not sealed
-        work = Rolling(tier, kind, start, end, finer, existing, sealed, gathered.add if gathers else lambda _: None)
+        work = RollupStep(tier, kind, start, end, finer, existing, sealed, gathered.add if gathers else lambda _: None)
         new = atomic_replace.stage(self._access, work.drafts())
         if gathers:
             self._write_hourly(kind, gathered.rows(entities))
 
         def then(connection: sa.Connection) -> None:
             maintenance_queue.add(connection, [_MERGE[tier]], kind, [start // DAY * DAY])
-            status.refuse(connection, TooLate.ROLLED_UP_ALREADY, work.refused)
+            status.refuse(connection, LateSamples.ROLLED_UP_ALREADY, work.refused)
             if tier == TEN_MINUTES:
                 maintenance_queue.add(connection, [Work.ONE_HOUR], kind, [mark.start for mark in group])
 
@@ -224,7 +224,7 @@ class Upkeep:
         atomic_replace.purge(self._access)
         return swapped
 
-    def _load(self, connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str) -> compaction.Loaded:
+    def _load(self, connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str) -> compaction.LoadedRows:
         return compaction.load(connection, self._names, kind, rows_between(connection, kind, start, end, tier))
 
     def _write_hourly(self, kind: EntityKind, hours: Iterator[tuple[int, list[dict[str, object]]]]) -> None:
@@ -233,7 +233,7 @@ class Upkeep:
                 with self._access.writing() as connection:
                     hourly.write(connection, kind, part)
 
-    def _merge(self, tier: str, mark: Mark, found: Upkept) -> None:
+    def _merge(self, tier: str, mark: Mark, found: MaintenanceReport) -> None:
         """One row for what is rolled up alike of a signal in a day, once the day waits for nothing else."""
         with self._access.reading() as connection:
             held = maintenance_queue.standing(connection, mark.kind, mark.start, mark.start + DAY)
@@ -250,8 +250,8 @@ class Upkeep:
 
     # --- what goes --------------------------------------------------------------------------------
 
-    def _forget(self, now: datetime, retention: Retention, found: Upkept) -> None:
-        forgetting = Forgetting(self._access, retention, now)
+    def _forget(self, now: datetime, retention: Retention, found: MaintenanceReport) -> None:
+        forgetting = RetentionRun(self._access, retention, now)
         found.forgotten = forgetting.found
         forgetting.by_age()
         found.forgotten.bytes += atomic_replace.purge(self._access)
@@ -259,7 +259,7 @@ class Upkeep:
         forgetting.unused_cohorts()
         series_gc.forget(self._access, retention, now, found.forgotten)
 
-    def _shrink(self, found: Upkept) -> bool:
+    def _shrink(self, found: MaintenanceReport) -> bool:
         """Cut some megabytes off the file; False when there is nothing to cut."""
         with self._access.reading() as connection:
             if not disk_usage.shrinks(connection):
@@ -286,6 +286,6 @@ def _share(row: Row) -> int:
     return -(-row.instants * HOUR // max(HOUR, row.end - row.start))
 
 
-def _count(found: Upkept, work: Work, many: int) -> None:
+def _count(found: MaintenanceReport, work: Work, many: int) -> None:
     if many:
         found.done[work] = found.done.get(work, 0) + many

@@ -31,14 +31,14 @@ from store.tsdb import (
 from store.tsdb import status as tsdb_status
 from store.tsdb.atomic_replace import Access
 from store.tsdb.chunk_codec import Micros, Numeric, without_hollows
-from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Merged, Merger, column_order
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Merger, column_order
 from store.tsdb.grid import Grid, empty_window, wants
 from store.tsdb.last_seen import Seen
 from store.tsdb.latest import LatestTables
-from store.tsdb.maintenance import Upkeep, Upkept
+from store.tsdb.maintenance import MaintenanceReport, Upkeep
 from store.tsdb.retention import Retention
-from store.tsdb.series_dictionary import Dictionary, Names, StaleNumbersError
-from store.tsdb.status import Condition, TooLate
+from store.tsdb.series_dictionary import Names, SeriesDictionary, StaleNumbersError
+from store.tsdb.status import Condition, LateSamples
 from store.tsdb.tiers import ONE_HOUR, Segment
 from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
 
@@ -57,7 +57,7 @@ class SqlMetricStore:
         except BaseException:
             self._database.close()
             raise
-        self._dictionary = Dictionary()
+        self._dictionary = SeriesDictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
         self._seen = Seen()
@@ -110,12 +110,12 @@ class SqlMetricStore:
         with self._database.reading() as connection:
             return late_writes.prepare(connection, kinds, at)
 
-    def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
+    def _lands(self, connection: sa.Connection, at: datetime, found: CycleMatrix) -> bool:
         """False for values of a time of which retention has left nothing."""
         time = micros(at)
         if time >= maintenance_queue.cuts(connection, found.kind).get(ONE_HOUR, time):
             return True
-        tsdb_status.refuse(connection, TooLate.OLDER_THAN_KEPT, _values(found))
+        tsdb_status.refuse(connection, LateSamples.OLDER_THAN_KEPT, _values(found))
         return False
 
     def write_block(
@@ -165,7 +165,7 @@ class SqlMetricStore:
 
     def upkeep(
         self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False
-    ) -> Upkept:
+    ) -> MaintenanceReport:
         """Compact, roll up, forget and give room back, as far as hours are over and settled.
 
         ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
@@ -173,7 +173,7 @@ class SqlMetricStore:
         """
         return self._upkeep.run(now, retention, stop=stop)
 
-    def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> Upkept:
+    def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> MaintenanceReport:
         """The same at once, waiting for nothing to settle.
 
         ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
@@ -344,5 +344,5 @@ class SqlMetricStore:
         self._database.close()
 
 
-def _values(found: Merged) -> int:
+def _values(found: CycleMatrix) -> int:
     return int(np.count_nonzero(~np.isnan(found.values[:-1])))

@@ -38,7 +38,7 @@ class Retention:
         return {RAW: self.raw, TEN_MINUTES: self.ten_minutes, ONE_HOUR: self.hours}[tier]
 
 
-class Because(StrEnum):
+class DeletionReason(StrEnum):
     """Why something was forgotten, or was not."""
 
     AGE = "age"
@@ -49,17 +49,17 @@ class Because(StrEnum):
 
 
 @dataclass(slots=True)
-class Forgotten:
+class RetentionStats:
     """Rows that were deleted, by (what, why): of tiers, ``hourly``, ``event`` and ``cohort``.
 
     ``kept`` counts hours held back.
     """
 
-    rows: dict[tuple[str, Because], int] = field(default_factory=dict)
+    rows: dict[tuple[str, DeletionReason], int] = field(default_factory=dict)
     bytes: int = 0
-    kept: dict[Because, int] = field(default_factory=dict)
+    kept: dict[DeletionReason, int] = field(default_factory=dict)
 
-    def add(self, what: str, because: Because, rows: int) -> None:
+    def add(self, what: str, because: DeletionReason, rows: int) -> None:
         """Count deleted rows."""
         if rows:
             self.rows[what, because] = self.rows.get((what, because), 0) + rows
@@ -72,23 +72,23 @@ class _Stored:
     size: int
 
 
-class Forgetting:
+class RetentionRun:
     """Deletes what is due, in short transactions; each can be the last before a kill."""
 
     def __init__(self, access: Access, retention: Retention, now: datetime) -> None:
         """Deletes nothing yet."""
         self._access, self._retention, self._now = access, retention, now
-        self.found = Forgotten()
+        self.found = RetentionStats()
 
     def by_age(self) -> None:
         """Tiers, hourly tables and events beyond their age."""
         for tier in TIERS:
             before = micros(self._now - self._retention.of(tier)) // HOUR * HOUR
             for kind in EntityKind:
-                self._cut(tier, kind, self._held_back(tier, kind, before), Because.AGE)
+                self._cut(tier, kind, self._held_back(tier, kind, before), DeletionReason.AGE)
         hours = micros(self._now - self._retention.hourly_tables)
         for kind in EntityKind:
-            self._hourly(kind, hours, Because.AGE)
+            self._hourly(kind, hours, DeletionReason.AGE)
         self._events(micros(self._now - self._retention.hours))
 
     def _events(self, before: int) -> None:
@@ -97,7 +97,7 @@ class Forgetting:
             with self._access.writing() as connection:
                 some = old.order_by(event.c.at_us).limit(_ROWS_AT_ONCE).scalar_subquery()
                 gone = connection.execute(sa.delete(event).where(event.c.dedup_key.in_(some))).rowcount
-            self.found.add("event", Because.AGE, int(gone))
+            self.found.add("event", DeletionReason.AGE, int(gone))
 
     def unused_cohorts(self) -> None:
         """Lists of entities that no row names any more. The newest stays, so that no number is given twice."""
@@ -110,7 +110,7 @@ class Forgetting:
             part = ids[first : first + _COHORTS_AT_ONCE]
             with self._access.writing() as connection:
                 gone = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
-            self.found.add("cohort", Because.UNUSED, int(gone))
+            self.found.add("cohort", DeletionReason.UNUSED, int(gone))
 
     def by_size(self) -> None:
         """Oldest first until the limit holds: raw values, hourly tables, 10 minutes, hours; then what is left."""
@@ -121,21 +121,21 @@ class Forgetting:
             if tier == "hourly":
                 self._oldest_hourly(limit)
             else:
-                self._oldest(tier, limit, Because.SIZE)
-        self._oldest(RAW, limit, Because.SIZE_NOTHING_ELSE_LEFT)
+                self._oldest(tier, limit, DeletionReason.SIZE)
+        self._oldest(RAW, limit, DeletionReason.SIZE_NOTHING_ELSE_LEFT)
 
     def _excess(self, limit: int, slack: float = 0.0) -> int:
         with self._access.reading() as connection:
             return disk_usage.measure(connection, exact=True).used - int(limit * (1 - slack))
 
-    def _oldest(self, tier: str, limit: int, because: Because) -> None:
+    def _oldest(self, tier: str, limit: int, because: DeletionReason) -> None:
         """Cut one tier of all kinds at one instant. Deleting frees less than its rows hold, hence the rounds."""
         newest = micros(self._now) // HOUR * HOUR
         while (excess := self._excess(limit, _SLACK)) > 0:
             before = min(self._instant_of(tier, excess), newest)
             for kind in EntityKind:
                 held = before
-                if because is Because.SIZE:
+                if because is DeletionReason.SIZE:
                     held = self._held_back(tier, kind, before, told=False)
                 self._cut(tier, kind, held, because)
             self.found.bytes += (freed := atomic_replace.purge(self._access))
@@ -168,10 +168,10 @@ class Forgetting:
         if first is None:
             return before
         if told:
-            self.found.kept[Because.NOT_ROLLED_UP] = self.found.kept.get(Because.NOT_ROLLED_UP, 0) + int(many)
+            self.found.kept[DeletionReason.NOT_ROLLED_UP] = self.found.kept.get(DeletionReason.NOT_ROLLED_UP, 0) + int(many)
         return int(first)
 
-    def _cut(self, tier: str, kind: EntityKind, before: int, because: Because) -> None:
+    def _cut(self, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> None:
         """Forget a kind's rows of a tier that end before an instant; late values yet to be rolled up stay."""
         old = sa.select(block.c.id, block.c.start_us, block.c.end_us).where(
             block.c.tier == tier, block.c.kind == kind.value, block.c.end_us < before, blocks.visible()
@@ -186,7 +186,7 @@ class Forgetting:
                     return
                 if before > known.get(tier, -(1 << 62)):
                     maintenance_queue.cut(connection, tier, kind, before)
-                if because is Because.SIZE_NOTHING_ELSE_LEFT:
+                if because is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
                     self._never_rolled_up(connection, kind, before)
                 connection.execute(insert(connection, hidden), [{"block_id": number} for number in gone])
             self.found.add(tier, because, len(gone))
@@ -195,9 +195,9 @@ class Forgetting:
         with self._access.reading() as connection:
             return connection.execute(asked.limit(1)).first() is not None
 
-    def _late(self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: Because) -> set[int]:
+    def _late(self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> set[int]:
         work = _NEXT.get(tier)
-        if work is None or because is Because.SIZE_NOTHING_ELSE_LEFT:
+        if work is None or because is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
             return set()
         return {mark.start for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind}
 
@@ -207,7 +207,7 @@ class Forgetting:
                 connection, [mark for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind]
             )
 
-    def _hourly(self, kind: EntityKind, before: int, because: Because) -> int:
+    def _hourly(self, kind: EntityKind, before: int, because: DeletionReason) -> int:
         total = 0
         while self._any(hourly.older(kind, before)):
             with self._access.writing() as connection:
@@ -221,7 +221,7 @@ class Forgetting:
         for before in self._days_of_hourly():
             if excess <= 0:
                 return
-            if sum(self._hourly(kind, before, Because.SIZE) for kind in EntityKind):
+            if sum(self._hourly(kind, before, DeletionReason.SIZE) for kind in EntityKind):
                 left = self._excess(limit, _SLACK)
                 if left >= excess:
                     return
@@ -237,6 +237,6 @@ def _touches(start: int, end: int, hours: set[int]) -> bool:
     return any(at in hours for at in range(start // HOUR * HOUR, end + 1, HOUR)) if hours else False
 
 
-def summary(rows: Mapping[tuple[str, Because], int]) -> dict[str, int]:
+def summary(rows: Mapping[tuple[str, DeletionReason], int]) -> dict[str, int]:
     """``raw_age``: how many rows, for a log line."""
     return {f"{what}_{because}": many for (what, because), many in sorted(rows.items())}

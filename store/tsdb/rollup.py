@@ -48,7 +48,7 @@ def fold_of(key: SignalKey) -> Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
+class RollupCells:
     """Spans of one fold: ``statistics`` of shape (statistics, columns, entities, spans), status without the first.
 
     ``times`` are the starts of the spans, rising. A span without a value has NaN statistics and count 0; its
@@ -67,20 +67,20 @@ def counts(status: Statuses) -> NDArray[np.bool_]:
     return found
 
 
-def of_cells(fold: Fold, times: Micros, cells: Section) -> Rolled:
+def of_cells(fold: Fold, times: Micros, cells: Section) -> RollupCells:
     """Stored cells, of shape (columns, entities, instants), as spans of one cell each."""
     values = cells.values.astype(np.float64)
     status = np.zeros(values.shape, dtype=np.uint8) if cells.status is None else cells.status
     if fold is Fold.GAUGE:
         has = counts(status) & ~np.isnan(values)
         plain = np.where(has, values, np.nan)
-        return Rolled(fold, times, np.stack([values, plain, plain, plain, has]), status)
+        return RollupCells(fold, times, np.stack([values, plain, plain, plain, has]), status)
     has = status == CellStatus.PRESENT
     total = values if cells.status is None else np.where(has, values, np.nan)
-    return Rolled(fold, times, total[None] if fold is Fold.BUCKET else np.stack([total, has]), status)
+    return RollupCells(fold, times, total[None] if fold is Fold.BUCKET else np.stack([total, has]), status)
 
 
-def roll(cells: Rolled, spacing: int) -> Rolled:
+def roll(cells: RollupCells, spacing: int) -> RollupCells:
     """Fold spans into longer ones of ``spacing`` microseconds that start at its multiples."""
     if cells.times.size == 0:
         return cells
@@ -88,10 +88,10 @@ def roll(cells: Rolled, spacing: int) -> Rolled:
     firsts = np.flatnonzero(np.append(True, np.diff(starts) != 0))
     make = _gauges if cells.fold is Fold.GAUGE else _sums
     statistics, status = make(cells, firsts)
-    return Rolled(cells.fold, starts[firsts], statistics, status)
+    return RollupCells(cells.fold, starts[firsts], statistics, status)
 
 
-def _gauges(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
+def _gauges(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
     last, total, low, high, count = cells.statistics
     has = count > 0
     taken, status = _telling(cells.status, counts(cells.status), firsts)
@@ -106,7 +106,7 @@ def _gauges(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
     return np.stack(found), status
 
 
-def _sums(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
+def _sums(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
     has = cells.status == CellStatus.PRESENT
     _, status = _telling(cells.status, has, firsts)
     with np.errstate(invalid="ignore"):
@@ -132,7 +132,7 @@ def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp])
     return taken, np.where(taken >= 0, found, np.uint8(CellStatus.ABSENT))
 
 
-def fill_in(kept: Rolled, late: Rolled) -> tuple[Rolled, int]:
+def fill_in(kept: RollupCells, late: RollupCells) -> tuple[RollupCells, int]:
     """The kept spans, and where they have no value the late ones; and how many late values found no place.
 
     Both have the same columns, entities and spans. What was rolled up and is gone cannot be told from what
@@ -143,26 +143,26 @@ def fill_in(kept: Rolled, late: Rolled) -> tuple[Rolled, int]:
     statistics = np.where(takes, late.statistics, kept.statistics)
     many = late.statistics[COUNT[late.fold]] if late.fold in COUNT else counts(late.status)
     refused = int(np.nansum(np.where(free, 0, many)))
-    return Rolled(kept.fold, kept.times, statistics, np.where(takes, late.status, kept.status)), refused
+    return RollupCells(kept.fold, kept.times, statistics, np.where(takes, late.status, kept.status)), refused
 
 
-def empty(fold: Fold, times: Micros, columns: int, entities: int) -> Rolled:
+def empty(fold: Fold, times: Micros, columns: int, entities: int) -> RollupCells:
     """Spans without a cell, to be filled."""
     shape = (columns, entities, times.size)
     statistics = np.full((len(fold.value), *shape), np.nan)
     if fold in COUNT:
         statistics[COUNT[fold]] = 0.0
-    return Rolled(fold, times, statistics, np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+    return RollupCells(fold, times, statistics, np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
 
 
-def place(into: Rolled, where: Any, cells: Rolled) -> None:
+def place(into: RollupCells, where: Any, cells: RollupCells) -> None:
     """Write cells over those at ``where``, an index of (columns, entities, spans)."""
     for target, source in zip(into.statistics, cells.statistics, strict=True):
         target[where] = source
     into.status[where] = cells.status
 
 
-def sections(rolled: Rolled) -> list[Section]:
+def sections(rolled: RollupCells) -> list[Section]:
     """What is stored of the spans: the first section with the status, the others with their gaps filled."""
     first = rolled.statistics[0]
     with np.errstate(over="ignore"):
@@ -182,13 +182,13 @@ def fold_in(block: Block) -> Fold:
     return _BY_SECTIONS[block.sections]
 
 
-def unpack(blocks: list[Block]) -> Rolled:
+def unpack(blocks: list[Block]) -> RollupCells:
     """Spans back from rows of the same entities, columns and fold."""
     fold = fold_in(blocks[0])
     first = decode(blocks, 0)
     times = np.concatenate([block.times for block in blocks])
     status = np.zeros(first.values.shape, dtype=np.uint8) if first.status is None else first.status
-    return Rolled(fold, times, np.stack([_values(blocks, first, at) for at in range(len(fold.value))]), status)
+    return RollupCells(fold, times, np.stack([_values(blocks, first, at) for at in range(len(fold.value))]), status)
 
 
 def statistic(blocks: list[Block], at: int) -> Section:

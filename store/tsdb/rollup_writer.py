@@ -14,9 +14,9 @@ from store.tsdb import blocks, rollup
 from store.tsdb.arrays import cross
 from store.tsdb.blocks import Draft, groups, pieces
 from store.tsdb.chunk_codec import BULK_LEVEL, KEPT_LEVEL
-from store.tsdb.compaction import Loaded, joined
+from store.tsdb.compaction import LoadedRows, joined
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Ids, column_order
-from store.tsdb.rollup import Fold, Rolled
+from store.tsdb.rollup import Fold, RollupCells
 from store.tsdb.tiers import ONE_HOUR, SPACING
 
 
@@ -26,11 +26,11 @@ class Columns:
 
     keys: tuple[SignalKey, ...]
     entities: Ids
-    rolled: Rolled
+    rolled: RollupCells
 
 
 @dataclass(slots=True)
-class Rolling:
+class RollupStep:
     """One step up for a kind: the finer rows, and the rows of the target tier that overlap its span.
 
     ``sealed``: retention has taken finer values of the span away, so that what is rolled up already stays
@@ -42,8 +42,8 @@ class Rolling:
     kind: EntityKind
     start: int
     end: int
-    finer: Loaded
-    existing: Loaded
+    finer: LoadedRows
+    existing: LoadedRows
     sealed: bool = False
     seen: Callable[[Columns], None] = lambda _: None
     refused: int = field(default=0, init=False)
@@ -93,7 +93,7 @@ class Rolling:
         return union([kept, Columns(wide.keys, wide.entities, filled)])
 
 
-def merged(loaded: Loaded, tier: str) -> Iterator[Draft]:
+def merged(loaded: LoadedRows, tier: str) -> Iterator[Draft]:
     """A span of roll-ups with one row for what is rolled up alike of a signal; those that are so already are left."""
     level = KEPT_LEVEL if tier == ONE_HOUR else BULK_LEVEL
     for name in loaded.names:
@@ -112,14 +112,14 @@ def draft(tier: str, kind: EntityKind, columns: Columns, level: int = BULK_LEVEL
     return blocks.draft(tier, kind, rolled.times, columns.entities, columns.keys, rollup.sections(rolled), level)
 
 
-def _finer(loaded: Loaded, name: str, spacing: int, start: int, end: int) -> Iterator[Columns]:
+def _finer(loaded: LoadedRows, name: str, spacing: int, start: int, end: int) -> Iterator[Columns]:
     """One signal of the finer rows, rolled up; what lies outside of [start, end) left out."""
     cells = _raw(loaded, name, start, end) if _is_raw(loaded) else map(_inside(start, end), stored(loaded, name))
     for found in cells:
         yield Columns(found.keys, found.entities, rollup.roll(found.rolled, spacing))
 
 
-def _is_raw(loaded: Loaded) -> bool:
+def _is_raw(loaded: LoadedRows) -> bool:
     return any(row.tier == RAW for row, _ in loaded.found)
 
 
@@ -127,7 +127,7 @@ def _inside(start: int, end: int) -> Callable[[Columns], Columns]:
     return lambda columns: _only(columns, start, end)
 
 
-def _raw(loaded: Loaded, name: str, start: int, end: int) -> Iterator[Columns]:
+def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Columns]:
     parts = [part.inside(start, end) for part in pieces(loaded.found, loaded.keysets, name)]
     by_fold: dict[Fold, set[SignalKey]] = {}
     for key in {key for part in parts for key in part.keys}:
@@ -142,7 +142,7 @@ def _raw(loaded: Loaded, name: str, start: int, end: int) -> Iterator[Columns]:
         yield Columns(tuple(keys[place] for place in places), entities, cells)
 
 
-def stored(loaded: Loaded, name: str) -> Iterator[Columns]:
+def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
     """One signal of rows of a roll-up, joined along time."""
     by_fold: dict[Fold, list[Columns]] = {}
     for row, keyset, found in groups(loaded.found, loaded.keysets, name):
@@ -167,7 +167,7 @@ def union(parts: Iterable[Columns]) -> Columns:
     return whole
 
 
-def _spread(part: Columns, shape: Columns) -> Rolled:
+def _spread(part: Columns, shape: Columns) -> RollupCells:
     """The part on the columns, entities and spans of another."""
     times, fold = shape.rolled.times, part.rolled.fold
     wide = rollup.empty(fold, times, len(shape.keys), shape.entities.size)
@@ -195,5 +195,5 @@ def _without(columns: Columns, start: int, end: int) -> Columns:
 
 def _taken(columns: Columns, spans: NDArray[np.intp]) -> Columns:
     rolled = columns.rolled
-    part = Rolled(rolled.fold, rolled.times[spans], rolled.statistics[..., spans], rolled.status[..., spans])
+    part = RollupCells(rolled.fold, rolled.times[spans], rolled.statistics[..., spans], rolled.status[..., spans])
     return Columns(columns.keys, columns.entities, part)

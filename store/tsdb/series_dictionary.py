@@ -62,7 +62,7 @@ def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-class Dictionary:
+class SeriesDictionary:
     """Gives out numbers inside the writer's transaction: set ``connection`` first, and ``at``, its instant."""
 
     def __init__(self) -> None:

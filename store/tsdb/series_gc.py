@@ -19,7 +19,7 @@ from outrider.model import EntityKind
 from store.schema.metadata import cohort, entity, micros
 from store.tsdb import maintenance_queue
 from store.tsdb.atomic_replace import Access
-from store.tsdb.retention import Because, Forgotten, Retention
+from store.tsdb.retention import DeletionReason, Retention, RetentionStats
 from store.tsdb.series_dictionary import ENTITY
 from store.tsdb.tiers import TIERS
 
@@ -27,12 +27,12 @@ _AT_ONCE: Final = 500  # rows a transaction
 _SLACK: Final = timedelta(days=2)  # rolled up days stand in one row, and ``last_seen_us`` may be behind
 
 
-def forget(access: Access, retention: Retention, now: datetime, found: Forgotten) -> None:
+def forget(access: Access, retention: Retention, now: datetime, found: RetentionStats) -> None:
     """Delete both, in short transactions; each can be the last before a kill. Raises StoreError."""
     for kind in EntityKind:
-        found.add("latest", Because.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
+        found.add("latest", DeletionReason.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
     longest = max(retention.hourly_tables, *(retention.of(tier) for tier in TIERS))
-    found.add("entity", Because.UNUSED, _entities(access, micros(now - longest - _SLACK)))
+    found.add("entity", DeletionReason.UNUSED, _entities(access, micros(now - longest - _SLACK)))
 
 
 def _latest(access: Access, kind: EntityKind, before: str) -> int:

@@ -14,7 +14,7 @@ from store.tsdb import disk_usage
 from store.tsdb.disk_usage import Space
 
 
-class TooLate(StrEnum):
+class LateSamples(StrEnum):
     """Why values were refused."""
 
     OLDER_THAN_KEPT = "older_than_kept"  # retention has left nothing of their time

@@ -13,7 +13,7 @@ from store.tsdb.arrays import Index, compact
 from store.tsdb.blocks import Piece
 from store.tsdb.chunk_codec import Section
 from store.tsdb.cycle_matrix import Ids
-from store.tsdb.grid import Column, Want
+from store.tsdb.grid import Column, ColumnRequest
 
 LOOK_BACK: Final = timedelta(minutes=5)
 """How old a cell may be to count as the latest, as in Prometheus."""
@@ -40,7 +40,7 @@ class Rows:
         return self._cohorts[cohort]
 
 
-def fill(column: Column, want: Want, piece: Piece, chosen: Index, rows: Index) -> None:
+def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows: Index) -> None:
     """Fold one piece into the column of its signal. ``chosen`` are the piece's entities, ``rows`` their places."""
     pairs = [(at, want.stored.index(key)) for at, key in enumerate(piece.keys) if key in want.stored]
     if not pairs or (isinstance(rows, slice) and rows.start == rows.stop):

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from outrider import log
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import MetricStore
-from store.write_buffer.segments import CycleFiles, Kept, SpoolStatus
+from store.write_buffer.segments import BufferStatus, CycleFiles, Kept
 
 CATCH_UP = timedelta(seconds=2)
 """How long one cycle may spend on those that wait: it must not be late itself."""
@@ -21,7 +21,7 @@ _REFUSALS = 3  # a cycle that the store refuses so often, though it takes others
 _log = log.get("spool")
 
 
-class SpooledMetrics:
+class BufferedMetricStore:
     """Implements ``outrider.ports.MetricStore``: reads go to the store, writes never fail because it is away."""
 
     def __init__(
@@ -78,7 +78,7 @@ class SpooledMetrics:
     def _is_stuck(self, path: Path, error: StoreError) -> bool:
         """True when those behind must wait too; False when this one alone was at fault and is set aside."""
         self._tell(away=True, error=error)
-        if isinstance(error, StoreAwayError):
+        if isinstance(error, StoreUnavailableError):
             return True
         self._refused[path] = self._refused.get(path, 0) + 1
         if self._refused[path] < _REFUSALS:
@@ -101,7 +101,7 @@ class SpooledMetrics:
             self._files.set_aside(path)
         return len(waiting)
 
-    def status(self) -> SpoolStatus:
+    def status(self) -> BufferStatus:
         """What waits."""
         return self._files.status()
 

@@ -46,7 +46,7 @@ class Record:
     going: tuple[str, ...] = ()
 
 
-class GivenUp:
+class DroppedCycles:
     """The record of a folder. One writer, which goes on from what it knows when the file cannot be read any more."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -25,7 +25,7 @@ from store.write_buffer.dropped_cycles import (
     FAILED,
     REFUSED,
     WAITING,
-    GivenUp,
+    DroppedCycles,
     Span,
     instant_of,
     number_of,
@@ -46,7 +46,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolStatus:
+class BufferStatus:
     """What waits, since when, and what was given up since the folder was made.
 
     ``dropped_cycles`` went for want of room under the limit, ``failed_cycles`` could not be written at all; None:
@@ -68,7 +68,7 @@ class CycleFiles:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Makes nothing before the first ``put``."""
         self._folder, self._limit = folder, limit_bytes
-        self._dropped, self._failed = GivenUp(folder, DROPPED), GivenUp(folder, FAILED)
+        self._dropped, self._failed = DroppedCycles(folder, DROPPED), DroppedCycles(folder, FAILED)
         self._puts, self._unwritten = 0, list[Path]()  # failed puts of which the folder does not know yet
 
     def put(self, cycle: Kept) -> int:
@@ -128,12 +128,12 @@ class CycleFiles:
         """Keep what the store refuses under another name, out of the way of those behind it."""
         path.rename(path.with_suffix(REFUSED))
 
-    def status(self) -> SpoolStatus:
+    def status(self) -> BufferStatus:
         """What waits. An absent folder is empty."""
         waiting = self.waiting()
         oldest = instant(instant_of(waiting[0])) if waiting else None
         dropped, failed = self._dropped.read(), self._failed.read()
-        return SpoolStatus(
+        return BufferStatus(
             cycles=len(waiting),
             bytes=sum(map(_size, waiting)),
             oldest_at=oldest,

@@ -24,7 +24,7 @@ from outrider.records.change_log import (
     lead_time_quantile,
 )
 from store.factory import open_ledger, open_state, urls_of
-from store.memory import MemoryLedger
+from store.memory import MemoryChangeLog
 from store.state import change_log as ledgers
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -42,7 +42,7 @@ def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     if request.param == "memory":
-        yield MemoryLedger()
+        yield MemoryChangeLog()
         return
     found = open_ledger(url_of(request, tmp_path))
     yield found

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_detectors import FACTORIES, START, STEP, likely, refs, rings, spelled, window  # type: ignore[import-not-found]
 
 from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, Finding, NoVerdict, Window
-from outrider.ports import Placing
+from outrider.ports import LocalizingDetector
 from outrider.topology import Topology
 
 LENGTH = 40
-PLACING = [name for name, make in FACTORIES.items() if isinstance(make(), Placing)]
+PLACING = [name for name, make in FACTORIES.items() if isinstance(make(), LocalizingDetector)]
 
 
 @pytest.fixture(params=PLACING)

@@ -43,7 +43,7 @@ from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
 from outrider.wire.cursors import Place, place_of
 from store.factory import open_ledger, open_state, urls_of
-from store.memory import MemoryLedger, MemoryStateStore
+from store.memory import MemoryChangeLog, MemoryStateStore
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -55,7 +55,7 @@ REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"chat-{number}") 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StateStore, Ledger]]:
     if request.param == "memory":
-        yield MemoryStateStore(), MemoryLedger()
+        yield MemoryStateStore(), MemoryChangeLog()
         return
     sqlite = f"sqlite:///{tmp_path}/x.db"
     url = sqlite if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))

@@ -207,8 +207,8 @@ def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore)
     bounds = catalog.signal(TTFT).bounds
     counts = np.zeros(len(bounds) + 1)
     counts[8], counts[12] = 9, 1
-    median, _ = catalog.quantile_of_buckets(counts, bounds, 0.5)
-    high, _ = catalog.quantile_of_buckets(counts, bounds, 0.99)
+    median, _ = catalog.bucket_quantile(counts, bounds, 0.5)
+    high, _ = catalog.bucket_quantile(counts, bounds, 0.99)
     assert window.values[0, 0].tolist() == [float(median), float(high), 9.0]
     assert (window.status == PRESENT).all()
 

@@ -34,7 +34,7 @@ from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
 from service.config.api_settings import ApiExtras, ApiSettings
-from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
+from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 
 APP = str(Path(dashboards.__file__).with_name("app.py"))
 TOKEN = "correct horse"
@@ -48,7 +48,7 @@ class Api:
         self.state, metrics = MemoryStateStore(), MemoryMetricStore()
         if story is not None:
             story.fill(self.state, metrics)
-        self.ledger = MemoryLedger()
+        self.ledger = MemoryChangeLog()
         extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), ledger=self.ledger)
         app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
         self._socket = socket.create_server(("127.0.0.1", 0))

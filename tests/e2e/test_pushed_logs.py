@@ -20,18 +20,18 @@ from outrider.clock import SystemClock
 from outrider.model import EntityKind
 from service.api.app import create_app
 from service.config.api_settings import ApiExtras, ApiSettings
-from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
+from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 
 ABOUT = {"k8s.namespace.name": "serving", "k8s.pod.name": "chat-0", "k8s.container.name": "vllm"}
 
 
 @pytest.fixture
-def ledger() -> MemoryLedger:
-    return MemoryLedger()
+def ledger() -> MemoryChangeLog:
+    return MemoryChangeLog()
 
 
 @pytest.fixture
-def url(ledger: MemoryLedger) -> Iterator[str]:
+def url(ledger: MemoryChangeLog) -> Iterator[str]:
     app = create_app(MemoryStateStore(), MemoryMetricStore(), ApiSettings(token="secret"), ApiExtras(ledger=ledger))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     with contextlib.closing(server.config.bind_socket()) as bound:
@@ -45,7 +45,7 @@ def url(ledger: MemoryLedger) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
-def test_the_official_exporter_is_understood(url: str, ledger: MemoryLedger, compression: Compression) -> None:
+def test_the_official_exporter_is_understood(url: str, ledger: MemoryChangeLog, compression: Compression) -> None:
     exporter = OTLPLogExporter(url, headers={"Authorization": "Bearer secret"}, compression=compression)
     provider = LoggerProvider(resource=Resource(ABOUT))
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))

@@ -161,7 +161,7 @@ def test_a_prometheus_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    spool = factory.open_spool(factory.urls_of(store)[0])
+    spool = factory.open_ingest_buffer(factory.urls_of(store)[0])
     world = PushWorld(spool=spool)
     written = {"cluster": "c", "store": {"url": store}, "receive": {"enabled": True, "kpi_services": ["shop"]}}
 
@@ -210,7 +210,7 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
 
 def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    spool = factory.open_spool(factory.urls_of(store)[0])
+    spool = factory.open_ingest_buffer(factory.urls_of(store)[0])
     world = PushWorld(spool=spool)
 
     def push() -> None:
@@ -237,7 +237,7 @@ def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_pat
 
 def test_what_a_recording_cannot_hold_is_named(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    factory.open_spool(factory.urls_of(store)[0]).close()
+    factory.open_ingest_buffer(factory.urls_of(store)[0]).close()
     settings = Settings.model_validate(
         {
             "store": {"url": store},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from outrider.vocabulary.catalog import quantile_of_buckets
+from outrider.vocabulary.catalog import bucket_quantile
 from simulator.cluster.pods import Phase
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
@@ -56,7 +56,7 @@ def test_a_quiet_peak_keeps_its_promise() -> None:
         seen = fleet.bank.counters.buckets["ttft"] - before
         before = fleet.bank.counters.buckets["ttft"].copy()
         for slots in (slice(0, 13), slice(13, None)):
-            p99, _ = quantile_of_buckets(seen[slots].sum(axis=0), TTFT_BOUNDS, 0.99)
+            p99, _ = bucket_quantile(seen[slots].sum(axis=0), TTFT_BOUNDS, 0.99)
             assert p99 < 0.5
     assert fleet.bank.ledger.failed == fleet.bank.ledger.gave_up == 0
     assert (fleet.gpus.clock_ratio == 1.0).all()

@@ -43,7 +43,7 @@ from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
 from outrider.topology import Topology
-from store.factory import SqlMetricStore, SqlStateStore, open_ledger, open_spool, urls_of
+from store.factory import SqlMetricStore, SqlStateStore, open_ingest_buffer, open_ledger, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -139,7 +139,7 @@ def test_what_doors_and_hands_bring(state: SqlStateStore, store_url: str, bad: s
     memory = DetectorState(1, (pod,), {"level": np.array([1.0])})
     state.save_detector_states({"forest": memory}, T0)
     assert state.load_detector_states()["forest"].entities == (pod,)
-    spool = open_spool(url)
+    spool = open_ingest_buffer(url)
     assert spool.put(PushedBlock("otlp", bad, T0, 1, b"x"), 100)
     spool.count({bad: 2})
     spool.count({bad: 3})

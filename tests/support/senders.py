@@ -16,7 +16,7 @@ from outrider.clock import ManualClock
 from outrider.wire.remote_write import Request, WriteRequest
 from service.api.app import create_app
 from service.config.api_settings import ApiExtras, ApiSettings, DoorSettings
-from store.memory import MemoryMetricStore, MemorySpool, MemoryStateStore
+from store.memory import MemoryIngestBuffer, MemoryMetricStore, MemoryStateStore
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -88,7 +88,7 @@ class PushWorld:
         self, *, limits: ReceiveLimits | None = None, kpis: KpiValues | None = None, spool=None, **doors
     ) -> None:
         self.clock = ManualClock(START)
-        self.spool = spool or MemorySpool()
+        self.spool = spool or MemoryIngestBuffer()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
         given = DoorSettings(**{"kpi_services": ("shop",), **doors})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)

@@ -14,11 +14,20 @@ from prometheus_client.registry import Collector
 from collectors.receive import block as receive_block
 from collectors.receive import kpi as receive_kpi
 from collectors.receive.kpi import Kpi
-from collectors.receive.protocol import Decoded, IngestProtocol, Dropped, ReceiveError, RejectedEntry, Source, keep_times, too_large
+from collectors.receive.protocol import (
+    Decoded,
+    Dropped,
+    IngestProtocol,
+    ReceiveError,
+    RejectedEntry,
+    Source,
+    keep_times,
+    too_large,
+)
 from collectors.receive.routing import Assigned, Matcher
 from outrider import log
 from outrider.clock import Clock
-from outrider.records.ingest_buffer import PushedBlock, Spool
+from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
 from service.config.api_settings import DoorSettings
 
 _log = log.get("receive")
@@ -33,7 +42,7 @@ UNUSED = (Dropped.NO_ADAPTER, Dropped.UNNAMED, Dropped.UNSUPPORTED, Dropped.FUTU
 class Doors:
     """Takes decoded requests into the buffer. Threads may share it."""
 
-    def __init__(self, settings: DoorSettings, spool: Spool, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(self, settings: DoorSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry) -> None:
         """``registry`` gets the counters of what came and what was left out."""
         self.settings = settings
         self._spool = spool
@@ -159,7 +168,7 @@ def unused(decoded: Decoded) -> tuple[int, str]:
 class SpoolCollector(Collector):
     """What waits for the engine, and what the engine left out; read from the store when asked."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: IngestBuffer) -> None:
         """``spool`` is only read."""
         self._spool = spool
 

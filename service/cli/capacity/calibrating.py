@@ -135,7 +135,7 @@ def _tell(point: Any) -> None:
 def _calibrate_store(
     context: Context, service: str | None, namespace: str | None, span: timedelta | None
 ) -> int | None:
-    from planner.performance.calibrate import NotCalibrated  # noqa: PLC0415
+    from planner.performance.calibrate import NoCalibration  # noqa: PLC0415
     from service.capacity import sizing
     from service.wiring import platform  # noqa: PLC0415
 
@@ -152,9 +152,9 @@ def _calibrate_store(
             found = sizing.of_store(settings, metrics, topology, at, service=service, namespace=namespace, span=span)
     shown = [
         sizing.refused(one) | {"why": one.text(context.language)}
-        if isinstance(one, NotCalibrated)
+        if isinstance(one, NoCalibration)
         else sizing.as_dict(one)
-        for one in sorted(found, key=lambda one: isinstance(one, NotCalibrated))
+        for one in sorted(found, key=lambda one: isinstance(one, NoCalibration))
     ]
     # one object, as agreed; all of them where there are more
     first = shown[0] if shown else {"service": service, "samples": 0, "reason": "nothing_collected"}

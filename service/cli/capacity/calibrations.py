@@ -11,7 +11,7 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef
 from outrider.text.i18n import translate
 from planner.performance.gpu_catalog import known_gpu
-from planner.performance.loadtest_record import KeptTest
+from planner.performance.loadtest_record import LoadTestRecord
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import LoadPoint
 from service.capacity import pending_loadtests, sizing
@@ -71,7 +71,7 @@ def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint],
     """Store a load test that was just run; a file keeps it where the store went away. Raises StoreAwayError."""
     assert found.measured_at is not None
     assert found.valid_until is not None
-    test = KeptTest(
+    test = LoadTestRecord(
         service=found.service.name,
         namespace=found.service.namespace,
         gpu_type=found.gpu_type,

@@ -108,7 +108,7 @@ def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> 
     batch = one.batch(known.entity)
     columns = [batch.keys.index(key) for key in known.bucket_keys[:-1]]
     there = (batch.status[:, columns] == CellStatus.PRESENT).all(axis=1)
-    values, _ = catalog.quantile_of_buckets(batch.values[there][:, columns], known.bounds, quantile)
+    values, _ = catalog.bucket_quantile(batch.values[there][:, columns], known.bounds, quantile)
     found = sorted(values[np.isfinite(values)].tolist())
     assert len(found) == len(wanted)
     assert wanted

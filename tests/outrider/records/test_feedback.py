@@ -23,8 +23,8 @@ def said(verdict, *, rule="r", incident="i", spell=0, by="ann"):
 def test_a_verdict_takes_what_it_needs_from_the_alert():
     found = judged(ALERT, WRONG_CAUSE, by="ann", at=T0, cause="gpu-lost")
     assert (found.fingerprint, found.starts_at, found.rule, found.priority, found.incident) == ("f", T0, "r", "P1", "i")
-    assert found.had_reason
-    assert not judged(ALERT, NOT_USEFUL, by="ann", at=T0).had_reason
+    assert found.was_justified
+    assert not judged(ALERT, NOT_USEFUL, by="ann", at=T0).was_justified
 
 
 @pytest.mark.parametrize(

@@ -38,18 +38,18 @@ def test_unknown_signal_is_named():
 
 
 def test_quantile_interpolates_inside_a_bucket():
-    values, below = catalog.quantile_of_buckets(np.array([[0.0, 10.0, 0.0]]), (1.0, 2.0), 0.5)
+    values, below = catalog.bucket_quantile(np.array([[0.0, 10.0, 0.0]]), (1.0, 2.0), 0.5)
     assert values[0] == pytest.approx(1.5)
     assert below[0] == 0
 
 
 def test_quantile_in_the_first_bucket_is_only_a_bound():
-    values, below = catalog.quantile_of_buckets(np.array([[9.0, 1.0, 0.0]]), (0.3, 2.0), 0.5)
+    values, below = catalog.bucket_quantile(np.array([[9.0, 1.0, 0.0]]), (0.3, 2.0), 0.5)
     assert (values[0], below[0]) == (0.3, 1.0)
 
 
 def test_quantile_of_nothing_is_undefined():
-    values, below = catalog.quantile_of_buckets(np.zeros((2, 3)), (1.0, 2.0), 0.99)
+    values, below = catalog.bucket_quantile(np.zeros((2, 3)), (1.0, 2.0), 0.99)
     assert np.isnan(values).all()
     assert not below.any()
 
@@ -60,7 +60,7 @@ def test_quantile_of_nothing_is_undefined():
 )
 def test_quantile_lies_in_the_bucket_that_holds_its_rank(counts, quantile):
     bounds = (0.5, 1.0, 5.0)
-    values, below = catalog.quantile_of_buckets(np.array([counts], dtype=float), bounds, quantile)
+    values, below = catalog.bucket_quantile(np.array([counts], dtype=float), bounds, quantile)
     bucket = int(np.searchsorted(np.cumsum(counts), quantile * sum(counts)))
     if bucket == 0:
         assert below[0] == 1

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.model import EntityKind, EntityRef
-from outrider.wire.sanitize import MOST_KEY_BYTES, MOST_NAME_BYTES, clean, fitted, is_fit
+from outrider.wire.sanitize import MOST_KEY_BYTES, MOST_NAME_BYTES, clean, fitted, is_storable
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=2000)
 
@@ -50,5 +50,5 @@ def test_an_entity_reads_back_from_its_key(cluster: str, name: str, namespace: s
 
 def test_usual_names_are_left_alone() -> None:
     for name in ("GPU-5f2e", "llm/chat-7d9f:0", "节点一", "a b"):
-        assert is_fit(name)
+        assert is_storable(name)
         assert EntityRef("prod", EntityKind.POD, "llm", name).name == name

@@ -13,7 +13,7 @@ from planner.performance.calibrate import (
     CalibrationRefusal,
     Configured,
     Measured,
-    NotCalibrated,
+    NoCalibration,
     calibrate,
     measure,
 )
@@ -77,7 +77,7 @@ def test_sequences_slow_down_as_the_batch_fills_and_the_full_batch_counts(build)
 )
 def test_a_refusal_says_why(build, window, reason):
     found = calibrate(window, build.service, gpu_type="H100")
-    assert isinstance(found, NotCalibrated)
+    assert isinstance(found, NoCalibration)
     assert found.reason is reason
     for language in ("en", "zh"):
         assert "plan." not in found.text(language)
@@ -92,7 +92,7 @@ def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
     assert found.tokens_per_request == pytest.approx(300)
     half = Configured(batch=32.0)
     assert isinstance(
-        calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=half), NotCalibrated
+        calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=half), NoCalibration
     )
 
 
@@ -107,7 +107,7 @@ def test_measured_figures_win_over_configured_ones(build):
 
 def test_an_empty_window_is_refused(build):
     found = measure(_window(np.empty((1, 0))), build.service)
-    assert isinstance(found, NotCalibrated)
+    assert isinstance(found, NoCalibration)
 
 
 def test_lengths_are_read_from_the_engines_histogram_where_it_is_told(build):
@@ -241,5 +241,5 @@ def test_a_queue_before_a_half_empty_engine_is_no_load(build):
     running = np.concatenate([np.full(200, 30.0), np.full(50, 5.0)])
     waiting = np.concatenate([np.zeros(200), np.full(50, 2.0)])
     found = measure(_window([running, running], waiting), build.service)
-    assert isinstance(found, NotCalibrated)
+    assert isinstance(found, NoCalibration)
     assert found.reason is CalibrationRefusal.NOT_ENOUGH_LOAD

@@ -11,7 +11,7 @@ import pytest
 from outrider.errors import UsageError
 from outrider.model import Interval
 from planner.performance import loadtest_record
-from planner.performance.loadtest_record import KeptTest
+from planner.performance.loadtest_record import LoadTestRecord
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import LoadPoint, knee
 
@@ -22,7 +22,7 @@ POINTS = (
     LoadPoint(16, 3.6, 36.0, 10.0, 110, ttft=2.0),
 )
 ENDED = datetime(2026, 11, 21, 12, 0, 1, 250_000, tzinfo=UTC)
-TEST = KeptTest(
+TEST = LoadTestRecord(
     "聊天 Chat", None, "H100", 4, 2, "org/m", "0.11", "load_test", ENDED,
     timedelta(days=30), Slo(ttft=1.0), POINTS,
 )  # fmt: skip

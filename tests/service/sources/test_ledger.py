@@ -33,7 +33,7 @@ from service.config.settings import Settings, load
 from service.sources.change_log_source import Recorded
 from service.sources.event_source import event_sources, pages_of
 from service.sources.kube_view import KubeView
-from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
+from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 from tests.collectors.receive.test_webhooks import DEPLOYMENT, GITLAB
 
 TOKEN = "correct horse"
@@ -45,7 +45,7 @@ class Api:
     """An application over stores in memory, with a ledger."""
 
     def __init__(self, **webhooks: Any) -> None:
-        self.state, self.metrics, self.ledger = MemoryStateStore(), MemoryMetricStore(), MemoryLedger()
+        self.state, self.metrics, self.ledger = MemoryStateStore(), MemoryMetricStore(), MemoryChangeLog()
         Story().fill(self.state, self.metrics)
         settings = ApiSettings(token=TOKEN, cluster="prod", webhooks=Webhooks(**webhooks))
         self.clock = ManualClock(NOW + timedelta(seconds=5))
@@ -275,7 +275,7 @@ class Pages:
 
 
 def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> None:
-    pages, ledger = Pages(), MemoryLedger()
+    pages, ledger = Pages(), MemoryChangeLog()
     source = Recorded(pages, ledger)
     pod = EntityRef("prod", EntityKind.POD, "serving", "chat-0")
     nameless = EntityRef("prod", EntityKind.SERVICE, None, "chat")
@@ -297,7 +297,7 @@ def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> 
 
 
 def test_changes_of_the_cluster_are_kept_once() -> None:
-    pages, ledger = Pages(), MemoryLedger()
+    pages, ledger = Pages(), MemoryChangeLog()
     told = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
     pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", told, "s"),))
     source = Recorded(pages, ledger)

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from collectors.scrape.target_health import TargetHealth
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.ports import Collected
 from outrider.records.change_log import Change
 from outrider.topology import Topology
 from service.sources.change_log_source import Recorded
-from store.memory import MemoryLedger
+from store.memory import MemoryChangeLog
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
@@ -36,12 +36,12 @@ class Source:
         pass
 
 
-class Ledger(MemoryLedger):
+class Ledger(MemoryChangeLog):
     away = False
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         if self.away:
-            raise StoreAwayError("It does not answer.")
+            raise StoreUnavailableError("It does not answer.")
         return super().append_changes(changes)
 
 

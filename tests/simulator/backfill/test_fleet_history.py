@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, Floats, SignalKey
-from outrider.vocabulary.catalog import quantile_of_buckets, signal, signals
+from outrider.vocabulary.catalog import bucket_quantile, signal, signals
 from simulator.backfill.fleet_history import HistoryBlock, backfill, events
 from simulator.exporters.targets import targets
 from simulator.fleet import Fleet
@@ -120,7 +120,7 @@ def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
             known /= column(service, "svc_requests_total")[place].sum()
             assert known == pytest.approx(total / counts.sum(), rel=0.2), name
             p95 = [
-                float(quantile_of_buckets(seen_counts, signal(ours).bounds, 0.95)[0])
+                float(bucket_quantile(seen_counts, signal(ours).bounds, 0.95)[0])
                 for seen_counts in (counts, buckets(service, ours)[place].sum(axis=0))
             ]
             # Tokens' buckets are so wide that a share of a per cent moves a quantile by a tenth of them.

@@ -24,7 +24,7 @@ from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, Us
 from store import migrate
 from store.admin import archive
 from store.admin import backup as backups
-from store.factory import open_metrics, open_spool, open_state, urls_of
+from store.factory import open_ingest_buffer, open_metrics, open_state, urls_of
 from store.schema import metadata
 from store.sql.database import Database
 from tests.store import full_store
@@ -66,7 +66,7 @@ def test_a_restored_store_goes_on_where_it_stopped(
 ) -> None:
     there = other_url(onto, tmp_path, request)
     bring_back(there, full_backup)
-    spool = open_spool(urls_of(there)[0])
+    spool = open_ingest_buffer(urls_of(there)[0])
     spool.release(1_000)  # the rows with the highest ids are gone, their ids are not given again
     spool.close()
     back_up(there, tmp_path / "again.tar")

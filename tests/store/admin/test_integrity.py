@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import EntityKind, SampleBatch
 from store import migrate
 from store.admin import check_blocks, check_rows
@@ -25,7 +25,7 @@ from store.admin import integrity as checks
 from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
 from store.schema import metadata
 from store.sql.database import Database
-from store.tsdb.retention import Because, Retention
+from store.tsdb.retention import DeletionReason, Retention
 from store.write_buffer.dropped_cycles import Span
 from tests.store import cycle_writer, full_store
 from tests.support import postgres
@@ -188,7 +188,7 @@ def test_a_page_that_a_server_cannot_read_is_found_and_the_rest_is_looked_at(own
         spoil(own_server, url.rpartition("/")[2], toast, 8192)
         assert "damaged" in said(look(url)["metrics"])
         own_server.stop()
-        with pytest.raises(StoreAwayError, match="does not answer"):
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
             look(url)
         own_server.start()
 
@@ -356,14 +356,14 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     database.close()
     (problem,) = look(filled)["metrics"].problems
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
-    found = look(filled, spooled=lambda: checks.Spooled([at]))["metrics"]
+    found = look(filled, spooled=lambda: checks.BufferedCycles([at]))["metrics"]
     assert (found.problems, "wait for the store in its spool" in found.notes[-1]) == ([], True)
-    found = look(filled, spooled=lambda: checks.Spooled(given_up=[Span(at - 15, at, 2)]))["metrics"]
+    found = look(filled, spooled=lambda: checks.BufferedCycles(given_up=[Span(at - 15, at, 2)]))["metrics"]
     assert (found.problems, "the spool gave them up" in found.notes[-1]) == ([], True)
     for other in (Span(0, at - 1, 1000), Span(at + 1, at + 9, 1000), Span(0, at, 0)):
-        found = look(filled, spooled=lambda other=other: checks.Spooled(given_up=[other]))["metrics"]
+        found = look(filled, spooled=lambda other=other: checks.BufferedCycles(given_up=[other]))["metrics"]
         assert "1 cycles have decisions and no values" in said(found)
-    found = look(filled, spooled=lambda: checks.Spooled(trouble="dropped.json cannot be read."))["metrics"]
+    found = look(filled, spooled=lambda: checks.BufferedCycles(trouble="dropped.json cannot be read."))["metrics"]
     assert "dropped.json cannot be read" in found.notes[-1]
     assert "1 cycles have decisions and no values" in said(found)
 
@@ -389,7 +389,7 @@ def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], 
 def test_a_late_cycle_before_the_cut_does_not_ask_for_those_that_retention_took(store_url: str) -> None:
     metrics, write = cycles(store_url, 5 * cycle_writer.AN_HOUR)
     retention, now = Retention(raw=timedelta(hours=2)), cycle_writer.instant(5 * cycle_writer.AN_HOUR + 5)
-    assert metrics.upkeep(now, retention).forgotten.rows["raw", Because.AGE] > 0
+    assert metrics.upkeep(now, retention).forgotten.rows["raw", DeletionReason.AGE] > 0
     assert said(look(store_url)["metrics"]) == ""
     write(65)
     assert said(look(store_url)["metrics"]) == ""

@@ -65,7 +65,7 @@ def naive(written: dict[datetime, list[SampleBatch]], start: datetime, end: date
                     values[row, column, place], status[row, column, place] = value + add, new
                 elif old != CellStatus.PRESENT and new != CellStatus.ABSENT:
                     status[row, column, place] = new
-    quantiles, below = catalog.quantile_of_buckets(values[..., 1:], TTFT.bounds, 0.9)
+    quantiles, below = catalog.bucket_quantile(values[..., 1:], TTFT.bounds, 0.9)
     seen = (status[..., 1:] == CellStatus.PRESENT).any(axis=-1)
     counted = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, np.where(np.isnan(quantiles), CellStatus.UNDEFINED, 0))
     out = np.stack([values[..., 0], quantiles, values[..., 4]], axis=-1)

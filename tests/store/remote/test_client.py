@@ -18,7 +18,7 @@ import pytest
 import structlog
 import trustme
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.vocabulary import catalog
 from outrider.wire.http_auth import Access, Tls
@@ -187,7 +187,7 @@ def test_headers_and_secrets_go_with_every_request(scripted: Scripted, opened: O
         ("/api/v1/query", "ml", "Bearer other"): 1,
     }
     (tmp_path / "token").unlink()
-    with pytest.raises(StoreAwayError, match="token"):
+    with pytest.raises(StoreUnavailableError, match="token"):
         store.write(T0 + STEP, cycle(T0 + STEP, 1.0))
 
 
@@ -197,7 +197,7 @@ def test_tls_with_an_authority_of_ones_own(scripted: Scripted, opened: Opened, t
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     trusting = Access(tls=Tls(ca_file=tmp_path / "ca.pem"))
     assert opened(scripted.remote("https", access=trusting)).write(T0, cycle(T0, 1.0)) == 2
-    with pytest.raises(StoreAwayError, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(StoreUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
         opened(scripted.remote("https")).write(T0, cycle(T0, 1.0))
 
 
@@ -213,7 +213,7 @@ def test_what_may_succeed_later_is_tried_again(scripted: Scripted, opened: Opene
 
 def test_a_server_that_stays_busy_is_away(scripted: Scripted, opened: Opened) -> None:
     scripted.answers = [(429, {"Retry-After": "60"}, b"ingestion rate limit (10000) exceeded")]
-    with pytest.raises(StoreAwayError, match=r"HTTP 429: ingestion rate limit \(10000\) exceeded"):
+    with pytest.raises(StoreUnavailableError, match=r"HTTP 429: ingestion rate limit \(10000\) exceeded"):
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
 
 
@@ -222,7 +222,7 @@ def test_a_setting_to_put_right_is_told_and_loses_nothing(
     scripted: Scripted, opened: Opened, status: int, said: str
 ) -> None:
     scripted.answers = [(status, {}, said.encode())]
-    with pytest.raises(StoreAwayError, match=f"HTTP {status}.*{said}") as told:
+    with pytest.raises(StoreUnavailableError, match=f"HTTP {status}.*{said}") as told:
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
     assert "store.metrics.url_write" in told.value.hint
 
@@ -249,7 +249,7 @@ def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Op
     scripted.answers = [(204, {}, b""), (400, {}, b"out of bounds")]
     with pytest.raises(StoreError, match=r"refuses the cycle of 2026-03-01T12:00:00Z.*out of bounds") as told:
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
-    assert not isinstance(told.value, StoreAwayError), "it would be refused again"
+    assert not isinstance(told.value, StoreUnavailableError), "it would be refused again"
 
 
 @pytest.mark.parametrize(
@@ -281,10 +281,10 @@ def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
         store = searchable(server, tmp_path)
         store.write(T0, cycle(T0, 1.0, 2.0))
         server.stop()
-        with pytest.raises(StoreAwayError, match="does not answer"):
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
             store.write(T0 + STEP, cycle(T0 + STEP, 3.0, 4.0), [event])
         assert store.events(T0, T0 + MINUTE) == (event,), "events are kept at once"
-        with pytest.raises(StoreAwayError):
+        with pytest.raises(StoreUnavailableError):
             store.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
         server.start()
         store.write(T0 + STEP, cycle(T0 + STEP, 3.0, 4.0), [event])
@@ -330,11 +330,11 @@ def test_half_a_cycle_is_no_cycle(
         nonlocal sent
         sent += 1
         if sent > 2:
-            raise StoreAwayError("gone")
+            raise StoreUnavailableError("gone")
         return genuine(server, body, samples, until)
 
     monkeypatch.setattr(Server, "write", only_two)
-    with pytest.raises(StoreAwayError, match="gone"):
+    with pytest.raises(StoreUnavailableError, match="gone"):
         store.write(T0 + STEP, cycle(T0 + STEP, 4.0, 5.0, 6.0))
     victoria_server.flush()
     assert sent >= 3

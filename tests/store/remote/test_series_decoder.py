@@ -164,7 +164,7 @@ def test_people_read_quantiles_and_totals_in_promql(
         store.write(at, [SampleBatch("t", at, EntityKind.REPLICA, buckets, replicas, counts[slot], status)])
     owner = f'outrider="{store.owner}"'
     total = counts.sum(axis=(0, 1))
-    expected, _ = catalog.quantile_of_buckets(total[:-1], catalog.signal(TTFT).bounds, 0.9)
+    expected, _ = catalog.bucket_quantile(total[:-1], catalog.signal(TTFT).bounds, 0.9)
     asked = f"histogram_quantile(0.9, sum by (le) (sum_over_time(outrider_{TTFT}_bucket{{{owner}}}[5m])))"
     assert store.ask(asked, START + MINUTE) == pytest.approx(float(expected))
     mean = (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outrider.errors import StoreAwayError, TakenOverError
+from outrider.errors import StoreUnavailableError, TakenOverError
 from outrider.model import CycleRecord
 from outrider.ports import CycleCommit
 from store.factory import open_lease, open_state
@@ -62,7 +62,7 @@ def test_a_server_that_restarts_takes_it_away(postgres_url: str, postgres_server
     postgres_server.stop("immediate")
     try:
         assert not lease.held()
-        with pytest.raises(StoreAwayError, match="does not answer"):
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
             lease.take()
     finally:
         postgres_server.start()

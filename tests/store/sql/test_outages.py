@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
 from store.factory import open_metrics, open_state
 from store.sql.database import Database
@@ -38,7 +38,7 @@ def test_a_crash_of_the_server_between_and_inside_batches(postgres_url: str, pos
         while not stop.is_set():
             try:
                 store.write(T0 + timedelta(seconds=number), [batch(number)])
-            except StoreAwayError:
+            except StoreUnavailableError:
                 failed.append(number)
                 stop.wait(0.05)
                 continue
@@ -77,7 +77,7 @@ def test_a_transaction_that_the_server_cuts_off_leaves_nothing(
             postgres_server.sql(ours)
             connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('c', 'd')")
 
-    with pytest.raises(StoreAwayError, match="does not answer"):
+    with pytest.raises(StoreUnavailableError, match="does not answer"):
         cut_off()
     with database.reading() as connection:
         assert connection.exec_driver_sql("SELECT * FROM flag").all() == []

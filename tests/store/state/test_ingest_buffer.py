@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from outrider.records.ingest_buffer import PushedBlock, Waiting
-from store.factory import open_spool
-from store.memory import MemorySpool
+from store.factory import open_ingest_buffer
+from store.memory import MemoryIngestBuffer
 
 AT = datetime(2026, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
 PLENTY = 1_000_000
@@ -16,9 +16,9 @@ PLENTY = 1_000_000
 @pytest.fixture(params=["sqlite", "postgresql", "memory"])
 def spool(request):
     if request.param == "memory":
-        found = MemorySpool()
+        found = MemoryIngestBuffer()
     else:
-        found = open_spool(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+        found = open_ingest_buffer(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
     yield found
     found.close()
 
@@ -81,9 +81,9 @@ def test_what_was_left_out_adds_up(spool):
 
 def test_another_process_finds_what_one_has_left(tmp_path):
     url = f"sqlite:///{tmp_path}/state.db"
-    first = open_spool(url)
+    first = open_ingest_buffer(url)
     first.put(block(1), PLENTY)
     first.close()
-    second = open_spool(url)
+    second = open_ingest_buffer(url)
     assert [one.sender for one in second.take(0, PLENTY)] == ["10.0.0.1"]
     second.close()

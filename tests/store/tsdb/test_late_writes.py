@@ -13,7 +13,7 @@ from outrider.model import EntityKind, Event, EventKind
 from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.tsdb import disk_usage, hourly, retention
-from store.tsdb.retention import Because, Retention
+from store.tsdb.retention import DeletionReason, Retention
 from tests.store.lived import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
 from tests.store.upkeep_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
 
@@ -27,12 +27,12 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     with metrics._database.reading() as connection:
         used = disk_usage.measure(connection).used
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
-    assert set(found.forgotten.rows) - {("cohort", Because.UNUSED)} == {("raw", Because.SIZE)}
+    assert set(found.forgotten.rows) - {("cohort", DeletionReason.UNUSED)} == {("raw", DeletionReason.SIZE)}
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
-    found.forgotten.rows.pop(("cohort", Because.UNUSED), None)
+    found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED), None)
     assert {what for what, _ in found.forgotten.rows} == {"raw", "hourly", "10m", "1h"}
-    assert {because for _, because in found.forgotten.rows} == {Because.SIZE}
+    assert {because for _, because in found.forgotten.rows} == {DeletionReason.SIZE}
     assert tiers(store_url) == {}
 
 
@@ -40,7 +40,7 @@ def test_values_that_nothing_else_holds_go_last_and_it_says_so(metrics: SqlMetri
     fill(metrics)
     now = START + 4 * HOUR + MINUTE  # the last hour is not settled, and not rolled up
     found = metrics.upkeep(now, Retention(size_bytes=1))
-    assert found.forgotten.rows["raw", Because.SIZE_NOTHING_ELSE_LEFT] > 0
+    assert found.forgotten.rows["raw", DeletionReason.SIZE_NOTHING_ELSE_LEFT] > 0
     assert "10m" not in tiers(store_url)
     metrics.write(now, batch(now, 1.0))
     metrics.upkeep(now + MINUTE, Retention(size_bytes=1))
@@ -50,7 +50,7 @@ def test_values_that_nothing_else_holds_go_last_and_it_says_so(metrics: SqlMetri
 def test_by_age_nothing_goes_that_is_not_rolled_up(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + 2 * HOUR)
     found = metrics.upkeep(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))
-    assert found.forgotten.kept[Because.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
+    assert found.forgotten.kept[DeletionReason.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
     assert tiers(store_url)["raw"] == 2 * 20
 
 
@@ -144,7 +144,7 @@ def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.M
     with watched(metrics, "SELECT 'event', count(*) FROM event") as seen:
         found = metrics.upkeep(START + 7 * MINUTE + timedelta(days=400))
     counts = [one["event"] for one in seen]
-    assert found.forgotten.rows["event", Because.AGE] == 7
+    assert found.forgotten.rows["event", DeletionReason.AGE] == 7
     assert counts[-1] == 3
     assert max(before - after for before, after in itertools.pairwise([10, *counts])) <= 3  # type: ignore[operator,type-var]
 
@@ -160,7 +160,7 @@ def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, m
     ((raw, many),) = rows(store_url, "SELECT sum(length(payload)), count(*) FROM block WHERE tier = 'raw'")
     limit = used[0] - int(raw) - disk_usage._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
     found = metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
-    assert found.forgotten.rows["raw", Because.SIZE] == many
+    assert found.forgotten.rows["raw", DeletionReason.SIZE] == many
     left = rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at")
     assert left == [(max(hours), hours[max(hours)])], "the first day is gone, and that is enough"
     assert tiers(store_url) == rolled

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from outrider.model import CellStatus, EntityKind, Statistic
 from store.factory import SqlMetricStore, open_metrics
 from store.memory import MemoryMetricStore
-from store.tsdb.retention import Because, Retention
+from store.tsdb.retention import DeletionReason, Retention
 from store.tsdb.tiers import Work
 from tests.store import lived
 from tests.store.lived import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
@@ -53,8 +53,8 @@ def test_old_raw_values_go_and_roll_ups_answer(
 ) -> None:
     fill(metrics)
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
-    assert found.forgotten.rows.pop(("cohort", Because.UNUSED)) > 0
-    assert found.forgotten.rows == {("raw", Because.AGE): 3 * 9, ("latest", Because.AGE): 2}
+    assert found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
+    assert found.forgotten.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
     same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
     assert np.flatnonzero((ecc.status[:, :, 0] != CellStatus.ABSENT).any(axis=0)).tolist() == [0, 2, 4, 6, 8, 10]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outrider.model import CellStatus, SignalKey
 from store.tsdb import rollup
 from store.tsdb.chunk_codec import Block, Section, encode
-from store.tsdb.rollup import Fold, Rolled
+from store.tsdb.rollup import Fold, RollupCells
 from store.tsdb.tiers import HOUR, MINUTE
 
 TEN = 10 * MINUTE
@@ -73,7 +73,7 @@ def increase(pairs: list[tuple[float, int]], statistics: int) -> list[float]:
     return [*[total, float(len(has))][:statistics], telling(pairs, (PRESENT,))[1]]
 
 
-def same(rolled: Rolled, expected: dict[int, np.ndarray], tolerance: float) -> None:
+def same(rolled: RollupCells, expected: dict[int, np.ndarray], tolerance: float) -> None:
     assert rolled.times.tolist() == list(expected)
     for place, said in enumerate(expected.values()):
         np.testing.assert_array_equal(rolled.status[..., place], said[-1])
@@ -84,7 +84,7 @@ def same(rolled: Rolled, expected: dict[int, np.ndarray], tolerance: float) -> N
             np.testing.assert_array_equal(found[2:], said[2:-1], "and so are minimum, maximum and count")
 
 
-def stored(rolled: Rolled) -> Rolled:
+def stored(rolled: RollupCells) -> RollupCells:
     return rollup.unpack([Block(encode(rolled.times, rollup.sections(rolled)))])
 
 

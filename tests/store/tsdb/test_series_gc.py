@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
 from store.admin import integrity
 from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
-from store.tsdb.retention import Because, Retention
+from store.tsdb.retention import DeletionReason, Retention
 from tests.store import full_store
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -55,7 +55,7 @@ def test_rows_of_latest_go_when_raw_values_of_their_age_go(metrics: SqlMetricSto
     put(metrics, T0 + timedelta(hours=1), LIVE)
     assert latest(metrics) == names((*OLD, *LIVE))
     found = metrics.upkeep(T0 + timedelta(hours=2, minutes=1), KEEPS)
-    assert found.forgotten.rows["latest", Because.AGE] == len(OLD)
+    assert found.forgotten.rows["latest", DeletionReason.AGE] == len(OLD)
     assert latest(metrics) == names(LIVE)
     assert set(metrics.entities(EntityKind.POD)) == {*OLD, *LIVE}, "roll-ups speak of them still"
 
@@ -69,11 +69,11 @@ def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore
     put(metrics, now - STEP, LIVE[:2], 2.0)  # a new list: the newest is kept, with all that it names
     put(metrics, now - STEP, LIVE, 2.0)
     found = metrics.upkeep(now, KEEPS)
-    assert found.forgotten.rows["entity", Because.UNUSED] == len(OLD)
+    assert found.forgotten.rows["entity", DeletionReason.UNUSED] == len(OLD)
     for store in (metrics, other):
         assert store.entities(EntityKind.POD) == LIVE
         assert values(store, now - STEP, LIVE) == [2.0] * 3
-    assert ("entity", Because.UNUSED) not in metrics.upkeep(now, KEEPS).forgotten.rows
+    assert ("entity", DeletionReason.UNUSED) not in metrics.upkeep(now, KEEPS).forgotten.rows
 
 
 @pytest.mark.parametrize("in_another_process", [False, True])

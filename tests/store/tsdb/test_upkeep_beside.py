@@ -14,7 +14,7 @@ from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.schema import metadata
 from store.tsdb import atomic_replace
-from store.tsdb.retention import Because
+from store.tsdb.retention import DeletionReason
 from store.tsdb.tiers import Work
 from tests.store import lived
 from tests.store.lived import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
@@ -152,7 +152,7 @@ def test_a_list_of_entities_that_another_process_forgot_comes_again(metrics: Sql
     for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
         at = START + minute * MINUTE
         metrics.write(at, batch(at, 1.0, names))
-    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", Because.UNUSED] > 0
+    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", DeletionReason.UNUSED] > 0
     other.close()
     at = START + 2 * HOUR
     assert metrics.write(at, batch(at, 5.0, (0, 1))) == 2
@@ -166,7 +166,7 @@ def test_upkeep_goes_on_when_another_process_forgot_entities(metrics: SqlMetricS
     other = open_metrics(urls_of(store_url)[1])
     other.prune(later + MINUTE, KEEPS)  # the newest row stays, hidden
     metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
-    assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", Because.UNUSED] == 1
+    assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", DeletionReason.UNUSED] == 1
     other.close()
     found = metrics.upkeep(later + 2 * HOUR, KEEPS)
     assert found.done[Work.COMPACT] == 1

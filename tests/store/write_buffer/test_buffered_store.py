@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import MetricStore
 from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.schema.metadata import micros
 from store.write_buffer import buffered_store as store_away
-from store.write_buffer.buffered_store import CATCH_UP, SpooledMetrics
+from store.write_buffer.buffered_store import CATCH_UP, BufferedMetricStore
 from store.write_buffer.dropped_cycles import Span
 from store.write_buffer.segments import CycleFiles, Kept
 from tests.support import postgres
@@ -52,7 +52,7 @@ class Store(MemoryMetricStore):
         return super().write(at, batches, events)
 
 
-AWAY = StoreAwayError("The database does not answer.", hint="Start it.")
+AWAY = StoreUnavailableError("The database does not answer.", hint="Start it.")
 
 
 def column(store: MetricStore, steps: int) -> list[float]:
@@ -82,7 +82,7 @@ def test_a_cycle_comes_out_of_its_file_as_it_went_in(tmp_path: Path) -> None:
 
 
 def test_cycles_wait_and_are_written_in_order(store: Store, tmp_path: Path) -> None:
-    spooled = SpooledMetrics(store, tmp_path / "spool", PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path / "spool", PLENTY)
     assert spooled.write(T0, [batch(0.0)]) == 2
     store.trouble = AWAY
     for number in (1, 2, 3):
@@ -99,18 +99,18 @@ def test_cycles_wait_and_are_written_in_order(store: Store, tmp_path: Path) -> N
 
 def test_what_waits_survives_a_restart(store: Store, tmp_path: Path) -> None:
     store.trouble = AWAY
-    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
+    BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
     (tmp_path / "000000000002-9.part").write_bytes(b"half a cycle of one that was killed")
     store.trouble = None
-    SpooledMetrics(store, tmp_path, PLENTY).write(T0 + STEP, [batch(2.0)])
+    BufferedMetricStore(store, tmp_path, PLENTY).write(T0 + STEP, [batch(2.0)])
     assert store.order == [T0, T0 + STEP]
 
 
 def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_path: Path) -> None:
     store.trouble = AWAY
-    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(0.0)])
-    limit = SpooledMetrics(store, tmp_path, PLENTY).status().bytes * 3
-    spooled = SpooledMetrics(store, tmp_path, limit)
+    BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(0.0)])
+    limit = BufferedMetricStore(store, tmp_path, PLENTY).status().bytes * 3
+    spooled = BufferedMetricStore(store, tmp_path, limit)
     for number in range(1, 10):
         spooled.write(T0 + number * STEP, [batch(float(number))])
     found = spooled.status()
@@ -118,7 +118,7 @@ def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_p
     assert found.cycles + found.dropped_cycles == 10
     assert found.cycles >= 2
     assert found.oldest_at == T0 + (10 - found.cycles) * STEP
-    assert SpooledMetrics(store, tmp_path, limit).status().dropped_cycles == found.dropped_cycles
+    assert BufferedMetricStore(store, tmp_path, limit).status().dropped_cycles == found.dropped_cycles
 
 
 def full_spool(folder: Path, cycles: int, room: int = 3) -> tuple[CycleFiles, int]:
@@ -204,7 +204,7 @@ def test_forty_cycles_are_replayed_over_several_cycles_in_order(
 ) -> None:
     store = Slow()
     monkeypatch.setattr(store_away, "time", SimpleNamespace(monotonic=lambda: store.now))
-    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path, PLENTY)
     spooled.write(T0, [batch(0.0)])
     store.trouble = AWAY
     for number in range(1, 41):
@@ -229,7 +229,7 @@ def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Stor
     store.trouble = AWAY
     CycleFiles(tmp_path / "one", PLENTY).put(Kept(T0, (batch(0.0),), ()))
     one = CycleFiles(tmp_path / "one", PLENTY).status().bytes
-    spooled = SpooledMetrics(store, tmp_path / "spool", one * 12)
+    spooled = BufferedMetricStore(store, tmp_path / "spool", one * 12)
     for number in range(40):
         spooled.write(T0 + number * STEP, [batch(float(number))])
     kept, dropped = spooled.status().cycles, spooled.status().dropped_cycles
@@ -247,13 +247,13 @@ def test_what_a_killed_put_left_takes_no_room(store: Store, tmp_path: Path) -> N
     part = tmp_path / "000000000002-9.part"
     part.write_bytes(bytes(PLENTY))
     store.trouble = AWAY
-    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
+    BufferedMetricStore(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
     assert not part.exists()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < PLENTY
 
 
 def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store, tmp_path: Path) -> None:
-    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path, PLENTY)
     store.trouble = StoreError("It refused: bad value.")
     spooled.write(T0, [batch(0.0)])
     for number in (1, 2, 3):
@@ -265,7 +265,7 @@ def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store
 
 
 def test_a_damaged_file_is_set_aside(store: Store, tmp_path: Path) -> None:
-    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path, PLENTY)
     store.trouble = AWAY
     spooled.write(T0, [batch(0.0)])
     spooled.write(T0 + STEP, [batch(1.0)])
@@ -280,7 +280,7 @@ def test_a_damaged_file_is_set_aside(store: Store, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_costs_the_cycle_but_not_the_loop(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    spooled = SpooledMetrics(store, tmp_path / "file" / "spool", PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path / "file" / "spool", PLENTY)
     store.trouble = AWAY
     assert spooled.write(T0, [batch(0.0)]) == 0
     assert spooled.status().failed_cycles == 1
@@ -293,7 +293,7 @@ def test_a_folder_that_cannot_be_written_costs_the_cycle_but_not_the_loop(store:
 
 
 def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: postgres.Server, tmp_path: Path) -> None:
-    spooled = SpooledMetrics(open_metrics(urls_of(postgres_url)[1]), tmp_path, PLENTY)
+    spooled = BufferedMetricStore(open_metrics(urls_of(postgres_url)[1]), tmp_path, PLENTY)
     spooled.write(T0, [batch(0.0)])
     postgres_server.stop("immediate")
     try:
@@ -309,7 +309,7 @@ def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: p
 
 def test_which_cycles_could_not_be_written_is_known(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    spooled = SpooledMetrics(store, tmp_path / "file" / "spool", PLENTY)
+    spooled = BufferedMetricStore(store, tmp_path / "file" / "spool", PLENTY)
     store.trouble = AWAY
     for number in (0, 1):
         spooled.write(T0 + number * STEP, [batch(0.0)])

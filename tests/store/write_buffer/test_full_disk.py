@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
 from store.factory import SqlMetricStore, open_metrics
-from store.write_buffer.buffered_store import SpooledMetrics
+from store.write_buffer.buffered_store import BufferedMetricStore
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -61,9 +61,9 @@ def written_until_full(store: SqlMetricStore) -> int:
     for number in range(500):
         try:
             store.write(T0 + number * STEP, [batch(number)])
-        except StoreAwayError:
+        except StoreUnavailableError:
             break
-    with pytest.raises(StoreAwayError, match="is full; nothing of this write was kept"):
+    with pytest.raises(StoreUnavailableError, match="is full; nothing of this write was kept"):
         store.write(T0 + number * STEP, [batch(number)])
     return number
 
@@ -84,7 +84,7 @@ def test_values_wait_elsewhere_until_a_server_has_room(postgres_server: postgres
 def waits_until_there_is_room(store: SqlMetricStore, ballast: Path, folder: Path) -> None:
     written = written_until_full(store)
     assert written > 3
-    spooled = SpooledMetrics(store, folder, 1 << 24)
+    spooled = BufferedMetricStore(store, folder, 1 << 24)
     for number in (written, written + 1):
         spooled.write(T0 + number * STEP, [batch(number)])
     assert spooled.status().cycles == 2
@@ -100,11 +100,11 @@ def waits_until_there_is_room(store: SqlMetricStore, ballast: Path, folder: Path
 def test_values_wait_elsewhere_while_the_disk_is_read_only(small_disk: Path, tmp_path: Path) -> None:
     """As a kernel mounts it after an error of the disk; what had the file open lost it."""
     store = open_metrics(f"sqlite:///{small_disk}/x.db")
-    spooled = SpooledMetrics(store, tmp_path / "spool", 1 << 24)
+    spooled = BufferedMetricStore(store, tmp_path / "spool", 1 << 24)
     spooled.write(T0, [batch(0)])
     store._database._opened.pool.dispose()
     mounted("-o", "remount,ro", str(small_disk))
-    with pytest.raises(StoreAwayError, match=r"cannot be (written|opened)"):
+    with pytest.raises(StoreUnavailableError, match=r"cannot be (written|opened)"):
         store.write(T0 + STEP, [batch(1)])
     for number in (1, 2, 3):
         spooled.write(T0 + number * STEP, [batch(number)])

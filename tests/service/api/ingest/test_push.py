@@ -286,7 +286,7 @@ def test_a_full_buffer_asks_to_come_back_and_keeps_what_it_has():
 
 
 def test_a_store_that_cannot_be_written_asks_to_come_back():
-    class Broken(senders.MemorySpool):
+    class Broken(senders.MemoryIngestBuffer):
         def put(self, *_):
             raise StoreError("The disk is full.", hint="Free space.")
 

@@ -1,0 +1,163 @@
+"""The decisions of one cycle: detect, alert, correlate, choose actions, choose messages.
+
+Pure: no store, no clock, no random number. The same inputs give the same outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from alerts.routing import pipeline
+from alerts.state import machine as alert_state
+from detectors.rca import correlate
+from detectors.rca.fault_catalogue import Knowledge
+from outrider.model import Alert, AlertState, CycleRecord, Incident
+from outrider.ports import CycleCommit
+from outrider.topology import Topology
+from outrider.vocabulary.rules import Rule
+from remediation.decide import policy
+from remediation.playbooks.model import Playbook
+from service.engine import audit_trail, drill_marking, fleet_state
+from service.engine.audit_trail import StandingReasons
+from service.engine.detect import DetectionMemory, DetectionResult, DetectorSet
+from service.engine.inputs import CycleInputs
+from service.planning import role_pools
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionConfig:
+    """Configuration of the decisions; it stays the same from cycle to cycle."""
+
+    detectors: DetectorSet
+    rules: Sequence[Rule]
+    knowledge: Knowledge
+    policy: policy.Policy
+    messaging: pipeline.Messaging
+    playbooks: Mapping[str, Playbook] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleOutcome:
+    """Everything that one cycle decided: what to commit, and the memory for the next cycle."""
+
+    commit: CycleCommit
+    facts: policy.FleetFacts
+    standing: StandingReasons
+    memory: DetectionMemory = field(compare=False)
+
+
+def decide(inputs: CycleInputs, config: DecisionConfig) -> CycleOutcome:
+    """Returns the decisions of one cycle. The duration of the cycle record is zero."""
+    detected, memory = config.detectors.detect(inputs.memory, inputs.detection)
+    before = inputs.stored.incidents
+    topology = role_pools.with_pools(inputs.collected.topology)
+    alerts = _advance(inputs, config, detected, topology)
+    after = _correlate(inputs, config, detected, alerts)
+    alerts = alert_state.mute(_with_incidents(alerts, after), after, inputs.stored.silences)
+    facts, decisions = _actions(inputs, config, after, alerts, topology)
+    planned = pipeline.messages(before, after, alerts, decisions.actions, config.messaging, inputs.now)
+    messages = drill_marking.mark(planned.messages, planned.incidents, alerts, inputs.stored.drills)
+    record = _record(inputs, detected, alerts, planned.incidents)
+    decided = audit_trail.CycleDecisions(
+        alerts_before=inputs.stored.alerts,
+        alerts=alerts,
+        incidents_before=before,
+        incidents=planned.incidents,
+        plan=inputs.plan,
+        decisions=decisions,
+        notify_reasons=planned.reasons,
+    )
+    audit, standing = audit_trail.of_cycle(record, decided, inputs.standing)
+    commit = CycleCommit(
+        cycle=record,
+        alerts=tuple(alerts),
+        incidents=planned.incidents,
+        plan=inputs.plan,
+        actions=decisions.actions,
+        sessions=decisions.sessions,
+        messages=messages,
+        audit=audit,
+        topology=inputs.uncommitted_topology,
+        standings=detected.standings,
+    )
+    return CycleOutcome(commit, facts, standing, memory)
+
+
+def _advance(
+    inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, topology: Topology
+) -> tuple[Alert, ...]:
+    context = fleet_state.service_context(inputs.stored.alerts, inputs.latest_plan, topology, inputs.detection.values)
+    return alert_state.advance(inputs.stored.alerts, detected.alertable, inputs.plan, config.rules, context, inputs.now)
+
+
+def _correlate(
+    inputs: CycleInputs, config: DecisionConfig, detected: DetectionResult, alerts: Sequence[Alert]
+) -> tuple[Incident, ...]:
+    """Returns the open incidents, and those that resolved in this cycle."""
+    before = inputs.stored.incidents
+    changed = correlate.correlate(
+        before,
+        alerts,
+        detected.findings,
+        inputs.stored.events,
+        inputs.recent_topology,
+        config.knowledge,
+        inputs.now,
+        config.detectors.interval,
+    )
+    return tuple({incident.id: incident for incident in (*before, *changed)}.values())
+
+
+def _actions(
+    inputs: CycleInputs,
+    config: DecisionConfig,
+    incidents: Sequence[Incident],
+    alerts: Sequence[Alert],
+    topology: Topology,
+) -> tuple[policy.FleetFacts, policy.Decisions]:
+    stored = inputs.stored
+    facts = fleet_state.fleet_facts(
+        incidents,
+        alerts,
+        inputs.latest_plan,
+        topology,
+        inputs.detection.values,
+        sessions=stored.sessions,
+        paused=stored.paused,
+    )
+    return facts, policy.decide(
+        config.policy,
+        incidents,
+        alerts,
+        inputs.latest_plan,
+        stored.actions,
+        stored.sessions,
+        topology,
+        facts,
+        inputs.now,
+        config.playbooks,
+    )
+
+
+def _record(
+    inputs: CycleInputs, detected: DetectionResult, alerts: Sequence[Alert], incidents: Sequence[Incident]
+) -> CycleRecord:
+    targets, targets_up = fleet_state.targets(inputs.collected)
+    return CycleRecord(
+        id=inputs.cycle_id,
+        at=inputs.now,
+        duration_seconds=0.0,
+        targets=targets,
+        targets_up=targets_up,
+        signals_written=inputs.signals_written,
+        findings=len(detected.findings),
+        alerts_firing=sum(alert.state is AlertState.FIRING for alert in alerts),
+        incidents_open=sum(incident.resolved_at is None for incident in incidents),
+    )
+
+
+def _with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
+    """Returns the alerts, each with the id of the incident that it belongs to."""
+    incident_of = {fingerprint: incident.id for incident in incidents for fingerprint in incident.alerts}
+    return tuple(replace(alert, incident=incident_of.get(alert.fingerprint, alert.incident)) for alert in alerts)

@@ -1,0 +1,42 @@
+"""Events that follow from what is known: actions that the platform performed, and pod stops that reach a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from outrider.model import ActionStatus, EntityKind, Event, EventKind
+from outrider.ports import StateReader
+from outrider.topology import Topology
+from service.engine import fleet_state
+
+ACTIONS_WINDOW = timedelta(hours=1)
+_POD_STOPS = frozenset({"Killing", "Evicted"})  # events of the kubelet that stops a pod
+
+
+def of_actions(state: StateReader, topology: Topology, since: datetime, now: datetime) -> Iterator[Event]:
+    """Yields actions that ended since then as events: a restart by the platform is not a crash. Raises StoreError."""
+    for action in fleet_state.actions_since(state, now - ACTIONS_WINDOW):
+        if action.status is not ActionStatus.DONE or action.ended_at is None or action.ended_at < since:
+            continue
+        for entity in (action.target, *topology.above(action.target, EntityKind.REPLICA)):
+            yield Event(
+                id=f"{action.id}:{entity.key}",
+                kind=EventKind.ACTION,
+                entity=entity,
+                at=action.ended_at,
+                source="outrider",
+                code=action.kind.value,
+                attributes={"because": action.because},
+                dedup_key=f"{action.id}:{entity.key}",
+            )
+
+
+def of_pod_stops(events: Sequence[Event], topology: Topology) -> Iterator[Event]:
+    """Yields stops of pods as events of their replicas: a planned stop is not a crash."""
+    for event in events:
+        if event.code in _POD_STOPS and event.entity.kind is EntityKind.POD:
+            for replica in topology.above(event.entity, EntityKind.REPLICA):
+                name = f"{event.id}:{replica.key}"
+                yield replace(event, id=name, entity=replica, dedup_key=name)

@@ -1,0 +1,70 @@
+"""Input of one cycle's decisions: everything that is read from the store and from memory, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from outrider.model import Action, Alert, Event, Incident, Plan, RemediationSession
+from outrider.ports import Collected, MetricStore, Silence, StateStore
+from outrider.records.drill import DrillWindow
+from outrider.topology import Topology
+from service.engine import fleet_state
+from service.engine.audit_trail import StandingReasons
+from service.engine.detect import DetectionInputs, DetectionMemory
+
+EVENTS_WINDOW = timedelta(minutes=45)  # a rollout shows its fault once it has its share of the load
+DECISIONS_WINDOW = timedelta(hours=24)  # limits are per day at most
+DRILLS_WINDOW = timedelta(hours=24)  # an incident of a drill may take as long to close
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """State of the store that decisions depend on. ``alerts`` and ``incidents`` are the active and the open ones."""
+
+    alerts: tuple[Alert, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[Event, ...] = ()
+    silences: Sequence[Silence] = ()
+    sessions: Sequence[RemediationSession] = ()
+    actions: tuple[Action, ...] = ()
+    drills: Sequence[DrillWindow] = ()
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CycleInputs:
+    """Input of ``decide``.
+
+    ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds the
+    edges that went away a short time ago. ``uncommitted_topology`` is None if the store has the topology already.
+    """
+
+    cycle_id: str
+    now: datetime
+    collected: Collected
+    detection: DetectionInputs
+    memory: DetectionMemory
+    recent_topology: Topology
+    stored: StoredState = field(default_factory=StoredState)
+    plan: Plan | None = None
+    latest_plan: Plan = field(default_factory=Plan)
+    standing: StandingReasons = field(default_factory=StandingReasons)
+    uncommitted_topology: Topology | None = None
+    signals_written: int = 0
+
+
+def read(state: StateStore, metrics: MetricStore, now: datetime) -> StoredState:
+    """Reads the state that decisions depend on. Raises StoreError."""
+    sessions = state.sessions()
+    return StoredState(
+        alerts=fleet_state.active_alerts(state),
+        incidents=fleet_state.open_incidents(state),
+        events=tuple(metrics.events(now - EVENTS_WINDOW, now + timedelta(seconds=1))),
+        silences=state.silences(now),
+        sessions=sessions,
+        actions=fleet_state.weighed_actions(state, sessions, now - DECISIONS_WINDOW),
+        drills=state.drill_windows(now - DRILLS_WINDOW),
+        paused=state.paused(),
+    )

@@ -1,0 +1,30 @@
+"""Builds the rules and the detectors of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from alerts.rules import files as rule_files
+from alerts.rules import slo_rules
+from detectors import registry
+from detectors.rules import burn_rate, threshold
+from outrider.vocabulary.rules import Rule
+from service.config.settings import Settings
+from service.engine import fleet_state
+from service.engine.detection import Detection
+
+
+def rules(settings: Settings) -> tuple[Rule, ...]:
+    """Returns the packaged rules, those of the configuration, and one rule per SLO."""
+    return (*rule_files.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
+
+
+def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | None = None) -> Detection:
+    """Returns all detectors, those of rules and SLOs included. ``interval`` defaults to the configured one."""
+    detectors = (
+        *registry.make_all(settings.detect.budgets, settings.detect.holiday_spans, settings.detect.zone),
+        *threshold.compile_rules(loaded),
+        *burn_rate.compile_slos(settings.promises),
+    )
+    return Detection(detectors, interval or settings.collect.interval, fleet_state.NEEDS, settings.detect.trial)
