@@ -131,20 +131,20 @@ def calibrate(
     request taken from finished requests. ``startup_seconds`` is a measured p95 from trigger to first served request.
     Without it the configured time counts, otherwise the prior, or the engines' own load time if that alone is longer.
     """
-    figures_configured = configured or ConfiguredFigures()
+    fallback = configured or ConfiguredFigures()
     result = measure(window, service)
     intervals: dict[str, Interval] = {}
-    startup, source = _startup(window, startup_seconds, figures_configured)
+    startup, source = _startup(window, startup_seconds, fallback)
     if isinstance(result, MeasuredFigures):
         tokens, batch, speed = result.tokens_per_request, result.batch, result.tokens_per_second_per_sequence
         figures = (tokens.value, batch.value, speed.value)
         samples, origin = result.samples, "measured"
         intervals = result.intervals
     else:
-        tokens_given = figures_configured.tokens_per_request or _tokens_per_request(window)
-        if tokens_given is None or figures_configured.batch is None or figures_configured.tokens_per_second_per_sequence is None:
+        per_request = fallback.tokens_per_request or _tokens_per_request(window)
+        if per_request is None or fallback.batch is None or fallback.tokens_per_second_per_sequence is None:
             return result
-        figures = (tokens_given, figures_configured.batch, figures_configured.tokens_per_second_per_sequence)
+        figures = (per_request, fallback.batch, fallback.tokens_per_second_per_sequence)
         samples, origin = result.samples, "configured"
     return Calibration(
         service=service,

@@ -82,7 +82,9 @@ class GpuSpec:
         Memory is limited by each engine, not by the device. Raises UsageError for a device without MPS.
         """
         if count < 2 or not self.mps or self.whole:
-            raise UsageError(f"{self.name} cannot be shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU")
+            raise UsageError(
+                f"{self.name} cannot be shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU"
+            )
         return self._share(f"MPS 1/{count}", "mps", count, 1.0 / count, 1.0 / count, self.memory_bytes / count)
 
     def _share(self, name: str, cut: Cut, count: int, compute: float, bandwidth: float, memory_bytes: float) -> GpuSpec:

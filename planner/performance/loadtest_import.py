@@ -56,7 +56,9 @@ def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
                 ) from error
     for entry in entries:
         if not isinstance(entry, Mapping):
-            raise UsageError(f"{source}: a result must be an object, not {type(entry).__name__}", hint="give it unchanged")
+            raise UsageError(
+                f"{source}: a result must be an object, not {type(entry).__name__}", hint="give it unchanged"
+            )
         yield entry
 
 
@@ -141,7 +143,9 @@ def _k6(document: Mapping[str, Any], location: str, tokens: float | None) -> Loa
         )
     users = _k6_values(metrics, "vus_max").get("value") or _k6_values(metrics, "vus").get("value")
     if not users:
-        raise UsageError(f"{location}: metrics.vus_max is missing", hint="export the summary of a run with virtual users")
+        raise UsageError(
+            f"{location}: metrics.vus_max is missing", hint="export the summary of a run with virtual users"
+        )
     requests, waiting = _k6_values(metrics, "http_reqs"), _k6_values(metrics, "http_req_waiting")
     failed = _k6_values(metrics, "http_req_failed")
     errors = float(failed.get("rate", failed.get("value", 0.0)) or 0.0)

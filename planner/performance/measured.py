@@ -40,7 +40,7 @@ def step_times(
     tests: Sequence[Calibration] = (),
     language: Language = "en",
 ) -> StepTimes:
-    """Step times from the nearest test on this GPU type (same group, else the next in size), otherwise from data sheets.
+    """Step times from the nearest test on this GPU type (same group, else the next in size), or from data sheets.
 
     ``tests`` are of this model, the newest first. The test's prompts are assumed to be those of ``work``.
     """
@@ -74,14 +74,14 @@ def scale(prior: StepTimes, ratio: float) -> StepTimes:
 
 
 def factor(prior: StepTimes, test: Calibration, work: Work) -> float:
-    """Factor that scales data-sheet step times to a test: a step at its batch then takes the measured time (see above)."""
+    """Factor that scales data-sheet step times to a test: a step at its batch then takes the measured time."""
     step = 1.0 / test.tokens_per_second_per_sequence
     rate = test.batch / step / test.tokens_per_request
     prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
     return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
-def tests_of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
+def matching_tests(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
     """Tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B.
 
     A name with the bits of its weights (``-AWQ``, ``-FP8``, ``-w8a8``) matches only the same bits: its step times would

@@ -129,7 +129,7 @@ class NoFit:
 def fit(
     shape: ModelShape, gpu: GpuSpec, setup: Setup | None = None, *, context: int | None = None, concurrency: int = 1
 ) -> Fit | NoFit:
-    """Checks whether ``concurrency`` sequences of ``context`` tokens fit (default: one of the model's context length)."""
+    """Checks if ``concurrency`` sequences of ``context`` tokens fit (default: one of the model's context length)."""
     chosen = setup or Setup()
     result = _fit(shape, gpu, chosen, context, concurrency)
     if isinstance(result, NoFit) and result.reason in (FitReason.WEIGHTS, FitReason.KV):
@@ -176,7 +176,9 @@ def processes(
 
 def _fit(shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, concurrency: int) -> Fit | NoFit:
     if (context is not None and context < 1) or concurrency < 1:
-        raise UsageError("context and concurrency must be at least 1", hint="give tokens of one sequence, and sequences")
+        raise UsageError(
+            "context and concurrency must be at least 1", hint="give tokens of one sequence, and sequences"
+        )
     if gpu.whole and setup.gpus > 1:
         return NoFit(FitReason.PART, arguments={"gpu": gpu.name, "tp": str(setup.tp), "pp": str(setup.pp)})
     if shape.heads % setup.tp:
@@ -221,7 +223,9 @@ def _with_remedies(
         if bits < setup.bits and isinstance(_fit(shape, gpu, other, context, concurrency), Fit):
             remedies.append(f"{bits:g} bit")
             break
-    return NoFit(refusal.reason, refusal.missing_bytes, refusal.context, refusal.concurrency, tuple(remedies), refusal.arguments)
+    return NoFit(
+        refusal.reason, refusal.missing_bytes, refusal.context, refusal.concurrency, tuple(remedies), refusal.arguments
+    )
 
 
 def _gib(**amounts: float) -> dict[str, str]:

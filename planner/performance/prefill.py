@@ -86,7 +86,7 @@ def link_of(shape: ModelShape, setup: Setup, rate: float = NETWORK_BYTES) -> Lin
 
 
 def prompts_at(side: PoolRole, link: Link, work: Work, rate: float, quantile: float, after: float = 0.0) -> Prediction:
-    """A prefill replica at ``rate`` requests per second; first tokens come ``after`` seconds later from the decode replica.
+    """A prefill replica at ``rate`` requests per second; first tokens follow ``after`` seconds later from decode.
 
     ``running`` are the prompts in the replica, including waiting ones (Little's law). TPOT is not predicted.
     """
@@ -128,7 +128,7 @@ def largest(side: PoolRole, link: Link, work: Work, ttft: float, quantile: float
 
 
 def first_token(side: PoolRole, link: Link, work: Work, rate: float, quantile: float) -> float:
-    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests per second of one replica."""
+    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests per second."""
     return float(np.quantile(_first_tokens(side, link, work, rate), quantile))
 
 

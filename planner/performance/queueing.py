@@ -37,7 +37,7 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step: ``base``, plus the cost of each running sequence, context token read and prompt token computed.
+    """Seconds of a step: ``base``, plus those of each running sequence, context token and computed prompt token.
 
     ``front`` seconds pass before the scheduler gets a request. ``source`` is a measurement or the prior in use.
     """
@@ -53,9 +53,7 @@ class StepTimes:
         """Refuses impossible times."""
         each = (self.base, self.sequence, self.context, self.prompt, self.front)
         if not np.isfinite(each).all() or min(each) < 0 or self.base <= 0:
-            raise UsageError(
-                f"invalid step times: {each} seconds", hint="give a base above 0, others 0 or more"
-            )
+            raise UsageError(f"invalid step times: {each} seconds", hint="give a base above 0, others 0 or more")
 
     def decode(self, running: float, context_tokens: float) -> float:
         """Seconds of a step without prompts."""

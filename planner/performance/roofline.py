@@ -73,13 +73,13 @@ def carry_over(
     """Scales times measured ``here`` to ``there``: by the ratio of the two priors, term by term."""
     old, new = step_times(shape, *here), step_times(shape, *there)
 
-    def scaled(name: str) -> float:
+    def scale(name: str) -> float:
         before = getattr(old, name)
         return float(getattr(measured, name) * getattr(new, name) / before) if before else float(getattr(new, name))
 
     source = f"{measured.source}, on {here[0].name}, scaled by data sheets to {there[0].name}"
     return replace(
-        new, base=scaled("base"), sequence=scaled("sequence"), context=scaled("context"), prompt=scaled("prompt"),
+        new, base=scale("base"), sequence=scale("sequence"), context=scale("context"), prompt=scale("prompt"),
         front=measured.front, source=source,
     )  # fmt: skip
 

@@ -75,7 +75,10 @@ def refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
         with np.errstate(over="raise"):
             return _refine(calibration, known)
     except (OutriderError, ArithmeticError) as error:  # impossible figures must not stop the plans of other services
-        facts = {"objectives": [_objective_dict(objective) for objective in known.objectives], "arguments": {"why": str(error)}}
+        facts = {
+            "objectives": [_objective_dict(objective) for objective in known.objectives],
+            "arguments": {"why": str(error)},
+        }
         return SloCapacity(calibration, Verdict.REFUSED, facts)
 
 
@@ -124,7 +127,7 @@ def _refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
 
 
 def _allowed_load(case: Replica, objective: Objective, result: AtSlo, limit: float) -> Prediction:
-    """Prediction at the load an objective allows; an objective that limits no load does not reduce the calibrated one."""
+    """Prediction at the load an objective allows; one that limits no load does not reduce the calibrated load."""
     most = result.prediction.rate
     if result.binds != "stability":
         return result.prediction
@@ -214,7 +217,12 @@ def _latencies(at: Prediction, pool: str) -> dict[str, float | None]:
 
 
 def _objective_dict(objective: Objective) -> dict[str, Any]:
-    return {"name": objective.name or None, "sli": objective.sli, "seconds": objective.seconds, "quantile": objective.quantile}
+    return {
+        "name": objective.name or None,
+        "sli": objective.sli,
+        "seconds": objective.seconds,
+        "quantile": objective.quantile,
+    }
 
 
 def _objectives_text(objectives: Any, language: Language) -> str:

@@ -106,7 +106,9 @@ def _answering(
         kv_tokens, source = float(memory.kv_tokens), "sheets"
     bounds = Bounds(most, kv_tokens, max(setup.token_budget, 2 * most), setup.block)
     needed = calibration.batch * (work.context + setup.block / 2.0)
-    is_observed = calibration.origin == "measured" and (source == "sheets" or (calibration.source == LIVE and service.as_run))
+    is_observed = calibration.origin == "measured" and (
+        source == "sheets" or (calibration.source == LIVE and service.as_run)
+    )
     if is_observed and kv_tokens < needed:
         # So many sequences were observed running at once, so they had room, whatever the data sheets give.
         # The reported cache holds more of them than their lengths suggest if prompts share cached blocks.
@@ -117,7 +119,7 @@ def _answering(
     factor = measured.factor(prior, calibration, work)
     facts = _facts(calibration, shape, work, factor)
     facts |= {"kv_tokens": bounds.kv_tokens, "kv_source": source, "seats": queueing.seats(bounds, work)}
-    return GeneratingReplica(measured.scaled(prior, factor), bounds, work, facts)
+    return GeneratingReplica(measured.scale(prior, factor), bounds, work, facts)
 
 
 def _prompting(
@@ -129,9 +131,11 @@ def _prompting(
     prior = roofline.step_times(shape, spec, setup)
     seconds = min(1.0, calibration.batch) / capacity_per_second(calibration, 1, buffer=0.0)
     factor = seconds / prefill.prompt_seconds(PoolRole(prior, bounds, setup.gpus), work)
-    times = measured.scaled(prior, factor)
+    times = measured.scale(prior, factor)
     link, source = prefill.link_of(shape, setup), "prior"
-    if calibration.origin == "measured" and link.seconds(work.prompt) > seconds:  # so many were observed to cross the link
+    if (
+        calibration.origin == "measured" and link.seconds(work.prompt) > seconds
+    ):  # so many were observed to cross the link
         link, source = Link(link.bytes_per_token, work.prompt * link.bytes_per_token / seconds, 0.0), "seen"
     after = times.decode(1.0, work.context)
     facts = _facts(calibration, shape, work, factor)

@@ -27,7 +27,7 @@ from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
 from outrider.text import extras
 from planner.performance.queueing import Slo
-from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bent, knee, resampled
+from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bootstrap_mean, is_saturated, knee
 
 WARM_RATIO = 0.2
 """Share of a step that is not counted: the batch fills."""
@@ -110,7 +110,7 @@ def run(plan: LoadPlan, told: Callable[[LoadPoint], None] | None = None) -> tupl
         points.append(point)
         if told is not None:
             told(point)
-        if len(points) > 1 and bent(points[-2], point, plan.slo):
+        if len(points) > 1 and is_saturated(points[-2], point, plan.slo):
             break
     return knee(points, plan.slo), points
 
@@ -159,7 +159,7 @@ def _intervals(
         for low, high in pairwise(edges.tolist())
     ]
     each = {"tokens_per_request": [float(record["tokens"]) for record in inside], "tokens_per_second": slices}
-    found = {name: resampled(values) for name, values in each.items()}
+    found = {name: bootstrap_mean(values) for name, values in each.items()}
     return {name: interval for name, interval in found.items() if interval is not None}
 
 

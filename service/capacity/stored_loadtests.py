@@ -29,4 +29,4 @@ def of_model(settings: Settings, name: str, now: datetime, bits: float = 16.0) -
         _log.warning("no_load_tests", error=error.message, hint=error.hint)
         return []
     valid = [one for one in kept if one.valid_until is not None and now < one.valid_until]
-    return measured.tests_of_model(valid, name, bits)
+    return measured.matching_tests(valid, name, bits)

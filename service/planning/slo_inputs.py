@@ -13,7 +13,7 @@ from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.performance import measured, model_specs, prompts
 from planner.performance.model_specs import ModelShape
-from planner.performance.service_facts import ServiceFacts, Objective
+from planner.performance.service_facts import Objective, ServiceFacts
 from service.config import model_files
 from service.config.service_settings import ServiceSettings
 from service.config.slo_settings import SloSettings
@@ -98,7 +98,7 @@ class Promises:
         window = metrics.read_windows(
             EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, HELD_STEP, replicas
         )
-        seen = prompts.seen(window)
+        seen = prompts.measure_prompts(window)
         runs = planner_inputs.running_of(service, setting, topology).model
         # what weights are quantised to stands in the name that engines say; a configured name may be the plain one
         said = (measured.bits_of(one) for one in (runs or calibration.model, setting.model or ""))

@@ -11,8 +11,8 @@ from planner.performance.calibrate import (
     LENGTHS,
     STARTUP_PRIOR_SECONDS,
     CalibrationRefusal,
-    Configured,
-    Measured,
+    ConfiguredFigures,
+    MeasuredFigures,
     NoCalibration,
     calibrate,
     measure,
@@ -60,7 +60,7 @@ def test_sequences_slow_down_as_the_batch_fills_and_the_full_batch_counts(build)
     speed = 50.0 - running
     window = _window(running, kv_used=running / 32, speed=speed)
     found = measure(window, build.service)
-    assert isinstance(found, Measured)
+    assert isinstance(found, MeasuredFigures)
     assert 18 <= found.tokens_per_second_per_sequence.value <= 25
     estimate = found.tokens_per_second_per_sequence
     assert estimate.low <= estimate.value <= estimate.high
@@ -85,19 +85,19 @@ def test_a_refusal_says_why(build, window, reason):
 
 
 def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
-    given = Configured(batch=32.0, tokens_per_second_per_sequence=25.0, startup_seconds=120.0)
+    given = ConfiguredFigures(batch=32.0, tokens_per_second_per_sequence=25.0, startup_seconds=120.0)
     found = calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=given)
     assert isinstance(found, Calibration)
     assert (found.origin, found.batch, found.startup_seconds) == ("configured", 32.0, 120.0)
     assert found.tokens_per_request == pytest.approx(300)
-    half = Configured(batch=32.0)
+    half = ConfiguredFigures(batch=32.0)
     assert isinstance(
         calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=half), NoCalibration
     )
 
 
 def test_measured_figures_win_over_configured_ones(build):
-    given = Configured(tokens_per_request=1.0, batch=1.0, tokens_per_second_per_sequence=1.0)
+    given = ConfiguredFigures(tokens_per_request=1.0, batch=1.0, tokens_per_second_per_sequence=1.0)
     window = _window(np.full(200, 30.0), kv_used=0.9)
     found = calibrate(window, build.service, gpu_type="H100", configured=given, startup_seconds=77.0)
     assert isinstance(found, Calibration)
@@ -136,7 +136,7 @@ def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(bui
         running = np.clip(random.normal(30, 6, (2, steps)), 1, 60)
         window = _window(running, kv_used=0.8, speed=25 + random.normal(0, 4, running.shape))
         found = measure(window, build.service)
-        assert isinstance(found, Measured)
+        assert isinstance(found, MeasuredFigures)
         speed = found.tokens_per_second_per_sequence
         assert speed.low <= 25.2
         assert speed.high >= 24.8
@@ -205,8 +205,8 @@ _LOST_FOR_LONG = (np.arange(_MINUTES) // 25) % 4 == 1
 def test_span_spacing_and_gaps_of_the_history_change_no_figure(build, window):
     whole = measure(_observed(1, 1, _MINUTES), build.service)
     found = measure(window, build.service)
-    assert isinstance(whole, Measured)
-    assert isinstance(found, Measured)
+    assert isinstance(whole, MeasuredFigures)
+    assert isinstance(found, MeasuredFigures)
     assert found.batch.value == pytest.approx(whole.batch.value, rel=0.04)
     speed = whole.tokens_per_second_per_sequence.value
     assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)

@@ -57,7 +57,7 @@ def test_the_nearest_group_counts_and_another_type_of_gpu_says_nothing() -> None
 def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
     newer = replace(TEST, measured_at=AT + timedelta(days=1), tokens_per_second_per_sequence=30.0)
     others = [replace(TEST, model=name) for name in ("Llama-3.1-70B", "Llama-3.1-8Bx", "")]
-    found = measured.tests_of_model([TEST, *others, newer], "Llama-3.1-8B")
+    found = measured.matching_tests([TEST, *others, newer], "Llama-3.1-8B")
     assert found == [newer, TEST]
     assert "30 tokens/s" in measured.step_times(SHAPE, H100, Setup(), WORK, found).source
 
@@ -69,7 +69,7 @@ def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
 )  # fmt: skip
 def test_a_quantised_test_is_of_questions_with_as_many_bits(suffix: str, bits: int) -> None:
     tests = [replace(TEST, model=f"someone/Llama-3.1-8B-{suffix}")]
-    assert [width for width in (4.0, 8.0, 16.0) if measured.tests_of_model(tests, "Llama-3.1-8B", width)] == [bits]
+    assert [width for width in (4.0, 8.0, 16.0) if measured.matching_tests(tests, "Llama-3.1-8B", width)] == [bits]
     assert measured.bits_of("Llama-3.1-8B-Instruct") is None
     assert measured.bits_of("Mixtral-8x7B-Instruct-v0.1-bf16") == 16.0
 

@@ -22,7 +22,7 @@ from planner.performance.memory_fit import Setup
 from planner.performance.model_specs import model
 from planner.performance.queueing import Bounds, Work
 from planner.performance.service_facts import DECODE, PREFILL, Objective, ServiceFacts
-from planner.performance.slo_capacity import Verdict, refined
+from planner.performance.slo_capacity import Verdict, refine
 from simulator.spec.parts import EngineModel
 from tests.planner.performance.test_queueing import simulated
 
@@ -37,14 +37,14 @@ def capacity(calibration):
 
 def test_a_bounded_replica_carries_the_largest_load_that_keeps_the_promise(build):
     before = build.calibration()
-    found = refined(before, KNOWN)
+    found = refine(before, KNOWN)
     assert found.verdict is Verdict.BOUNDED
     rate = capacity(found.calibration)
     assert 0.3 * capacity(before) < rate < capacity(before)
     # asked of the queueing model itself: kept at this rate, broken a little above
     work, setup = Work(900.0, 300.0), Setup(4, sequences=32)
     prior = roofline.step_times(SHAPE, gpu("H100"), setup)
-    times = measured.scaled(prior, measured.factor(prior, before, work))
+    times = measured.scale(prior, measured.factor(prior, before, work))
     assert times.decode(32, work.context) < 1 / 25 < 1.5 * times.decode(32, work.context)
     seats = Bounds(32, 200_000.0)
     for one in (TTFT, TPOT):
@@ -58,13 +58,13 @@ def test_the_calibrated_point_is_on_the_curve(build):
     """With every seat taken the model's replica carries what was measured, within a tenth."""
     work, setup = Work(900.0, 300.0), Setup(4, sequences=32)
     prior = roofline.step_times(SHAPE, gpu("H100"), setup)
-    times = measured.scaled(prior, measured.factor(prior, build.calibration(), work))
+    times = measured.scale(prior, measured.factor(prior, build.calibration(), work))
     assert queueing.most(times, Bounds(32), work) == pytest.approx(capacity(build.calibration()), rel=0.1)
 
 
 def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_calibrated_load_breaks(build):
     """Calibrated on the simulated engine at its limit; its steps take 1.4 times those of data sheets."""
-    times = measured.scaled(roofline.step_times(SHAPE, gpu("H100"), Setup(4)), 1.4)
+    times = measured.scale(roofline.step_times(SHAPE, gpu("H100"), Setup(4)), 1.4)
     engine = EngineModel("lab", times.base, times.sequence, times.context, times.prompt, 24, 2048, 1200, 8192)
     seats = Bounds(24, engine.kv_blocks * engine.block_size, engine.token_budget, engine.block_size)
     full = 1.2 * queueing.most(times, seats, Work(400, 80, 0.66, 0.66, 0.2))
@@ -76,7 +76,7 @@ def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_c
     known = ServiceFacts(
         (promise,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens
     )
-    found = refined(before, known)
+    found = refine(before, known)
     assert found.verdict is Verdict.BOUNDED
     assert found.facts["factor"] == pytest.approx(1.4, rel=0.05)
     # near its limit a p95 is volatile: the rate is a tenth too high at most, and every plan has a buffer above that
@@ -91,7 +91,7 @@ def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_c
 def test_a_bound_never_raises_what_a_replica_carries(build, ttft, tpot, prompt):
     before = build.calibration()
     known = replace(KNOWN, objectives=(Objective("ttft", ttft), Objective("tpot", tpot)), prompt=prompt)
-    found = refined(before, known)
+    found = refine(before, known)
     assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
     if found.verdict is Verdict.BOUNDED:
         assert capacity(found.calibration) >= slo_capacity.LEAST_RATIO * capacity(before)
@@ -103,8 +103,8 @@ def test_a_bound_never_raises_what_a_replica_carries(build, ttft, tpot, prompt):
 
 def test_the_worst_of_several_promises_binds_each_at_its_own_share(build):
     loose, tight = Objective("ttft", 3.0, 0.5, "half"), Objective("ttft", 3.0, 0.99, "nearly-all")
-    alone = refined(build.calibration(), replace(KNOWN, objectives=(tight,)))
-    both = refined(build.calibration(), replace(KNOWN, objectives=(loose, tight)))
+    alone = refine(build.calibration(), replace(KNOWN, objectives=(tight,)))
+    both = refine(build.calibration(), replace(KNOWN, objectives=(loose, tight)))
     assert both.facts["binds"]["name"] == "nearly-all"
     assert both.calibration == alone.calibration
 
@@ -112,15 +112,15 @@ def test_the_worst_of_several_promises_binds_each_at_its_own_share(build):
 def test_a_loose_promise_leaves_the_calibration(build):
     # the engine takes twice the sequences that were measured: the measured load is far from its limit
     known = replace(KNOWN, objectives=(Objective("tpot", 1.0),), sequences=64)
-    found = refined(build.calibration(), known)
+    found = refine(build.calibration(), known)
     assert (found.verdict, found.calibration) == (Verdict.LOOSE, build.calibration())
     assert found.facts["requests_per_second"] > capacity(build.calibration())
 
 
 def test_the_kv_cache_bounds_the_seats(build):
     told = build.calibration(origin="configured")
-    whole = refined(told, replace(KNOWN, objectives=(TTFT,)))
-    small = refined(told, replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
+    whole = refine(told, replace(KNOWN, objectives=(TTFT,)))
+    small = refine(told, replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
     assert small.facts["seats"] == int(12_000 / (1200 + 8))
     assert capacity(small.calibration) < capacity(whole.calibration)
 
@@ -128,9 +128,9 @@ def test_the_kv_cache_bounds_the_seats(build):
 def test_what_was_seen_to_run_had_room_and_what_is_configured_must_fit(build):
     crowded = build.calibration(batch=2000.0, tokens_per_second_per_sequence=2.0)
     known = replace(KNOWN, kv_tokens=None, objectives=(Objective("tpot", 10.0),))
-    seen = refined(crowded, known)
+    seen = refine(crowded, known)
     assert (seen.facts["kv_source"], seen.facts["seats"]) == ("seen", 2000)
-    told = refined(replace(crowded, origin="configured"), known)
+    told = refine(replace(crowded, origin="configured"), known)
     assert told.facts["kv_source"] == "sheets"
     assert told.facts["seats"] < 2000
 
@@ -138,7 +138,7 @@ def test_what_was_seen_to_run_had_room_and_what_is_configured_must_fit(build):
 def test_what_runs_at_once_has_room_also_where_prompts_share_what_the_page_counts_once(build):
     live = build.calibration(batch=64.0)
     known = replace(KNOWN, objectives=(TPOT,), prompt=8000.0, cached_ratio=0.9, kv_tokens=300_000.0)
-    found = refined(live, known)
+    found = refine(live, known)
     assert (found.facts["kv_source"], found.facts["seats"]) == ("seen", 64)
     # a question about other prompts, and a test with prompts of its own, say nothing of the room for these
     for calibration, asked in (
@@ -146,16 +146,16 @@ def test_what_runs_at_once_has_room_also_where_prompts_share_what_the_page_count
         (replace(live, source="vllm"), known),
         (replace(live, origin="configured"), known),
     ):
-        other = refined(calibration, asked)
+        other = refine(calibration, asked)
         assert (other.facts["kv_source"], other.facts["seats"]) == ("page", 36)
 
 
 def test_a_promise_out_of_reach_leaves_the_others_binding_and_is_told(build):
     tight = Objective("tpot", 0.034)
-    alone = refined(build.calibration(), replace(KNOWN, objectives=(tight,)))
+    alone = refine(build.calibration(), replace(KNOWN, objectives=(tight,)))
     impossible = Objective("ttft", 0.001, 0.99, "fast")
     for objectives in ((tight, impossible), (impossible, tight)):
-        both = refined(build.calibration(), replace(KNOWN, objectives=objectives))
+        both = refine(build.calibration(), replace(KNOWN, objectives=objectives))
         assert (both.verdict, both.calibration) == (Verdict.BOUNDED, alone.calibration)
         assert [each["binds"]["name"] for each in both.facts["missed"]] == ["fast"]
         for language in LANGUAGES:
@@ -178,18 +178,18 @@ OBJECTIVES = st.builds(
 
 @given(st.lists(OBJECTIVES, min_size=1, max_size=3), OBJECTIVES)
 def test_one_promise_more_never_lets_a_replica_carry_more(build, some, another):
-    before = capacity(refined(build.calibration(), replace(KNOWN, objectives=tuple(some))).calibration)
-    after = capacity(refined(build.calibration(), replace(KNOWN, objectives=(*some, another))).calibration)
+    before = capacity(refine(build.calibration(), replace(KNOWN, objectives=tuple(some))).calibration)
+    after = capacity(refine(build.calibration(), replace(KNOWN, objectives=(*some, another))).calibration)
     assert after <= before * (1 + 1e-9)
 
 
 def test_a_promise_kept_until_the_seats_are_taken_is_counted_below_that(build):
     """Right at the last seat the queue has no end: facts told a first token after three days."""
     known = replace(KNOWN, objectives=(Objective("tpot", 10.0),), kv_tokens=12_000.0)
-    found = refined(build.calibration(origin="configured"), known)
+    found = refine(build.calibration(origin="configured"), known)
     assert found.verdict is Verdict.BOUNDED
     assert found.facts["ttft_seconds"] < 60.0
-    loose = refined(build.calibration(), replace(known, kv_tokens=200_000.0, sequences=64))
+    loose = refine(build.calibration(), replace(known, kv_tokens=200_000.0, sequences=64))
     assert loose.verdict is Verdict.LOOSE
     assert loose.facts["requests_per_second"] >= capacity(build.calibration())
     assert loose.facts["ttft_seconds"] < 60.0
@@ -219,14 +219,14 @@ def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
 def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompts(build):
     before = build.calibration()
     known = replace(KNOWN, pool=DECODE, objectives=(TTFT, Objective("tpot", 0.037)))
-    found = refined(before, known)
+    found = refine(before, known)
     assert found.verdict is Verdict.BOUNDED
     assert [one["sli"] for one in found.facts["objectives"]] == ["tpot"]
     assert "ttft_seconds" not in found.facts
     # all of the calibrated step is decoding, so nothing but the batch makes it shorter
     prior = replace(roofline.step_times(SHAPE, gpu("H100"), Setup(4, sequences=32)), prompt=0.0, front=0.0)
     work = Work(900.0, 300.0)
-    times = measured.scaled(prior, (1 / 25) / prior.decode(32, work.context))
+    times = measured.scale(prior, (1 / 25) / prior.decode(32, work.context))
     at, promise = found.facts["requests_per_second"], Objective("tpot", 0.037).slo
     assert queueing.predict(times, Bounds(32, 200_000.0), work, at, 0.95).keeps(promise)
     assert not queueing.predict(times, Bounds(32, 200_000.0), work, at * 1.01, 0.95).keeps(promise)
@@ -241,7 +241,7 @@ def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
     """Each request through both queues in turn (Lindley's recursion), prompts as spread as the model takes them."""
     promise = Objective("ttft", ttft)
     known = replace(KNOWN, pool=PREFILL, objectives=(promise, TPOT))
-    found = refined(build.calibration(**PROMPTS), known)
+    found = refine(build.calibration(**PROMPTS), known)
     assert found.verdict is Verdict.BOUNDED
     assert "tpot_seconds" not in found.facts
     rate, facts = capacity(found.calibration), found.facts
@@ -263,7 +263,7 @@ def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
 
 
 def test_a_prefill_pool_whose_idle_replica_is_too_slow_says_so_and_is_plain_json(build):
-    found = refined(build.calibration(**PROMPTS), replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", 0.05),)))
+    found = refine(build.calibration(**PROMPTS), replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", 0.05),)))
     assert found.verdict is Verdict.OUT_OF_REACH
     assert found.facts["best"]["ttft_seconds"] > 0.1
     json.dumps(found.as_dict(), allow_nan=False)
@@ -276,7 +276,7 @@ def test_a_prefill_pool_whose_idle_replica_is_too_slow_says_so_and_is_plain_json
 @given(st.floats(0.02, 20.0), st.floats(0.3, 400.0), st.floats(10.0, 30_000.0))
 def test_a_promise_never_raises_what_a_prefill_replica_carries(build, ttft, batch, prompt):
     before = build.calibration(**{**PROMPTS, "batch": batch})
-    found = refined(before, replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=prompt))
+    found = refine(before, replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=prompt))
     assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
     json.dumps(found.as_dict(), allow_nan=False)
 
@@ -284,7 +284,7 @@ def test_a_promise_never_raises_what_a_prefill_replica_carries(build, ttft, batc
 def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
     def rate(ttft, **changes):
         known = replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=8000.0, cached_ratio=0.9)
-        return capacity(refined(build.calibration(**PROMPTS | changes), known).calibration)
+        return capacity(refine(build.calibration(**PROMPTS | changes), known).calibration)
 
     rates = [rate(ttft) for ttft in (0.5, 1.0, 3.0, 10.0, 100.0, 1e3, 1e5)]
     assert rates == sorted(rates)
@@ -311,7 +311,7 @@ def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
     ],
 )
 def test_absurd_figures_of_one_service_end_nobodys_plan(build, pool, known, changes):
-    found = refined(build.calibration(**changes), replace(KNOWN, pool=pool, **known))
+    found = refine(build.calibration(**changes), replace(KNOWN, pool=pool, **known))
     json.dumps(found.as_dict(), allow_nan=False)
     assert capacity(found.calibration) <= capacity(build.calibration(**changes)) * (1 + 1e-9)
     for language in LANGUAGES:
@@ -320,13 +320,13 @@ def test_absurd_figures_of_one_service_end_nobodys_plan(build, pool, known, chan
 
 def test_next_to_no_load_is_out_of_reach_too(build):
     """Kept at a thousandth of the calibrated load alone, a promise would ask for a thousand times the replicas."""
-    idle = refined(build.calibration(), replace(KNOWN, objectives=(Objective("tpot", 1e-6),))).facts["best"]
+    idle = refine(build.calibration(), replace(KNOWN, objectives=(Objective("tpot", 1e-6),))).facts["best"]
     known = replace(KNOWN, objectives=(Objective("tpot", idle["tpot_seconds"] * 1.001),))
-    assert refined(build.calibration(), known).verdict is Verdict.OUT_OF_REACH
+    assert refine(build.calibration(), known).verdict is Verdict.OUT_OF_REACH
 
 
 def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(build):
-    found = refined(build.calibration(origin="configured"), replace(KNOWN, kv_tokens=100.0))
+    found = refine(build.calibration(origin="configured"), replace(KNOWN, kv_tokens=100.0))
     assert found.verdict is Verdict.OUT_OF_REACH
     assert found.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
     json.dumps(found.as_dict(), allow_nan=False)
@@ -353,7 +353,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
 )
 def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, verdict, said):
     before = build.calibration(**changes)
-    found = refined(before, known)
+    found = refine(before, known)
     assert (found.verdict, found.calibration) == (verdict, before)
     assert found.as_dict()["refines"] is False
     assert said in " ".join(slo_capacity.lines(found.as_dict()))
@@ -366,8 +366,8 @@ def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, ver
 @pytest.mark.parametrize(("language", "both"), [("en", " and "), ("zh", "，且")])
 def test_the_sentence_is_right_for_one_promise_and_for_several(build, language, both):
     unnamed = replace(KNOWN, shape=None, model="", objectives=(TTFT, TPOT))
-    (several,) = slo_capacity.lines(refined(build.calibration(), unnamed).as_dict(), language)
-    (one,) = slo_capacity.lines(refined(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
+    (several,) = slo_capacity.lines(refine(build.calibration(), unnamed).as_dict(), language)
+    (one,) = slo_capacity.lines(refine(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
     assert both in several
     assert both not in one
     promised = [line.partition("TTFT" if language == "en" else "（")[0] for line in (one, several)]
@@ -405,7 +405,7 @@ def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build
 def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promises_apart(build):
     load = np.full(5 * 144, 40.0)
     tight = replace(KNOWN, objectives=(Objective("tpot", 0.034),))
-    rate = refined(build.calibration(), tight).facts["requests_per_second"]
+    rate = refine(build.calibration(), tight).facts["requests_per_second"]
     limit = capacity(build.calibration())
     replicas = int(np.ceil(40.0 * 1.1 / limit))
     assert rate * replicas < 39.0, "the promise is broken with so many, and nobody waits"
