@@ -25,8 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
@@ -45,6 +44,7 @@ from simulator.fleet import Fleet
 from simulator.spec.fleets import drill_spec
 from simulator.world import World
 
+ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
 STEP = timedelta(seconds=15)
 START = datetime(2026, 5, 4, 9, tzinfo=UTC)

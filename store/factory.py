@@ -64,6 +64,6 @@ def open_ingest_buffer(url: str) -> SqlIngestBuffer:
     return SqlIngestBuffer(url)
 
 
-def open_ledger(url: str) -> SqlChangeLog:
+def open_change_log(url: str) -> SqlChangeLog:
     """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
     return SqlChangeLog(url)

@@ -53,7 +53,7 @@ def _truncated(missing: str) -> CollectError:
     )
 
 
-def no_sample(line: bytes) -> CollectError:
+def invalid_line(line: bytes) -> CollectError:
     """What to say of a line that cannot be read."""
     shown = line[:120].decode(errors="replace")
     try:

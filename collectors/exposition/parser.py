@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.exposition.format_sniffing import is_openmetrics, no_sample
+from collectors.exposition.format_sniffing import invalid_line, is_openmetrics
 from collectors.exposition.template_cache import Template, floats
 from outrider.model import Floats
 
@@ -219,7 +219,7 @@ class Parser:
             except _BlankLineError:
                 raw[number] = b""
             except ValueError as error:
-                raise no_sample(lines[number]) from error
+                raise invalid_line(lines[number]) from error
         if any(found is None for found in ids):
             kept = [number for number, found in enumerate(ids) if found is not None]
             places = {old: new for new, old in enumerate(kept)}
@@ -268,7 +268,7 @@ class _BlankLineError(Exception):
 def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
     values = floats(raw)
     if values is None:
-        raise no_sample(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
+        raise invalid_line(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
     return values
 
 

@@ -1,6 +1,6 @@
-"""Reads single values of an adapter file: names, numbers, words of a list, metrics and their conditions.
+"""Reads single values of an adapter file: names, numbers, enumerations, metrics and their conditions.
 
-A fault is noted with its line and key, and something harmless takes its place.
+A problem is recorded with its line and key, and a harmless default is used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 
 
-class Fields:
-    """Readers of single values. What they could not read stands in ``problems``."""
+class FieldReader:
+    """Readers of single values. Errors are collected in ``problems``."""
 
     def __init__(self, document: yaml_file.Document) -> None:
-        """Nothing is read yet."""
+        """Starts without problems."""
         self._document = document
         self.problems: list[ConfigProblem] = []
-        self._prefix = ""  # that the names of the adapter's metrics may bear
+        self._prefix = ""  # optional prefix of the adapter's metric names
 
     def _problem(self, path: yaml_file.Path_, message: str) -> None:
         self.problems.append(self._document.problem(path, message))
@@ -37,21 +37,21 @@ class Fields:
         for key in value:
             if allowed is not None and key not in allowed:
                 self._problem((*path, str(key)), f"unknown key{yaml_file.near(str(key), allowed)}")
-        return {str(key): one for key, one in value.items()}
+        return {str(key): item for key, item in value.items()}
 
     def _list(self, document: dict[str, Any], key: str) -> list[Any]:
-        found = document.get(key, [])
-        if not isinstance(found, list):
+        items = document.get(key, [])
+        if not isinstance(items, list):
             self._problem((key,), "expected a list")
             return []
-        return found
+        return items
 
     def _names(self, value: Any, path: yaml_file.Path_) -> tuple[str, ...]:
-        found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             self._problem(path, "expected a name or a list of names")
             return ()
-        return tuple(found)
+        return tuple(names)
 
     def _number(self, value: Any, path: yaml_file.Path_) -> float:
         if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
@@ -65,7 +65,7 @@ class Fields:
         try:
             return of(value)
         except ValueError:
-            self._problem(path, f"{value!r} is no {what}; known are {', '.join(of)}")
+            self._problem(path, f"{value!r} is not a valid {what}; valid: {', '.join(of)}")
             return instead
 
     def _kind(self, value: Any, path: yaml_file.Path_) -> EntityKind:
@@ -77,7 +77,7 @@ class Fields:
     # --- metrics and conditions -------------------------------------------------------------------
 
     def _series(self, value: Any, path: yaml_file.Path_) -> tuple[str, ...]:
-        """Names of metrics, which may bear the adapter's prefix or not."""
+        """Names of metrics, with or without the adapter's prefix."""
         names = self._names(value, path)
         if not self._prefix:
             return names
@@ -108,5 +108,5 @@ class Fields:
 
 
 def spellings(text: Any) -> tuple[str, ...]:
-    """``UUID|uuid`` into its alternatives."""
+    """Splits ``UUID|uuid`` into its alternatives."""
     return tuple(filter(None, str(text).split("|")))

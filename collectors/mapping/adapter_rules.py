@@ -1,10 +1,10 @@
-"""Reads the rules of an adapter file: how each signal comes of metrics."""
+"""Reads the rules of an adapter file: the metrics of each signal."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from collectors.mapping.adapter_fields import Fields, spellings
+from collectors.mapping.adapter_fields import FieldReader, spellings
 from collectors.mapping.model import Aggregate, Codes, EntitySpec, Metrics, Operator, Rule, Section, Statistic, Term
 from outrider.model import EntityKind, SignalKind
 from outrider.text import yaml_file
@@ -18,23 +18,23 @@ _RULE = _TERM | {
 _OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "product", "count", "at_least")
 
 
-class Rules(Fields):
+class RuleReader(FieldReader):
     """Readers of rules, their terms and their codes."""
 
     def __init__(self, document: yaml_file.Document) -> None:
-        """``_default`` is how series are joined where a rule does not say."""
+        """``_default`` is the aggregate of rules that do not set one."""
         super().__init__(document)
         self._default = Aggregate.SUM
 
     def _alternatives(self, name: str, value: Any, specs: dict[EntityKind, EntitySpec]) -> tuple[Rule, ...]:
         path: yaml_file.Path_ = ("signals", name)
         if name not in catalog.signals():
-            self._problem(path, "no such signal in the catalogue")
+            self._problem(path, "unknown signal")
             return ()
         if catalog.signal(name).entity not in specs:
-            self._problem(path, f"this signal is about a {catalog.signal(name).entity}, which 'entities' lacks")
+            self._problem(path, f"this signal belongs to a {catalog.signal(name).entity}, which 'entities' lacks")
         if isinstance(value, list):
-            return tuple(self._rule(name, one, (*path, i)) for i, one in enumerate(value))
+            return tuple(self._rule(name, rule, (*path, i)) for i, rule in enumerate(value))
         return (self._rule(name, value, path),)
 
     def _rule(self, name: str, value: Any, path: yaml_file.Path_) -> Rule:
@@ -63,15 +63,15 @@ class Rules(Fields):
         )
 
     def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yaml_file.Path_) -> Statistic:
-        """What the rule tells of a distribution. A mean must be said to be one: it is no quantile."""
+        """Statistic of a distribution. A mean must be declared as one: it is not a quantile."""
         is_mean = spec.get("statistic") == "mean"
         if spec.get("statistic", "mean") != "mean":
             self._problem((*path[:-1], "statistic"), "expected mean")
-        told = {Operator.HISTOGRAM: Statistic.BUCKETS, Operator.SUMMARY: Statistic.QUANTILES}.get(operator)
-        if (told is not None or is_mean) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
-            hint = "" if told or is_mean else "; where only its mean is published, add statistic: mean"
-            self._problem(path, f"this signal is a {catalog.signal(name).kind} in the catalogue{hint}")
-        return told or (Statistic.MEAN if is_mean else Statistic.VALUE)
+        statistic = {Operator.HISTOGRAM: Statistic.BUCKETS, Operator.SUMMARY: Statistic.QUANTILES}.get(operator)
+        if (statistic is not None or is_mean) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
+            hint = "" if statistic or is_mean else "; if only its mean is published, add statistic: mean"
+            self._problem(path, f"this signal is a {catalog.signal(name).kind} in the catalog{hint}")
+        return statistic or (Statistic.MEAN if is_mean else Statistic.VALUE)
 
     @staticmethod
     def _operator(key: str) -> Operator:

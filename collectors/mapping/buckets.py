@@ -1,4 +1,4 @@
-"""Buckets of a page: spread over the ladder that a signal is kept in, or read as they are. Pure."""
+"""Buckets of a page: resampled onto a signal's bucket ladder, or read unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import numpy as np
 Counts = Sequence[tuple[float, float]]  # (upper bound, cumulative count), bounds rising
 
 
-def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, float]]:
-    """How the cumulative counts of a page's buckets make up the increments of a ladder's.
+def resample(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, float]]:
+    """Shares of a page's cumulative bucket counts in the increments of a ladder's buckets.
 
-    ``bounds`` rise and end in +Inf, as a page gives them; the result has one entry a bucket of the
-    ladder, +Inf last: position in ``bounds`` -> share. Where a bound of the ladder lies inside a bucket
-    of the page, the bucket's events are held to be spread evenly over it, as PromQL's
-    histogram_quantile does. Those of the page's first bucket all go where its bound lies: of them only
-    "< bound" is known. What lies above the page's last bound goes into the next bucket of the
-    ladder: nothing is known of it but that it is more, and +Inf would claim the ladder's end.
+    ``bounds`` rise and end in +Inf, as on a page. The result has one entry per bucket of the ladder, +Inf last:
+    position in ``bounds`` -> share. If a bound of the ladder lies inside a bucket of the page, the bucket's events
+    are
+    assumed to be uniformly distributed, as in PromQL's histogram_quantile. Events of the page's first bucket all go
+    to
+    its bound: only "< bound" is known of them. Events above the page's last bound go into the next bucket of the
+    ladder: only "more" is known of them, and +Inf would claim the ladder's end.
     """
     last = len(bounds) - 1
     finite = last - 1 if last > 0 and math.isinf(bounds[last]) else last
     cumulated: list[dict[int, float]] = []
-    for place, bound in enumerate((*ladder, math.inf)):
-        above = int(np.searchsorted(bounds[: finite + 1], bound * (1 - 1e-9))) if place < len(ladder) else last
+    for index, bound in enumerate((*ladder, math.inf)):
+        above = int(np.searchsorted(bounds[: finite + 1], bound * (1 - 1e-9))) if index < len(ladder) else last
         if above > finite:
             cumulated.append({last: 1.0})
         elif bounds[above] <= bound * (1 + 1e-9):
@@ -36,14 +37,14 @@ def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, f
             share = (bound - bounds[above - 1]) / (bounds[above] - bounds[above - 1])
             cumulated.append({above: share, above - 1: 1.0 - share})
     increments = [dict(cumulated[0])]
-    for past, now in pairwise(cumulated):
-        both = {number: now.get(number, 0.0) - past.get(number, 0.0) for number in {*now, *past}}
+    for previous, current in pairwise(cumulated):
+        both = {number: current.get(number, 0.0) - previous.get(number, 0.0) for number in {*current, *previous}}
         increments.append({number: share for number, share in both.items() if share})
     return increments
 
 
-def fault_of(counts: Counts) -> str:
-    """Why no histogram counts like this, "" when one may: (bound, cumulative count) pairs whose bounds rise."""
+def invalidity(counts: Counts) -> str:
+    """Why the counts are not a histogram, "" if they may be: (bound, cumulative count) pairs, bounds rising."""
     if not counts or math.isfinite(counts[-1][0]):
         return 'has no bucket le="+Inf" and no _count'
     low, below = -math.inf, 0.0
@@ -62,7 +63,7 @@ def _le(bound: float) -> str:
 
 
 def merged(parts: Sequence[Counts]) -> Counts:
-    """The counts of several sound histograms as one, at the bounds that all of them have: only there a sum is known."""
+    """Merges the counts of several valid histograms at the bounds they share: only there a sum is known."""
     shared = set.intersection(*({bound for bound, _ in part} for part in parts))
     total: dict[float, float] = {}
     for part in parts:
@@ -73,21 +74,21 @@ def merged(parts: Sequence[Counts]) -> Counts:
 
 
 def quantile_of_page(counts: Counts, quantile: float) -> tuple[float, bool, bool] | None:
-    """The quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL gives it.
+    """Quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL computes it.
 
-    The second part is True when the quantile lies in the first bucket: of it only "< bound" is known,
-    and the value is that bound. None when nothing was counted, or all of it in one bucket without end,
-    and when the counts fall or do not end: they are no histogram's.
-    Above the last finite bound that bound is the answer, and the third part True.
+    The second part is True if the quantile lies in the first bucket: only "< bound" is known, and the value is that
+    bound. The third part is True above the last finite bound; the value is that bound. None if nothing was counted,
+    if
+    everything is in one unbounded bucket, or if the counts fall or do not end.
     """
     total = counts[-1][1] if counts else 0.0
-    if not total > 0 or math.isinf(counts[0][0]) or fault_of(counts):
+    if not total > 0 or math.isinf(counts[0][0]) or invalidity(counts):
         return None
     rank = quantile * total
-    place = next(number for number, (_, count) in enumerate(counts) if count >= rank)
-    if place == 0:
+    index = next(number for number, (_, count) in enumerate(counts) if count >= rank)
+    if index == 0:
         return counts[0][0], counts[0][0] > 0, False
-    if math.isinf(counts[place][0]):
-        return counts[place - 1][0], False, True
-    (lower, below), (upper, count) = counts[place - 1], counts[place]
+    if math.isinf(counts[index][0]):
+        return counts[index - 1][0], False, True
+    (lower, below), (upper, count) = counts[index - 1], counts[index]
     return lower + (upper - lower) * (rank - below) / (count - below), False, False

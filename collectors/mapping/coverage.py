@@ -1,4 +1,4 @@
-"""Which signals a page gives, which it lacks, and what that costs. Pure."""
+"""Signals that a page provides and lacks, and the features affected. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collectors.exposition.parser import Page
-from collectors.mapping.entity_binding import Places
-from collectors.mapping.model import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic, named
+from collectors.mapping.entity_binding import LayoutEntities
+from collectors.mapping.model import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic, matching_names
 from outrider.model import EntityKind, Layer
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary import catalog
 
-# What rests on a signal, as i18n keys of area ``collect``. Signals not named here are context.
+# Features that depend on a signal, as i18n keys of area ``collect``. Signals not listed are context.
 _FEATURES: dict[str, tuple[str, ...]] = {
     "engine_generation_tokens_total": ("hung_engine", "capacity"),
     "engine_generation_tokens_per_second": ("capacity",),
@@ -91,11 +91,12 @@ _INSTEAD = {
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A signal the page does not give. ``expected`` are metric names, the newest spelling first.
+class MissingSignal:
+    """A signal that the page does not provide. ``expected`` are metric names, newest spelling first.
 
-    ``lines`` are the lines of the exporter's configuration that would publish them, where they are known,
-    or the name of the system where it never publishes the signal.
+    ``lines`` are the lines of the exporter's configuration that would publish them, if known, or the name of the
+    system
+    if it never publishes the signal.
     """
 
     signal: str
@@ -105,7 +106,7 @@ class Missing:
     lines: tuple[str, ...] = ()
 
     def as_dict(self, language: Language) -> dict[str, Any]:
-        """The JSON of one missing signal."""
+        """JSON of one missing signal."""
         return {
             "signal": self.signal,
             "expected": list(self.expected),
@@ -120,39 +121,39 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """``old_spellings`` maps a signal to the outdated name the page uses for it.
+class SignalCoverage:
+    """Coverage of one target. ``old_spellings`` maps a signal to the deprecated name on the page.
 
-    ``means_only`` are distributions of which the page gives only the mean, with the way to its quantiles.
-    ``unknown_metrics`` is None where only the metrics that the adapter reads are at hand.
+    ``means_only`` are distributions of which the page gives only the mean, with the remedy.
+    ``unknown_metrics`` is None if only the metrics that the adapter reads are available.
     """
 
     present: tuple[str, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingSignal, ...]
     old_spellings: dict[str, str]
     unknown_metrics: int | None
-    means_only: tuple[Missing, ...] = ()
+    means_only: tuple[MissingSignal, ...] = ()
 
     def as_dict(self, language: Language = "en") -> dict[str, Any]:
-        """The JSON of ``outrider doctor`` for one target; features and fixes in the reader's language."""
+        """JSON of ``outrider doctor`` for one target; features and fixes in the reader's language."""
         return {
             "present": list(self.present),
-            "missing": [one.as_dict(language) for one in self.missing],
-            "means_only": [one.as_dict(language) for one in self.means_only],
+            "missing": [signal.as_dict(language) for signal in self.missing],
+            "means_only": [signal.as_dict(language) for signal in self.means_only],
             "old_spellings": dict(self.old_spellings),
             "unknown_metrics": self.unknown_metrics,
         }
 
 
-def examine(adapter: Adapter, page: Page, names: Collection[str] | None = ()) -> Diagnosis:
-    """Compare a page with what its adapter can read. Of the scrape itself: the page was read, so it is up.
+def check_coverage(adapter: Adapter, page: Page, names: Collection[str] | None = ()) -> SignalCoverage:
+    """Compares a page with what its adapter can read. The page was read, so the target is up.
 
-    ``names`` are all metric names, where the page is only a part of what the target exposes; None: not known.
+    ``names`` are all metric names, if the page is only a part of the target's; None: unknown.
     """
     present, missing, means, old = [adapter.up] if adapter.up else [], [], [], {}
-    places = Places(adapter, page.layout)
+    entities = LayoutEntities(adapter, page.layout)
     for signal, rules in adapter.rules.items():
-        served = [rule for rule in rules if _served(rule, page, places)]
+        served = [rule for rule in rules if _served(rule, page, entities)]
         if not served:
             missing.append(_missing(adapter, signal, rules))
             continue
@@ -165,7 +166,7 @@ def examine(adapter: Adapter, page: Page, names: Collection[str] | None = ()) ->
             old[signal] = outdated
     missing.extend(_never(adapter))
     unknown = None if names is None else len(_unknown(adapter, page, names or page.names))
-    return Diagnosis(tuple(present), tuple(missing), old, unknown, tuple(means))
+    return SignalCoverage(tuple(present), tuple(missing), old, unknown, tuple(means))
 
 
 def _unknown(adapter: Adapter, page: Page, names: Collection[str]) -> set[str]:
@@ -173,47 +174,47 @@ def _unknown(adapter: Adapter, page: Page, names: Collection[str]) -> set[str]:
     return {name for name in families if not name.endswith("_created") and not _known(adapter, name)}
 
 
-def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> Missing:
-    """What would give the signal, with the lines of the first rule whose metrics have some."""
+def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> MissingSignal:
+    """The missing metrics, with the configuration lines of the first rule that has some."""
     expected = tuple(dict.fromkeys(name for rule in rules for name in rule.shown))
     lines = ([adapter.fixes.lines[name] for name in rule.names if name in adapter.fixes.lines] for rule in rules)
     fix = adapter.fixes.signals.get(signal) or adapter.fixes.default or "own"
-    chosen = tuple(dict.fromkeys(next((found for found in lines if found), [])))
-    return Missing(signal, expected, _FEATURES.get(signal, ()), f"collect.fix.{fix}", chosen)
+    chosen = tuple(dict.fromkeys(next((candidates for candidates in lines if candidates), [])))
+    return MissingSignal(signal, expected, _FEATURES.get(signal, ()), f"collect.fix.{fix}", chosen)
 
 
-def _never(adapter: Adapter) -> Iterator[Missing]:
-    """Core signals that something rests on and that this system publishes in no configuration."""
+def _never(adapter: Adapter) -> Iterator[MissingSignal]:
+    """Core signals that features depend on and that this system publishes in no configuration."""
     layer = {EntityKind.REPLICA: Layer.ENGINE, EntityKind.NODE: Layer.HARDWARE}.get(adapter.target)
-    given = {*adapter.rules, *adapter.seen.values(), adapter.up, adapter.health, adapter.load} - {None}
+    provided = {*adapter.rules, *adapter.seen.values(), adapter.up, adapter.health, adapter.load} - {None}
     for name, signal in catalog.signals().items():
         core = signal.tier == "core" and signal.layer is layer and signal.entity in adapter.entities
         if (
             core
             and name in _FEATURES
-            and not given & {name, _INSTEAD.get(name)}
+            and not provided & {name, _INSTEAD.get(name)}
             and signal.entity is not EntityKind.NODE
         ):
-            yield Missing(name, (), _FEATURES[name], f"collect.fix.never_{layer}", (adapter.title,))
+            yield MissingSignal(name, (), _FEATURES[name], f"collect.fix.never_{layer}", (adapter.title,))
 
 
-def _served(rule: Rule, page: Page, places: Places) -> bool:
-    """True when the page has the metrics, and at least one of their series says what it is about."""
+def _served(rule: Rule, page: Page, entities: LayoutEntities) -> bool:
+    """True if the page has the metrics, and at least one of their series identifies an entity."""
     suffix = {Operator.HISTOGRAM: "_bucket"}.get(rule.operator, "")
     kind = catalog.signal(rule.signal).entity
     for term in rule.terms:
         names = tuple(name + suffix for name in term.metrics.on(page.names, suffix)) or term.beside.on(page.names)
-        if not any(places.of(kind, row) is not None for row in places.matching(names)):
+        if not any(entities.of(kind, row) is not None for row in entities.matching(names)):
             return False
     return rule.type is None or all(page.types.get(name) == rule.type for name in rule.names if name in page.names)
 
 
 def _outdated(served: Rule, page: Page) -> str | None:
-    """The old name in use: a later spelling of a list, or an alternative that is said to be old."""
+    """The deprecated name in use: a later spelling of a list, or an alternative marked old."""
     suffix = {Operator.HISTOGRAM: "_bucket"}.get(served.operator, "")
-    for term in served.terms if served.operator is not Operator.COUNT else ():  # there names are stand-ins
+    for term in served.terms if served.operator is not Operator.COUNT else ():  # for COUNT the names are alternatives
         used = term.metrics.on(page.names, suffix)
-        newest = named(term.metrics.first[0], page.names, suffix) if term.metrics.first else used
+        newest = matching_names(term.metrics.first[0], page.names, suffix) if term.metrics.first else used
         if used and (served.old or used != newest):
             return used[0]
     return None
@@ -231,7 +232,7 @@ def _family(name: str, page: Page) -> str:
 
 
 def _family_by_name(name: str, names: Collection[str]) -> str:
-    """The same where nobody said of what type the metrics are, as in a Prometheus."""
+    """The same without metric types, as in a Prometheus."""
     for suffix in HISTOGRAM_SUFFIXES:
         family = name.removesuffix(suffix)
         if family != name and f"{family}_sum" in names and f"{family}_count" in names:

@@ -1,7 +1,7 @@
-"""Which component a row of a page is about, before and after the target is known.
+"""Entity of each page row, before and after the target is known.
 
-A page layout is shared by many targets, so a row first gets a ``Place``: the labels' part of the
-answer. ``bind`` adds the target's part and gives entities, edges and labels.
+A page layout is shared by many targets, so a row first maps to an ``UnboundEntity``, the part that its labels
+determine. ``bind`` adds the target's part and gives entities, edges and labels.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from collectors.exposition.parser import Layout
-from collectors.mapping.model import Adapter, EntitySpec, Match, named
+from collectors.mapping.model import Adapter, EntitySpec, Match, matching_names
 from collectors.mapping.target import Target
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which entity a row is about, before the target is known. ``name`` None: the target's entity."""
+class UnboundEntity:
+    """Entity of a row before the target is known. ``name`` None: the target's entity."""
 
     kind: EntityKind
     name: str | None = None
@@ -30,21 +30,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """A row whose change is an event: its place, its code (None: the value is the code), attributes."""
+class FaultCodeRow:
+    """A row whose change is an event: its entity, code (None: the value is the code) and attributes."""
 
     row: int
-    place: Place
+    place: UnboundEntity
     code: str | None
     attributes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The entities of one target's pages by kind, in the order of the compiled places.
+    """Entities of one target's pages by kind, in the order of the compiled rows.
 
-    The entity the target stands for is always among those of its kind, if need be as the last one;
-    ``own_row`` is its place. ``part_rows`` are those it is split into.
+    The target's entity is always among those of its kind, if need be as the last one; ``own_row`` is its row.
+    ``part_rows`` are those it is split into.
     """
 
     entities: Mapping[EntityKind, tuple[EntityRef, ...]]
@@ -54,11 +54,11 @@ class Binding:
     labels: Mapping[EntityRef, Mapping[str, str]]
 
 
-class Places:
-    """Finds the place of each row of one layout."""
+class LayoutEntities:
+    """Maps the rows of one layout to entities."""
 
     def __init__(self, adapter: Adapter, layout: Layout) -> None:
-        """A label such as vLLM's ``engine`` divides the target when the page has several values of it."""
+        """A label such as vLLM's ``engine`` divides the target if the page has several values of it."""
         self._adapter = adapter
         self._layout = layout
         self._split = {
@@ -66,33 +66,33 @@ class Places:
             for kind, spec in adapter.entities.items()
             if spec.split
         }
-        # A target is one component, so its name is taken once for the whole page.
+        # A target is one entity, so its name is taken once for the whole page.
         self._target_names = {
             kind: next((name for one in layout.series if (name := _joined(spec.parts, one.labels))), None)
             for kind, spec in adapter.entities.items()
             if spec.target
         }
 
-    def of(self, kind: EntityKind, row: int) -> Place | None:
-        """The entity a row is about; None when its labels do not say."""
+    def of(self, kind: EntityKind, row: int) -> UnboundEntity | None:
+        """Entity of a row; None if its labels do not determine one."""
         spec, labels = self._adapter.entities[kind], self._layout.series[row].labels
         if spec.target:
             divided = "/".join(labels[label] for label in self._split.get(kind, ()) if labels.get(label)) or None
-            return Place(kind, self._target_names[kind], of_target=True, split=divided)
+            return UnboundEntity(kind, self._target_names[kind], of_target=True, split=divided)
         namespace = first_label(labels, spec.namespace) if spec.namespace else None
         for parts in (spec.parts, spec.otherwise):
             name = _joined(parts, labels) if parts else None
             if name is not None:
-                return Place(kind, name, namespace, within_target=("@target",) in parts)
-        return Place(kind, of_target=True) if _falls_back(spec) else None
+                return UnboundEntity(kind, name, namespace, within_target=("@target",) in parts)
+        return UnboundEntity(kind, of_target=True) if _falls_back(spec) else None
 
-    def part(self, kind: EntityKind, row: int) -> Place | None:
-        """The part of its entity that a row is about, such as a MIG instance; None when it is about the whole."""
+    def part(self, kind: EntityKind, row: int) -> UnboundEntity | None:
+        """Part of its entity that a row belongs to, such as a MIG instance; None for the whole."""
         _, part = (*self.every(kind, row), None, None)[:2]
         return part
 
-    def every(self, kind: EntityKind, row: int) -> tuple[Place, ...]:
-        """The entity a row is about, then the part of it, where there is one."""
+    def every(self, kind: EntityKind, row: int) -> tuple[UnboundEntity, ...]:
+        """Entity of a row, then its part if there is one."""
         whole, label = self.of(kind, row), self._adapter.entities[kind].instance
         part = self._layout.series[row].labels.get(label) if label else None
         if whole is None:
@@ -106,8 +106,8 @@ class Places:
                 if all(match.holds(self._layout.series[row].labels) for match in where):
                     yield int(row)
 
-    def edges(self) -> Iterator[tuple[Place, Place]]:
-        """(supporter, supported) pairs seen on the page."""
+    def edges(self) -> Iterator[tuple[UnboundEntity, UnboundEntity]]:
+        """(supporter, supported) pairs on the page."""
         for edge in self._adapter.edges:
             for row in self.matching(self._present(edge.metrics), edge.where):
                 lower, upper = self.of(edge.lower, row), self.of(edge.upper, row)
@@ -117,105 +117,106 @@ class Places:
                 if upper is not None and part is not None:
                     yield upper, part
 
-    def labels(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
-        """Facts about entities seen on the page."""
+    def labels(self) -> Iterator[tuple[UnboundEntity, Mapping[str, str]]]:
+        """Facts about entities on the page."""
         for spec in self._adapter.labels:
             for row in self.matching(self._present(spec.metrics)):
-                for place in self.every(spec.kind, row):
+                for entity in self.every(spec.kind, row):
                     facts = self._facts(row, spec.facts)
-                    yield place, facts if place.instance is None else {**facts, "part_of": place.name or ""}
+                    yield entity, facts if entity.instance is None else {**facts, "part_of": entity.name or ""}
 
-    def watches(self) -> Iterator[Watch]:
+    def watches(self) -> Iterator[FaultCodeRow]:
         """Rows whose change is an event."""
         for spec in self._adapter.events:
             for row in self.matching(self._present(spec.metrics)):
-                place, labels = self.of(spec.entity, row), self._layout.series[row].labels
-                if place is not None:
+                entity, labels = self.of(spec.entity, row), self._layout.series[row].labels
+                if entity is not None:
                     code = labels.get(spec.code_label, "") if spec.code_label else None
-                    yield Watch(row, place, code, self._facts(row, spec.attributes))
+                    yield FaultCodeRow(row, entity, code, self._facts(row, spec.attributes))
 
     def _present(self, metrics: tuple[str, ...]) -> tuple[str, ...]:
-        """The series of the first metric that is on the page."""
-        return next((found for name in metrics if (found := named(name, self._layout.names))), ())
+        """Series of the first metric that is on the page."""
+        return next((names for name in metrics if (names := matching_names(name, self._layout.names))), ())
 
-    def _facts(self, row: int, wanted: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    def _facts(self, row: int, spellings_by_fact: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         labels = self._layout.series[row].labels
-        found = {fact: first_label(labels, spellings) for fact, spellings in wanted.items()}
-        return {fact: value for fact, value in found.items() if value}
+        values = {fact: first_label(labels, spellings) for fact, spellings in spellings_by_fact.items()}
+        return {fact: value for fact, value in values.items() if value}
 
 
-def resolve(place: Place, target: Target) -> EntityRef:
-    """The entity of a place, now that the target is known.
+def resolve(unbound: UnboundEntity, target: Target) -> EntityRef:
+    """Resolves an entity once the target is known.
 
-    For a place of the target: the target's own entity when it is of that kind; a node else by the
-    target's ``node`` label, then by the name on the page.
+    For the target's entity: the target's own entity if it is of that kind. A node is otherwise named by the
+    target's
+    ``node`` label, then by the name on the page.
     """
     base = target.entity
-    if not place.of_target and place.instance is not None:
-        return resolve(replace(place, name=f"{place.name}/{place.instance}", instance=None), target)
-    if not place.of_target:
-        names = (base.name, place.name) if place.within_target else (place.name,)
+    if not unbound.of_target and unbound.instance is not None:
+        return resolve(replace(unbound, name=f"{unbound.name}/{unbound.instance}", instance=None), target)
+    if not unbound.of_target:
+        names = (base.name, unbound.name) if unbound.within_target else (unbound.name,)
         name = "/".join(part for part in names if part)
-        # A replica or service that a page names without its namespace is one beside the target.
-        inherits = place.namespace is None and place.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
-        return EntityRef(base.cluster, place.kind, base.namespace if inherits else place.namespace, name)
-    if base.kind is not place.kind:
-        if place.kind is EntityKind.NODE and target.node is not None:
+        # A replica or service without a namespace on the page is in the target's namespace.
+        inherits = unbound.namespace is None and unbound.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
+        return EntityRef(base.cluster, unbound.kind, base.namespace if inherits else unbound.namespace, name)
+    if base.kind is not unbound.kind:
+        if unbound.kind is EntityKind.NODE and target.node is not None:
             base = target.node
         else:
-            namespace = None if place.kind in {EntityKind.NODE, EntityKind.CLUSTER} else base.namespace
-            base = EntityRef(base.cluster, place.kind, namespace, place.name or base.name)
-    if place.split is None:
+            namespace = None if unbound.kind in {EntityKind.NODE, EntityKind.CLUSTER} else base.namespace
+            base = EntityRef(base.cluster, unbound.kind, namespace, unbound.name or base.name)
+    if unbound.split is None:
         return base
-    return EntityRef(base.cluster, base.kind, base.namespace, f"{base.name}:{place.split}")
+    return EntityRef(base.cluster, base.kind, base.namespace, f"{base.name}:{unbound.split}")
 
 
 def bind(
     adapter: Adapter,
-    places: Mapping[EntityKind, tuple[Place, ...]],
-    edges: tuple[tuple[Place, Place], ...],
-    labels: tuple[tuple[Place, Mapping[str, str]], ...],
+    places: Mapping[EntityKind, tuple[UnboundEntity, ...]],
+    edges: tuple[tuple[UnboundEntity, UnboundEntity], ...],
+    labels: tuple[tuple[UnboundEntity, Mapping[str, str]], ...],
     target: Target,
 ) -> Binding:
     """Entities, edges and labels of one target's pages. The parts of a split entity rest on the whole."""
-    entities = {kind: tuple(resolve(place, target) for place in found) for kind, found in places.items()}
+    entities = {kind: tuple(resolve(unbound, target) for unbound in edge_list) for kind, edge_list in places.items()}
     own, ranked = own_entity(adapter, target), entities.get(adapter.target, ())
     if own not in ranked:
         entities[adapter.target] = ranked = (*ranked, own)
     known: dict[EntityRef, dict[str, str]] = {entity: dict(facts) for entity, facts in target.facts.items()}
-    for place, facts in labels:
-        known.setdefault(resolve(place, target), {}).update(facts)
-    found = list(target.edges)
-    parts = tuple(row for row, place in enumerate(places.get(adapter.target, ())) if place.split is not None)
+    for unbound, facts in labels:
+        known.setdefault(resolve(unbound, target), {}).update(facts)
+    edge_list = list(target.edges)
+    parts = tuple(row for row, unbound in enumerate(places.get(adapter.target, ())) if unbound.split is not None)
     for row in parts:
         part, whole = ranked[row], own
-        found.append((whole, part))
+        edge_list.append((whole, part))
         if target.service is not None:
-            found.append((part, target.service))
+            edge_list.append((part, target.service))
         known[part] = {**known.get(whole, {}), "part_of": whole.name}
-    found.extend((resolve(lower, target), resolve(upper, target)) for lower, upper in edges)
-    return Binding(entities, ranked.index(own), parts, tuple(dict.fromkeys(found)), known)
+    edge_list.extend((resolve(lower, target), resolve(upper, target)) for lower, upper in edges)
+    return Binding(entities, ranked.index(own), parts, tuple(dict.fromkeys(edge_list)), known)
 
 
 def own_entity(adapter: Adapter, target: Target) -> EntityRef:
-    """The entity a target stands for, of the kind its adapter speaks about."""
-    return resolve(Place(adapter.target, of_target=True), target)
+    """The target's entity, of the kind that its adapter describes."""
+    return resolve(UnboundEntity(adapter.target, of_target=True), target)
 
 
 def first_label(labels: Mapping[str, str], spellings: tuple[str, ...]) -> str | None:
-    """The value of the first spelling that is set and not empty."""
+    """Value of the first spelling that is set and not empty."""
     return next((labels[name] for name in spellings if labels.get(name)), None)
 
 
 def _joined(parts: tuple[tuple[str, ...], ...], labels: Mapping[str, str]) -> str | None:
     if parts == (("@target",),):
-        return ""  # the target's own name, for an entity that is another kind of the same thing
-    found = [first_label(labels, part) for part in parts if part != ("@target",)]
-    return "/".join(part for part in found if part) if found and all(found) else None
+        return ""  # the target's own name, for an entity of another kind with the same name
+    values = [first_label(labels, part) for part in parts if part != ("@target",)]
+    return "/".join(part for part in values if part) if values and all(values) else None
 
 
 def _several(label: str, layout: Layout) -> bool:
-    return len({one.labels[label] for one in layout.series if label in one.labels}) > 1
+    return len({series.labels[label] for series in layout.series if label in series.labels}) > 1
 
 
 def _falls_back(spec: EntitySpec) -> bool:

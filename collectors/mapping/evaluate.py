@@ -1,4 +1,4 @@
-"""Evaluates one page with a compiled adapter: numbers and cell statuses of every cell. Pure numpy."""
+"""Evaluates one page with a compiled adapter: values and statuses of every cell. Pure numpy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from collectors.mapping.compiler import Cells, Compiled, Groups
 from collectors.mapping.model import Aggregate
 from outrider.model import CellStatus, Floats, Statuses
 
-_GRAIN = 1e-6  # of counts spread over a ladder
+_GRAIN = 1e-6  # tolerance of counts resampled onto a ladder
 _JOIN = {Aggregate.MIN: np.fmin, Aggregate.MAX: np.fmax, Aggregate.SUM: np.add}
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The input vector of a page: values, increases, rates, 1; and what is wrong with each entry.
+    """Input vector of a page: values, increases, rates, 1; and the status of each entry.
 
-    ``flags`` are CellStatus numbers, all PRESENT (0) on an ordinary page. A flagged entry counts as 0
-    in the arithmetic and passes its status on to every cell that reads it, except that ABSENT entries
-    (a series seen for the first time) are simply left out beside others.
+    ``flags`` are CellStatus numbers, all PRESENT (0) on an ordinary page. A flagged entry counts as 0 in the
+    arithmetic
+    and passes its status to every cell that reads it. ABSENT entries (a series seen for the first time) are ignored
+    if
+    the cell has others.
     """
 
     numbers: Floats
@@ -29,7 +31,7 @@ class Rows:
 
     @staticmethod
     def of(values: Floats, increases: Floats, seconds: Floats | float, flags: Statuses) -> Rows:
-        """Join the sections. ``flags`` has three sections and one entry, as ``numbers`` will."""
+        """Joins the sections. ``flags`` has three sections and one entry, as ``numbers`` will."""
         numbers = np.concatenate((values, increases, increases / seconds, (1.0,)))
         if flags.any():
             numbers[flags != CellStatus.PRESENT] = 0.0
@@ -51,8 +53,8 @@ def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
     _compare(cells, values)
     _spread(cells, values, status)
     if flagged:
-        odd = (status == CellStatus.UNTRUSTED) & cells.nan_is_undefined & ~cells.two_scrapes
-        status[odd] = CellStatus.UNDEFINED
+        undefined = (status == CellStatus.UNTRUSTED) & cells.nan_is_undefined & ~cells.two_scrapes
+        status[undefined] = CellStatus.UNDEFINED
     impossible = ~np.isfinite(values) | (values < cells.least) | (values > cells.most)
     status[impossible & (status == CellStatus.PRESENT)] = CellStatus.UNTRUSTED
     values[status != CellStatus.PRESENT] = np.nan
@@ -60,7 +62,7 @@ def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
 
 
 def _compare(cells: Cells, values: Floats) -> None:
-    """Absolute values, and 1 or 0 where a cell is compared with a constant; in place."""
+    """Absolute values, and 1 or 0 for cells compared with a constant; in place."""
     if cells.absolute.any():
         values[cells.absolute] = np.abs(values[cells.absolute])
     compared = ~np.isnan(cells.equals)
@@ -71,7 +73,7 @@ def _compare(cells: Cells, values: Floats) -> None:
 
 def _slots(compiled: Compiled, numbers: Floats) -> Floats:
     weighted = compiled.linear_weights * numbers[compiled.linear_rows]
-    # Of nothing, bincount makes whole numbers, which would cut the extremes below.
+    # For empty input, bincount returns integers, which would truncate the extremes below.
     slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots).astype(
         np.float64, copy=False
     )
@@ -82,7 +84,7 @@ def _slots(compiled: Compiled, numbers: Floats) -> Floats:
 
 
 def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
-    """The worst status of the entries a slot reads, ABSENT ones left out; ABSENT when all are."""
+    """Worst status of the entries a slot reads, without ABSENT ones; ABSENT if all are."""
     status = np.zeros(compiled.slots, dtype=np.uint8)
     alive = np.zeros(compiled.slots, dtype=bool)
     for rows, slots in (
@@ -90,10 +92,10 @@ def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
         (compiled.maxima.rows, _slot_of_row(compiled.maxima)),
         (compiled.minima.rows, _slot_of_row(compiled.minima)),
     ):
-        found = flags[rows]
-        there = found != CellStatus.ABSENT
-        np.maximum.at(status, slots[there], found[there])
-        alive[slots[there]] = True
+        entry_status = flags[rows]
+        present = entry_status != CellStatus.ABSENT
+        np.maximum.at(status, slots[present], entry_status[present])
+        alive[slots[present]] = True
     status[~alive] = CellStatus.ABSENT
     return status
 
@@ -112,7 +114,7 @@ def _outs(compiled: Compiled, slots: Floats, slot_status: Statuses) -> tuple[Flo
         compare, product = compiled.out_compare[pairs], compiled.out_product[pairs]
         with np.errstate(divide="ignore", invalid="ignore"):
             outs[pairs] = np.where(compare, over >= under, np.where(product, over * under, over / under))
-        # Nothing happened, or there is no limit to compare with: the ratio has no value.
+        # Denominator 0: no events, or no limit to compare with. The ratio is undefined.
         empty = (under == 0) & ~compare & ~product & (both == CellStatus.PRESENT)
         status[pairs] = np.where(empty, CellStatus.UNDEFINED, both)
         outs[pairs[empty]] = np.nan
@@ -127,22 +129,22 @@ def _join(
     values: Floats,
     status: Statuses,
 ) -> None:
-    """Join the ratios of one cell: those that have a value count; without any, the worst reason stands."""
-    there = out_status == CellStatus.PRESENT
+    """Combines the ratios of one cell: those with a value count; without any, the worst status applies."""
+    present = out_status == CellStatus.PRESENT
     values[cells] = 0.0 if aggregate in {Aggregate.SUM, Aggregate.MEAN} else np.nan
     status[cells] = 255
     np.minimum.at(status, cells, out_status)
-    _JOIN.get(aggregate, np.add).at(values, cells[there], outs[there])
+    _JOIN.get(aggregate, np.add).at(values, cells[present], outs[present])
     if aggregate is Aggregate.MEAN:
-        counts = np.bincount(cells[there], minlength=values.size)
-        found = np.flatnonzero(counts)
-        values[found] /= counts[found]
+        counts = np.bincount(cells[present], minlength=values.size)
+        counted = np.flatnonzero(counts)
+        values[counted] /= counts[counted]
 
 
 def _spread(cells: Cells, values: Floats, status: Statuses) -> None:
-    """A histogram is whole or not at all: its worst bucket speaks for every one.
+    """A histogram is valid as a whole or not at all: its worst bucket determines the status of all.
 
-    Buckets that count fewer than those below them are nobody's histogram.
+    Buckets that count fewer than those below them are not a histogram.
     """
     if cells.histograms.size:
         worst = np.maximum.reduceat(status[cells.histograms], cells.histogram_starts)

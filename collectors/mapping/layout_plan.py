@@ -1,4 +1,4 @@
-"""Collects, rule by rule, which rows of a page layout make up which cell of a batch."""
+"""Plans, rule by rule, which rows of a page layout make up which cell of a batch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from collectors.exposition.parser import Layout, Series
-from collectors.mapping.buckets import spread
-from collectors.mapping.entity_binding import Place, Places, first_label
+from collectors.mapping.buckets import resample
+from collectors.mapping.entity_binding import LayoutEntities, UnboundEntity, first_label
 from collectors.mapping.model import QUANTILES, Adapter, Aggregate, Operator, Rule, Section, Statistic, Term
 from outrider.model import SUM_BUCKET, EntityKind, SignalKey
 from outrider.vocabulary import catalog
 
 
 @dataclass(slots=True)
-class Out:
-    """One number of one cell: a slot, or a ratio, product or comparison of two, as its rule says."""
+class CellInput:
+    """One number of one cell: a slot, or a ratio, product or comparison of two slots."""
 
-    place: Place
+    place: UnboundEntity
     column: int
     left: int
     rule: Rule
@@ -26,42 +26,42 @@ class Out:
 
 
 @dataclass(slots=True)
-class Draft:
-    """What compiling collects before it becomes arrays."""
+class LayoutPlan:
+    """Intermediate result of compiling, before it becomes arrays."""
 
     adapter: Adapter
     layout: Layout
-    places: Places
+    places: LayoutEntities
     slots: int = 0
     linear: list[tuple[int, float, int]] = field(default_factory=list)
     extremes: dict[Aggregate, list[tuple[int, float, int]]] = field(
         default_factory=lambda: {Aggregate.MAX: [], Aggregate.MIN: []}
     )
-    outs: list[Out] = field(default_factory=list)
+    outs: list[CellInput] = field(default_factory=list)
 
     # --- rows to slots ----------------------------------------------------------------------------
 
     def groups(
         self, term: Term, kind: EntityKind, per: tuple[str, ...]
-    ) -> dict[tuple[Place, ...], list[tuple[int, float]]]:
+    ) -> dict[tuple[UnboundEntity, ...], list[tuple[int, float]]]:
         """(row, weight) by entity, and by the ``per`` labels within it."""
-        found: dict[tuple[Place, ...], list[tuple[int, float]]] = {}
+        rows_by_entity: dict[tuple[UnboundEntity, ...], list[tuple[int, float]]] = {}
         names = term.metrics.on(self.layout.names)
         for row in self.places.matching(names, term.where):
             weight = self.weight(term, row)
-            for place in self.places.every(kind, row) if weight is not None else ():
-                found.setdefault((place, self._within(place, row, per)), []).append((row, weight or 0.0))
+            for entity in self.places.every(kind, row) if weight is not None else ():
+                rows_by_entity.setdefault((entity, self._within(entity, row, per)), []).append((row, weight or 0.0))
         for row in self.places.matching(term.beside.on(self.layout.names), term.beside_where):
-            for place in self.places.every(kind, row):
-                found.setdefault((place, self._within(place, row, per)), []).append((row, 0.0))
-        return found
+            for entity in self.places.every(kind, row):
+                rows_by_entity.setdefault((entity, self._within(entity, row, per)), []).append((row, 0.0))
+        return rows_by_entity
 
-    def _within(self, place: Place, row: int, per: tuple[str, ...]) -> Place:
+    def _within(self, entity: UnboundEntity, row: int, per: tuple[str, ...]) -> UnboundEntity:
         labels = self.layout.series[row].labels
-        return Place(place.kind, "\0".join(labels.get(label, "") for label in per)) if per else place
+        return UnboundEntity(entity.kind, "\0".join(labels.get(label, "") for label in per)) if per else entity
 
     def weight(self, term: Term, row: int) -> float | None:
-        """What a row counts for; None when a label that should be a number is none."""
+        """Weight of a row; None if a label that should be a number is not."""
         labels, weight = self.layout.series[row].labels, 1.0
         if term.codes is not None:
             code = term.codes.values.get(labels.get(term.codes.label, ""), term.codes.other)
@@ -76,7 +76,7 @@ class Draft:
         return weight
 
     def slot(self, section: Section, aggregate: Aggregate, rows: list[tuple[int, float]], sign: float = 1.0) -> int:
-        """A new slot filled from rows."""
+        """Adds a slot filled from rows."""
         shift = len(self.layout.series) * (Section.GAUGE, Section.DELTA, Section.RATE).index(section)
         number, self.slots = self.slots, self.slots + 1
         share = 1.0 / len(rows) if aggregate is Aggregate.MEAN else 1.0
@@ -85,7 +85,7 @@ class Draft:
         return number
 
     def constant(self, value: float) -> int:
-        """A new slot that holds a number known already."""
+        """Adds a slot with a constant value."""
         number, self.slots = self.slots, self.slots + 1
         self.linear.append((3 * len(self.layout.series), value, number))
         return number
@@ -93,12 +93,11 @@ class Draft:
     # --- rules ------------------------------------------------------------------------------------
 
     def add_signal(self, name: str, rules: tuple[Rule, ...]) -> None:
-        """For each entity the first alternative that the page can serve.
+        """Adds, for each entity, the first alternative that the page can serve.
 
-        Of a distribution that is the first one of its quantiles and the first one of its mean; buckets
-        tell both.
+        Of a distribution that is the first one with quantiles and the first one with a mean; buckets give both.
         """
-        kind, taken = catalog.signal(name).entity, dict[Statistic, set[Place]]()
+        kind, taken = catalog.signal(name).entity, dict[Statistic, set[UnboundEntity]]()
         for rule in rules:
             if not self.applies(rule):
                 continue
@@ -109,22 +108,22 @@ class Draft:
             mine.update(out.place for out in self.outs[first:])
 
     def applies(self, rule: Rule) -> bool:
-        """True when the page has the metrics of every term (and of the wanted type)."""
+        """True if the page has the metrics of every term, and of the required type."""
         suffix = "_bucket" if rule.operator is Operator.HISTOGRAM else ""
         for term in rule.terms:
             names = term.metrics.on(self.layout.names, suffix)
             if not names and not term.beside.on(self.layout.names):
                 return False
-            if rule.type and any(self.layout.types.get(one) != rule.type for one in names):
+            if rule.type and any(self.layout.types.get(name) != rule.type for name in names):
                 return False
         return True
 
     def column(self, kind: EntityKind, key: SignalKey) -> int:
-        """The column of a key in the batches of a kind."""
+        """Column of a key in the batches of a kind."""
         return self.adapter.columns[kind][key]
 
-    def add_term(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """One number per entity, or the difference of two."""
+    def add_term(self, rule: Rule, kind: EntityKind, served: Collection[UnboundEntity]) -> None:
+        """Adds one number per entity, or the difference of two."""
         column, term = self.column(kind, SignalKey(rule.signal)), rule.terms[0]
         taken_away = self.groups(rule.terms[1], kind, rule.per) if rule.minus else {}
         for key, rows in self.groups(term, kind, rule.per).items():
@@ -134,65 +133,65 @@ class Draft:
             if rule.minus:
                 shift = len(self.layout.series) * (Section.GAUGE, Section.DELTA, Section.RATE).index(term.section)
                 self.linear.extend((row + shift, -weight, slot) for row, weight in taken_away[key])
-            self.outs.append(Out(key[0], column, slot, rule))
+            self.outs.append(CellInput(key[0], column, slot, rule))
 
-    def add_pair(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """A ratio, product or comparison of two numbers of one entity."""
+    def add_pair(self, rule: Rule, kind: EntityKind, served: Collection[UnboundEntity]) -> None:
+        """Adds a ratio, product or comparison of two numbers of one entity."""
         column, (left, right) = self.column(kind, SignalKey(rule.signal)), rule.terms
         below = self.groups(right, kind, rule.per)
         for key, rows in self.groups(left, kind, rule.per).items():
             if key in below and key[0] not in served:
                 over = self.slot(left.section, left.aggregate, rows)
                 under = self.slot(right.section, right.aggregate, below[key])
-                self.outs.append(Out(key[0], column, over, rule, under))
+                self.outs.append(CellInput(key[0], column, over, rule, under))
 
-    def add_count(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """How many distinct values of a label there are for each entity."""
-        column, found = self.column(kind, SignalKey(rule.signal)), dict[Place, set[str]]()
+    def add_count(self, rule: Rule, kind: EntityKind, served: Collection[UnboundEntity]) -> None:
+        """Adds the number of distinct values of a label for each entity."""
+        column, values_by_entity = self.column(kind, SignalKey(rule.signal)), dict[UnboundEntity, set[str]]()
         for row in self.places.matching(rule.terms[0].metrics.on(self.layout.names), rule.terms[0].where):
-            place = self.places.of(kind, row)
-            if place is not None:
+            entity = self.places.of(kind, row)
+            if entity is not None:
                 value = first_label(self.layout.series[row].labels, rule.distinct) or str(row)
-                found.setdefault(place, set()).add(value)
-        for place, values in found.items():
-            if place not in served:
-                self.outs.append(Out(place, column, self.constant(len(values)), rule))
+                values_by_entity.setdefault(entity, set()).add(value)
+        for entity, values in values_by_entity.items():
+            if entity not in served:
+                self.outs.append(CellInput(entity, column, self.constant(len(values)), rule))
 
-    def add_summary(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """The quantiles that a source works out itself. They cannot be merged: of several the largest counts."""
-        term, wanted = rule.terms[0], dict[tuple[Place, float], list[tuple[int, float]]]()
+    def add_summary(self, rule: Rule, kind: EntityKind, served: Collection[UnboundEntity]) -> None:
+        """Adds the quantiles computed by a source. They cannot be merged: of several the largest is used."""
+        term, rows_by_quantile = rule.terms[0], dict[tuple[UnboundEntity, float], list[tuple[int, float]]]()
         for row in self.places.matching(term.metrics.on(self.layout.names), term.where):
-            place = self.places.of(kind, row)
+            entity = self.places.of(kind, row)
             quantile = number_of(self.layout.series[row].labels.get("quantile", ""))
-            if place is not None and place not in served and quantile in QUANTILES:
-                wanted.setdefault((place, quantile), []).append((row, 1.0))
-        for (place, quantile), rows in wanted.items():
+            if entity is not None and entity not in served and quantile in QUANTILES:
+                rows_by_quantile.setdefault((entity, quantile), []).append((row, 1.0))
+        for (entity, quantile), rows in rows_by_quantile.items():
             column = self.column(kind, SignalKey(rule.signal, quantile=quantile))
-            self.outs.append(Out(place, column, self.slot(Section.GAUGE, Aggregate.MAX, rows), rule))
+            self.outs.append(CellInput(entity, column, self.slot(Section.GAUGE, Aggregate.MAX, rows), rule))
 
-    def add_histogram(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """Bucket increments on the signal's own ladder; see ``spread`` for bounds that are not on it."""
+    def add_histogram(self, rule: Rule, kind: EntityKind, served: Collection[UnboundEntity]) -> None:
+        """Adds bucket increments on the signal's own ladder; see ``resample`` for bounds that are not on it."""
         signal, term = catalog.signal(rule.signal), rule.terms[0]
         family = term.metrics.on(self.layout.names, "_bucket")[0]
         first, count = self.column(kind, signal.bucket_keys[0]), len(signal.bounds) + 1
-        slots: dict[tuple[Place, int], int] = {}
+        slots: dict[tuple[UnboundEntity, int], int] = {}
 
-        def add(place: Place, bucket: int, row: int, weight: float) -> None:
-            if (place, bucket) not in slots:
-                slots[place, bucket] = self.slot(Section.DELTA, Aggregate.SUM, [])
+        def add(entity: UnboundEntity, bucket: int, row: int, weight: float) -> None:
+            if (entity, bucket) not in slots:
+                slots[entity, bucket] = self.slot(Section.DELTA, Aggregate.SUM, [])
                 self.outs.append(
-                    Out(place, first + (count if bucket == SUM_BUCKET else bucket), slots[place, bucket], rule)
+                    CellInput(entity, first + (count if bucket == SUM_BUCKET else bucket), slots[entity, bucket], rule)
                 )
-            self.linear.append((row + len(self.layout.series), weight, slots[place, bucket]))
+            self.linear.append((row + len(self.layout.series), weight, slots[entity, bucket]))
 
-        for place, ladder in self.ladders(family, kind, term):
-            if place in served:
+        for entity, ladder in self.ladders(family, kind, term):
+            if entity in served:
                 continue
-            shares = spread([bound * rule.scale for bound, _ in ladder], signal.bounds)
+            shares = resample([bound * rule.scale for bound, _ in ladder], signal.bounds)
             for bucket, parts in enumerate(shares):
-                # a bucket without a share is of interest too: it holds nothing
+                # a bucket without a share is needed too: it is empty
                 for number, share in parts.items() or [(0, 0.0)]:
-                    add(place, bucket, ladder[number][1], share)
+                    add(entity, bucket, ladder[number][1], share)
         for row in self.places.matching((family + "_sum",), term.where):
             summed = self.places.of(kind, row)
             if summed is not None and (summed, 0) in slots:
@@ -200,50 +199,50 @@ class Draft:
 
     def ladders(
         self, family: str, kind: EntityKind, term: Term, *, endless: bool = False
-    ) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
-        """The (bound, row) ladder of each label set, bounds rising to +Inf.
+    ) -> Iterator[tuple[UnboundEntity, list[tuple[float, int]]]]:
+        """Yields the (bound, row) ladder of each label set, bounds rising to +Inf.
 
-        A page that leaves +Inf out has the same number as ``_count``; without either nothing is claimed, and
-        the ladder is left out unless ``endless``.
+        A page without +Inf has the same number as ``_count``. Without either, the ladder is omitted unless
+        ``endless``.
         """
-        found: dict[tuple[Place, tuple[tuple[str, str], ...]], list[tuple[float, int]]] = {}
+        ladders_by_labels: dict[tuple[UnboundEntity, tuple[tuple[str, str], ...]], list[tuple[float, int]]] = {}
         for row in self.places.matching((family + "_bucket",), term.where):
-            labels, place = self.layout.series[row].labels, self.places.of(kind, row)
+            labels, entity = self.layout.series[row].labels, self.places.of(kind, row)
             bound = number_of(labels.get("le", ""), finite=False)
-            if place is not None and bound is not None:
-                rest = labels_but(self.layout.series[row], "le")
-                found.setdefault((place, rest), []).append((bound, row))
+            if entity is not None and bound is not None:
+                rest = labels_without(self.layout.series[row], "le")
+                ladders_by_labels.setdefault((entity, rest), []).append((bound, row))
         counts = {
-            labels_but(self.layout.series[row], "le"): row for row in self.layout.names.get(family + "_count", ())
+            labels_without(self.layout.series[row], "le"): row for row in self.layout.names.get(family + "_count", ())
         }
-        for (place, rest), ladder in found.items():
-            whole = sorted(ladder)
-            if math.isfinite(whole[-1][0]):
+        for (entity, rest), ladder in ladders_by_labels.items():
+            rising = sorted(ladder)
+            if math.isfinite(rising[-1][0]):
                 if rest in counts:
-                    whole.append((math.inf, int(counts[rest])))
+                    rising.append((math.inf, int(counts[rest])))
                 elif not endless:
                     continue
-            yield place, whole
+            yield entity, rising
 
 
-def labels_but(series: Series, without: str) -> tuple[tuple[str, str], ...]:
-    """The labels of a series but one, in one order."""
+def labels_without(series: Series, without: str) -> tuple[tuple[str, str], ...]:
+    """Labels of a series without one of them, sorted."""
     return tuple(sorted((name, value) for name, value in series.labels.items() if name != without))
 
 
 _ADD = {
-    Operator.TERM: Draft.add_term,
-    Operator.RATIO: Draft.add_pair,
-    Operator.PRODUCT: Draft.add_pair,
-    Operator.AT_LEAST: Draft.add_pair,
-    Operator.HISTOGRAM: Draft.add_histogram,
-    Operator.SUMMARY: Draft.add_summary,
-    Operator.COUNT: Draft.add_count,
+    Operator.TERM: LayoutPlan.add_term,
+    Operator.RATIO: LayoutPlan.add_pair,
+    Operator.PRODUCT: LayoutPlan.add_pair,
+    Operator.AT_LEAST: LayoutPlan.add_pair,
+    Operator.HISTOGRAM: LayoutPlan.add_histogram,
+    Operator.SUMMARY: LayoutPlan.add_summary,
+    Operator.COUNT: LayoutPlan.add_count,
 }
 
 
 def number_of(text: str, *, finite: bool = True) -> float | None:
-    """A label value as a number; None when it is none."""
+    """A label value as a number; None if it is not a number."""
     try:
         number = float(text)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Requests in flight as an engine's load door tells them: paths into its answer, as its adapter writes them. Pure.
+"""Requests in flight in the response of an engine's load endpoint: paths into the response, from the adapter. Pure.
 
-``loads.*.num_running_reqs + loads.*.num_waiting_reqs``: names joined by dots lead into the answer, ``*`` stands for
-every item of a list or of a mapping, ``+`` joins what is summed. What is found must be numbers of requests; true
-and false count as 1 and 0, so that ``slots.*.busy`` is how many are.
+``loads.*.num_running_reqs + loads.*.num_waiting_reqs``: names joined by dots descend into the response, ``*``
+stands
+for every item of a list or mapping, ``+`` adds. The values must be numbers of requests. true and false count as 1
+and 0, so that ``slots.*.busy`` is the number of busy slots.
 """
 
 from __future__ import annotations
@@ -13,43 +14,43 @@ from functools import cache
 from typing import Any
 
 Path = tuple[str, ...]
-Load = tuple[tuple[Path, ...], ...]  # spellings, the newest first; each the paths that are summed
+Load = tuple[tuple[Path, ...], ...]  # spellings, newest first; each is a list of paths to sum
 
 EVERY = "*"
-SERVER_LOAD = ("server_load",)  # where an adapter names none
-# What stood for a path before there were paths; adapters of one's own may still say so.
+SERVER_LOAD = ("server_load",)  # default if an adapter names none
+# Names used before paths were supported; users' adapters may still contain them.
 _NAMED = {"sglang_loads": ("loads.*.num_running_reqs + loads.*.num_waiting_reqs", "*.num_reqs")}
 
 
-def faults_of(spellings: tuple[str, ...]) -> Iterator[str]:
-    """What is no path in an adapter file's ``load_as``, each in a sentence."""
-    for one in spellings:
+def invalid_paths(spellings: tuple[str, ...]) -> Iterator[str]:
+    """Yields an error sentence for each invalid path in an adapter file's ``load_as``."""
+    for spelling in spellings:
         try:
-            load_of_spellings((one,))
+            load_of_spellings((spelling,))
         except ValueError as error:
             yield str(error)
 
 
 @cache
 def load_of_spellings(spellings: tuple[str, ...]) -> Load:
-    """The paths of an adapter file's ``load_as``. Raises ValueError naming what is no path."""
-    plain = [text for one in spellings for text in _NAMED.get(one, (one,))]
+    """Parses the paths of an adapter file's ``load_as``. Raises ValueError that names the invalid path."""
+    plain = [text for spelling in spellings for text in _NAMED.get(spelling, (spelling,))]
     return tuple(tuple(_path(part, text) for part in text.split("+")) for text in plain)
 
 
 def _path(text: str, whole: str) -> Path:
     names = tuple(name.strip() for name in text.strip().split("."))
     if not all(names) or any(EVERY in name and name != EVERY for name in names):
-        said = "names joined by dots, * for every item of a list, + between what is summed"
-        raise ValueError(f"{whole!r} is no path into an answer; expected {said}, such as loads.*.num_reqs")
+        syntax = "names joined by dots, * for every item of a list, + between summands"
+        raise ValueError(f"{whole!r} is not a path into a response; expected {syntax}, such as loads.*.num_reqs")
     return names
 
 
-def requests_in_flight(load: Load, said: Any) -> float | None:
-    """The sum that the first spelling finds in a parsed answer; None where none finds numbers of requests."""
+def requests_in_flight(load: Load, document: Any) -> float | None:
+    """Sum by the first spelling that applies to a parsed response; None if none gives numbers of requests."""
     for paths in load:
         try:
-            total = sum(_count(found) for path in paths for found in _found(said, path))
+            total = sum(_count(value) for path in paths for value in _values_at(document, path))
         except (KeyError, TypeError, ValueError, OverflowError):
             continue
         if total < math.inf:
@@ -57,36 +58,36 @@ def requests_in_flight(load: Load, said: Any) -> float | None:
     return None
 
 
-def _found(said: Any, path: Path) -> Iterator[Any]:
-    """What a path leads to. Raises KeyError or TypeError where it leads nowhere, ValueError for no item at all."""
-    here = [said]
+def _values_at(document: Any, path: Path) -> Iterator[Any]:
+    """Values at a path. Raises KeyError or TypeError if it does not exist, ValueError if it has no item."""
+    level = [document]
     for name in path:
         if name == EVERY:
-            here = [item for one in here for item in _items(one)]
+            level = [item for item in level for item in _items(item)]
         else:
-            here = [_mapping(one)[name] for one in here]
-    yield from here
+            level = [_mapping(item)[name] for item in level]
+    yield from level
 
 
-def _items(said: Any) -> list[Any]:
-    items = list(said.values()) if isinstance(said, dict) else said
+def _items(document: Any) -> list[Any]:
+    items = list(document.values()) if isinstance(document, dict) else document
     if not isinstance(items, list):
         raise TypeError("neither a list nor a mapping")
     if not items:
-        raise ValueError("no item")  # a door that lists nobody says nothing, not 0
+        raise ValueError("no item")  # an empty list means no data, not 0
     return items
 
 
-def _mapping(said: Any) -> dict[str, Any]:
-    if not isinstance(said, dict):
+def _mapping(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
         raise TypeError("no mapping")
-    return said
+    return document
 
 
-def _count(said: Any) -> float:
-    if not isinstance(said, int | float):
+def _count(value: Any) -> float:
+    if not isinstance(value, int | float):
         raise TypeError("no number")
-    number = float(said)
+    number = float(value)
     if not 0 <= number < math.inf:
-        raise ValueError("no number of requests")
+        raise ValueError("not a number of requests")
     return number

@@ -1,4 +1,4 @@
-"""Reads and checks an adapter file. Every fault is told with its file, line and key."""
+"""Loads and checks an adapter file. Every problem is reported with file, line and key."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from datetime import timedelta
 from typing import Any
 
 from collectors.mapping.adapter_fields import spellings
-from collectors.mapping.adapter_rules import Rules
-from collectors.mapping.load_endpoint import faults_of
-from collectors.mapping.model import Adapter, EdgeSpec, EntitySpec, EventSpec, Fixes, Heartbeat, LabelSpec, Probing
+from collectors.mapping.adapter_rules import RuleReader
+from collectors.mapping.load_endpoint import invalid_paths
+from collectors.mapping.model import (
+    Adapter,
+    EdgeSpec,
+    EngineEndpoints,
+    EntitySpec,
+    EventSpec,
+    Fixes,
+    Heartbeat,
+    LabelSpec,
+)
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EventKind
 from outrider.text import yaml_file
@@ -23,7 +32,7 @@ _PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
 
 
 def read_adapter(text: str, file: str) -> Adapter:
-    """Parse an adapter. Raises ConfigError that lists every fault in line order."""
+    """Parses an adapter. Raises ConfigError that lists every problem in line order."""
     reader = _Reader(yaml_file.parse(text, file))
     adapter = reader.adapter()
     if reader.problems:
@@ -31,8 +40,8 @@ def read_adapter(text: str, file: str) -> Adapter:
     return adapter
 
 
-class _Reader(Rules):
-    """Walks the document once; a faulty part is noted and replaced by something harmless."""
+class _Reader(RuleReader):
+    """Walks the document once; an invalid part is recorded and replaced by a harmless default."""
 
     def adapter(self) -> Adapter:
         document = self._mapping(self._document.value, (), _TOP)
@@ -45,7 +54,7 @@ class _Reader(Rules):
             self._problem(("new_series",), "expected from_zero or baseline")
         for key in ("up", "health", "load"):
             if key in document and document[key] not in catalog.signals():
-                self._problem((key,), f"{document[key]!r} is no signal of the catalogue")
+                self._problem((key,), f"{document[key]!r} is not a signal of the catalog")
         entities = self._mapping(document.get("entities", {}), ("entities",))
         signals = self._mapping(document.get("signals", {}), ("signals",))
         labels = self._mapping(document.get("labels", {}), ("labels",))
@@ -76,7 +85,7 @@ class _Reader(Rules):
         spec = self._mapping(value, ("heartbeat",), {"of", "within"})
         names = self._names(spec.get("of", []), ("heartbeat", "of"))
         if not names:
-            self._problem(("heartbeat", "of"), "expected the counters that always move")
+            self._problem(("heartbeat", "of"), "expected counters that move on every page")
         try:
             within = parse_duration(str(spec.get("within", "")))
         except UsageError as error:
@@ -84,16 +93,16 @@ class _Reader(Rules):
             within = timedelta(minutes=5)
         return Heartbeat(self._metrics({"any": list(names)}, ("heartbeat", "of")), within.total_seconds())
 
-    def _probe(self, value: Any) -> Probing:
+    def _probe(self, value: Any) -> EngineEndpoints:
         spec = self._mapping(value, ("probe",), _PROBE)
         ports = {key: self._port(spec[key], ("probe", key)) for key in ("port", "page_port") if key in spec}
         paths = {key: self._path(spec[key], ("probe", key)) for key in ("health", "load", "page") if key in spec}
         read_as = self._names(spec.get("load_as") or [], ("probe", "load_as"))
-        for fault in faults_of(read_as):
+        for fault in invalid_paths(read_as):
             self._problem(("probe", "load_as"), fault)
         if bool(paths.get("load")) is not bool(spec.get("load_as")):
-            self._problem(("probe",), "load and load_as go together")
-        return Probing(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
+            self._problem(("probe",), "load and load_as must be set together")
+        return EngineEndpoints(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
 
     def _path(self, value: Any, path: yaml_file.Path_) -> str:
         if value and not (isinstance(value, str) and value.startswith("/")):
@@ -111,7 +120,7 @@ class _Reader(Rules):
         signals = self._mapping(spec.get("signals", {}), ("fixes", "signals"))
         for name in signals:
             if name not in catalog.signals():
-                self._problem(("fixes", "signals", name), "no such signal in the catalogue")
+                self._problem(("fixes", "signals", name), "unknown signal")
         lines = self._mapping(spec.get("lines", {}), ("fixes", "lines"))
         return Fixes(
             str(spec.get("default", "")),
@@ -124,7 +133,7 @@ class _Reader(Rules):
         found = self._mapping(value, ("seen",))
         for kind, name in found.items():
             if name not in catalog.signals():
-                self._problem(("seen", kind), f"{name!r} is no signal of the catalogue")
+                self._problem(("seen", kind), f"{name!r} is not a signal of the catalog")
         return {self._kind(kind, ("seen", kind)): str(name) for kind, name in found.items()}
 
     # --- entities, edges, labels, events ----------------------------------------------------------

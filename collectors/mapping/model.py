@@ -1,7 +1,7 @@
-"""What an adapter says: how the metrics of one engine or exporter become canonical signals.
+"""Data model of an adapter: how the metrics of one engine or exporter become canonical signals.
 
-An adapter is data (``adapters/<name>.yaml``); this is its shape in memory. Reading and checking the
-file is ``adapter_file``, turning it into row indices of a page is ``compile``.
+An adapter is data (``adapters/<name>.yaml``). ``loader`` reads and checks the file, ``compiler`` turns it into
+row indices of a page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outrider.model import EntityKind, EventKind, SignalKey
 from outrider.vocabulary import catalog
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
-QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # those of a summary that are kept
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # quantiles kept from a summary
 _OPTIONAL = re.compile(r"^~\(\?:[^)]*\)\?")
 TARGET_KEYS = tuple(
     SignalKey(name) for name in ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
@@ -25,15 +25,15 @@ TARGET_KEYS = tuple(
 
 
 class Section(StrEnum):
-    """Which number of a series a term looks at."""
+    """The number of a series that a term reads."""
 
     GAUGE = "gauge"  # the value on the page
-    DELTA = "delta"  # its increase since the last good scrape
-    RATE = "rate"  # that increase per second
+    DELTA = "delta"  # increase since the last good scrape
+    RATE = "rate"  # increase per second
 
 
 class Aggregate(StrEnum):
-    """How several series of one entity become one number."""
+    """Aggregation of several series of one entity into one number."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -42,7 +42,7 @@ class Aggregate(StrEnum):
 
 
 class Operator(StrEnum):
-    """How the terms of a rule become one value."""
+    """Combination of a rule's terms into one value."""
 
     TERM = "term"
     RATIO = "ratio"
@@ -54,12 +54,12 @@ class Operator(StrEnum):
 
 
 class Statistic(StrEnum):
-    """What a rule tells of a distribution: buckets, quantiles the source worked out, or the mean alone."""
+    """The part of a distribution that a rule gives: buckets, quantiles computed by the source, or only the mean."""
 
     BUCKETS = "buckets"
     QUANTILES = "quantiles"
     MEAN = "mean"
-    VALUE = "value"  # the signal is no distribution
+    VALUE = "value"  # the signal is not a distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,19 @@ class Match:
     wanted: bool = True
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """True when the label set meets the condition."""
+        """True if the label set meets the condition."""
         return (self.pattern.fullmatch(labels.get(self.label, "")) is not None) is self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Which metric names a term reads.
+    """The metric names that a term reads.
 
-    ``first`` are spellings of one metric, the first one on the page wins; ``every`` must all be
-    there and are read together with those of ``maybe``; of ``some`` at least one must be there. A
-    name that begins with ``~`` is a regular expression: such metrics bear an index in their name.
+    ``first`` are spellings of one metric; the first one on the page wins. ``every`` must all be on the page, and
+    are
+    read together with those of ``maybe``. Of ``some`` at least one must be on the page. A name that begins with
+    ``~``
+    is a regular expression, for metrics with an index in their name.
     """
 
     first: tuple[str, ...] = ()
@@ -96,33 +98,33 @@ class Metrics:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The names as people know them: without an optional prefix."""
+        """The names for display: without an optional prefix."""
         return tuple(_OPTIONAL.sub("", name) for name in self.names)
 
     def on(self, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
-        """The names to read from a page that has these names; empty when the page lacks the metric."""
+        """Returns the names to read from a page with these names; empty if the page lacks the metric."""
         for name in self.first:
-            found = named(name, page_names, suffix)
-            if found:
-                return found
-        every = [named(name, page_names, suffix) for name in self.every]
+            present = matching_names(name, page_names, suffix)
+            if present:
+                return present
+        every = [matching_names(name, page_names, suffix) for name in self.every]
         if every and all(every):
-            more = [*every, *(named(name, page_names, suffix) for name in self.maybe)]
-            return tuple(name for found in more for name in found)
-        return tuple(name for wanted in self.some for name in named(wanted, page_names, suffix))
+            names = [*every, *(matching_names(name, page_names, suffix) for name in self.maybe)]
+            return tuple(name for present in names for name in present)
+        return tuple(name for pattern in self.some for name in matching_names(pattern, page_names, suffix))
 
 
-def named(name: str, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
-    """The metrics of a page that a name of an adapter means: itself, or all that match after ``~``."""
+def matching_names(name: str, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
+    """Metrics of a page that match a name of an adapter: the name itself, or all that match the pattern after ``~``."""
     if not name.startswith("~"):
         return (name,) if name + suffix in page_names else ()
     pattern = re.compile(f"({name[1:]}){suffix}")
-    return tuple(found[1] for one in page_names if (found := pattern.fullmatch(one)))
+    return tuple(match[1] for page_name in page_names if (match := pattern.fullmatch(page_name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Turns a one-hot family into a number: each series counts with the code of its label value."""
+    """Maps a one-hot family to a number: each series counts with the code of its label value."""
 
     label: str
     values: Mapping[str, float]
@@ -133,7 +135,7 @@ class Codes:
 class Term:
     """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric.
 
-    Of the spellings in ``beside`` the first one on the page counts, its series that meet ``beside_where``.
+    Of the spellings in ``beside`` the first one on the page is used, limited to series that match ``beside_where``.
     """
 
     section: Section
@@ -148,14 +150,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to a signal.
+    """One alternative for computing a signal.
 
-    ``terms``: one for TERM (two when ``minus``), two for RATIO, PRODUCT and AT_LEAST.
+    ``terms``: one for TERM (two with ``minus``), two for RATIO, PRODUCT and AT_LEAST.
 
-    The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
-    within which a number is formed before ``aggregate`` joins those of one entity. ``statistic`` says
-    what a rule of a histogram signal tells; ``scale`` turns bounds and sums into the signal's unit.
-    ``old``: this is how former releases told it.
+    The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels within which a
+    number
+    is computed before ``aggregate`` combines those of one entity. ``statistic`` is the part of a histogram signal
+    that
+    the rule gives; ``scale`` converts bounds and sums to the signal's unit. ``old``: spelling of former releases.
     """
 
     signal: str
@@ -175,31 +178,33 @@ class Rule:
 
     @property
     def needs_two(self) -> bool:
-        """True when one page alone cannot give a value."""
+        """True if one page alone cannot give a value."""
         return self.operator is Operator.HISTOGRAM or any(term.section is not Section.GAUGE for term in self.terms)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every metric name the rule may read, histograms by their family name."""
+        """Every metric name that the rule may read, histograms by their family name."""
         return tuple(name for term in self.terms for name in term.metrics.names)
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The same as people know them."""
+        """The same for display."""
         return tuple(name for term in self.terms for name in term.metrics.shown)
 
 
 @dataclass(frozen=True, slots=True)
 class EntitySpec:
-    """How series of one kind of entity are told apart.
+    """Identification of the entities of one kind by labels.
 
-    ``parts`` are joined by "/"; each part lists label spellings, and ``("@target",)`` stands for the
-    name of the target's entity. A series without any of the labels is left out, or is about the
-    target where a spelling of the part is ``@target``. ``target`` means: the entity the target stands
-    for; ``split`` names labels that divide it, those of which the page carries more than one value.
-    ``otherwise`` are the parts of a name for series that lack those labels.
-    ``instance`` is the label of a part of the entity (a MIG instance of a GPU): such series are about
-    the part, named ``<entity>/<instance>``, and about the whole.
+    ``parts`` are joined by "/". Each part lists label spellings; ``("@target",)`` is the name of the target's
+    entity.
+    A series without any of the labels is dropped, or belongs to the target if a spelling of the part is
+    ``@target``.
+    ``target``: the entity that the target represents. ``split`` names labels that divide it, if the page has more
+    than one value of them. ``otherwise`` are the parts of a name for series without those labels. ``instance`` is
+    the
+    label of a part of the entity (a MIG instance of a GPU). Such series belong to the part, named
+    ``<entity>/<instance>``, and to the whole.
     """
 
     kind: EntityKind
@@ -213,7 +218,7 @@ class EntitySpec:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """Series of the first metric found say that ``upper`` rests on ``lower``."""
+    """Series of the first present metric state that ``upper`` rests on ``lower``."""
 
     lower: EntityKind
     upper: EntityKind
@@ -223,7 +228,7 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LabelSpec:
-    """Series of the first metric found tell facts about an entity: fact name -> label spellings."""
+    """Series of the first present metric carry facts about an entity: fact name -> label spellings."""
 
     kind: EntityKind
     metrics: tuple[str, ...]
@@ -242,12 +247,14 @@ class EventSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """Where an engine answers beside its page: paths of its HTTP door, "" for none.
+class EngineEndpoints:
+    """Endpoints of an engine beside its metrics page: HTTP paths, "" for none.
 
-    ``page`` is the usual path of the metrics, which is taken off the target's URL. ``port`` is the port
-    of the door where it is not that of the page, used when the page is on ``page_port``. ``load_as`` says
-    where the answer of ``load`` has the requests in flight, the newest spelling first (``collectors.mapping.load_endpoint``).
+    ``page`` is the usual path of the metrics, which is removed from the target's URL. ``port`` is the port of the
+    endpoints if it differs from the page's; it is used if the page is on ``page_port``. ``load_as`` lists the paths
+    of
+    the requests in flight in the response of ``load``, newest spelling first
+    (``collectors.mapping.load_endpoint``).
     """
 
     health: str = "/health"
@@ -258,26 +265,27 @@ class Probing:
     page_port: int | None = None
 
     def url(self, page_url: str, path: str) -> str:
-        """Where a path of the door is, beside this page; "" when that cannot be told."""
+        """URL of a path on the engine of this page; "" if it cannot be derived."""
         parts = urlsplit(page_url)
         if not path:
             return ""
         base = parts.path.removesuffix(self.page) if parts.path.endswith(self.page) else parts.path.rpartition("/")[0]
-        place, _, query = f"{base}{path}".partition("?")
+        full_path, _, query = f"{base}{path}".partition("?")
         netloc = parts.netloc
         if self.port is not None:
             if parts.port != self.page_port:
                 return ""
             netloc = f"{netloc.rpartition(':')[0]}:{self.port}"
-        return urlunsplit((parts.scheme, netloc, place, query, ""))
+        return urlunsplit((parts.scheme, netloc, full_path, query, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Fixes:
-    """How to get what a page lacks: i18n keys ``collect.fix.<name>`` by signal, and a default.
+    """Remedies for missing signals: i18n keys ``collect.fix.<name>`` by signal, and a default.
 
-    ``means`` is the one for distributions of which only the mean is published. ``lines`` holds for a
-    metric the very line of the exporter's configuration that publishes it.
+    ``means`` is the one for distributions of which only the mean is published. ``lines`` holds, for a metric, the
+    line
+    of the exporter's configuration that publishes it.
     """
 
     default: str = ""
@@ -288,9 +296,9 @@ class Fixes:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Counters that move on every page that is made anew, however idle what it is about may be.
+    """Counters that move on every newly generated page, however idle the system is.
 
-    When all of them have stood still for ``within_seconds``, somebody serves an old page.
+    If all of them stand still for ``within_seconds``, the page is stale.
     """
 
     metrics: Metrics
@@ -301,16 +309,18 @@ class Heartbeat:
 class Adapter:
     """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
 
-    ``up``, ``health``, ``load`` name the signals that a scrape itself gives; ``seen`` the signal that
-    says of each entity of a kind whether a whole page had it. ``no_value`` is the number by which the
-    exporter says that it could not read something. ``title`` is what people call the system.
+    ``up``, ``health``, ``load`` name the signals that a scrape itself gives. ``seen`` is the signal that states for
+    each
+    entity of a kind whether a whole page had it. ``no_value`` is the number by which the exporter marks a value
+    that it
+    could not read. ``title`` is the display name of the system.
     """
 
     name: str
     target: EntityKind
     entities: Mapping[EntityKind, EntitySpec]
     rules: Mapping[str, tuple[Rule, ...]]
-    probe: Probing | None = None
+    probe: EngineEndpoints | None = None
     up: str | None = None
     health: str | None = None
     load: str | None = None
@@ -328,29 +338,29 @@ class Adapter:
 
     @cached_property
     def keys(self) -> Mapping[EntityKind, tuple[SignalKey, ...]]:
-        """The columns of this adapter's batches by kind of entity; the same for every page."""
-        found: dict[EntityKind, list[SignalKey]] = {}
+        """Columns of this adapter's batches by kind of entity; the same for every page."""
+        columns_by_kind: dict[EntityKind, list[SignalKey]] = {}
         for name in self.rules:
-            found.setdefault(catalog.signal(name).entity, []).extend(self._columns_of(name))
+            columns_by_kind.setdefault(catalog.signal(name).entity, []).extend(self._columns_of(name))
         for kind, name in self.seen.items():
-            found.setdefault(kind, []).append(SignalKey(name))
+            columns_by_kind.setdefault(kind, []).append(SignalKey(name))
         probes = [SignalKey(name) for name in (self.up, self.health, self.load) if name]
-        found.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
-        return {kind: tuple(columns) for kind, columns in found.items()}
+        columns_by_kind.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
+        return {kind: tuple(columns) for kind, columns in columns_by_kind.items()}
 
     def _columns_of(self, name: str) -> Iterator[SignalKey]:
-        """The columns of a signal: for a histogram those of each statistic that some rule of it tells."""
-        told = {rule.statistic for rule in self.rules[name]}
-        if Statistic.BUCKETS in told:
+        """Columns of a signal: for a histogram those of each statistic that one of its rules gives."""
+        statistics = {rule.statistic for rule in self.rules[name]}
+        if Statistic.BUCKETS in statistics:
             yield from catalog.signal(name).bucket_keys
-        if Statistic.QUANTILES in told:
+        if Statistic.QUANTILES in statistics:
             yield from (SignalKey(name, quantile=quantile) for quantile in QUANTILES)
-        if told & {Statistic.MEAN, Statistic.VALUE}:
+        if statistics & {Statistic.MEAN, Statistic.VALUE}:
             yield SignalKey(name)
 
     @cached_property
     def columns(self) -> Mapping[EntityKind, Mapping[SignalKey, int]]:
-        """Where each key stands among the columns of its kind."""
+        """Column number of each key within its kind."""
         return {kind: {key: column for column, key in enumerate(keys)} for kind, keys in self.keys.items()}
 
     @cached_property
@@ -361,7 +371,7 @@ class Adapter:
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """Every name on a page that this adapter may read, histograms with their suffixes; some are patterns."""
+        """Every name on a page that this adapter may read, histograms with suffixes; some are patterns."""
         return frozenset(name.removeprefix("~") for name in self._names())
 
     @cached_property
@@ -369,7 +379,7 @@ class Adapter:
         return re.compile("|".join(sorted(self.metric_names)))
 
     def reads(self, metric: str) -> bool:
-        """True when the adapter has a use for this name."""
+        """True if the adapter uses this name."""
         return self._pattern.fullmatch(metric) is not None
 
     def _names(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What can be collected: adapters by name, and the two kinds of source."""
+"""Registry of adapters by name, and the two kinds of source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collectors.mapping.loader import read_adapter
 from collectors.mapping.model import Adapter
 from outrider.errors import UsageError
 
-# File by name; a file of the user's own (see ``add``) by its whole path.
+# File by name; a user's file (see ``add``) by its absolute path.
 ADAPTERS: dict[str, str] = {
     "vllm": "vllm.yaml",
     "sglang": "sglang.yaml",
@@ -53,9 +53,9 @@ SOURCES: dict[str, str] = {
 
 @cache
 def adapter(name: str) -> Adapter:
-    """The adapter of that name, packaged or added. Raises UsageError that names the known ones."""
+    """Returns the adapter of that name, packaged or added. Raises UsageError that lists the known ones."""
     if name not in ADAPTERS:
-        raise UsageError(f"there is no adapter {name!r}", hint=f"known adapters are {', '.join(ADAPTERS)}")
+        raise UsageError(f"unknown adapter {name!r}", hint=f"valid adapters: {', '.join(ADAPTERS)}")
     own = Path(ADAPTERS[name])
     if own.is_absolute():
         return adapter_from_file(own)
@@ -64,21 +64,22 @@ def adapter(name: str) -> Adapter:
 
 
 def adapter_from_file(path: Path) -> Adapter:
-    """An adapter of the user's own. Raises ConfigError, or UsageError when the file cannot be read."""
+    """Reads a user's adapter. Raises ConfigError, or UsageError if the file cannot be read."""
     try:
         return read_adapter(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise UsageError(f"the adapter {path} cannot be read: {said}", hint="check the path") from error
+        cause = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8 text"
+        raise UsageError(f"cannot read adapter {path}: {cause}", hint="check the path") from error
 
 
 def add(path: Path) -> Adapter:
-    """Make an adapter of the user's own known by the name it gives itself, for this process.
+    """Registers a user's adapter under its own name, for this process.
 
-    One of a packaged name takes its place. Raises ConfigError that lists every fault of the file,
-    UsageError when it cannot be read.
+    It replaces a packaged adapter of the same name. Raises ConfigError with every problem of the file, UsageError
+    if it
+    cannot be read.
     """
-    found = adapter_from_file(path)
-    ADAPTERS[found.name] = str(path.resolve())
+    added = adapter_from_file(path)
+    ADAPTERS[added.name] = str(path.resolve())
     adapter.cache_clear()
-    return found
+    return added

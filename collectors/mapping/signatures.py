@@ -1,4 +1,4 @@
-"""Whose page or series this is, by the names of its metrics. Pure."""
+"""Adapter of a page or series, by the names of its metrics. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cache, lru_cache
 
 from collectors.mapping.registry import ADAPTERS, adapter
 
-# A metric that tells whose page this is, where nobody named the adapter. Who publishes the metrics of others beside
-# its own (a router, a Triton with an engine in it) stands before them. MindIE, NIM and the eBPF agents that speak
-# OpenTelemetry have no name of their own: they must be named.
+# Metric that identifies a page whose adapter is not configured. Systems that also publish the metrics of others
+# (a router, a Triton with an engine in it) come before them. MindIE, NIM and the eBPF agents that send
+# OpenTelemetry have no name of their own: their adapter must be configured.
 SIGNATURES: dict[str, str] = {
     "vllm_router": "vllm:num_incoming_requests_total",
     "triton_trtllm": "nv_trt_llm_request_metrics",
@@ -43,28 +43,30 @@ SIGNATURES: dict[str, str] = {
     "probe": "probe_success",
     "sdk": "outrider_sdk_answers_total",
 }
-CARRIERS = ("vllm_router", "triton_trtllm", "triton", "ray_serve")  # their pages hold the metrics of others too
-_LEAST = 2  # names of its own that a page must bear, where it has not the one that marks the exporter
-_COMMON = re.compile(r"up|target_info|(scrape|process|python|go|http|promhttp|grpc|jvm)_.*")  # many programs have them
+CARRIERS = ("vllm_router", "triton_trtllm", "triton", "ray_serve")  # their pages contain the metrics of others too
+_LEAST = 2  # own metric names required on a page without the exporter's signature metric
+_COMMON = re.compile(
+    r"up|target_info|(scrape|process|python|go|http|promhttp|grpc|jvm)_.*"
+)  # published by many programs
 
 
 @cache
-def tells() -> dict[str, str]:
-    """The adapter that a metric speaks for: that of its signature, or the only one that reads it as its own."""
+def metric_owners() -> dict[str, str]:
+    """Maps metrics to adapters: by signature, or the only adapter that reads the metric as its own."""
     readers: dict[str, list[str]] = {}
     for name in ADAPTERS:
         for metric in adapter(name).metric_names:
             if not _COMMON.fullmatch(metric):
                 readers.setdefault(metric, []).append(name)
-    plain = {metric: [name for name in found if name not in CARRIERS] or found for metric, found in readers.items()}
-    alone = {metric: found[0] for metric, found in plain.items() if len(found) == 1}
-    return alone | {metric: name for name, metric in SIGNATURES.items()}
+    plain = {metric: [name for name in names if name not in CARRIERS] or names for metric, names in readers.items()}
+    unique = {metric: names[0] for metric, names in plain.items() if len(names) == 1}
+    return unique | {metric: name for name, metric in SIGNATURES.items()}
 
 
 @lru_cache(maxsize=100_000)
-def speaks_for(metric: str) -> str | None:
-    """The adapter that a metric speaks for, by name or by a pattern of names; None when none or several."""
-    known = tells().get(metric)
+def adapter_of_metric(metric: str) -> str | None:
+    """Adapter of a metric, by name or by a pattern of names; None if there is none or several."""
+    known = metric_owners().get(metric)
     if known is not None or _COMMON.fullmatch(metric):
         return known
     readers = [name for name in ADAPTERS if adapter(name).reads(metric)]
@@ -73,36 +75,36 @@ def speaks_for(metric: str) -> str | None:
 
 
 def is_common(metric: str) -> bool:
-    """Whether many programs have it, so that it tells nothing of whose page it is on."""
+    """True if many programs publish the metric, so that it identifies none."""
     return _COMMON.fullmatch(metric) is not None
 
 
-def whose(names: Collection[str]) -> str | None:
-    """The adapter of a page by the names of its metrics; None when none reads it, or several equally well."""
+def adapter_of_page(names: Collection[str]) -> str | None:
+    """Adapter of a page by the names of its metrics; None if none reads it, or several equally well."""
     for name, mark in SIGNATURES.items():
         if mark in names:
             return name
-    counts = Counter(one for metric in names if (one := speaks_for(metric)) is not None)
+    counts = Counter(owner for metric in names if (owner := adapter_of_metric(metric)) is not None)
     (best, most), (_, second) = (*counts.most_common(2), (None, 0), (None, 0))[:2]
     return best if most >= _LEAST and most > second else None
 
 
 @lru_cache(maxsize=4_096)
-def looks_like(own: str, names: frozenset[str]) -> str | None:
-    """The other adapter that a page without a metric of its own adapter speaks for; None when none does."""
+def other_adapter(own: str, names: frozenset[str]) -> str | None:
+    """The other adapter that a page without a metric of its own adapter matches; None if there is none."""
     if any(adapter(own).reads(name) and not is_common(name) for name in names):
         return None
-    found = whose(names)
-    return found if found != own else None
+    match = adapter_of_page(names)
+    return match if match != own else None
 
 
-def forget() -> None:
-    """After an adapter was added: look anew."""
-    tells.cache_clear()
-    speaks_for.cache_clear()
-    looks_like.cache_clear()
+def clear_caches() -> None:
+    """Clears the caches after an adapter was added."""
+    metric_owners.cache_clear()
+    adapter_of_metric.cache_clear()
+    other_adapter.cache_clear()
 
 
-def first_of(adapters: Collection[str]) -> str | None:
-    """Of the adapters that a page speaks for, the one that carries the others; None when none does."""
+def carrier_among(adapters: Collection[str]) -> str | None:
+    """Of the adapters that a page matches, the one that carries the others; None if there is none."""
     return next((name for name in CARRIERS if name in adapters), None)

@@ -1,4 +1,4 @@
-"""What is scraped: a page, the adapter that reads it, and the component it stands for."""
+"""Scrape targets: a page, the adapter that reads it, and the entity it represents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from collectors.mapping.model import Probing
+from collectors.mapping.model import EngineEndpoints
 from collectors.mapping.registry import ADAPTERS, adapter
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
@@ -27,12 +27,14 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One page to fetch. ``labels`` say where the component sits and become edges of the topology.
+    """One page to fetch. ``labels`` locate the entity and become edges of the topology.
 
-    ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to
-    the paths that the adapter names, "" for none; ``health_guessed`` when the adapter guesses another
-    port than the page's, so that nobody there is no bad news. ``identity`` tells one
-    holder of the address from the next, where somebody knows: what was seen of the former is no past of the latter.
+    ``timeout`` covers the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to the paths
+    of
+    the adapter, "" for none. ``health_guessed``: the adapter assumes another port than the page's, so that no
+    response
+    there means nothing. ``identity`` distinguishes successive holders of an address, if known: data of the former
+    holder is not the history of the current one.
     """
 
     name: str
@@ -51,17 +53,17 @@ class Target:
     identity: str = ""
 
     def follows(self, other: Target) -> bool:
-        """True when what was seen of ``other`` is the past of this one."""
+        """True if the data of ``other`` is the history of this target."""
         return self.adapter == other.adapter and self.identity == other.identity
 
     @property
     def watcher(self) -> EntityRef:
-        """The monitoring entity of this target: several targets can stand for one component."""
+        """The monitoring entity of this target: several targets can represent one entity."""
         return EntityRef(self.entity.cluster, EntityKind.WORKLOAD, "targets", self.name)
 
     @property
     def service(self) -> EntityRef | None:
-        """The service a replica belongs to: its label, else one of the replica's own name."""
+        """The service of a replica: from its label, else one with the replica's own name."""
         if self.entity.kind is not EntityKind.REPLICA:
             return None
         name = self.labels.get("service") or self.entity.name
@@ -69,12 +71,12 @@ class Target:
 
     @property
     def pod(self) -> EntityRef | None:
-        """The pod that the labels name."""
+        """The pod named by the labels."""
         return self._labelled(EntityKind.POD, self.entity.namespace)
 
     @property
     def node(self) -> EntityRef | None:
-        """The node that the labels name, or the entity itself."""
+        """The node named by the labels, or the entity itself."""
         return self.entity if self.entity.kind is EntityKind.NODE else self._labelled(EntityKind.NODE, None)
 
     def _labelled(self, kind: EntityKind, namespace: str | None) -> EntityRef | None:
@@ -83,13 +85,13 @@ class Target:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """Node -> pod -> replica -> service, as far as the labels tell; node -> replica without a pod.
+        """Node -> pod -> replica -> service as far as labels are set; node -> replica without a pod.
 
-        What a node rests on itself, a switch and a storage, is named by labels of the node's targets.
+        The switch and the storage that a node rests on are named by labels of the node's targets.
         """
         below = [self._labelled(kind, None) for kind in (EntityKind.SWITCH, EntityKind.STORAGE)]
-        found: list[Edge] = [(one, self.node) for one in below if one is not None and self.node is not None]
-        chain = [one for one in (self.node, self.pod) if one is not None and one != self.entity]
+        found: list[Edge] = [(item, self.node) for item in below if item is not None and self.node is not None]
+        chain = [item for item in (self.node, self.pod) if item is not None and item != self.entity]
         if self.entity.kind is not EntityKind.NODE and self.entity.kind is not EntityKind.CLUSTER:
             chain.append(self.entity)
         if self.service is not None:
@@ -115,60 +117,60 @@ def targets_of(
     file: str = "targets",
     parsed: yaml_file.Document | None = None,
 ) -> tuple[Target, ...]:
-    """Read the ``targets:`` list of a configuration or of a recorded fleet.
+    """Reads the ``targets:`` list of a configuration or of a recorded fleet.
 
-    Raises ConfigError that lists every fault; a name may stand once only. ``parsed`` is the file with the list as its
-    key ``targets``, where there is one: each fault is told with its line.
+    Raises ConfigError with every problem; names must be unique. ``parsed`` is the file with the list under its key
+    ``targets``, if there is one: each problem is then reported with its line.
     """
 
-    def problem(index: int, said: str) -> ConfigProblem:
+    def problem(index: int, message: str) -> ConfigProblem:
         key = ("targets", index)
-        return parsed.problem(key, said) if parsed else ConfigProblem(file, 0, f"targets.{index}", said)
+        return parsed.problem(key, message) if parsed else ConfigProblem(file, 0, f"targets.{index}", message)
 
     problems: list[ConfigProblem] = []
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     for index, document in enumerate(documents):
         try:
             target = target_of(cluster, document)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(problem(index, what))
+            message = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+            problems.append(problem(index, message))
             continue
-        if target.name in found:
-            problems.append(problem(index, f"a second target named {target.name!r}; each needs a name of its own"))
-        found[target.name] = target
+        if target.name in targets:
+            problems.append(problem(index, f"duplicate target name {target.name!r}; names must be unique"))
+        targets[target.name] = target
     if problems:
-        raise ConfigError(f"{file} cannot be used: {problems[0]}", tuple(problems), hint="correct the targets named")
-    return tuple(found.values())
+        raise ConfigError(f"invalid {file}: {problems[0]}", tuple(problems), hint="correct the listed targets")
+    return tuple(targets.values())
 
 
 def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
-    """One target from its configuration. Raises KeyError for a missing key, ValueError for a wrong one.
+    """Parses one target. Raises KeyError for a missing key, ValueError for a wrong one.
 
-    Its entity is of ``cluster`` unless it names another one itself.
+    Its entity belongs to ``cluster`` unless the target names another one.
     """
     if not isinstance(document, Mapping):
         raise TypeError(f"expected the keys of a target, not {document!r}")
     unknown = sorted(set(document) - _KNOWN)
     if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
+        raise ValueError(f"unknown key {unknown[0]!r}; valid keys: {', '.join(sorted(_KNOWN))}")
     name, adapter_name = str(document["name"]), str(document["adapter"])
     if adapter_name not in ADAPTERS:
-        raise ValueError(f"no adapter {adapter_name!r}; known are {', '.join(ADAPTERS)}")
+        raise ValueError(f"unknown adapter {adapter_name!r}; valid adapters: {', '.join(ADAPTERS)}")
     entity = document.get("entity", {"kind": adapter(adapter_name).target.value, "name": name})
     kind = EntityKind(entity["kind"])
     namespace = entity.get("namespace") or ("default" if kind in {EntityKind.REPLICA, EntityKind.POD} else None)
-    home = entity.get("cluster") or cluster
-    if not isinstance(home, str) or "/" in home:
-        raise ValueError(f"the entity's cluster {home!r} is not the name of a cluster")
+    entity_cluster = entity.get("cluster") or cluster
+    if not isinstance(entity_cluster, str) or "/" in entity_cluster:
+        raise ValueError(f"the entity's cluster {entity_cluster!r} is not a valid cluster name")
     url = str(document.get("url", ""))
-    probing = adapter(adapter_name).probe or Probing()
+    probing = adapter(adapter_name).probe or EngineEndpoints()
     timeout = document.get("timeout", DEFAULT_TIMEOUT)
     return Target(
         name=name,
         adapter=adapter_name,
         url=url,
-        entity=EntityRef(home, kind, namespace, str(entity["name"])),
+        entity=EntityRef(entity_cluster, kind, namespace, str(entity["name"])),
         labels={str(label): str(value) for label, value in (document.get("labels") or {}).items()},
         timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout)),
         probe=bool(document.get("probe", adapter(adapter_name).probe is not None)),

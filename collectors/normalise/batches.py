@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.mapping.entity_binding import own_entity
 from collectors.mapping.model import TARGET_KEYS, Adapter
-from collectors.normalise.counter_deltas import Past
+from collectors.normalise.counter_deltas import PreviousScrape
 from collectors.normalise.disappearance import REMEMBER_SECONDS
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectReason
@@ -40,7 +40,7 @@ _WATCHED = {key: column for column, key in enumerate(WATCH_KEYS)}
 
 def batch_of(
     scrape: Scrape,
-    past: Past,
+    past: PreviousScrape,
     kind: EntityKind,
     values: Floats,
     status: Statuses,
@@ -69,7 +69,7 @@ def batch_of(
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 
 
-def absent_batches(scrape: Scrape, past: Past) -> Iterator[SampleBatch]:
+def absent_batches(scrape: Scrape, past: PreviousScrape) -> Iterator[SampleBatch]:
     """Every entity known from a target without any value; its own entity always."""
     recent = past.at is not None and scrape.at.timestamp() - past.at <= REMEMBER_SECONDS
     for kind, keys in past.adapter.keys.items():
@@ -127,7 +127,7 @@ def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None
     return found
 
 
-def fill_target(batch: SampleBatch, own_row: int, about: Mapping[SignalKey, float], past: Past) -> None:
+def fill_target(batch: SampleBatch, own_row: int, about: Mapping[SignalKey, float], past: PreviousScrape) -> None:
     """Say on the target's own row what is known of it; up and health hold for each part of an engine alike."""
     columns = past.adapter.columns[batch.kind]
     fill(batch, own_row, about, columns)

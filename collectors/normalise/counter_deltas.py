@@ -15,7 +15,7 @@ from collectors.mapping.evaluate import Rows
 from collectors.mapping.model import Adapter
 from collectors.mapping.target import Target
 from collectors.normalise.disappearance import DisappearedEntities
-from collectors.normalise.fault_codes import CodeWatch
+from collectors.normalise.fault_codes import FaultCodeTracker
 from outrider.model import CellStatus, EntityRef, Floats, Statuses, TrustVerdict
 from outrider.topology import Edge
 
@@ -24,7 +24,7 @@ _SAME_START_SECONDS = 1.0  # node_boot_time_seconds wobbles with the clock
 
 
 @dataclass(slots=True)
-class Past:
+class PreviousScrape:
     """What is known of a target between scrapes. Arrays follow ``layout``; ``known`` rows have a past."""
 
     adapter: Adapter
@@ -42,7 +42,7 @@ class Past:
     bound_to: Target | None = None
     edges: tuple[Edge, ...] = ()
     labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
-    codes: CodeWatch = field(default_factory=CodeWatch)
+    codes: FaultCodeTracker = field(default_factory=FaultCodeTracker)
 
     def __post_init__(self) -> None:
         """Devices stay lost until they are back."""
@@ -77,7 +77,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScrapeDelta:
     """The input of the evaluation, and what is to be said of the scrape as a whole."""
 
     rows: Rows
@@ -108,7 +108,7 @@ class Change:
         return TrustVerdict.PARTIAL if partial else TrustVerdict.FRESH
 
 
-def change_of(past: Past, compiled: Compiled, page: Page, at: float, *, any_time: bool = False) -> Change:
+def delta_of(past: PreviousScrape, compiled: Compiled, page: Page, at: float, *, any_time: bool = False) -> ScrapeDelta:
     """Compare a page with the past, which must already be in the order of the page's layout.
 
     ``any_time``: lines may be about another time than that of the scrape, as those of a file are.
@@ -124,7 +124,7 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float, *, any_time
         flags[:size][off] = CellStatus.STALE
         flags[:size][odd] = CellStatus.UNTRUSTED
         rows = Rows.of(page.values, np.zeros(size), 1.0, flags)
-        return Change(rows, None, clock_step=interval is not None, stale=_all_stamped(page, off))
+        return ScrapeDelta(rows, None, clock_step=interval is not None, stale=_all_stamped(page, off))
     increases = _increases(past, page, later)
     if compiled.born.size:  # NaN of a series that is new differs from nothing
         anew = page.values[compiled.born_at] > past.values[compiled.born_at]
@@ -145,7 +145,7 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float, *, any_time
         flags[:size][odd] = CellStatus.UNTRUSTED
         later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
     rows = Rows.of(page.values, increases, seconds, flags)
-    return Change(rows, interval, restarted=restarted, stale=_all_stamped(page, still), frozen=frozen)
+    return ScrapeDelta(rows, interval, restarted=restarted, stale=_all_stamped(page, still), frozen=frozen)
 
 
 def _off(page: Page, at: float) -> NDArray[np.bool_]:
@@ -165,7 +165,7 @@ def seconds_off(page: Page, at: float) -> float | None:
     return at - float(known.max()) if known.size and _all_stamped(page, _off(page, at)) else None
 
 
-def _frozen(past: Past, compiled: Compiled, page: Page, at: float) -> bool:
+def _frozen(past: PreviousScrape, compiled: Compiled, page: Page, at: float) -> bool:
     """True when what always moves has stood still for too long: the page is an old one."""
     heartbeat, beats = past.adapter.heartbeat, compiled.beats
     if heartbeat is None or not beats.size:
@@ -175,7 +175,7 @@ def _frozen(past: Past, compiled: Compiled, page: Page, at: float) -> bool:
     return past.beat_at is not None and at - past.beat_at >= heartbeat.within_seconds
 
 
-def _increases(past: Past, page: Page, later: Statuses) -> Floats:
+def _increases(past: PreviousScrape, page: Page, later: Statuses) -> Floats:
     """The increase of every row, and in ``later`` why some are not to be believed."""
     before, newcomers = past.values, ~past.known
     if newcomers.any():
@@ -189,7 +189,7 @@ def _increases(past: Past, page: Page, later: Statuses) -> Floats:
     return increases
 
 
-def _own_times(past: Past, page: Page, interval: float) -> tuple[NDArray[np.bool_], Floats | float]:
+def _own_times(past: PreviousScrape, page: Page, interval: float) -> tuple[NDArray[np.bool_], Floats | float]:
     """Rows whose own timestamp stands still, and the seconds that each row's increase is about."""
     both = np.isfinite(page.timestamps) & np.isfinite(past.stamps)
     if not both.any():
@@ -198,7 +198,7 @@ def _own_times(past: Past, page: Page, interval: float) -> tuple[NDArray[np.bool
     return both & (steps <= 0), np.where(steps > 0, steps, interval)
 
 
-def _restarted(past: Past, compiled: Compiled, page: Page) -> bool:
+def _restarted(past: PreviousScrape, compiled: Compiled, page: Page) -> bool:
     if compiled.start_row < 0:
         return False
     return bool(abs(float(page.values[compiled.start_row]) - past.started) > _SAME_START_SECONDS)

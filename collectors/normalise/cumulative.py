@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectors.exposition.parser import Page
-from collectors.mapping.buckets import Counts, fault_of, merged, quantile_of_page
-from collectors.mapping.entity_binding import Place, Places, resolve
-from collectors.mapping.layout_plan import Draft
+from collectors.mapping.buckets import Counts, invalidity, merged, quantile_of_page
+from collectors.mapping.entity_binding import LayoutEntities, UnboundEntity, resolve
+from collectors.mapping.layout_plan import LayoutPlan
 from collectors.mapping.model import QUANTILES, Adapter, Operator
 from collectors.mapping.target import Target
 from outrider.model import EntityRef
@@ -31,7 +31,7 @@ class CumulativeQuantile:
 
 
 @dataclass(frozen=True, slots=True)
-class OddHistogram:
+class InvalidHistogram:
     """A histogram of which nothing is believed, and why: it names the series and what is wrong with its buckets."""
 
     entity: EntityRef
@@ -48,29 +48,29 @@ def quantiles(adapter: Adapter, page: Page, target: Target) -> Iterator[Cumulati
                 yield CumulativeQuantile(entity, signal, quantile, *found)
 
 
-def odd_histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[OddHistogram]:
+def invalid_histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[InvalidHistogram]:
     """Every histogram on the page whose buckets cannot be those of one."""
     for entity, signal, _, why in _histograms(adapter, page, target):
         if why:
-            yield OddHistogram(entity, signal, why)
+            yield InvalidHistogram(entity, signal, why)
 
 
 def _histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[tuple[EntityRef, str, Counts, str]]:
     """Entity, signal and merged counts of each; nothing in their place, and why, where a part of it is odd."""
-    draft = Draft(adapter, page.layout, Places(adapter, page.layout))
+    draft = LayoutPlan(adapter, page.layout, LayoutEntities(adapter, page.layout))
     for signal, rules in adapter.rules.items():
-        taken: set[Place] = set()
+        taken: set[UnboundEntity] = set()
         for rule in rules:
             if rule.operator is not Operator.HISTOGRAM or not draft.applies(rule):
                 continue
             family = rule.terms[0].metrics.on(page.names, "_bucket")[0]
-            parts: dict[Place, list[Counts]] = {}
-            odd: dict[Place, str] = {}
+            parts: dict[UnboundEntity, list[Counts]] = {}
+            odd: dict[UnboundEntity, str] = {}
             kind = catalog.signal(signal).entity
             for place, ladder in draft.ladders(family, kind, rule.terms[0], endless=True):
                 if place in taken:
                     continue
-                fault = fault_of([(bound, float(page.values[row])) for bound, row in ladder])
+                fault = invalidity([(bound, float(page.values[row])) for bound, row in ladder])
                 if fault:
                     odd.setdefault(place, f"{_name_of(family, page, ladder)} {fault}")
                 counts = [(bound * rule.scale, float(page.values[row])) for bound, row in ladder]

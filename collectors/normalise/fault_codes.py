@@ -14,7 +14,7 @@ import numpy as np
 
 from collectors.events.deduplication import SAME_FAULT_WINDOW, SINCE
 from collectors.exposition.parser import Page
-from collectors.mapping.entity_binding import Place, Watch
+from collectors.mapping.entity_binding import FaultCodeRow, UnboundEntity
 from outrider.clock import rfc3339
 from outrider.model import EntityRef, Event, EventKind
 
@@ -23,7 +23,7 @@ _ASCEND, _AFID = "npu_chip_info_error_code", "gpu_afid_errors"
 _Code = tuple[EntityRef, str]
 
 
-class CodeWatch:
+class FaultCodeTracker:
     """Remembers the codes of one target.
 
     The first sight of a device is a baseline and no event: after a restart of ours, or of the
@@ -38,11 +38,11 @@ class CodeWatch:
         self._seen: set[EntityRef] = set()
         self._shown: set[EntityRef] = set()
 
-    def look(
+    def new_events(
         self,
-        watches: Sequence[Watch],
+        watches: Sequence[FaultCodeRow],
         page: Page,
-        bind: Callable[[Place], EntityRef],
+        bind: Callable[[UnboundEntity], EntityRef],
         at: datetime,
         source: str,
         since: datetime | None = None,
@@ -53,9 +53,9 @@ class CodeWatch:
         """
         found: dict[str, Event] = {}
         gap = {} if since is None or at - since <= SAME_FAULT_WINDOW else {SINCE: rfc3339(since)}
-        shown: dict[EntityRef, dict[str, Watch]] = {}
+        shown: dict[EntityRef, dict[str, FaultCodeRow]] = {}
         counts: dict[_Code, float] = {}
-        counted: dict[_Code, Watch] = {}
+        counted: dict[_Code, FaultCodeRow] = {}
         for watch in watches:
             entity, value = bind(watch.place), float(page.values[watch.row])
             if not np.isfinite(value):
@@ -83,7 +83,7 @@ class CodeWatch:
             self._counts = counts
         return tuple(found.values())
 
-    def saw(self, entities: Sequence[EntityRef]) -> None:
+    def mark_present(self, entities: Sequence[EntityRef]) -> None:
         """These devices were on the page: from now on a new count of theirs is news.
 
         One that shows no code any more has none, where codes are on the page only while they last.

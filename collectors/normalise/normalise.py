@@ -31,12 +31,12 @@ import numpy as np
 from collectors.exposition.parser import Layout, Page
 from collectors.mapping import registry
 from collectors.mapping.compiler import Compiled, compile_adapter
-from collectors.mapping.entity_binding import Place, bind, own_entity, resolve
+from collectors.mapping.entity_binding import UnboundEntity, bind, own_entity, resolve
 from collectors.mapping.evaluate import evaluate
 from collectors.mapping.model import Adapter
 from collectors.mapping.target import Target
 from collectors.normalise.batches import about_target, absent_batches, batch_of, fill_target, watch_batch
-from collectors.normalise.counter_deltas import Past, change_of
+from collectors.normalise.counter_deltas import PreviousScrape, delta_of
 from collectors.normalise.cumulative import CumulativeQuantile, quantiles
 from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
@@ -49,7 +49,7 @@ class Normaliser:
     def __init__(self, adapters: Mapping[str, Adapter] | None = None) -> None:
         """``adapters`` are tried before the packaged ones."""
         self._adapters = dict(adapters or {})
-        self._past: dict[str, Past] = {}
+        self._past: dict[str, PreviousScrape] = {}
         self._compiled: dict[str, WeakKeyDictionary[Layout, Compiled]] = {}
 
     def adapter(self, name: str) -> Adapter:
@@ -66,7 +66,7 @@ class Normaliser:
         compiled, binding = past.compiled, past.binding
         assert compiled is not None
         assert binding is not None
-        change = change_of(past, compiled, page, at, any_time=scrape.saved)
+        change = delta_of(past, compiled, page, at, any_time=scrape.saved)
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)
@@ -113,13 +113,13 @@ class Normaliser:
         """Drop everything known of a target that is configured no more."""
         self._past.pop(target_name, None)
 
-    def _past_of(self, target: Target) -> Past:
+    def _past_of(self, target: Target) -> PreviousScrape:
         past = self._past.get(target.name)
         if past is None:
-            past = self._past[target.name] = Past(self.adapter(target.adapter))
+            past = self._past[target.name] = PreviousScrape(self.adapter(target.adapter))
         return past
 
-    def _align(self, past: Past, page: Page, target: Target, at: float) -> None:
+    def _align(self, past: PreviousScrape, page: Page, target: Target, at: float) -> None:
         """Bring what is known into the order of this page, when its series are not those of the last one."""
         if past.layout is page.layout and past.bound_to == target:
             return
@@ -131,7 +131,7 @@ class Normaliser:
         past.compiled = compiled
         past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
-    def _events(self, scrape: Scrape, past: Past, page: Page, interval: float | None) -> tuple[Event, ...]:
+    def _events(self, scrape: Scrape, past: PreviousScrape, page: Page, interval: float | None) -> tuple[Event, ...]:
         compiled = past.compiled
         assert compiled is not None
         assert past.binding is not None
@@ -140,7 +140,7 @@ class Normaliser:
         if not compiled.watches and not devices:
             return ()
 
-        def entity_of(place: Place) -> EntityRef:
+        def entity_of(place: UnboundEntity) -> EntityRef:
             return resolve(place, scrape.target)
 
         since = None if interval is None else scrape.at - timedelta(seconds=interval)
@@ -156,7 +156,7 @@ def _told(adapter: Adapter, page: Page) -> Page:
     return replace(page, values=np.where(page.values == adapter.no_value, np.nan, page.values))
 
 
-def _failed(scrape: Scrape, past: Past) -> Collected:
+def _failed(scrape: Scrape, past: PreviousScrape) -> Collected:
     past.lost.forget_old(scrape.at.timestamp())
     about = about_target(scrape, past.adapter)
     batches = list(absent_batches(scrape, past))
@@ -167,7 +167,7 @@ def _failed(scrape: Scrape, past: Past) -> Collected:
     return Collected(tuple(batches), (), scrape.target.edges, scrape.target.facts)
 
 
-def _none_left(past: Past, batch: SampleBatch) -> dict[SignalKey, float]:
+def _none_left(past: PreviousScrape, batch: SampleBatch) -> dict[SignalKey, float]:
     """A count of entities that were here before and of which the page shows none any more."""
     assert past.binding is not None
     if not past.lost.any():

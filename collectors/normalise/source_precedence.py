@@ -29,7 +29,7 @@ _LARGEST = frozenset({"svc_ready_backends", "svc_pool_saturation_ratio", "svc_kp
 
 
 @dataclass(frozen=True, slots=True)
-class _Telling:
+class _ServiceReport:
     """One batch that has values of one signal for one service."""
 
     adapter: str
@@ -49,11 +49,11 @@ class _Telling:
         found: Floats = self.batch.values[self.row, self.columns]
         return found
 
-    def say(self, values: Floats) -> None:
+    def set_values(self, values: Floats) -> None:
         """Take other values in their place."""
         self.batch.values[self.row, self.columns] = values
 
-    def be_silent(self) -> None:
+    def clear(self) -> None:
         """Leave the word to another."""
         self.batch.values[self.row, self.columns] = np.nan
         self.batch.status[self.row, self.columns] = CellStatus.ABSENT
@@ -75,16 +75,16 @@ def apply_precedence(
     if not scraped:
         return
     ours = [("", batch) for batch in derived if batch.kind is EntityKind.SERVICE]
-    found: dict[tuple[EntityRef, str], list[_Telling]] = {}
+    found: dict[tuple[EntityRef, str], list[_ServiceReport]] = {}
     for adapter, batch in (*scraped, *ours):
-        for telling, service, name in _tellings(adapter, batch):
+        for telling, service, name in _service_reports(adapter, batch):
             found.setdefault((service, name), []).append(telling)
     for (_, name), tellings in found.items():
         if len(tellings) > 1:
-            _settle(name, tellings)
+            _resolve(name, tellings)
 
 
-def _tellings(adapter: str, batch: SampleBatch) -> Iterable[tuple[_Telling, EntityRef, str]]:
+def _service_reports(adapter: str, batch: SampleBatch) -> Iterable[tuple[_ServiceReport, EntityRef, str]]:
     columns: dict[str, list[int]] = {}
     for column, key in enumerate(batch.keys):
         columns.setdefault(key.name, []).append(column)
@@ -94,20 +94,20 @@ def _tellings(adapter: str, batch: SampleBatch) -> Iterable[tuple[_Telling, Enti
         requests = float(batch.values[row, weight]) if weight >= 0 else np.nan
         for name, places in signals.items():
             if (batch.status[row, places] == CellStatus.PRESENT).any():
-                yield _Telling(adapter, batch, row, places, requests), service, name
+                yield _ServiceReport(adapter, batch, row, places, requests), service, name
 
 
-def _settle(name: str, tellings: Sequence[_Telling]) -> None:
+def _resolve(name: str, tellings: Sequence[_ServiceReport]) -> None:
     best = min(tellings, key=lambda one: _RANK[one.adapter]).adapter
     speakers = [one for one in tellings if one.adapter == best]
     if len(speakers) > 1:
-        speakers[0].say(_joined(name, speakers))
+        speakers[0].set_values(_joined(name, speakers))
     for one in tellings:
         if one is not speakers[0]:
-            one.be_silent()
+            one.clear()
 
 
-def _joined(name: str, speakers: Sequence[_Telling]) -> Floats:
+def _joined(name: str, speakers: Sequence[_ServiceReport]) -> Floats:
     """The cells of all pages of one adapter as those of one."""
     values = np.stack([one.values for one in speakers])
     there = np.isfinite(values)

@@ -9,7 +9,7 @@ import numpy as np
 from collectors.exposition.parser import Page, Series
 from collectors.mapping.model import Adapter
 from collectors.normalise.counter_deltas import seconds_off
-from collectors.normalise.cumulative import odd_histograms
+from collectors.normalise.cumulative import invalid_histograms
 from collectors.scrape.result import Scrape
 from outrider.vocabulary.units import format_duration
 
@@ -30,7 +30,7 @@ def warnings_of(scrape: Scrape, page: Page, adapter: Adapter) -> Iterator[str]:
         yield f"repeated series, the first line counts: {repeated_series(page)}"
     if scrape.exploded is not None:
         yield str(scrape.exploded)
-    reasons = list(dict.fromkeys(histogram.why for histogram in odd_histograms(adapter, page, scrape.target)))
+    reasons = list(dict.fromkeys(histogram.why for histogram in invalid_histograms(adapter, page, scrape.target)))
     if reasons:
         yield f"rejected histograms: {_listed(reasons)}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collectors.exposition.parser import Page
 from collectors.mapping.model import Adapter
 from collectors.mapping.registry import ADAPTERS
-from collectors.mapping.signatures import looks_like
+from collectors.mapping.signatures import other_adapter
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind
 
@@ -24,7 +24,7 @@ def refusal(target: str, own: Adapter, page: Page, *, had_one: bool) -> CollectE
             return None
         hint = f"expected metrics of {own.title}; check that it publishes them at this address"
         return CollectError(f"{target}: the metrics page is empty", reason=CollectReason.NOT_METRICS, hint=hint)
-    other = looks_like(own.name, frozenset(page.names)) if own.name in ADAPTERS else None
+    other = other_adapter(own.name, frozenset(page.names)) if own.name in ADAPTERS else None
     if other is None:
         return None
     return CollectError(

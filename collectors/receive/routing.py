@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from collectors.mapping import registry
 from collectors.mapping.model import Adapter
-from collectors.mapping.signatures import first_of, speaks_for
+from collectors.mapping.signatures import adapter_of_metric, carrier_among
 from collectors.receive.protocol import META, Decoded, Dropped, Source, Stream
 from outrider.model import EntityKind
 
@@ -88,7 +88,7 @@ class Matcher:
         """Every series that something reads; the rest is counted on ``decoded``."""
         ruled = [self._rule_of(stream, decoded) for stream in decoded.streams]
         for stream, rule in zip(decoded.streams, ruled, strict=True):
-            adapter = speaks_for(stream.name) if rule is None else self._rules[rule].adapter
+            adapter = adapter_of_metric(stream.name) if rule is None else self._rules[rule].adapter
             if adapter is not None:
                 self._note(stream.source, adapter, rule)
         found: list[Assigned] = []
@@ -148,6 +148,6 @@ class Matcher:
             self._known.popitem(last=False)
         known = self._known.setdefault(source, {})
         known[adapter, rule] = None
-        carrier = first_of([name for name, by in known if by is None])
+        carrier = carrier_among([name for name, by in known if by is None])
         for name in [name for name, by in known if by is None and carrier not in {None, name}]:
             del known[name, None]

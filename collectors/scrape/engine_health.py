@@ -28,7 +28,7 @@ _CHUNK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Results. ``health`` is an HTTP code, None without a response; ``load`` is None if the engine does not report it."""
+    """Results. ``health`` is an HTTP code, None without a response. ``load`` is None if not reported."""
 
     health: int | None = None
     load: float | None = None

@@ -197,34 +197,34 @@ def _timeout_error(target: Target) -> CollectError:
     )
 
 
-def _explain(target: Target, fault: Exception) -> CollectError:
-    """One clear sentence for a client error."""
-    where, reason, hint = f"{target.name}: {target.url}", CollectReason.OTHER, "check the address of the target"
-    if isinstance(fault, aiohttp.ClientConnectorDNSError) or isinstance(
-        getattr(fault, "os_error", None), socket.gaierror
+def _explain(target: Target, error: Exception) -> CollectError:
+    """Maps a client error to a CollectError of one sentence."""
+    subject, reason, hint = f"{target.name}: {target.url}", CollectReason.OTHER, "check the address of the target"
+    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(
+        getattr(error, "os_error", None), socket.gaierror
     ):
-        said, reason = "has a host name that cannot be resolved", CollectReason.DNS
-    elif isinstance(fault, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
-        said, reason = "has a TLS fault (certificate or protocol)", CollectReason.TLS
-        hint = "check the certificate, and whether the port speaks https"
-    elif isinstance(fault, aiohttp.ClientConnectorError):
-        said, reason = "refuses connections", CollectReason.REFUSED
-        hint = "see whether the process runs and listens on that port"
-    elif isinstance(fault, aiohttp.ClientPayloadError):
-        said, reason = "broke off in the middle of its page", CollectReason.TRUNCATED
-        hint = "look at the target's log for a crash"
-    elif isinstance(fault, aiohttp.ServerDisconnectedError | ConnectionResetError | aiohttp.ClientOSError):
-        said, reason = "closed the connection without an answer", CollectReason.RESET
-        hint = "look at the target's log for a crash"
-    elif isinstance(fault, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
-        said, hint = "is no URL that can be fetched", "write it as http://host:port/metrics"
+        message, reason = "has a host name that cannot be resolved", CollectReason.DNS
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
+        message, reason = "failed the TLS handshake (certificate or protocol)", CollectReason.TLS
+        hint = "check the certificate, and that the port serves HTTPS"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        message, reason = "refuses connections", CollectReason.REFUSED
+        hint = "check that the process runs and listens on that port"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        message, reason = "closed the connection within the page", CollectReason.TRUNCATED
+        hint = "check the target's log for a crash"
+    elif isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError | aiohttp.ClientOSError):
+        message, reason = "closed the connection without a response", CollectReason.RESET
+        hint = "check the target's log for a crash"
+    elif isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        message, hint = "is not a valid URL", "write it as http://host:port/metrics"
     else:
-        said, hint = f"cannot be read ({type(fault).__name__})", "look at the target's log"
-    return CollectError(f"{where} {said}", reason=reason, hint=hint)
+        message, hint = f"cannot be read ({type(error).__name__})", "check the target's log"
+    return CollectError(f"{subject} {message}", reason=reason, hint=hint)
 
 
 def _allow_many_files() -> None:
-    """Raise the soft limit on open files to the hard one: a target takes up to three connections."""
+    """Raises the soft limit on open files to the hard limit: a target takes up to three connections."""
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or soft < hard):

@@ -1,7 +1,7 @@
-"""Keeps a target whose series explode from drowning the rest: only what its adapter reads is kept.
+"""Series limit per target: beyond it, only the metrics that the adapter reads are kept.
 
-A label with an identifier in it (a request path, a user) turns one metric into a million series. Parsing
-them all would cost every target its time and memory; refusing the page would cost the signals beside it.
+A label with an identifier (a request path, a user) turns one metric into a million series. Parsing all of them
+would cost every target time and memory. Rejecting the page would lose its other signals.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from outrider.errors import CollectError, CollectReason
 
 _NAME = re.compile(rb"\s*\{?\"?([^{\s\"]+)")
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_LOOKED_AT = 2_000  # lines of the greatest family, to tell which label it is
+_INSPECTED_LINES = 2_000  # of the largest family, to find the label
 
 
 def within_limit(scrape: Scrape, reads: Callable[[str], bool]) -> Scrape:
-    """The scrape as it is, or cut down to the metrics that ``reads`` names when it has more series than its target may.
+    """Returns the scrape, cut down to the metrics accepted by ``reads`` if it exceeds the target's series limit.
 
-    When even those are too many the scrape fails with reason TOO_MANY_SERIES.
+    If these exceed the limit too, the scrape fails with reason TOO_MANY_SERIES.
     """
     body, limit = scrape.body, scrape.target.limit_series
     if body is None or body.count(b"\n") <= limit:
@@ -31,28 +31,28 @@ def within_limit(scrape: Scrape, reads: Callable[[str], bool]) -> Scrape:
     if len(samples) <= limit:
         return scrape
     known = {name for name in set(map(_name, samples)) if reads(name.decode(errors="replace"))}
-    kept = [line for line in samples if _name(line) in known]
-    found, name = explosion(samples), scrape.target.name
-    if len(kept) > limit:
+    lines = [line for line in samples if _name(line) in known]
+    cause, name = explosion(samples), scrape.target.name
+    if len(lines) > limit:
         error = CollectError(
-            f"{name}: the page has {len(samples)} series, more than the {limit} that are allowed; {found.what}",
+            f"{name}: the page has {len(samples)} series, the limit is {limit}; {cause.what}",
             reason=CollectReason.TOO_MANY_SERIES,
-            hint="drop the label at the exporter, or raise limit_series of the target",
+            hint="drop the label at the exporter, or increase limit_series of the target",
         )
         return replace(scrape, body=None, error=error)
-    found = replace(found, samples=len(samples), limit=limit, kept=len(kept))
+    cause = replace(cause, samples=len(samples), limit=limit, kept=len(lines))
     types = [line for line in body.split(b"\n") if line.startswith(b"# TYPE ")]
     end = [b"# EOF"] if body.rstrip().endswith(b"# EOF") else []
-    return replace(scrape, body=b"\n".join([*types, *kept, *end, b""]), samples=len(samples), exploded=found)
+    return replace(scrape, body=b"\n".join([*types, *lines, *end, b""]), samples=len(samples), exploded=cause)
 
 
 def explosion(samples: Collection[bytes]) -> Explosion:
-    """Which family has most of these lines, and which of its labels takes most values."""
+    """Finds the family with most of these lines, and its label with most values."""
     counts = Counter(map(_name, samples))
     ((family, series),) = counts.most_common(1)
     values: dict[bytes, set[bytes]] = {}
     of_family = (line for line in samples if _name(line) == family)
-    for line, _ in zip(of_family, range(_LOOKED_AT), strict=False):
+    for line, _ in zip(of_family, range(_INSPECTED_LINES), strict=False):
         for label, value in _LABEL.findall(line):
             values.setdefault(label, set()).add(value)
     widest = max(values, key=lambda label: len(values[label]), default=None)
@@ -60,5 +60,5 @@ def explosion(samples: Collection[bytes]) -> Explosion:
 
 
 def _name(line: bytes) -> bytes:
-    found = _NAME.match(line)
-    return found[1] if found else b""
+    match = _NAME.match(line)
+    return match[1] if match else b""

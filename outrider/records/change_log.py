@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from outrider.wire.cursors import Place
+from outrider.wire.cursors import Cursor
 
 # Changes that put nothing into service by themselves: code that is written, a version that is published.
 NOT_IN_SERVICE = frozenset({"push", "release"})
@@ -140,7 +140,7 @@ def lead_time_quantile(startups: Sequence[Startup], quantile: float = 0.95) -> t
     return known[max(0, math.ceil(quantile * len(known)) - 1)] if known else None
 
 
-class Ledger(Protocol):
+class ChangeLog(Protocol):
     """Where changes, start-ups and letters between processes are kept. Several processes may use one."""
 
     def append_changes(self, changes: Sequence[Change]) -> int:
@@ -157,7 +157,7 @@ class Ledger(Protocol):
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Place | None = None,
+        after: Cursor | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         ...
@@ -167,7 +167,7 @@ class Ledger(Protocol):
         ...
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         ...
@@ -184,7 +184,7 @@ class Ledger(Protocol):
         """Events left since an instant with a number above ``after``, oldest first, each with its number."""
         ...
 
-    def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Leave something for others to show, in place of what that name held: plain JSON values."""
         ...
 

@@ -19,7 +19,7 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
     state_url, metrics_url = factory.urls_of(settings.store_url)
     state, metrics = factory.open_state(state_url), factory.open_metrics(metrics_url, settings.metrics)
-    spool, ledger = factory.open_ingest_buffer(state_url), factory.open_ledger(state_url)
+    spool, ledger = factory.open_ingest_buffer(state_url), factory.open_change_log(state_url)
     scaler = None
     try:
         if settings.external_scaler_port is not None:

@@ -15,7 +15,7 @@ from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.fault_catalogue import load as load_knowledge
 from outrider.clock import Clock, SystemClock
 from outrider.documents import serialization
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from outrider.records.ingest_buffer import IngestBuffer
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
@@ -131,7 +131,7 @@ class ApiExtras:
     targets: Callable[[], Sequence[serialization.Target]] | None = None
     database_revision: Callable[[], str] | None = None
     spool: IngestBuffer | None = None
-    ledger: Ledger | None = None
+    ledger: ChangeLog | None = None
     explainer: Explainer = field(default_factory=NoExplainer)
     knowledge: Knowledge = field(default_factory=load_knowledge)
 

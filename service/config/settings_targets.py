@@ -21,7 +21,7 @@ def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, fold
     for index, file in _listed(collect.get("adapters"), str):
         try:
             registry.add(folder / file)
-            signatures.forget()
+            signatures.clear_caches()
         except ConfigError as error:
             problems += error.problems
         except UsageError as error:

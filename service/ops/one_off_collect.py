@@ -12,7 +12,7 @@ from collectors.exposition.parser import Page, Parser
 from collectors.mapping import coverage as examine
 from collectors.mapping import registry
 from collectors.mapping.target import Target
-from collectors.normalise.cumulative import odd_histograms
+from collectors.normalise.cumulative import invalid_histograms
 from collectors.pipeline.page_lint import warnings_of
 from collectors.pipeline.page_ownership import refusal
 from collectors.pipeline.scrape_manager import ScrapeManager
@@ -50,7 +50,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
             found += [signal_listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
             found += [
                 signal_listing.without_value(one.entity, one.signal, "untrusted")
-                for one in odd_histograms(registry.adapter(look.target.adapter), page, look.target)
+                for one in invalid_histograms(registry.adapter(look.target.adapter), page, look.target)
             ]
             odd[look.target.name] = _warning(look.scrape, page)
         found += [
@@ -110,7 +110,7 @@ async def doctor(
             fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
         fates.append(Fate(up=True))
-        diagnosis = examine.examine(registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ())
+        diagnosis = examine.check_coverage(registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ())
         found.append(_diagnosed(look.target, diagnosis, language, _warning(look.scrape, page)))
     none_answered(fates or sources)
     found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
@@ -155,7 +155,7 @@ async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Lang
                 fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
                 continue
             fates.append(Fate(up=True))
-            diagnosis = examine.examine(registry.adapter(target.adapter), look.page, look.names)
+            diagnosis = examine.check_coverage(registry.adapter(target.adapter), look.page, look.names)
             found.append(_diagnosed(target, diagnosis, language))
         unread = await source.jobs_without_adapter(at)
     none_answered(fates)
@@ -163,7 +163,7 @@ async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Lang
 
 
 def _diagnosed(
-    target: Target, diagnosis: examine.Diagnosis, language: Language, warning: str | None = None
+    target: Target, diagnosis: examine.SignalCoverage, language: Language, warning: str | None = None
 ) -> dict[str, Any]:
     about: dict[str, Any] = {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language)}
     return {**about, "error": None, "warning": warning}

@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.clock import rfc3339
 from outrider.model import Calibration, EntityRef, Floats, Forecast, Plan, Recommendation, Window
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from outrider.text.i18n import Language, translate
 from planner.capacity.prescale import ScaleLimits
 from planner.forecast.batch_forecast import FAST_MODELS, LOAD
@@ -24,13 +24,13 @@ _KNOWN = timedelta(days=8)
 _MOST_SERVICES = 50  # a few seconds each: the busiest of a large fleet
 
 
-def is_due(ledger: Ledger, now: datetime) -> bool:
+def is_due(ledger: ChangeLog, now: datetime) -> bool:
     """True when the last look is some hours old, or of a time to come, as after a clock was set back."""
     kept = ledger.paper(PAPER)
     return kept is None or not timedelta(0) <= now - kept[0] < EVERY
 
 
-def keep(ledger: Ledger, history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
+def keep(ledger: ChangeLog, history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
     """Look back for every service with a plan, the busiest first, and leave what was found for others to show."""
     ledger.put_paper(PAPER, {"services": look(history, made, now, buffer, limits)}, now)
 

@@ -23,7 +23,7 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import MetricStore
-from outrider.records.change_log import Ledger, Startup
+from outrider.records.change_log import ChangeLog, Startup
 from outrider.topology import Topology
 from outrider.windows import believed
 from planner.capacity import prescale
@@ -56,7 +56,7 @@ class PlannedFleet:
         services: Sequence[ServiceSettings],
         ready: ReplicaCount,
         lead: LeadSettings,
-        ledger: Ledger | None = None,
+        ledger: ChangeLog | None = None,
         tests: Callable[[], Sequence[Calibration]] = tuple,
     ) -> None:
         """``ready`` gives (current, ready) replicas of a service, ``tests`` what load tests say."""

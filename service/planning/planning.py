@@ -13,7 +13,7 @@ from outrider import log
 from outrider.errors import OutriderError, StoreUnavailableError
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
 from planner.capacity.plan import KEYS as HISTORY_KEYS
 from planner.capacity.plan import LOAD, PlanSettings
@@ -62,7 +62,7 @@ class Planning:
         ready: Callable[[EntityRef, Topology], tuple[int, int]],
         *,
         in_background: bool = False,
-        ledger: Ledger | None = None,
+        ledger: ChangeLog | None = None,
         looks_back: bool = True,
         tests: Callable[[], Sequence[Calibration]] = tuple,
         promises: Promises | None = None,

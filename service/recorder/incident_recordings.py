@@ -23,7 +23,7 @@ FIRST_ALERTS = 20  # of an incident of which no cause is known
 _log = log.get("flight")
 
 
-class FlightKeeper:
+class IncidentRecorder:
     """Looks at the open incidents now and then, and writes down those that are loud enough, once."""
 
     def __init__(

@@ -22,7 +22,7 @@ from outrider import log
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
-from outrider.records.change_log import Change, Ledger, change_of
+from outrider.records.change_log import Change, ChangeLog, change_of
 from outrider.topology import Topology
 from service.sources.composite_source import SilentContributor
 
@@ -36,7 +36,7 @@ _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_reques
 class ChangeLogContributor(SilentContributor):
     """Stores changes, their ends and start-ups in the change log; adds the events that other processes left there."""
 
-    def __init__(self, ledger: Ledger, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogLines] = ()) -> None:
+    def __init__(self, ledger: ChangeLog, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogLines] = ()) -> None:
         """``clusters`` and ``logs`` are read elsewhere. The change log is closed with this contributor."""
         self._ledger, self._clusters, self._logs = ledger, tuple(clusters), tuple(logs)
         self._cursor = 0

@@ -1,4 +1,4 @@
-"""What is watched, from settings: pages to scrape or an existing Prometheus to read, probes and sources of events."""
+"""Builds the source of the cycle from settings: scraper or Prometheus, discovery, probes, events, change log."""
 
 from __future__ import annotations
 
@@ -7,52 +7,68 @@ from typing import Any
 
 from collectors.mapping import target as collector_targets
 from collectors.mapping.target import Target
-from collectors.pipeline.scrape_manager import ScrapeManager, PushSource, Tap
+from collectors.pipeline.scrape_manager import PushSource, ScrapeManager, Tap
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.scraper import Scraper
 from outrider.clock import Clock
+from outrider.records.change_log import Ledger
 from service.config.access_settings import AccessSettings
 from service.config.collect_settings import CollectSettings, PrometheusSettings, TargetSettings
 from service.config.settings import Settings
-from service.engine.cycle import Source
-from service.sources import discovery
-from service.sources.event_source import with_events
+from service.sources import discovery, event_source, probe_source
+from service.sources.change_log_source import ChangeLogContributor
+from service.sources.composite_source import CompositeSource, Contributor, PageSource
 from service.sources.kube_clients import KubeClientPool
-from service.sources.probe_source import with_probes
 
-_OF_ROUND = 0.9  # of the time until a round closes: what is left is for handing the page on
+_SHARE_OF_ROUND = 0.9  # of the time until a round closes; the rest is for parsing the page
 
 
-def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: PushSource | None = None) -> Source:
-    """The source of batches and events that the configuration names, with what others push beside it.
+def source(
+    settings: Settings,
+    clock: Clock,
+    tap: Tap | None = None,
+    pushed: PushSource | None = None,
+    change_log: Ledger | None = None,
+) -> CompositeSource:
+    """Returns the source of batches and events of a configuration, with what is ``pushed``.
 
-    Without any of them one that brings nothing. ``tap`` gets every page as it came, but with
-    ``collect.prometheus.pushdown``, where there are none.
+    ``tap`` receives every page unchanged; there are no pages with ``collect.prometheus.pushdown``. ``change_log`` is
+    closed with the source. Raises UsageError if a probe needs a library that is not installed.
     """
-    prometheus, doors = settings.collect.prometheus, KubeClientPool((*settings.collect.discover, *settings.events))
+    prometheus, clients = settings.collect.prometheus, KubeClientPool((*settings.collect.discover, *settings.events))
+    contributors: list[Contributor] = []
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
-        pages: Source = prometheus_source(
+        pages: PageSource = prometheus_source(
             prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed, tap=tap
         )
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
         spread = settings.collect.spread
-        scraper = Scraper(doors=doors_within(deadline, spread))
-        pages = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
+        scraper = Scraper(doors=endpoint_timeout(deadline, spread))
+        pages = manager = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
-            found = discovery.discovery_of(settings, configured, doors)
-            pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)
-    return with_events(with_probes(pages, settings), settings, doors)
+            found = discovery.discovery_of(settings, configured, clients)
+            contributors.append(discovery.DiscoveryContributor(manager, found, settings.cluster, deadline=deadline))
+    if settings.probes:
+        probes = probe_source.probes_of(settings.probes, settings.cluster, settings.collect.interval)
+        contributors.append(probe_source.ProbeContributor(probes))
+    events = event_source.contributor(pages, settings, clients) if settings.events else None
+    if events is not None:
+        contributors.append(events)
+    if change_log is not None:
+        clusters, logs = (events.view.clusters, events.logs) if events is not None else ((), ())
+        contributors.append(ChangeLogContributor(change_log, clusters, logs))
+    return CompositeSource(pages, contributors)
 
 
-def doors_within(deadline: timedelta, spread: timedelta) -> timedelta:
-    """How long engines' doors are waited for: the last page to be asked for is still in time for its round."""
-    return max(deadline - spread, deadline / 2) * _OF_ROUND
+def endpoint_timeout(deadline: timedelta, spread: timedelta) -> timedelta:
+    """Returns the timeout of engine endpoints: the last page of a round still arrives before the round closes."""
+    return max(deadline - spread, deadline / 2) * _SHARE_OF_ROUND
 
 
 def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any) -> PrometheusSource:
-    """The Prometheus of a configuration; ``more`` is about how it is read."""
+    """Returns the Prometheus source of a configuration. ``more`` are options of ``PrometheusSource``."""
     return PrometheusSource(
         prometheus.url,
         cluster=cluster,
@@ -65,13 +81,13 @@ def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any)
 
 
 def targets(settings: Settings) -> list[Target]:
-    """The targets of a configuration. Raises ConfigError naming each one that cannot be used."""
+    """Returns the targets of a configuration. Raises ConfigError, which names each invalid target."""
     documents = [_document(target, settings.collect) for target in settings.collect.targets]
     return list(collector_targets.targets_of(settings.cluster, documents, "collect.targets"))
 
 
 def _document(target: TargetSettings, collect: CollectSettings) -> dict[str, object]:
-    found = target.model_dump(exclude_none=True, exclude=set(AccessSettings.model_fields))
-    found["entity"] = {**found["entity"], "kind": target.entity.kind.value}
+    document = target.model_dump(exclude_none=True, exclude=set(AccessSettings.model_fields))
+    document["entity"] = {**document["entity"], "kind": target.entity.kind.value}
     limits = {"limit_bytes": collect.page_limit_bytes, "limit_series": collect.page_limit_series}
-    return {**found, **limits, "access": target.access}
+    return {**document, **limits, "access": target.access}

@@ -1,4 +1,4 @@
-"""The API servers of a configuration: whoever reads the same one with the same account shares its lists."""
+"""Clients of the Kubernetes API servers of a configuration. Sources with one server and account share its lists."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ class _Reader(Protocol):
 
 
 class KubeClientPool:
-    """Hands out the doors of each server. Where several sources read one, the longest of their timeouts holds."""
+    """Returns the client of each API server. Readers of one server share watches and the longest of their timeouts."""
 
     def __init__(self, readers: Iterable[_Reader]) -> None:
-        """``readers`` are sources of targets and of events, those that read something else among them."""
-        self._readers = [one for one in readers if one.type in _TYPES]
-        self._made: list[tuple[_Reader, SharedWatches]] = []
+        """``readers`` are settings of target and event sources, including those that read no API server."""
+        self._readers = [reader for reader in readers if reader.type in _TYPES]
+        self._shared: list[tuple[_Reader, SharedWatches]] = []
 
     def of(self, given: _Reader, name: str) -> KubeApi | SharedWatches:
-        """What a source reads: doors that others open too, or an API of its own. ``name`` is told with faults."""
-        alike = [one for one in self._readers if _is_same(one, given)]
-        timeout = max((given.timeout, *(one.timeout for one in alike)))
-        known = next((doors for one, doors in self._made if _is_same(one, given)), None)
-        if known is not None:
-            return known
+        """Returns shared watches if several sources read the server, else a client. ``name`` is named in errors."""
+        readers = [reader for reader in self._readers if _is_same(reader, given)]
+        timeout = max((given.timeout, *(reader.timeout for reader in readers)))
+        shared = next((watches for reader, watches in self._shared if _is_same(reader, given)), None)
+        if shared is not None:
+            return shared
         api = KubeApi(HttpClient(name, given.url or "", timeout=timeout, access=given.access))
-        if len(alike) < 2:
+        if len(readers) < 2:
             return api
-        self._made.append((given, SharedWatches(api)))
-        return self._made[-1][1]
+        self._shared.append((given, SharedWatches(api)))
+        return self._shared[-1][1]
 
 
-def _is_same(one: _Reader, other: _Reader) -> bool:
-    return (one.url or "").rstrip("/") == (other.url or "").rstrip("/") and one.access == other.access
+def _is_same(reader: _Reader, other: _Reader) -> bool:
+    return (reader.url or "").rstrip("/") == (other.url or "").rstrip("/") and reader.access == other.access

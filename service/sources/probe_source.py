@@ -54,14 +54,14 @@ class ProbeContributor(SilentContributor):
 
 
 def probes_of(given: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> ProbeScheduler:
-    """Probes side by side, as the rounds of an engine ask them."""
-    made = [probe_of(one, cluster) for one in given]
-    return ProbeScheduler(made, deadline=interval / 4, spread=interval / 15)
+    """Returns the scheduler of the configured probes. Raises UsageError if a library is missing."""
+    probes = [probe_of(settings, cluster) for settings in given]
+    return ProbeScheduler(probes, deadline=interval / 4, spread=interval / 15)
 
 
 def probe_of(given: ProbeSettings, cluster: str) -> Probe:
-    """One probe from its settings, which must be usable. Raises UsageError when its libraries are missing."""
-    asked = ProbeRequest(
+    """Returns one probe from valid settings. Raises UsageError if its libraries are missing."""
+    request = ProbeRequest(
         name=given.label,
         service=given.entity(cluster),
         every=given.every,
@@ -70,11 +70,11 @@ def probe_of(given: ProbeSettings, cluster: str) -> Probe:
         cert_left=timedelta(days=given.cert_days),
     )
     if given.type == "generation":
-        return CompletionProbe(asked, given.url or "", _question(given))
+        return CompletionProbe(request, given.url or "", _question(given))
     if given.type == "http":
         expected = Expected(tuple(given.status), _pattern(given.matches), _pattern(given.lacks))
         return HttpProbe(
-            asked,
+            request,
             given.url or "",
             method=given.method,
             body=given.body,
@@ -82,13 +82,13 @@ def probe_of(given: ProbeSettings, cluster: str) -> Probe:
             follow_redirects=given.follow_redirects,
         )
     if given.type == "tls":
-        return TlsProbe(asked, given.host or "", given.port)
+        return TlsProbe(request, given.host or "", given.port)
     if given.type == "dns":
-        servers = [NameServer.parse(one) for one in given.name_servers]
-        return DnsProbe(asked, given.host or "", record=given.record, expect=given.expect, servers=servers)
+        servers = [NameServer.parse(server) for server in given.name_servers]
+        return DnsProbe(request, given.host or "", record=given.record, expect=given.expect, servers=servers)
     parts = urlsplit(given.url or "")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-    return GrpcHealthProbe(asked, host, parts.port or 0, service=given.grpc_service, tls=parts.scheme == "grpcs")
+    return GrpcHealthProbe(request, host, parts.port or 0, service=given.grpc_service, tls=parts.scheme == "grpcs")
 
 
 def _question(given: ProbeSettings) -> Question:

@@ -1,4 +1,4 @@
-"""Builds both ends of the doors from settings: what the API needs, and what the engine takes in."""
+"""Builds both ends of ingest from settings: the settings of the API's endpoints, and the engine's source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store import factory, migrate
 
 
 def doors(settings: Settings) -> DoorSettings | None:
-    """What the API is told of its doors; None when they are shut. Raises ConfigError for an unreadable token."""
+    """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for an unreadable token."""
     given = settings.receive
     if not given.enabled:
         return None
@@ -36,8 +36,8 @@ def doors(settings: Settings) -> DoorSettings | None:
 
 
 def pushed(settings: Settings) -> PushSource | None:
-    """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
-    # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
+    """Returns the engine's reader of the ingest buffer, None if ingest is off. Raises StoreError."""
+    # Pushed samples carry the time of the API's clock, which is real time even if the fleet has a clock of its own.
     return (
         _received(settings, factory.open_ingest_buffer(_state_url(settings)), SystemClock())
         if settings.receive.enabled
@@ -46,13 +46,13 @@ def pushed(settings: Settings) -> PushSource | None:
 
 
 def watching(settings: Settings, clock: Clock) -> PushSource | None:
-    """The same for a second reader, who takes nothing away from the engine. ``clock`` is that of the doors.
+    """Returns a second reader, which removes nothing. ``clock`` is that of the ingest endpoints.
 
-    None, too, where there is no store yet: then nobody has received anything.
+    None if ingest is off or there is no store yet.
     """
     if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
         return None
-    return _received(settings, _Watched(factory.open_ingest_buffer(_state_url(settings))), clock)
+    return _received(settings, _ReadOnlyBuffer(factory.open_ingest_buffer(_state_url(settings))), clock)
 
 
 def _state_url(settings: Settings) -> str:
@@ -80,8 +80,8 @@ def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> Received
     )
 
 
-class _Watched:
-    """A spool that is looked at: what is in it stays for the engine, and the engine alone counts what it leaves out."""
+class _ReadOnlyBuffer:
+    """A read-only view of an ingest buffer. Only the engine removes blocks and counts dropped samples."""
 
     def __init__(self, spool: IngestBuffer) -> None:
         self._spool = spool
@@ -93,13 +93,13 @@ class _Watched:
         return self._spool.take(after, most_samples)
 
     def release(self, until: int) -> None:
-        """Nothing: the engine does."""
+        """Does nothing: the engine does."""
 
     def waiting(self) -> Waiting:
         return self._spool.waiting()
 
     def count(self, dropped: Mapping[str, int]) -> None:
-        """Nothing: the engine does."""
+        """Does nothing: the engine does."""
 
     def counted(self) -> dict[str, int]:
         return self._spool.counted()
@@ -109,7 +109,7 @@ class _Watched:
 
 
 def rules(settings: Settings) -> tuple[ReceiveRule, ...]:
-    """The rules as configured; both ends number them alike."""
+    """Returns the configured rules; both ends use the same numbering."""
     return tuple(_rule(rule) for rule in settings.receive.rules)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
 from outrider.ports import MetricStore, StateStore
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from outrider.topology import Topology
 from service.config.settings import Settings
 from service.engine import fleet_state
@@ -22,7 +22,7 @@ def planning(
     state: StateStore,
     metrics: MetricStore,
     *,
-    change_log: Ledger | None,
+    change_log: ChangeLog | None,
     in_background: bool,
 ) -> Planning:
     """Returns the planner of an engine. Ready replicas are counted from the recent values of ``detection``."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.ports import StateReader, StateStore
-from outrider.records.change_log import Ledger, Startup
+from outrider.records.change_log import ChangeLog, Startup
 from service.config import revisions
 from service.config.settings import Settings
 from store import factory, migrate
@@ -54,9 +54,9 @@ def open_stores(settings: Settings) -> tuple[StateStore, factory.SqlMetricStore]
     return factory.open_state(state_url), factory.open_metrics(metrics_url, remote_of(settings))
 
 
-def open_change_log(settings: Settings) -> Ledger:
+def open_change_log(settings: Settings) -> ChangeLog:
     """Opens the change log of the store. The caller closes it."""
-    return factory.open_ledger(factory.urls_of(settings.store.url)[0])
+    return factory.open_change_log(factory.urls_of(settings.store.url)[0])
 
 
 def remote_of(settings: Settings) -> Remote | None:

@@ -40,7 +40,7 @@ class UnflushedCycle:
     again: bool = False
 
 
-class Recent:
+class UnflushedCycles:
     """The last cycles. One thread at a time."""
 
     def __init__(self, server: Server) -> None:

@@ -55,7 +55,7 @@ _FOLDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WindowRequest:
     """What a read is about: a kind, and the rows of its entities. ``named`` are those worth naming in a query."""
 
     kind: EntityKind
@@ -63,10 +63,10 @@ class Asked:
     named: tuple[EntityRef, ...] = ()
 
     @staticmethod
-    def of(kind: EntityKind, entities: Sequence[EntityRef], *, all_of_kind: bool) -> Asked:
+    def of(kind: EntityKind, entities: Sequence[EntityRef], *, all_of_kind: bool) -> WindowRequest:
         """``all_of_kind``: the entities are all there are, so that naming them would say nothing."""
         rows = {(one.cluster, one.namespace or "", one.name): row for row, one in enumerate(entities)}
-        return Asked(kind, rows, () if all_of_kind or len(entities) > _NAMED else tuple(entities))
+        return WindowRequest(kind, rows, () if all_of_kind or len(entities) > _NAMED else tuple(entities))
 
 
 class Reader:
@@ -88,7 +88,7 @@ class Reader:
             grid.open(len(asked or ()))
             return tuple(asked or ())
         entities = tuple(asked) if asked is not None else self._present(kind, start, end, exact=count.again > 0)
-        about = Asked.of(kind, entities, all_of_kind=asked is None)
+        about = WindowRequest.of(kind, entities, all_of_kind=asked is None)
         series = len(entities) * sum(len(series_of(want)) for want in wanted)
         if folds(count, grid.span, grid.step, series):
             parts: Iterable[Part] = folded_parts(grid.span, grid.step, series)
@@ -98,7 +98,7 @@ class Reader:
         self._put(grid, wanted, about, parts)
         return entities
 
-    def _put(self, grid: Grid, wanted: Sequence[ColumnRequest], about: Asked, parts: Iterable[Part]) -> None:
+    def _put(self, grid: Grid, wanted: Sequence[ColumnRequest], about: WindowRequest, parts: Iterable[Part]) -> None:
         """Put every part into its columns."""
         columns = [grid.column(want) for want in wanted]
         entities = len(about.rows)
@@ -151,7 +151,7 @@ class Reader:
 
     # --- cells ------------------------------------------------------------------------------------
 
-    def _selector(self, metric: str, about: Asked) -> Selector:
+    def _selector(self, metric: str, about: WindowRequest) -> Selector:
         found = self._of_kind(metric, about.kind)
         if not about.named:
             return found
@@ -162,7 +162,7 @@ class Reader:
         return found.among("name", sorted({entity.name for entity in about.named}))
 
     def _cells(
-        self, about: Asked, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
+        self, about: WindowRequest, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
     ) -> Section | None:
         """The cells of one signal, of shape (stored columns, entities, times); None when there are none."""
         fold = _SUM if want.summed else _FOLDS[column.statistic]
@@ -184,7 +184,7 @@ class Reader:
     def _ask(self, selector: Selector, fold: str, part: Part) -> Matrix:
         return matrix(self._server.query(*part.fields(selector, fold)))
 
-    def _statuses(self, about: Asked, names: Collection[str], part: Part) -> dict[str, list[Slab]]:
+    def _statuses(self, about: WindowRequest, names: Collection[str], part: Part) -> dict[str, list[Slab]]:
         """The statuses told of these signals, by signal: a column's spelling with its numbers."""
         selector = self._selector(STATUS_METRIC, about)
         if len(names) <= _SIGNALS_NAMED:

@@ -15,7 +15,7 @@ from store.remote.bodies import SeriesBytes, bodies, history, with_length
 from store.remote.client import Server
 from store.remote.names import FIRST
 from store.remote.sample_encoder import Columns, columns_of, has_number
-from store.remote.unflushed_cycles import Recent, UnflushedCycle
+from store.remote.unflushed_cycles import UnflushedCycles, UnflushedCycle
 from store.remote.write_markers import Cycles
 from store.schema.metadata import instant, micros
 from store.tsdb.chunk_codec import Micros, Numeric
@@ -34,7 +34,7 @@ class Writer:
         """``pool`` sends the requests."""
         self._server, self._cycles, self._pool = server, cycles, pool
         self._series = SeriesBytes(server.remote.owner)
-        self._recent = Recent(server)
+        self._recent = UnflushedCycles(server)
         self._layouts: dict[tuple[EntityKind, int, int], tuple[CycleMatrix, Columns, list[bytes]]] = {}
 
     # --- cycles -----------------------------------------------------------------------------------

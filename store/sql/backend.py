@@ -19,7 +19,7 @@ BUSY_TIMEOUT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class DatabaseHandle:
     """An engine of each use, what people call the place, and how to put an error of the driver.
 
     ``sentence`` gives None for an error it does not know. ``file`` is None where there is no file.

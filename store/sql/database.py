@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreError
 from store.sql import atomic_swap
-from store.sql.backend import Opened
+from store.sql.backend import DatabaseHandle
 from store.sql.postgresql import open_server, writer_key
 from store.sql.sqlite import open_file
 from store.sql.urls import POSTGRESQL, parsed, state_file
@@ -28,7 +28,7 @@ class Database:
         """
         where = parsed(url)
         server = where.get_backend_name() == POSTGRESQL
-        self._opened: Opened = open_server(where, area) if server else open_file(where, create=create)
+        self._opened: DatabaseHandle = open_server(where, area) if server else open_file(where, create=create)
         self.place = self._opened.place
         self.file = self._opened.file
         if self.file is not None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from outrider.text import extras
-from store.sql.backend import BUSY_TIMEOUT, Opened
+from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
 _CONNECT_SECONDS = 5
 _DEAD_AFTER_MS = 15_000  # unacknowledged bytes to a server that vanished; the kernel alone waits 15 min
@@ -51,7 +51,7 @@ def writer_key(area: str) -> int:
     return lock_key(f"writer of {area}")
 
 
-def open_server(url: sa.URL, area: str) -> Opened:
+def open_server(url: sa.URL, area: str) -> DatabaseHandle:
     """Connections to a database on a server; opens nothing yet. Raises StoreError without the driver."""
     timeout_ms = int(BUSY_TIMEOUT.total_seconds() * 1000)
     arguments = {
@@ -73,7 +73,7 @@ def open_server(url: sa.URL, area: str) -> Opened:
             hint=extras.how("postgresql"),
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
+    return DatabaseHandle(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
 
 
 def _vacuum(pool: sa.Engine) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from outrider.errors import StoreDamagedError, StoreError, StoreUnavailableError
-from store.sql.backend import BUSY_TIMEOUT, Opened
+from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
 
@@ -50,7 +50,7 @@ _COMPLAINTS = (  # what SQLite says, what we say, what to do
 )  # fmt: skip
 
 
-def open_file(url: sa.URL, *, create: bool) -> Opened:
+def open_file(url: sa.URL, *, create: bool) -> DatabaseHandle:
     """Connections to a file; opens nothing yet but makes its folder (``create``). Raises StoreError."""
     path = Path(str(url.database))
     if create:
@@ -66,7 +66,7 @@ def open_file(url: sa.URL, *, create: bool) -> Opened:
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)
     writers = engine.execution_options(immediate=True)
-    return Opened(engine, engine, writers, str(path), _sentence, lambda: _vacuum(engine), file=path)
+    return DatabaseHandle(engine, engine, writers, str(path), _sentence, lambda: _vacuum(engine), file=path)
 
 
 def _vacuum(engine: sa.Engine) -> None:

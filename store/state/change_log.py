@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from outrider.model import EntityKind, Event
 from outrider.records.change_log import Change, ChangeEnd, Startup
-from outrider.wire.cursors import Place
+from outrider.wire.cursors import Cursor
 from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
@@ -76,7 +76,7 @@ class SqlChangeLog:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Place | None = None,
+        after: Cursor | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         table, ends = metadata.change, metadata.change_end
@@ -111,7 +111,7 @@ class SqlChangeLog:
             put(connection, metadata.startup, *rows)
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         table = metadata.startup
@@ -210,7 +210,7 @@ class MemoryChangeLog:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Place | None = None,
+        after: Cursor | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         with self._lock:
@@ -227,7 +227,7 @@ class MemoryChangeLog:
             self._startups.update({one.id: one for one in startups})
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         with self._lock:

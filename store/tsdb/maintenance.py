@@ -67,7 +67,7 @@ class MaintenanceReport:
         return bool(self.done or self.refused or self.put_off or forgotten or self.given_back)
 
 
-class Upkeep:
+class Maintenance:
     """One run after the other on one database; remembers what it saw last, so that late values may settle."""
 
     def __init__(self, access: Access) -> None:

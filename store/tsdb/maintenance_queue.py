@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from outrider.model import EntityKind
 from store.schema.metadata import RAW, block, due, kept_from
 from store.sql.backend import insert, put
-from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, Standing, Work
+from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, TierStatus, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _is(mark: Mark) -> sa.ColumnElement[bool]:
     return sa.and_(due.c.work == mark.work.value, due.c.kind == mark.kind.value, due.c.start_us == mark.start)
 
 
-def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> Standing:
+def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> TierStatus:
     """What a read of [start, end) must know of a kind's tiers."""
     asked = sa.select(due.c.work, due.c.start_us).where(
         due.c.kind == kind.value, due.c.work.in_([Work.TEN_MINUTES.value, Work.ONE_HOUR.value])
@@ -69,7 +69,7 @@ def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) 
         found[work].append(at)
     due_ten, cut = found[Work.TEN_MINUTES.value], cuts(connection, kind)
     late = [at for at in due_ten if at < cut.get(RAW, at)]
-    return Standing(due_ten, found[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
+    return TierStatus(due_ten, found[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
 
 
 def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequence[int]) -> list[int]:

@@ -35,7 +35,7 @@ from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Merger, column_o
 from store.tsdb.grid import Grid, empty_window, wants
 from store.tsdb.last_seen import Seen
 from store.tsdb.latest import LatestTables
-from store.tsdb.maintenance import MaintenanceReport, Upkeep
+from store.tsdb.maintenance import MaintenanceReport, Maintenance
 from store.tsdb.retention import Retention
 from store.tsdb.series_dictionary import Names, SeriesDictionary, StaleNumbersError
 from store.tsdb.status import Condition, LateSamples
@@ -64,7 +64,7 @@ class SqlMetricStore:
         self._names = Names()
         self._writer = Lock()
         self._newest = -1  # microseconds of the newest cycle that this process wrote
-        self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
+        self._upkeep = Maintenance(Access(self._database.reading, self._keeping, self._dictionary))
         self._clock = SystemClock()
         self.longest_upkeep_seconds = 0.0
         """How long upkeep's longest write transaction held up writers, from its begin to its commit."""

@@ -36,7 +36,7 @@ class StaleNumbersError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEntities:
     """The entities of a kind. Nobody changes it: what comes is in the next one."""
 
     by_number: Mapping[int, EntityRef]
@@ -160,7 +160,7 @@ class Names:
 
     def __init__(self) -> None:
         """Reads nothing yet."""
-        self._entities: dict[EntityKind, tuple[int, Known]] = {}
+        self._entities: dict[EntityKind, tuple[int, KnownEntities]] = {}
         self._keys: dict[int, SignalKey] = {}
         self._cohorts: dict[int, Ids] = {}
         self._keysets: dict[int, Keyset] = {}
@@ -187,18 +187,18 @@ class Names:
             self._cohorts[number] = np.frombuffer(packed, dtype="<i4")
         return self._cohorts[number]
 
-    def entities(self, connection: sa.Connection, kind: EntityKind) -> Known:
+    def entities(self, connection: sa.Connection, kind: EntityKind) -> KnownEntities:
         """Every entity of a kind."""
         forgotten = maintenance_queue.cuts(connection, kind).get(ENTITY, 0)
-        at, known = self._entities.get(kind, (forgotten, Known({}, {})))
+        at, known = self._entities.get(kind, (forgotten, KnownEntities({}, {})))
         if at != forgotten:
-            known = Known({}, {})
+            known = KnownEntities({}, {})
         table = metadata.entity
         newest = max(known.by_number, default=0)
         asked = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
         fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(asked)}
         if fresh:
             numbers = {found: number for number, found in fresh.items()}
-            known = Known({**known.by_number, **fresh}, {**known.numbers, **numbers})
+            known = KnownEntities({**known.by_number, **fresh}, {**known.numbers, **numbers})
         self._entities[kind] = forgotten, known
         return known

@@ -41,7 +41,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TierStatus:
     """What a kind's tiers hold: starts of hours that wait for a roll-up, and where retention cut.
 
     ``first`` are hours before the cut of raw values that have nothing but raw values: a history written late.
@@ -57,7 +57,7 @@ class Standing:
         return (self.kept_from or {}).get(tier, -(1 << 62))
 
 
-def segments(standing: Standing, start: int, end: int, step: int) -> list[Segment]:
+def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segment]:
     """Cut [start, end) into parts by tier, oldest first.
 
     An hour comes from the coarsest tier whose spacing divides the step, whose cells start where steps
@@ -75,7 +75,7 @@ def segments(standing: Standing, start: int, end: int, step: int) -> list[Segmen
     return _joined(found)
 
 
-def _chosen(standing: Standing, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
+def _chosen(standing: TierStatus, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
     """For each hour the place of its tier in ``TIERS``."""
     fits = {tier: step % SPACING[tier] == 0 and start % SPACING[tier] == 0 for tier in TIERS}
     raw = (hours >= standing.kept(RAW)) | _among(hours, standing.first)
@@ -98,7 +98,7 @@ def _runs(hours: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[tuple
         yield TIERS[chosen[first]], int(hours[first]), int(hours[after - 1]) + HOUR
 
 
-def _cut(standing: Standing, tier: str, start: int, end: int) -> list[Segment]:
+def _cut(standing: TierStatus, tier: str, start: int, end: int) -> list[Segment]:
     """A run of hours; what is left of a 10-minute span at its end comes from raw values where they are."""
     whole = end // SPACING[TEN_MINUTES] * SPACING[TEN_MINUTES]
     if tier != TEN_MINUTES or whole == end or end // HOUR * HOUR < standing.kept(RAW):

@@ -13,7 +13,7 @@ from outrider import log
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import MetricStore
-from store.write_buffer.segments import BufferStatus, CycleFiles, Kept
+from store.write_buffer.segments import BufferStatus, CycleFiles, BufferedCycle
 
 CATCH_UP = timedelta(seconds=2)
 """How long one cycle may spend on those that wait: it must not be late itself."""
@@ -36,19 +36,19 @@ class BufferedMetricStore:
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Write one cycle to the store, or behind those that wait for it; returns how many cells have a value."""
         if not self._may_write():
-            kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+            kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         elif not self._files.waiting():
             try:
                 return self._store.write(at, batches, events)
             except StoreError as error:
                 self._tell(away=True, error=error)
-                kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+                kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         else:
-            kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+            kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
             self._catch_up()
         return sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches) if kept else 0
 
-    def _keep(self, cycle: Kept) -> bool:
+    def _keep(self, cycle: BufferedCycle) -> bool:
         try:
             dropped = self._files.put(cycle)
         except OSError as error:

@@ -37,7 +37,7 @@ _PUTS_OF_A_PROCESS = 10_000_000  # more than it makes in years: numbers of two p
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BufferedCycle:
     """One cycle as it was handed in."""
 
     at: datetime
@@ -71,7 +71,7 @@ class CycleFiles:
         self._dropped, self._failed = DroppedCycles(folder, DROPPED), DroppedCycles(folder, FAILED)
         self._puts, self._unwritten = 0, list[Path]()  # failed puts of which the folder does not know yet
 
-    def put(self, cycle: Kept) -> int:
+    def put(self, cycle: BufferedCycle) -> int:
         """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
         self._puts += 1
         try:
@@ -82,7 +82,7 @@ class CycleFiles:
         self._tell_failed()
         return dropped
 
-    def _put(self, cycle: Kept) -> int:
+    def _put(self, cycle: BufferedCycle) -> int:
         self._folder.mkdir(parents=True, exist_ok=True)
         for part in self._of(_PART):  # of a put that was killed, or for which the disk had no room
             part.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class CycleFiles:
         """Why it is not known what was given up: a sentence a file, or nothing."""
         return " ".join(filter(None, (self._dropped.trouble(), self._failed.trouble())))
 
-    def read(self, path: Path) -> Kept:
+    def read(self, path: Path) -> BufferedCycle:
         """A cycle back. Raises StoreError when the file is damaged."""
         try:
             return _unpacked(path.read_bytes())
@@ -148,7 +148,7 @@ class CycleFiles:
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
 
-    def _name_of_failed(self, cycle: Kept) -> str:
+    def _name_of_failed(self, cycle: BufferedCycle) -> str:
         """What the file would be called: numbers of puts that failed one after the other follow each other."""
         known = self._failed.read()
         number = ((known.cycles if known else 0) + 1) * _PUTS_OF_A_PROCESS + self._puts
@@ -183,7 +183,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _packed(cycle: Kept) -> bytes:
+def _packed(cycle: BufferedCycle) -> bytes:
     """Tuples that batches share (all targets of an adapter have the same keys) are written once."""
     shared: dict[int, int] = {}
     lists: list[list[str]] = []
@@ -214,7 +214,7 @@ def _packed(cycle: Kept) -> bytes:
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join((head.encode(), b"\n", *arrays)))
 
 
-def _unpacked(payload: bytes) -> Kept:
+def _unpacked(payload: bytes) -> BufferedCycle:
     plain = zstandard.ZstdDecompressor().decompress(payload)
     end = plain.index(b"\n")
     head: dict[str, Any] = json.loads(plain[:end])
@@ -224,7 +224,7 @@ def _unpacked(payload: bytes) -> Kept:
         keys.setdefault(one["keys"], tuple(map(SignalKey.parse, head["lists"][one["keys"]])))
         entities.setdefault(one["entities"], tuple(map(EntityRef.from_key, head["lists"][one["entities"]])))
     events = tuple(json_codec.from_plain(Event, one) for one in head["events"])
-    return Kept(instant(head["at"]), tuple(_batches(head["batches"], keys, entities, plain, end + 1)), events)
+    return BufferedCycle(instant(head["at"]), tuple(_batches(head["batches"], keys, entities, plain, end + 1)), events)
 
 
 def _batches(

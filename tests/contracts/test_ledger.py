@@ -15,7 +15,7 @@ from outrider.records.change_log import (
     Change,
     ChangeEnd,
     Ended,
-    Ledger,
+    ChangeLog,
     PhaseTime,
     StartPhase,
     Startup,
@@ -23,7 +23,7 @@ from outrider.records.change_log import (
     event_of,
     lead_time_quantile,
 )
-from store.factory import open_ledger, open_state, urls_of
+from store.factory import open_change_log, open_state, urls_of
 from store.memory import MemoryChangeLog
 from store.state import change_log as ledgers
 
@@ -40,11 +40,11 @@ def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChangeLog]:
     if request.param == "memory":
         yield MemoryChangeLog()
         return
-    found = open_ledger(url_of(request, tmp_path))
+    found = open_change_log(url_of(request, tmp_path))
     yield found
     assert found.connections_in_use == 0
     found.close()
@@ -71,7 +71,7 @@ def startup(name: str, began: int, ready: int | None = None, gone: int | None = 
     )
 
 
-def test_changes_are_kept_once_and_told_newest_first(ledger: Ledger) -> None:
+def test_changes_are_kept_once_and_told_newest_first(ledger: ChangeLog) -> None:
     assert ledger.append_changes([change("a", 5), change("b", 1)]) == 2
     assert ledger.append_changes([change("b", 1, after="v9"), change("c", 3)]) == 1
     assert [one.id for one in ledger.changes()] == ["b", "c", "a"]
@@ -80,7 +80,7 @@ def test_changes_are_kept_once_and_told_newest_first(ledger: Ledger) -> None:
     assert [one.id for one in ledger.changes(limit=1)] == ["b"]
 
 
-def test_the_newest_end_of_a_change_counts_and_may_come_before_the_change(ledger: Ledger) -> None:
+def test_the_newest_end_of_a_change_counts_and_may_come_before_the_change(ledger: ChangeLog) -> None:
     ledger.append_ends([ChangeEnd("a", Ended.SUCCEEDED, T0, "all pods are new")])
     ledger.append_changes([change("a", 5), change("b", 6)])
     ledger.append_ends([ChangeEnd("a", Ended.ROLLED_BACK, T0 + MINUTE, "revision 3 came back")])
@@ -89,7 +89,7 @@ def test_the_newest_end_of_a_change_counts_and_may_come_before_the_change(ledger
     assert (b.ended, b.ended_at) == (Ended.OPEN, None)
 
 
-def test_a_startup_is_written_again_as_it_goes_on(ledger: Ledger) -> None:
+def test_a_startup_is_written_again_as_it_goes_on(ledger: ChangeLog) -> None:
     ledger.save_startups([startup("s", 0), startup("t", 2)])
     ledger.save_startups([startup("s", 0, ready=4)])
     assert [one.id for one in ledger.startups()] == ["t", "s"]
@@ -98,13 +98,13 @@ def test_a_startup_is_written_again_as_it_goes_on(ledger: Ledger) -> None:
     assert ledger.startups(limit=1)[0].id == "t"
 
 
-def test_where_replicas_ran_at_an_instant(ledger: Ledger) -> None:
+def test_where_replicas_ran_at_an_instant(ledger: ChangeLog) -> None:
     ledger.save_startups([startup("early", 0, 1, gone=5), startup("late", 4, 6)])
     names = [[one.id for one in ledger.placed_at(T0 + minute * MINUTE)] for minute in (-1, 0, 4, 5, 60)]
     assert names == [[], ["early"], ["late", "early"], ["late"], ["late"]]
 
 
-def test_events_wait_for_the_engine_in_order_and_once(ledger: Ledger) -> None:
+def test_events_wait_for_the_engine_in_order_and_once(ledger: ChangeLog) -> None:
     assert ledger.post([event("a"), event("b"), event("a")], T0) == 2
     assert ledger.post([event("b"), event("c")], T0 + MINUTE) == 1
     found = ledger.posted(0, T0 - MINUTE)
@@ -114,7 +114,7 @@ def test_events_wait_for_the_engine_in_order_and_once(ledger: Ledger) -> None:
     assert [one.id for _, one in ledger.posted(0, T0 + MINUTE)] == ["c"]
 
 
-def test_what_waits_too_long_or_is_too_much_goes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_too_long_or_is_too_much_goes(ledger: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "MOST_POSTED", 3)
     ledger.post([event(name) for name in "abcd"], T0)
     assert [one.id for _, one in ledger.posted(0, T0)] == ["b", "c", "d"]
@@ -122,7 +122,7 @@ def test_what_waits_too_long_or_is_too_much_goes(ledger: Ledger, monkeypatch: py
     assert [one.id for _, one in ledger.posted(0, T0)] == ["x"]
 
 
-def test_a_paper_takes_the_place_of_the_one_before(ledger: Ledger) -> None:
+def test_a_paper_takes_the_place_of_the_one_before(ledger: ChangeLog) -> None:
     assert ledger.paper("audit") is None
     ledger.put_paper("audit", {"findings": [1]}, T0)
     ledger.put_paper("audit", {"findings": [1, 2], "text": "显存"}, T0 + MINUTE)
@@ -131,10 +131,10 @@ def test_a_paper_takes_the_place_of_the_one_before(ledger: Ledger) -> None:
 
 def test_the_ledger_shares_its_database_with_the_decisions(tmp_path: Path) -> None:
     state_url, _ = urls_of(f"sqlite:///{tmp_path}/x.db")
-    state, ledger = open_state(state_url), open_ledger(state_url)
+    state, ledger = open_state(state_url), open_change_log(state_url)
     ledger.append_changes([change("a")])
     assert state.topology().entities == frozenset()
-    again = open_ledger(state_url)
+    again = open_change_log(state_url)
     assert [one.id for one in again.changes()] == ["a"]
     for one in (state, ledger, again):
         one.close()

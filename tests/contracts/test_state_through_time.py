@@ -37,12 +37,12 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, StateStore
-from outrider.records.change_log import Change, Ledger, Startup
+from outrider.records.change_log import Change, ChangeLog, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
-from outrider.wire.cursors import Place, place_of
-from store.factory import open_ledger, open_state, urls_of
+from outrider.wire.cursors import Cursor, cursor_of
+from store.factory import open_change_log, open_state, urls_of
 from store.memory import MemoryChangeLog, MemoryStateStore
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -53,13 +53,13 @@ REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"chat-{number}") 
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StateStore, Ledger]]:
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StateStore, ChangeLog]]:
     if request.param == "memory":
         yield MemoryStateStore(), MemoryChangeLog()
         return
     sqlite = f"sqlite:///{tmp_path}/x.db"
     url = sqlite if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-    state, ledger = open_state(urls_of(url)[0]), open_ledger(urls_of(url)[0])
+    state, ledger = open_state(urls_of(url)[0]), open_change_log(urls_of(url)[0])
     yield state, ledger
     for store in (state, ledger):
         assert store.connections_in_use == 0
@@ -67,7 +67,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[State
 
 
 @pytest.fixture
-def state(both: tuple[StateStore, Ledger]) -> StateStore:
+def state(both: tuple[StateStore, ChangeLog]) -> StateStore:
     return both[0]
 
 
@@ -83,7 +83,7 @@ def instants(count: int) -> list[datetime]:
     return [T0 + (number // 4) * MINUTE for number in range(count)]
 
 
-def fill(state: StateStore, ledger: Ledger, count: int) -> None:
+def fill(state: StateStore, ledger: ChangeLog, count: int) -> None:
     node, made = NODES[0], list(enumerate(instants(count)))
     state.commit(
         CycleCommit(
@@ -113,7 +113,7 @@ def fill(state: StateStore, ledger: Ledger, count: int) -> None:
     ledger.save_startups([Startup(f"u{n:03}", REPLICAS[0], at) for n, at in made])
 
 
-LISTS: dict[str, Callable[[StateStore, Ledger, int, Place | None], Sequence[Any]]] = {
+LISTS: dict[str, Callable[[StateStore, ChangeLog, int, Cursor | None], Sequence[Any]]] = {
     "alerts": lambda state, _, limit, after: state.alerts(limit=limit, after=after),
     "incidents": lambda state, _, limit, after: state.incidents(limit=limit, after=after),
     "actions": lambda state, _, limit, after: state.actions(limit=limit, after=after),
@@ -127,47 +127,47 @@ LISTS: dict[str, Callable[[StateStore, Ledger, int, Place | None], Sequence[Any]
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore, Ledger], name: str) -> None:
+def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore, ChangeLog], name: str) -> None:
     read = LISTS[name]
     fill(*both, 22)
     rows = 44 if name == "audit" else 22  # a verdict is put on record, too
     whole = read(*both, 100, None)
     assert len(whole) == rows
-    assert [place_of(entry).at for entry in whole] == sorted((place_of(entry).at for entry in whole), reverse=True)
+    assert [cursor_of(entry).at for entry in whole] == sorted((cursor_of(entry).at for entry in whole), reverse=True)
     seen: list[Any] = []
-    place: Place | None = None
+    place: Cursor | None = None
     while found := read(*both, 5, place):
         assert len(found) <= 5
         seen += found
-        place = place_of(found[-1])
+        place = cursor_of(found[-1])
         if len(seen) == 5:
             fill_more(*both)
-    assert [place_of(entry) for entry in seen] == [place_of(entry) for entry in whole]
+    assert [cursor_of(entry) for entry in seen] == [cursor_of(entry) for entry in whole]
     assert len(read(*both, 100, None)) == rows + (1 if name in ("audit", "changes") else 0)
 
 
-def fill_more(state: StateStore, ledger: Ledger) -> None:
+def fill_more(state: StateStore, ledger: ChangeLog) -> None:
     """What comes in while somebody turns pages."""
     late = T0 + timedelta(hours=1)
     state.append_audit([AuditRecord(late, AuditEvent.PAUSED, "late", "late")])
     ledger.append_changes([Change("late", "image", SERVICE, late, "kubernetes")])
 
 
-def test_pages_go_with_filters(both: tuple[StateStore, Ledger]) -> None:
+def test_pages_go_with_filters(both: tuple[StateStore, ChangeLog]) -> None:
     state, ledger = both
     fill(state, ledger, 12)
     first = state.actions(incident="i", since=T0 + MINUTE, limit=3)
-    second = state.actions(incident="i", since=T0 + MINUTE, limit=30, after=place_of(first[-1]))
+    second = state.actions(incident="i", since=T0 + MINUTE, limit=30, after=cursor_of(first[-1]))
     assert [action.id for action in (*first, *second)] == [f"a{number:03}" for number in reversed(range(4, 12))]
-    assert state.alerts(states=[AlertState.PENDING], after=place_of(state.alerts()[0])) == ()
-    since = ledger.changes(since=T0 + MINUTE, until=T0 + 2 * MINUTE, after=Place(T0 + MINUTE, "x006"))
+    assert state.alerts(states=[AlertState.PENDING], after=cursor_of(state.alerts()[0])) == ()
+    since = ledger.changes(since=T0 + MINUTE, until=T0 + 2 * MINUTE, after=Cursor(T0 + MINUTE, "x006"))
     assert [change.id for change in since] == ["x005", "x004"]
 
 
 def test_a_place_that_no_list_gave_out_is_no_error(state: StateStore) -> None:
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
-    assert state.audit(10, Place(T0, "no number")) == ()
-    assert len(state.audit(10, Place(T0 + MINUTE, "no number"))) == 1
+    assert state.audit(10, Cursor(T0, "no number")) == ()
+    assert len(state.audit(10, Cursor(T0 + MINUTE, "no number"))) == 1
 
 
 def test_audit_records_are_numbered_by_the_store(state: StateStore) -> None:

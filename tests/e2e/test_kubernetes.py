@@ -96,7 +96,7 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
     assert {"schedule"} <= {one["phase"] for one in first["phases"]}
     assert told["/placements"]["placements"]
     assert "readiness-missing" in {one["rule"] for one in told["/audit/workloads"]["findings"]}
-    ledger = factory.open_ledger(factory.urls_of(settings.store.url)[0])
+    ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
     assert lead_time_quantile(ledger.startups()) is not None
     ledger.close()
 
@@ -111,7 +111,7 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
 
 def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
     """What the API tells of the same store."""
-    ledger = factory.open_ledger(factory.urls_of(settings.store.url)[0])
+    ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
     app = create_app(state, metrics, wiring_platform.api_settings(settings), ApiExtras(ledger=ledger))
     transport = httpx.ASGITransport(app, client=("testclient", 1))
 

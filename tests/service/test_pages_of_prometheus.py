@@ -11,7 +11,7 @@ import pytest
 
 from collectors.exposition.parser import Parser
 from collectors.mapping import registry
-from collectors.mapping.coverage import examine
+from collectors.mapping.coverage import check_coverage
 from outrider.clock import ManualClock
 from outrider.errors import UnavailableError
 from service.cli.ops.collect import _doctor_table
@@ -49,7 +49,7 @@ def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
     assert len(by_name) == len(kept.round(last))
     for scrape in kept.round(last):
         page = Parser().parse(scrape.body)
-        mine = examine(registry.adapter(scrape.target.adapter), page).as_dict()
+        mine = check_coverage(registry.adapter(scrape.target.adapter), page).as_dict()
         theirs = by_name[f"{scrape.target.adapter}/{scrape.target.name}"]
         assert theirs["error"] is None
         for key in ("present", "missing", "means_only", "old_spellings", "unknown_metrics"):

@@ -53,7 +53,7 @@ from store import migrate
 from store.admin import backup as backups
 from store.admin import introspection
 from store.admin import restore as restores
-from store.factory import open_ingest_buffer, open_ledger, open_metrics, open_state, urls_of
+from store.factory import open_ingest_buffer, open_change_log, open_metrics, open_state, urls_of
 from store.schema import json_codec
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -137,7 +137,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
     """Cycles from ``first`` on, the whole hours among them compacted and rolled up, and everything else there is."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
-    ledger, spool = open_ledger(state_url), open_ingest_buffer(state_url)
+    ledger, spool = open_change_log(state_url), open_ingest_buffer(state_url)
     try:
         for number in range(first, first + count):
             written = metrics.write(T0 + number * STEP, batches(number), [event(number)] if number % 20 == 0 else [])
@@ -183,7 +183,7 @@ def seen(store_url: str) -> dict[str, Any]:
     """Everything the ports give, in a form that compares."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
-    ledger, spool = open_ledger(state_url), open_ingest_buffer(state_url)
+    ledger, spool = open_change_log(state_url), open_ingest_buffer(state_url)
     end = T0 + timedelta(days=2)
     try:
         detectors = state.load_detector_states()

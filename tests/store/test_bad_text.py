@@ -43,7 +43,7 @@ from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
 from outrider.topology import Topology
-from store.factory import SqlMetricStore, SqlStateStore, open_ingest_buffer, open_ledger, urls_of
+from store.factory import SqlMetricStore, SqlStateStore, open_ingest_buffer, open_change_log, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -145,7 +145,7 @@ def test_what_doors_and_hands_bring(state: SqlStateStore, store_url: str, bad: s
     spool.count({bad: 3})
     assert list(spool.counted().values()) == [5]
     spool.close()
-    ledger = open_ledger(url)
+    ledger = open_change_log(url)
     assert ledger.append_changes([Change(bad, bad, pod, T0, bad, actor=bad)] * 2) == 1
     ledger.append_ends([ChangeEnd(bad, Ended.FAILED, T0)])
     (change,) = ledger.changes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collectors.exposition.parser import Parser
-from collectors.mapping.coverage import examine
+from collectors.mapping.coverage import check_coverage
 from collectors.mapping.registry import adapter
 
 
@@ -14,7 +14,7 @@ def test_present_missing_old_and_unknown() -> None:
         b'# TYPE own histogram\nown_bucket{le="+Inf"} 1\nown_sum 1\nown_count 1\n'
         b"vllm:gpu_cache_usage_perc 1\nvllm:num_requests_running 1\n"
     )
-    found = examine(adapter("vllm"), Parser().parse(body))
+    found = check_coverage(adapter("vllm"), Parser().parse(body))
     assert {"engine_kv_cache_usage_ratio", "engine_requests_running"} <= set(found.present)
     assert found.old_spellings == {"engine_kv_cache_usage_ratio": "vllm:gpu_cache_usage_perc"}
     assert found.unknown_metrics == 1
@@ -24,7 +24,7 @@ def test_present_missing_old_and_unknown() -> None:
 
 
 def test_words_in_both_languages() -> None:
-    found = examine(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n'))
+    found = check_coverage(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n'))
     for language, words in (("en", "counters file"), ("zh", "计数器文件")):
         listed = {one["signal"]: one for one in found.as_dict(language)["missing"]}
         wanted = listed["hw_accel_throttle_thermal_ratio"]
@@ -35,12 +35,12 @@ def test_words_in_both_languages() -> None:
 
 def test_old_and_new_names_of_dcgm() -> None:
     lines = b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\nDCGM_FI_DEV_BOARD_POWER_WATTS{UUID="a"} 1\n'
-    found = examine(adapter("dcgm"), Parser().parse(lines))
+    found = check_coverage(adapter("dcgm"), Parser().parse(lines))
     assert found.old_spellings == {"hw_accel_temperature_celsius": "DCGM_FI_DEV_GPU_TEMP"}
 
 
 def test_the_very_line_of_the_counters_file() -> None:
-    found = examine(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n')).as_dict()
+    found = check_coverage(adapter("dcgm"), Parser().parse(b'DCGM_FI_DEV_GPU_TEMP{UUID="a"} 1\n')).as_dict()
     fixes = {one["signal"]: one["fix"].splitlines() for one in found["missing"]}
     line = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, counter, Total number of double-bit volatile ECC errors."
     assert fixes["hw_accel_ecc_uncorrectable_total"][1:] == [line]
@@ -48,13 +48,13 @@ def test_the_very_line_of_the_counters_file() -> None:
 
 
 def test_lines_that_name_no_device_give_nothing() -> None:
-    found = examine(adapter("dcgm"), Parser().parse(b"DCGM_FI_DEV_GPU_TEMP 1\n"))
+    found = check_coverage(adapter("dcgm"), Parser().parse(b"DCGM_FI_DEV_GPU_TEMP 1\n"))
     assert "hw_accel_temperature_celsius" not in found.present
 
 
 def test_a_mean_is_told_apart_from_quantiles() -> None:
     page = b"nv_inference_request_duration_us 1\nnv_inference_request_success 1\n"
-    found = examine(adapter("triton"), Parser().parse(page))
+    found = check_coverage(adapter("triton"), Parser().parse(page))
     assert "engine_e2e_seconds" in found.present
     (mean,) = (one for one in found.as_dict()["means_only"] if one["signal"] == "engine_e2e_seconds")
     assert mean["expected"] == ["nv_inference_request_summary_us"]
@@ -74,16 +74,16 @@ def test_a_mean_is_told_apart_from_quantiles() -> None:
     ],
 )
 def test_an_empty_page_says_how_to_fill_it(name, words) -> None:
-    found = examine(adapter(name), Parser().parse(b"up 1\n")).as_dict()
+    found = check_coverage(adapter(name), Parser().parse(b"up 1\n")).as_dict()
     assert any(words in one["fix"] for one in found["missing"])
 
 
 def test_what_a_system_never_publishes_is_said_too() -> None:
-    found = examine(adapter("tgi"), Parser().parse(b"tgi_queue_size 1\n")).as_dict()
+    found = check_coverage(adapter("tgi"), Parser().parse(b"tgi_queue_size 1\n")).as_dict()
     ttft = next(one for one in found["missing"] if one["signal"] == "engine_ttft_seconds")
     assert ttft["expected"] == []
     assert ttft["disables"]
     assert ttft["fix"].startswith("Hugging Face TGI does not publish it")
-    found = examine(adapter("nvidia_gpu_exporter"), Parser().parse(b"nvidia_smi_count 1\n")).as_dict()
+    found = check_coverage(adapter("nvidia_gpu_exporter"), Parser().parse(b"nvidia_smi_count 1\n")).as_dict()
     assert any(one["signal"] == "hw_accel_fault_code" and "dcgm-exporter" in one["fix"] for one in found["missing"])
-    assert all(one["expected"] for one in examine(adapter("vllm"), Parser().parse(b"up 1\n")).as_dict()["missing"])
+    assert all(one["expected"] for one in check_coverage(adapter("vllm"), Parser().parse(b"up 1\n")).as_dict()["missing"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectors.exposition.parser import Parser
-from collectors.mapping.coverage import examine
+from collectors.mapping.coverage import check_coverage
 from collectors.mapping.registry import adapter
 from outrider.vocabulary import catalog
 from tests.simulator.engine_replicas import KINDS, Engines
@@ -52,7 +52,7 @@ PUBLISHED = {
 
 
 def missing_core(name: str, text: str) -> set[str]:
-    found = examine(adapter(name), Parser().parse((text if text.endswith("\n") else f"{text}\n").encode()))
+    found = check_coverage(adapter(name), Parser().parse((text if text.endswith("\n") else f"{text}\n").encode()))
     for language in ("en", "zh"):
         for one in found.as_dict(language)["missing"]:
             assert one["fix"], one

@@ -23,14 +23,14 @@ from collectors.receive.routing import Matcher
     ],
 )
 def test_a_name_speaks_for_the_one_who_has_it(metric: str, adapter: str | None) -> None:
-    assert signatures.speaks_for(metric) == adapter
+    assert signatures.adapter_of_metric(metric) == adapter
     if adapter is not None:
         assert metric in Matcher()._reads[adapter]
 
 
 def test_what_carries_others_comes_first() -> None:
-    assert signatures.first_of(["vllm", "vllm_router"]) == "vllm_router"
-    assert signatures.first_of(["vllm", "dcgm"]) is None
+    assert signatures.carrier_among(["vllm", "vllm_router"]) == "vllm_router"
+    assert signatures.carrier_among(["vllm", "dcgm"]) is None
 
 
 def test_an_adapter_that_was_added_speaks_too(tmp_path: Path) -> None:
@@ -40,12 +40,12 @@ def test_an_adapter_that_was_added_speaks_too(tmp_path: Path) -> None:
         "signals:\n  engine_requests_running: {gauge: mine_running}\n",
         encoding="utf-8",
     )
-    assert signatures.speaks_for("mine_running") is None
+    assert signatures.adapter_of_metric("mine_running") is None
     registry.add(file)
-    signatures.forget()
+    signatures.clear_caches()
     try:
-        assert signatures.speaks_for("mine_running") == "mine"
+        assert signatures.adapter_of_metric("mine_running") == "mine"
     finally:
         registry.ADAPTERS.pop("mine")
         registry.adapter.cache_clear()
-        signatures.forget()
+        signatures.clear_caches()

@@ -66,7 +66,7 @@ def metrics():
 def ledger(tmp_path):
     url = f"sqlite:///{tmp_path}/x.db"
     migrate.upgrade(url)
-    found = factory.open_ledger(factory.urls_of(url)[0])
+    found = factory.open_change_log(factory.urls_of(url)[0])
     yield found
     found.close()
 

@@ -34,7 +34,7 @@ from outrider.topology import Topology
 from service.config.collect_settings import FlightSettings
 from service.config.settings import Settings
 from service.ops import replay
-from service.recorder.incident_recordings import AFTER, FlightKeeper, loud_since
+from service.recorder.incident_recordings import AFTER, IncidentRecorder, loud_since
 from service.sources.event_source import pages_of
 from service.wiring import platform as wiring_platform
 from simulator.faults import inject
@@ -114,14 +114,14 @@ def test_only_loud_incidents_whose_scrapes_are_there(
 ) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START - age, priority),)))
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
     assert bool(keeper.look(START, Topology.build((), (), {}, START), "c", targets)) is kept
 
 
 def test_the_oldest_recordings_go_first(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(incidents=2), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=2), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
     for number in range(4):
         opened = START + number * STEP
@@ -146,7 +146,7 @@ def scraped(ring: FlightRing, at: datetime, *targets: Target) -> None:
     ring.flush()
 
 
-def kept_of(keeper: FlightKeeper, now: datetime, *targets: Target) -> list[str]:
+def kept_of(keeper: IncidentRecorder, now: datetime, *targets: Target) -> list[str]:
     return sorted(path.name for path in keeper.look(now, NOTHING, "c", targets))
 
 
@@ -164,7 +164,7 @@ def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, res
         ring.close()
         ring = FlightRing(tmp_path / "ring")
         scraped(ring, START + STEP, *TARGETS[1:])
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
     fleet = reader.read_fleet(tmp_path / "kept" / "i")
     (dead,) = [target for target in fleet.targets if target.name == "chat-0"]
@@ -178,7 +178,7 @@ def test_a_target_that_went_long_ago_is_not(tmp_path: Path) -> None:
     scraped(ring, START - timedelta(minutes=31), *TARGETS)
     scraped(ring, START, *TARGETS[1:])
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START, Priority.P0),)))
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
     assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
 
@@ -189,7 +189,7 @@ def test_in_a_storm_the_loudest_are_kept_whatever_came_after_them(tmp_path: Path
     later = [incident(f"later-{number}", START + timedelta(seconds=1), Priority.P1) for number in range(150)]
     quiet = [incident(f"quiet-{number}", START + timedelta(seconds=2), Priority.P2) for number in range(150)]
     state.commit(CycleCommit(CYCLE, incidents=(*loud, *later, *quiet)))
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
     found = kept_of(keeper, START + 2 * AFTER, *TARGETS)
     assert [name for name in found if "later" not in name] == ["loud-0", "loud-1"]
     assert len(found) == 3
@@ -205,7 +205,7 @@ def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
     once_more = TimelineEntry(START + STEP, PRIORITY_RAISED, {"old": "P1", "new": "P0"})
     found = replace(incident("i", opened, Priority.P0), timeline=(raised, once_more))
     state.commit(CycleCommit(CYCLE, incidents=(found,)))
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER / 2, *TARGETS) == []
     assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
     assert len(list(reader.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
@@ -221,6 +221,6 @@ def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_p
     )
     found = replace(incident("i", START, Priority.P1), alerts=("f",))
     state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(found,)))
-    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
+    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
     assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]

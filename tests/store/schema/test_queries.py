@@ -40,7 +40,7 @@ from outrider.ports import CycleCommit
 from outrider.records.change_log import ActorKind, Change
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
-from store.factory import open_ledger, open_metrics, open_state, urls_of
+from store.factory import open_change_log, open_metrics, open_state, urls_of
 from store.schema.column_types import micros
 from tests.support import postgres
 
@@ -97,7 +97,7 @@ def _value(cell: str) -> Any:
 def fill(store_url: str) -> None:
     fill_metrics(store_url)
     fill_decisions(store_url)
-    ledger = open_ledger(urls_of(store_url)[0])
+    ledger = open_change_log(urls_of(store_url)[0])
     opened = T0 + HOUR
     ledger.append_changes(
         [

@@ -36,7 +36,7 @@ from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
 from outrider.records.change_log import Change, ChangeEnd, Ended
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
-from store.factory import SqlStateStore, open_ledger, open_state, urls_of
+from store.factory import SqlStateStore, open_change_log, open_state, urls_of
 from store.schema import metadata
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -78,7 +78,7 @@ def incident(at: datetime = T0) -> Incident:
 def told(state: SqlStateStore, store_url: str) -> SqlStateStore:
     """A row in each append-only table."""
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
-    ledger = open_ledger(urls_of(store_url)[0])
+    ledger = open_change_log(urls_of(store_url)[0])
     ledger.append_changes([Change("x", "image", SERVICE, T0, "kubernetes")])
     ledger.append_ends([ChangeEnd("x", Ended.SUCCEEDED, T0 + MINUTE)])
     ledger.close()
@@ -156,7 +156,7 @@ def test_what_people_ask_for_stands_in_columns(state: SqlStateStore, store_url: 
     assert rows(state, "SELECT decision, reason, dry_run, ended_at_us - decided_at_us FROM action") == [
         ("refused", "cooldown", True, 0)
     ]
-    ledger = open_ledger(urls_of(store_url)[0])
+    ledger = open_change_log(urls_of(store_url)[0])
     ledger.append_changes([Change("x", "image", SERVICE, T0, "kubernetes", actor="ada", service="chat")])
     ledger.close()
     assert rows(state, "SELECT code, entity, service, source, actor FROM change") == [

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from store.schema.metadata import RAW
-from store.tsdb.tiers import DAY, HOUR, MINUTE, ONE_HOUR, TEN_MINUTES, Segment, Standing, segments
+from store.tsdb.tiers import DAY, HOUR, MINUTE, ONE_HOUR, TEN_MINUTES, Segment, TierStatus, segments
 
 T = 20_000 * DAY
 SECOND = MINUTE // 60
 
 
-def said(standing: Standing, start: int, end: int, step: int) -> list[tuple[str, float, float]]:
+def said(standing: TierStatus, start: int, end: int, step: int) -> list[tuple[str, float, float]]:
     """(tier, start, end) with hours since T."""
     return [
         (found.tier, (found.start - T) / HOUR, (found.end - T) / HOUR)
@@ -33,16 +33,16 @@ def said(standing: Standing, start: int, end: int, step: int) -> list[tuple[str,
     ],
 )
 def test_the_coarsest_tier_whose_spacing_divides_the_step(step: int, tier: str) -> None:
-    assert said(Standing(), 0, DAY, step) == [(tier, 0, 24)]
+    assert said(TierStatus(), 0, DAY, step) == [(tier, 0, 24)]
 
 
 def test_a_grid_that_does_not_start_with_the_cells_takes_a_finer_tier() -> None:
-    assert said(Standing(), MINUTE, HOUR, HOUR) == [(RAW, 1 / 60, 1)]
-    assert said(Standing(), 10 * MINUTE, 2 * HOUR, HOUR) == [(TEN_MINUTES, 1 / 6, 2)]
+    assert said(TierStatus(), MINUTE, HOUR, HOUR) == [(RAW, 1 / 60, 1)]
+    assert said(TierStatus(), 10 * MINUTE, 2 * HOUR, HOUR) == [(TEN_MINUTES, 1 / 6, 2)]
 
 
 def test_the_end_is_cut_out_of_finer_tiers() -> None:
-    assert said(Standing(), 0, 2 * HOUR + 25 * MINUTE, HOUR) == [
+    assert said(TierStatus(), 0, 2 * HOUR + 25 * MINUTE, HOUR) == [
         (ONE_HOUR, 0, 2),
         (TEN_MINUTES, 2, 2 + 20 / 60),
         (RAW, 2 + 20 / 60, 2 + 25 / 60),
@@ -50,13 +50,13 @@ def test_the_end_is_cut_out_of_finer_tiers() -> None:
 
 
 def test_hours_that_wait_come_from_the_tier_before() -> None:
-    standing = Standing(due_ten_minutes=[T + 3 * HOUR], due_hours=[T + 1 * HOUR])
+    standing = TierStatus(due_ten_minutes=[T + 3 * HOUR], due_hours=[T + 1 * HOUR])
     assert said(standing, 0, 4 * HOUR, HOUR) == [(ONE_HOUR, 0, 1), (TEN_MINUTES, 1, 2), (ONE_HOUR, 2, 3), (RAW, 3, 4)]
     assert said(standing, 0, 4 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 3), (RAW, 3, 4)]
 
 
 def test_a_fine_step_over_old_hours_takes_what_is_left() -> None:
-    standing = Standing(kept_from={RAW: T + 20 * HOUR, TEN_MINUTES: T + 10 * HOUR})
+    standing = TierStatus(kept_from={RAW: T + 20 * HOUR, TEN_MINUTES: T + 10 * HOUR})
     assert said(standing, 0, DAY, MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 20), (RAW, 20, 24)]
     assert said(standing, 0, DAY, 10 * MINUTE) == [(ONE_HOUR, 0, 10), (TEN_MINUTES, 10, 24)]
     assert said(standing, 9 * HOUR + MINUTE, 10 * HOUR + 5 * MINUTE, MINUTE) == [
@@ -66,17 +66,17 @@ def test_a_fine_step_over_old_hours_takes_what_is_left() -> None:
 
 
 def test_late_values_of_hours_whose_raw_values_are_gone_wait_unseen() -> None:
-    standing = Standing(due_ten_minutes=[T], due_hours=[T + HOUR], kept_from={RAW: T + 20 * HOUR})
+    standing = TierStatus(due_ten_minutes=[T], due_hours=[T + HOUR], kept_from={RAW: T + 20 * HOUR})
     assert said(standing, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 2)]
     assert said(standing, 0, 2 * HOUR, HOUR) == [(ONE_HOUR, 0, 1), (TEN_MINUTES, 1, 2)]
 
 
 def test_a_history_written_late_is_read_raw_until_it_is_rolled_up() -> None:
-    standing = Standing(due_ten_minutes=[T, T + HOUR], kept_from={RAW: T + 20 * HOUR}, first=[T + HOUR])
+    standing = TierStatus(due_ten_minutes=[T, T + HOUR], kept_from={RAW: T + 20 * HOUR}, first=[T + HOUR])
     assert said(standing, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
     assert said(standing, 0, 2 * HOUR, MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
 
 
 def test_nothing_is_read_of_an_empty_span() -> None:
-    assert segments(Standing(), T, T, MINUTE) == []
-    assert segments(Standing(), T, T + 1, MINUTE) == [Segment(RAW, T, T + 1)]
+    assert segments(TierStatus(), T, T, MINUTE) == []
+    assert segments(TierStatus(), T, T + 1, MINUTE) == [Segment(RAW, T, T + 1)]

@@ -19,7 +19,7 @@ from store.schema.metadata import micros
 from store.write_buffer import buffered_store as store_away
 from store.write_buffer.buffered_store import CATCH_UP, BufferedMetricStore
 from store.write_buffer.dropped_cycles import Span
-from store.write_buffer.segments import CycleFiles, Kept
+from store.write_buffer.segments import CycleFiles, BufferedCycle
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_a_cycle_comes_out_of_its_file_as_it_went_in(tmp_path: Path) -> None:
     files = CycleFiles(tmp_path / "spool", PLENTY)
     values = np.array([[1.5, np.inf]])
     second = SampleBatch("x", T0, EntityKind.GPU, (POWER, TTFT), GPUS[:1], values, np.zeros((1, 2), np.uint8))
-    files.put(Kept(T0, (batch(1.0), second), (CRASH,)))
+    files.put(BufferedCycle(T0, (batch(1.0), second), (CRASH,)))
     (path,) = files.waiting()
     kept = files.read(path)
     assert (kept.at, kept.events) == (T0, (CRASH,))
@@ -123,11 +123,11 @@ def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_p
 
 def full_spool(folder: Path, cycles: int, room: int = 3) -> tuple[CycleFiles, int]:
     """A spool with room for so many cycles that was given more; and the bytes of its limit."""
-    CycleFiles(folder, PLENTY).put(Kept(T0, (batch(0.0),), ()))
+    CycleFiles(folder, PLENTY).put(BufferedCycle(T0, (batch(0.0),), ()))
     limit = int(CycleFiles(folder, PLENTY).status().bytes * (room + 0.5))
     files = CycleFiles(folder, limit)
     for number in range(1, cycles):
-        files.put(Kept(T0 + number * STEP, (batch(float(number)),), ()))
+        files.put(BufferedCycle(T0 + number * STEP, (batch(float(number)),), ()))
     return files, limit
 
 
@@ -138,9 +138,9 @@ def test_which_cycles_were_given_up_is_known(tmp_path: Path) -> None:
     assert files.given_up()[1:] == (Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),)
     for path in files.waiting():
         files.done(path)  # the store has them
-    files.put(Kept(T0 + 30 * STEP, (batch(1.0),), ()))
+    files.put(BufferedCycle(T0 + 30 * STEP, (batch(1.0),), ()))
     for number in range(31, 35):
-        files.put(Kept(T0 + number * STEP, (batch(float(number)),), ()))
+        files.put(BufferedCycle(T0 + number * STEP, (batch(float(number)),), ()))
     assert files.given_up()[:2] == (
         Span(micros(T0), micros(T0 + 6 * STEP), 7),
         Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),
@@ -158,12 +158,12 @@ def test_a_kill_between_the_record_and_the_delete_counts_nothing_twice(
     before = files.status().dropped_cycles
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        files.put(Kept(T0 + 4 * STEP, (batch(4.0),), ()))
+        files.put(BufferedCycle(T0 + 4 * STEP, (batch(4.0),), ()))
     monkeypatch.undo()
     assert before is not None
     again = CycleFiles(tmp_path, limit)
     assert (again.status().cycles, again.status().dropped_cycles) == (3, before + 1)
-    again.put(Kept(T0 + 4 * STEP, (batch(4.0),), ()))
+    again.put(BufferedCycle(T0 + 4 * STEP, (batch(4.0),), ()))
     assert (again.status().cycles, again.status().dropped_cycles) == (3, before + 1)
 
 
@@ -177,11 +177,11 @@ def test_a_record_that_cannot_be_read_is_told_and_does_not_start_at_nothing(
     other = CycleFiles(tmp_path, limit)
     assert other.status().dropped_cycles is None
     assert f"{record} cannot be read" in other.trouble()
-    other.put(Kept(T0 + 10 * STEP, (batch(10.0),), ()))
+    other.put(BufferedCycle(T0 + 10 * STEP, (batch(10.0),), ()))
     assert record.read_bytes() == whole[:20], "what may be mended is not written over"
     assert other.status().dropped_cycles is None
     assert (files.status().dropped_cycles, files.trouble()) == (7, ""), "its writer knows"
-    files.put(Kept(T0 + 11 * STEP, (batch(11.0),), ()))
+    files.put(BufferedCycle(T0 + 11 * STEP, (batch(11.0),), ()))
     assert CycleFiles(tmp_path, limit).status().dropped_cycles == 8
     record.write_text('{"cycles": 40}', encoding="utf-8")  # as the release before wrote it
     assert CycleFiles(tmp_path, limit).status().dropped_cycles == 40
@@ -227,7 +227,7 @@ def test_forty_cycles_are_replayed_over_several_cycles_in_order(
 
 def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Store, tmp_path: Path) -> None:
     store.trouble = AWAY
-    CycleFiles(tmp_path / "one", PLENTY).put(Kept(T0, (batch(0.0),), ()))
+    CycleFiles(tmp_path / "one", PLENTY).put(BufferedCycle(T0, (batch(0.0),), ()))
     one = CycleFiles(tmp_path / "one", PLENTY).status().bytes
     spooled = BufferedMetricStore(store, tmp_path / "spool", one * 12)
     for number in range(40):
