@@ -15,7 +15,7 @@ from outrider.documents.summaries import because, word
 from outrider.model import Action, ActionKind, ActionStatus, Recommendation
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language
-from outrider.wire.cursors import cursor_of
+from outrider.wire.cursors import position_of
 from reports.document import words
 from reports.document.model import Cell, ReportModel, Section
 from reports.frame import frame_report
@@ -67,7 +67,7 @@ def _plans(state: StateReader, start: datetime, end: datetime) -> list[AuditReco
         found += [one for one in page if one.event is AuditEvent.PLAN_MADE and start <= one.at < end]
         if len(page) < _PAGE or page[-1].at < start:
             return found[::-1]
-        after = cursor_of(page[-1])
+        after = position_of(page[-1])
 
 
 def _wishes(plans: Sequence[AuditRecord]) -> Iterator[_Wish]:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SqlChangeLog",
-    "SqlMetricStore",
     "SqlIngestBuffer",
+    "SqlMetricStore",
     "SqlStateStore",
     "on_server",
+    "open_change_log",
     "open_lease",
-    "open_ledger",
     "open_metrics",
     "open_spool",
     "open_state",

@@ -29,7 +29,7 @@ from outrider.model import (
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import FeedbackReader, FeedbackStore
 from outrider.topology import Topology
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class StateReader(FeedbackReader, Protocol):
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. None means every state, every priority."""
         ...
@@ -113,7 +113,7 @@ class StateReader(FeedbackReader, Protocol):
         open_only: bool = False,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         ...
@@ -134,7 +134,7 @@ class StateReader(FeedbackReader, Protocol):
         statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``sessions`` are ids; what is None leaves nothing out."""
         ...
@@ -148,7 +148,7 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
     def messages(
-        self, *, incident: str | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, incident: str | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         ...
@@ -157,7 +157,7 @@ class StateReader(FeedbackReader, Protocol):
         """Cycles, newest first."""
         ...
 
-    def audit(self, limit: int = 1000, after: Cursor | None = None) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Position | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         ...
 
@@ -191,7 +191,7 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
     def drills(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
         """Drills, newest first. ``since`` keeps those that end at or after that instant."""
         ...

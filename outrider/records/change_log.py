@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 
 # Changes that put nothing into service by themselves: code that is written, a version that is published.
 NOT_IN_SERVICE = frozenset({"push", "release"})
@@ -157,7 +157,7 @@ class ChangeLog(Protocol):
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         ...
@@ -167,7 +167,7 @@ class ChangeLog(Protocol):
         ...
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         ...
@@ -188,7 +188,7 @@ class ChangeLog(Protocol):
         """Leave something for others to show, in place of what that name held: plain JSON values."""
         ...
 
-    def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
+    def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """What was left under a name and when, None when nothing was."""
         ...
 

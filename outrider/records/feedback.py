@@ -15,7 +15,7 @@ from outrider.model import Alert, EntityRef, Priority, Window
 from outrider.text.yaml_file import near
 from outrider.vocabulary import indicators
 from outrider.vocabulary.faults import faults
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 
 MOST_COMMENT = 1000  # characters
 INCIDENT_ID = "inc-"  # what ids of incidents begin with; fingerprints are hexadecimal
@@ -177,7 +177,7 @@ class FeedbackReader(Protocol):
         incident: str | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Feedback, ...]:
         """Verdicts, newest first. ``since`` is about the instant they were given."""
         ...

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class Position:
     """Where a page of a list ended: the instant its list goes by, and the id, of its last entry."""
 
     at: datetime
@@ -29,8 +29,8 @@ _KEYS: Final = {  # what the lists of the stores go by, newest first
 }
 
 
-def cursor_of(entry: object) -> Cursor:
+def position_of(entry: object) -> Position:
     """The place of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
     at, number = _KEYS[type(entry).__name__]
     found: Any = entry
-    return Cursor(getattr(found, at), str(getattr(found, number)))
+    return Position(getattr(found, at), str(getattr(found, number)))

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 
 from outrider.errors import UsageError
-from outrider.wire.cursors import Cursor, cursor_of
+from outrider.wire.cursors import Position, position_of
 
 Item = TypeVar("Item")
 Limit = Annotated[int, Query(ge=1, le=1000, description="entries on this page")]
@@ -25,13 +25,13 @@ Cursor = Annotated[str, Query(description="next_cursor of the page before; empty
 _MOST_READ = 1000  # entries looked at in one go for a filter that seldom matches
 
 
-def place_in(cursor: str) -> Cursor | None:
+def place_in(cursor: str) -> Position | None:
     """Where the page before ended, None for the first page. Raises UsageError for a cursor that no page gave out."""
     if not cursor:
         return None
     try:
         at, number = urlsafe_b64decode(cursor.encode()).decode().split(" ", 1)
-        found = Cursor(datetime.fromisoformat(at), number)
+        found = Position(datetime.fromisoformat(at), number)
     except (binascii.Error, ValueError) as error:
         raise _unknown(cursor) from error
     if found.at.tzinfo is None:
@@ -41,12 +41,12 @@ def place_in(cursor: str) -> Cursor | None:
 
 def cursor_of(entry: object) -> str:
     """The cursor of the page that begins after an entry."""
-    place = cursor_of(entry)
+    place = position_of(entry)
     return urlsafe_b64encode(f"{place.at.isoformat()} {place.id}".encode()).decode()
 
 
 def by_key(
-    read: Callable[[Cursor | None, int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
+    read: Callable[[Position | None, int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
 ) -> tuple[list[Item], str | None]:
     """One page of a list of a store and the cursor of the next, None on the last.
 
@@ -59,7 +59,7 @@ def by_key(
         kept += found if keep is None else [item for item in found if keep(item)]
         if len(kept) > limit or len(found) < count:
             break
-        place, count = cursor_of(found[-1]), min(2 * count, _MOST_READ)
+        place, count = position_of(found[-1]), min(2 * count, _MOST_READ)
     following = cursor_of(kept[limit - 1]) if len(kept) > limit else None
     return kept[:limit], following
 

@@ -6,7 +6,7 @@ from outrider.model import EntityKind
 from outrider.topology import Topology
 from service.config.settings import Settings
 from service.planning.node_sizes import known_as
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store import migrate
 
 
@@ -18,7 +18,7 @@ def of_store(settings: Settings, gpu_type: str = "unknown") -> tuple[str, ...]:
     """
     if None in migrate.revision(settings.store.url).values():
         return ()
-    with platform.state_reader(settings) as state:
+    with wiring_stores.state_reader(settings) as state:
         return fitting(state.topology(), settings.cluster, gpu_type)
 
 

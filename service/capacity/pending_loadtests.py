@@ -13,7 +13,7 @@ from planner.performance import loadtest_record
 from planner.performance.loadtest_record import LoadTestRecord
 from service.config import input_files, tokens
 from service.config.settings import Settings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 _log = log.get("capacity")
 
@@ -31,7 +31,7 @@ def store(settings: Settings, test: LoadTestRecord, found: Calibration) -> None:
     """
     path = _written(settings, test)
     try:
-        with platform.stores(settings) as (state, _):
+        with wiring_stores.stores(settings) as (state, _):
             state.save_load_test(found)
     except StoreError as error:
         speed = f"{found.batch:g} at once at {found.tokens_per_second_per_sequence:.4g} tokens/s each"

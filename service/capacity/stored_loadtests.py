@@ -9,7 +9,7 @@ from outrider.errors import StoreUnavailableError
 from outrider.model import Calibration
 from planner.performance import measured
 from service.config.settings import Settings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store import migrate
 
 _log = log.get("capacity")
@@ -23,7 +23,7 @@ def of_model(settings: Settings, name: str, now: datetime, bits: float = 16.0) -
     try:
         if None in migrate.revision(settings.store.url).values():
             return []  # no store yet, and a question of arithmetic makes none
-        with platform.state_reader(settings) as state:
+        with wiring_stores.state_reader(settings) as state:
             kept = state.load_tests()
     except StoreUnavailableError as error:
         _log.warning("no_load_tests", error=error.message, hint=error.hint)

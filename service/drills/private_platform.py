@@ -22,6 +22,7 @@ from service.config.simulated import services_of
 from service.drills.simulated_source import FleetSource
 from service.engine.cycle import Cycle
 from service.engine.dispatch import Dispatcher
+from service.wiring import alerting as wiring_alerting
 from service.wiring import platform
 from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
@@ -101,7 +102,7 @@ def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatf
     settings = settings_of(fleets[0].spec)
     clock = ManualClock(world.now)
     source = FleetSource(world)
-    messaging = Messaging(routes=dict.fromkeys(platform.GROUPS, (CHANNEL,)))
+    messaging = Messaging(routes=dict.fromkeys(wiring_alerting.GROUPS, (CHANNEL,)))
     cycle = platform.cycle_in_memory(settings, source, clock, interval=INTERVAL, messaging=messaging)
     inbox, state = Inbox(), cycle.parts.state
     if learned is not None:

@@ -22,7 +22,7 @@ from outrider.ports import StateReader, StateStore
 from outrider.text import yaml_file
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.units import format_duration
-from outrider.wire.cursors import Cursor, cursor_of
+from outrider.wire.cursors import Position, position_of
 
 _PAGE = 1000
 
@@ -141,7 +141,7 @@ def _records(state: StateReader, rule: str) -> Sequence[AuditRecord]:
     events, found, after = (AuditEvent.RULE_TUNED, AuditEvent.RULE_REVERTED), [], None
     while page := state.audit(_PAGE, after):
         found += [record for record in page if record.event in events and record.subject == rule]
-        place: Cursor = cursor_of(page[-1])
+        place: Position = position_of(page[-1])
         after = place
     return found
 

@@ -22,7 +22,7 @@ from outrider.vocabulary import catalog
 from service.config.settings import Settings
 from service.runtime.leader import leading
 from service.sources.factory import prometheus_source
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store.tsdb.metric_store import SqlMetricStore
 
 _One = TypeVar("_One", EntityRef, SignalKey, int)
@@ -40,7 +40,7 @@ def run(settings: Settings, start: datetime, until: datetime, progress: Callable
         raise UsageError("there is no Prometheus to read history from", hint="name one under collect.prometheus.url")
     if start >= until:
         raise UsageError("the span to fill is empty", hint="--since must lie before --until")
-    with leading(settings), platform.stores(settings) as (_, store):
+    with leading(settings), wiring_stores.stores(settings) as (_, store):
         source = prometheus_source(prometheus, settings.cluster, since=start)
         found = asyncio.run(_filled(source, store, start, until, settings.collect.interval, progress))
     return {

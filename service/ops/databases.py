@@ -14,7 +14,7 @@ from service.config import revisions
 from service.config.settings import Settings
 from service.config.tokens import spool_of
 from service.runtime.leader import leading
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store import migrate
 from store.admin import backup as backups
 from store.admin import integrity as checks
@@ -91,7 +91,7 @@ def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress
 
 def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
     kept = settings.store.retention
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         before = _sizes(settings)
         done = metrics.prune(now, kept.retention, vacuum=vacuum)
         progress("metrics", 1.0)

@@ -29,6 +29,7 @@ from service.runtime.game_days import GameDays
 from service.runtime.leader import FileLeader
 from service.sources.change_log_source import Recorded
 from service.sources.event_source import pages_of
+from service.wiring import alerting as wiring_alerting
 from service.wiring import platform as wiring_platform
 from simulator import story
 from simulator.backfill import fleet_history
@@ -94,7 +95,7 @@ def settings_of(
         "services": services_of(spec),
         "notify": {
             "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
-            "groups": {group: ["demo-inbox"] for group in wiring_platform.GROUPS},
+            "groups": {group: ["demo-inbox"] for group in wiring_alerting.GROUPS},
             "public_url": f"http://127.0.0.1:{port}",
         },
         "remediation": {"autonomy": "act", "dry_run": False, "actuator": "simulated", "control_url": control_url},
@@ -206,7 +207,7 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
 def _looked_back(demo: Demo) -> list[dict[str, Any]]:
     """What the plan would have done with each service's last climb to a peak, and what without it."""
     source = demo.platform.collector
-    kept = source.ledger.paper(hindsight.PAPER) if isinstance(source, Recorded) else None
+    kept = source.ledger.document(hindsight.PAPER) if isinstance(source, Recorded) else None
     return [] if kept is None else list(kept[1]["services"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from service.config.settings import Settings
-from service.wiring.platform import remote_of
+from service.wiring.stores import remote_of
 from store import factory
 from store.remote import backfill
 from store.remote.metric_store import PrometheusMetricStore

@@ -26,13 +26,13 @@ _MOST_SERVICES = 50  # a few seconds each: the busiest of a large fleet
 
 def is_due(ledger: ChangeLog, now: datetime) -> bool:
     """True when the last look is some hours old, or of a time to come, as after a clock was set back."""
-    kept = ledger.paper(PAPER)
+    kept = ledger.document(PAPER)
     return kept is None or not timedelta(0) <= now - kept[0] < EVERY
 
 
 def keep(ledger: ChangeLog, history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
     """Look back for every service with a plan, the busiest first, and leave what was found for others to show."""
-    ledger.put_paper(PAPER, {"services": look(history, made, now, buffer, limits)}, now)
+    ledger.put_document(PAPER, {"services": look(history, made, now, buffer, limits)}, now)
 
 
 def look(history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> list[dict[str, Any]]:

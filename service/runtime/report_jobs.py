@@ -15,7 +15,8 @@ from outrider.text.i18n import Language, translate
 from reports.definitions import REPORTS
 from reports.document import render
 from service.config.settings import Settings
-from service.wiring import platform
+from service.wiring import alerting as wiring_alerting
+from service.wiring import stores as wiring_stores
 
 FORMATS = ("html", "md", "json")
 
@@ -48,7 +49,7 @@ def weekly(
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a format of reports", hint=f"formats are {', '.join(FORMATS)}")
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         as_of = newest[0].at if newest else now
         written = write(state, metrics, week or week_before(as_of), formats, out, language, as_of, report)
@@ -89,11 +90,11 @@ def week_before(instant: datetime) -> str:
 
 def test_channel(settings: Settings, channel: str, language: Language, now: datetime) -> tuple[int, str | None]:
     """Send a sample of each priority: (sent, the first error). Raises UsageError for an unknown channel."""
-    senders = platform.notifiers(settings)
+    senders = wiring_alerting.notifiers(settings)
     if channel not in senders:
         known = ", ".join(senders) or "none; name one under notify.channels"
         raise UsageError(f"no channel is named {channel!r}", hint=f"channels: {known}")
-    messaging = platform.messaging_of(settings, language)
+    messaging = wiring_alerting.messaging_of(settings, language)
     sent = 0
     for message in pipeline.sample_messages(channel, messaging, now):
         try:
@@ -105,7 +106,7 @@ def test_channel(settings: Settings, channel: str, language: Language, now: date
 
 
 def _send(settings: Settings, written: Written, now: datetime, language: Language) -> None:
-    senders = platform.notifiers(settings)
+    senders = wiring_alerting.notifiers(settings)
     channels = settings.notify.groups.get("report", [])
     if not channels:
         raise UnavailableError("the report has no channel to go to", hint="name one under notify.groups.report")

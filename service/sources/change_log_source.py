@@ -108,7 +108,7 @@ class ChangeLogContributor(SilentContributor):
                 for cluster in self._clusters
                 for finding in audit(cluster.objects, cluster.replicas, cluster.cluster)
             ]
-            self._ledger.put_paper(AUDIT_PAPER, {"findings": findings}, at)
+            self._ledger.put_document(AUDIT_PAPER, {"findings": findings}, at)
 
     async def close(self) -> None:
         """Closes the change log."""

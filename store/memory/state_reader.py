@@ -30,7 +30,7 @@ from outrider.ports import Silence
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
 from outrider.topology import Topology
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 from store.state import keyset_pagination, state_rows
 
 
@@ -79,7 +79,7 @@ class MemoryStateReader:
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         found = [
@@ -106,7 +106,7 @@ class MemoryStateReader:
         open_only: bool = False,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         found = [
@@ -136,7 +136,7 @@ class MemoryStateReader:
         statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` is about the instant of the decision."""
         found = [
@@ -159,7 +159,7 @@ class MemoryStateReader:
         return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
 
     def messages(
-        self, *, incident: str | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, incident: str | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         everything = [sending.message for sending in self._outbox.values()]
@@ -170,7 +170,7 @@ class MemoryStateReader:
         """Cycles, newest first; the newest ten thousand are kept."""
         return keyset_pagination.page(self._cycles.values(), None, limit)
 
-    def audit(self, limit: int = 1000, after: Cursor | None = None) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Position | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         return keyset_pagination.page(self._audit, after, limit)
 
@@ -208,7 +208,7 @@ class MemoryStateReader:
         return _newest_first(self._load_tests.values())
 
     def drills(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
         """Drills, newest first."""
         found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
@@ -225,7 +225,7 @@ class MemoryStateReader:
         incident: str | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Feedback, ...]:
         """Verdicts, newest first. ``since`` is about the instant they were given."""
         found = [

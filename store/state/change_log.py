@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from outrider.model import EntityKind, Event
 from outrider.records.change_log import Change, ChangeEnd, Startup
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 from store.migrations.runner import open_upgraded
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
@@ -76,7 +76,7 @@ class SqlChangeLog:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         table, ends = metadata.change, metadata.change_end
@@ -111,7 +111,7 @@ class SqlChangeLog:
             put(connection, metadata.startup, *rows)
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         table = metadata.startup
@@ -153,14 +153,14 @@ class SqlChangeLog:
             rows = connection.execute(asked.order_by(table.c.id)).all()
         return tuple((row.id, json_codec.loads(Event, row.body)) for row in rows)
 
-    def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Leave something for others to show."""
         payload = json_codec.text_of(paper).encode()
         row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
         with self._database.writing() as connection:
             put(connection, metadata.document, row)
 
-    def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
+    def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """What was left under a name and when."""
         table = metadata.document
         asked = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
@@ -210,7 +210,7 @@ class MemoryChangeLog:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         with self._lock:
@@ -227,7 +227,7 @@ class MemoryChangeLog:
             self._startups.update({one.id: one for one in startups})
 
     def startups(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         with self._lock:
@@ -262,12 +262,12 @@ class MemoryChangeLog:
             found = [(number, event) for number, came, event in self._posted.values() if came >= since]
         return tuple(sorted((one for one in found if one[0] > after), key=lambda one: one[0]))
 
-    def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+    def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Leave something for others to show."""
         with self._lock:
             self._papers[name] = (at, json.dumps(paper, allow_nan=False))
 
-    def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
+    def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """What was left under a name and when."""
         with self._lock:
             found = self._papers.get(name)

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from outrider.wire.cursors import Cursor, cursor_of
+from outrider.wire.cursors import Position, position_of
 from store.schema.metadata import micros
 
 Entry = TypeVar("Entry")
 
 
 def beyond(
-    asked: sa.Select[Any], at: sa.Column[Any], number: sa.Column[Any], place: Cursor | None, *, rising: bool = False
+    asked: sa.Select[Any], at: sa.Column[Any], number: sa.Column[Any], place: Position | None, *, rising: bool = False
 ) -> sa.Select[Any]:
     """What comes after a place of a list that is newest first; ``rising`` ids stand in order inside an instant."""
     if place is None:
@@ -24,11 +24,11 @@ def beyond(
     return asked.where(at <= time, sa.or_(at < time, number > mark if rising else number < mark))
 
 
-def page(entries: Iterable[Entry], place: Cursor | None, limit: int, *, rising: bool = False) -> tuple[Entry, ...]:
+def page(entries: Iterable[Entry], place: Position | None, limit: int, *, rising: bool = False) -> tuple[Entry, ...]:
     """Entries newest first, those after the place."""
     placed: list[tuple[datetime, Any, Entry]] = []
     for entry in entries:
-        found, numbered = cursor_of(entry), isinstance(getattr(entry, "id", None), int)
+        found, numbered = position_of(entry), isinstance(getattr(entry, "id", None), int)
         placed.append((found.at, _mark(found, numbered=numbered), entry))
     placed.sort(key=lambda item: item[1], reverse=not rising)
     placed.sort(key=lambda item: item[0], reverse=True)
@@ -37,12 +37,12 @@ def page(entries: Iterable[Entry], place: Cursor | None, limit: int, *, rising: 
     return tuple(entry for _, _, entry in placed[:limit])
 
 
-def _mark(place: Cursor, *, numbered: bool) -> int | str:
+def _mark(place: Position, *, numbered: bool) -> int | str:
     """The id to compare with; of a place that no list gave out, a number below all others."""
     return (int(place.id) if place.id.isdecimal() else 0) if numbered else place.id
 
 
-def _is_beyond(item: tuple[datetime, Any, object], place: Cursor, *, rising: bool) -> bool:
+def _is_beyond(item: tuple[datetime, Any, object], place: Position, *, rising: bool) -> bool:
     at, number, _ = item
     mark: Any = _mark(place, numbered=isinstance(number, int))
     return at < place.at or (at == place.at and bool(number > mark if rising else number < mark))

@@ -31,7 +31,7 @@ from outrider.ports import Silence
 from outrider.records.drill import Drill, DrillWindow
 from outrider.records.feedback import Feedback
 from outrider.topology import Topology
-from outrider.wire.cursors import Cursor
+from outrider.wire.cursors import Position
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
 from store.sql.database import Database
@@ -62,7 +62,7 @@ class SqlStateReader:
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         table = metadata.alert
@@ -92,7 +92,7 @@ class SqlStateReader:
         open_only: bool = False,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         table = metadata.incident
@@ -128,7 +128,7 @@ class SqlStateReader:
         statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` is about the instant of the decision."""
         table = metadata.action
@@ -157,7 +157,7 @@ class SqlStateReader:
         return self._read(RemediationSession, asked)
 
     def messages(
-        self, *, incident: str | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, incident: str | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         table = metadata.message
@@ -172,7 +172,7 @@ class SqlStateReader:
         asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         return self._read(CycleRecord, asked)
 
-    def audit(self, limit: int = 1000, after: Cursor | None = None) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Position | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         table = metadata.audit
         asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
@@ -226,7 +226,7 @@ class SqlStateReader:
         return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
 
     def drills(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Cursor | None = None
+        self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
         """Drills, newest first."""
         table = metadata.drill
@@ -251,7 +251,7 @@ class SqlStateReader:
         incident: str | None = None,
         since: datetime | None = None,
         limit: int = 1000,
-        after: Cursor | None = None,
+        after: Position | None = None,
     ) -> tuple[Feedback, ...]:
         """Verdicts, newest first. ``since`` is about the instant they were given."""
         table = metadata.feedback

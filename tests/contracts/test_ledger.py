@@ -14,8 +14,8 @@ from outrider.records.change_log import (
     ActorKind,
     Change,
     ChangeEnd,
-    Ended,
     ChangeLog,
+    Ended,
     PhaseTime,
     StartPhase,
     Startup,
@@ -123,10 +123,10 @@ def test_what_waits_too_long_or_is_too_much_goes(ledger: ChangeLog, monkeypatch:
 
 
 def test_a_paper_takes_the_place_of_the_one_before(ledger: ChangeLog) -> None:
-    assert ledger.paper("audit") is None
-    ledger.put_paper("audit", {"findings": [1]}, T0)
-    ledger.put_paper("audit", {"findings": [1, 2], "text": "显存"}, T0 + MINUTE)
-    assert ledger.paper("audit") == (T0 + MINUTE, {"findings": [1, 2], "text": "显存"})
+    assert ledger.document("audit") is None
+    ledger.put_document("audit", {"findings": [1]}, T0)
+    ledger.put_document("audit", {"findings": [1, 2], "text": "显存"}, T0 + MINUTE)
+    assert ledger.document("audit") == (T0 + MINUTE, {"findings": [1, 2], "text": "显存"})
 
 
 def test_the_ledger_shares_its_database_with_the_decisions(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from outrider.records.change_log import Change, ChangeLog, Startup
 from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
-from outrider.wire.cursors import Cursor, cursor_of
+from outrider.wire.cursors import Position, position_of
 from store.factory import open_change_log, open_state, urls_of
 from store.memory import MemoryChangeLog, MemoryStateStore
 
@@ -113,7 +113,7 @@ def fill(state: StateStore, ledger: ChangeLog, count: int) -> None:
     ledger.save_startups([Startup(f"u{n:03}", REPLICAS[0], at) for n, at in made])
 
 
-LISTS: dict[str, Callable[[StateStore, ChangeLog, int, Cursor | None], Sequence[Any]]] = {
+LISTS: dict[str, Callable[[StateStore, ChangeLog, int, Position | None], Sequence[Any]]] = {
     "alerts": lambda state, _, limit, after: state.alerts(limit=limit, after=after),
     "incidents": lambda state, _, limit, after: state.incidents(limit=limit, after=after),
     "actions": lambda state, _, limit, after: state.actions(limit=limit, after=after),
@@ -133,16 +133,16 @@ def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore
     rows = 44 if name == "audit" else 22  # a verdict is put on record, too
     whole = read(*both, 100, None)
     assert len(whole) == rows
-    assert [cursor_of(entry).at for entry in whole] == sorted((cursor_of(entry).at for entry in whole), reverse=True)
+    assert [position_of(entry).at for entry in whole] == sorted((position_of(entry).at for entry in whole), reverse=True)
     seen: list[Any] = []
-    place: Cursor | None = None
+    place: Position | None = None
     while found := read(*both, 5, place):
         assert len(found) <= 5
         seen += found
-        place = cursor_of(found[-1])
+        place = position_of(found[-1])
         if len(seen) == 5:
             fill_more(*both)
-    assert [cursor_of(entry) for entry in seen] == [cursor_of(entry) for entry in whole]
+    assert [position_of(entry) for entry in seen] == [position_of(entry) for entry in whole]
     assert len(read(*both, 100, None)) == rows + (1 if name in ("audit", "changes") else 0)
 
 
@@ -157,17 +157,17 @@ def test_pages_go_with_filters(both: tuple[StateStore, ChangeLog]) -> None:
     state, ledger = both
     fill(state, ledger, 12)
     first = state.actions(incident="i", since=T0 + MINUTE, limit=3)
-    second = state.actions(incident="i", since=T0 + MINUTE, limit=30, after=cursor_of(first[-1]))
+    second = state.actions(incident="i", since=T0 + MINUTE, limit=30, after=position_of(first[-1]))
     assert [action.id for action in (*first, *second)] == [f"a{number:03}" for number in reversed(range(4, 12))]
-    assert state.alerts(states=[AlertState.PENDING], after=cursor_of(state.alerts()[0])) == ()
-    since = ledger.changes(since=T0 + MINUTE, until=T0 + 2 * MINUTE, after=Cursor(T0 + MINUTE, "x006"))
+    assert state.alerts(states=[AlertState.PENDING], after=position_of(state.alerts()[0])) == ()
+    since = ledger.changes(since=T0 + MINUTE, until=T0 + 2 * MINUTE, after=Position(T0 + MINUTE, "x006"))
     assert [change.id for change in since] == ["x005", "x004"]
 
 
 def test_a_place_that_no_list_gave_out_is_no_error(state: StateStore) -> None:
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, "x", "y")])
-    assert state.audit(10, Cursor(T0, "no number")) == ()
-    assert len(state.audit(10, Cursor(T0 + MINUTE, "no number"))) == 1
+    assert state.audit(10, Position(T0, "no number")) == ()
+    assert len(state.audit(10, Position(T0 + MINUTE, "no number"))) == 1
 
 
 def test_audit_records_are_numbered_by_the_store(state: StateStore) -> None:

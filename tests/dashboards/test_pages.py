@@ -339,7 +339,7 @@ def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fr
     assert "findings of the audit" not in text(opened(fresh.url))
     told = {"found": {"en": "No readiness <probe>.", "zh": "没有就绪探针。"}, "do": {"en": "Add one.", "zh": "添加。"}}
     finding = {"rule": "x", "severity": "high", "namespace": "serving", "workload": "chat", **told}
-    fresh.ledger.put_paper("workload_audit", {"findings": [finding]}, NOW)
+    fresh.ledger.put_document("workload_audit", {"findings": [finding]}, NOW)
     st.cache_data.clear()
     shown = text(opened(fresh.url))
     assert "Workloads: 1 findings of the audit" in shown

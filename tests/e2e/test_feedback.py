@@ -27,7 +27,8 @@ from outrider.ports import CycleCommit
 from service.api.app import create_app
 from service.config import settings as settings_file
 from service.config.api_settings import ApiExtras, ApiSettings
-from service.wiring import platform as wiring_platform
+from service.wiring import detectors as wiring_detectors
+from service.wiring import stores as wiring_stores
 from tests.service.api.test_api import ADMIN, Http
 from tests.service.cli.test_cli import answer, run
 
@@ -66,7 +67,7 @@ def store_url(request, tmp_path_factory):
 
 def fill(settings):
     end = T0 + (APART * SPELLS + 5) * MINUTE
-    with wiring_platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         at = T0
         while at <= end:
             found = values(at)
@@ -82,7 +83,7 @@ def fill(settings):
         )  # fmt: skip
         state.commit(CycleCommit(CycleRecord("c", end, 0.1, 1, 1, 1, 1, 1, 1), alerts))
         token = ADMIN["Authorization"].split(" ", 1)[1]
-        given = ApiSettings(token=token, rules=wiring_platform.rules(settings), interval=MINUTE)
+        given = ApiSettings(token=token, rules=wiring_detectors.rules(settings), interval=MINUTE)
         http = Http(create_app(state, metrics, given, ApiExtras(clock=ManualClock(end))))
         for number in range(SPELLS):
             body = {"verdict": "useful" if number % 2 == 0 else "not_useful"}
@@ -106,7 +107,7 @@ def outrider(platform, *arguments, code=0):
 
 
 def audited(platform):
-    with wiring_platform.state_reader(settings_file.load(platform / "outrider.yaml")) as store:
+    with wiring_stores.state_reader(settings_file.load(platform / "outrider.yaml")) as store:
         events = (AuditEvent.RULE_TUNED, AuditEvent.RULE_REVERTED)
         own = str(platform / "rules.yaml")
         return [one for one in store.audit() if one.event in events and one.detail["file"] == own]
@@ -135,7 +136,7 @@ def test_a_rule_gets_better_and_can_be_put_back(platform):
     after = rules.read_text()
     assert after.startswith(RULES), "comments and other rules stay"
     assert (platform / done["backup"].rsplit("/", 1)[1]).read_text() == RULES
-    in_force = {rule.name: rule for rule in wiring_platform.rules(settings_file.load(platform / "outrider.yaml"))}
+    in_force = {rule.name: rule for rule in wiring_detectors.rules(settings_file.load(platform / "outrider.yaml"))}
     assert "> 0.961 and" in in_force[RULE].expr
     assert in_force[RULE].wait == timedelta(minutes=10)
     (record,) = audited(platform)

@@ -20,6 +20,7 @@ from service.api.app import create_app
 from service.cli import main as cli
 from service.config import settings as settings_file
 from service.config.api_settings import ApiExtras
+from service.wiring import api as wiring_api
 from service.wiring import platform as wiring_platform
 from store import factory
 from tests.support.kube import Cluster
@@ -112,7 +113,7 @@ def test_a_platform_that_reads_nothing_but_kubernetes(
 def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
     """What the API tells of the same store."""
     ledger = factory.open_change_log(factory.urls_of(settings.store.url)[0])
-    app = create_app(state, metrics, wiring_platform.api_settings(settings), ApiExtras(ledger=ledger))
+    app = create_app(state, metrics, wiring_api.api_settings(settings), ApiExtras(ledger=ledger))
     transport = httpx.ASGITransport(app, client=("testclient", 1))
 
     async def ask() -> dict[str, Any]:

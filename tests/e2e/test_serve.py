@@ -24,7 +24,7 @@ import yaml
 from outrider.clock import SystemClock
 from outrider.model import AlertState
 from service.config import settings as settings_file
-from service.wiring import platform as wiring_platform
+from service.wiring import stores as wiring_stores
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.servers import http
@@ -139,7 +139,7 @@ class Platform:
         )
 
     def read(self, ask):
-        with wiring_platform.state_reader(self.settings) as store:
+        with wiring_stores.state_reader(self.settings) as store:
             return ask(store)
 
     def firing(self):

@@ -21,7 +21,7 @@ import yaml
 from outrider.model import EntityKind, SignalKey
 from service.config import settings as settings_file
 from service.config.settings import Settings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.support import postgres
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ class Scene:
         return self.engines[-1]
 
     def cycles(self) -> list[str]:
-        with platform.state_reader(self.settings) as state:
+        with wiring_stores.state_reader(self.settings) as state:
             return [one.id for one in state.cycles(limit=10_000)]
 
 
@@ -115,7 +115,7 @@ def test_an_absent_server_costs_no_values(scene: Scene) -> None:
     until(lambda: len(scene.cycles()) >= before + 3, "cycles run again")
     assert scene.engines[0].process.poll() is None
     assert not scene.engines[1].says("engine_started")
-    with platform.stores(scene.settings) as (_, metrics):
+    with wiring_stores.stores(scene.settings) as (_, metrics):
         window = metrics.read_windows(EntityKind.NODE, [SignalKey("target_up")], began, back, SECOND)
     seen = (window.values[0, :, 0] == 0.0).sum()
     assert seen >= 4, "the cycles of the outage were kept and written later"

@@ -21,7 +21,7 @@ from service.cli.core import client
 from service.cli.core.common import Context, Output
 from service.cli.incidents import feedback
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.service.api.test_api import ADMIN, NOW, World
 from tests.service.cli.test_cli import answer, run
 
@@ -133,7 +133,7 @@ def test_verdicts_need_the_token_as_an_acknowledgement_does(fresh):
 @pytest.fixture
 def store(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         Story(history=timedelta(minutes=2), alerts=2).fill(state, metrics)
         world = World(None)
         world.app.state.context = replace(world.app.state.context, state=state)
@@ -206,7 +206,7 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
     ],
 )
 def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
-    with platform.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
+    with wiring_stores.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
         said = [serialization.feedback(one) for one in state.feedback()] * 2
     monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": said})
     monkeypatch.chdir(store)
@@ -233,7 +233,7 @@ def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
 
 def _judged(folder, kind, useful, useless):
     """A store with so many verdicts on alerts of ``anomaly``, each an occasion of its own."""
-    with platform.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
         words = [Usefulness.USEFUL] * useful + [Usefulness.NOT_USEFUL] * useless
         state.save_feedback([
             Feedback(f"{kind}{number}", NOW - timedelta(hours=number + 1), "anomaly",

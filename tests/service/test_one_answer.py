@@ -13,7 +13,7 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from planner.performance import calibrate
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.service.cli.test_cli import answer, run
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         binding="load", need_at=None, needed_by=None, lead_time=timedelta(minutes=5), cost_per_hour=None,
         currency="USD", derivation={}, reason=PlanReason.ENOUGH, made_at=NOW - timedelta(days=1),
     )  # fmt: skip
-    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
         metrics.write_block(
             EntityKind.SERVICE, times, [SignalKey("svc_requests_per_second")], [CHAT], load[None, :, None]
         )
@@ -177,7 +177,7 @@ def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_p
     """The history of cycles reaches further back than what is known of the fleet."""
     url = f"sqlite:///{tmp_path}/s.db"
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n{SERVICES}}}\n")
-    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, _):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, _):
         for number, hours in enumerate((30, 20, 10, 0)):
             record = CycleRecord(f"c{number}", NOW - timedelta(hours=hours), 1.0, 2, 2, 0, 0, 0, 0)
             known = Topology.build([(REPLICAS[0], CHAT)]) if hours <= 10 else None

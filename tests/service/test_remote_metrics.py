@@ -25,7 +25,9 @@ from service.cli.tree import app
 from service.config.settings import Settings
 from service.ops import history_copy
 from service.ops.demo import settings_of
+from service.wiring import api as wiring_api
 from service.wiring import platform as wiring_platform
+from service.wiring import stores as wiring_stores
 from simulator.fleet import Fleet
 from simulator.servers import http
 from simulator.spec.fleets import default_spec
@@ -105,13 +107,13 @@ def test_a_platform_keeps_its_values_on_a_server_that_goes_away_for_a_while(tmp_
         settings = asyncio.run(watching(tmp_path, with_server(server), story))
         server.flush()
         state_url, metrics_url = urls_of(settings.store.url)
-        state, metrics = open_state(state_url), open_metrics(metrics_url, wiring_platform.remote_of(settings))
+        state, metrics = open_state(state_url), open_metrics(metrics_url, wiring_stores.remote_of(settings))
         window = metrics.read_windows(EntityKind.GPU, [BUSY], START, START + 8 * STEP, STEP)
         assert len(window.entities) == 64
         found = (window.status == CellStatus.PRESENT).all(axis=(0, 2))
         assert found.tolist() == [False, *[True] * 7], "every cycle came over, those of the outage too"
         assert len(state.cycles()) == 7
-        api = create_app(state, metrics, wiring_platform.api_settings(settings))
+        api = create_app(state, metrics, wiring_api.api_settings(settings))
         shown = got(api, f"signals/{P99.name}/series?step=15s").json()["series"]
         assert len(shown) >= 4
         assert any(value is not None for one in shown for value in one["values"])
@@ -186,7 +188,7 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
     assert first["values"] > 130 * 24
     victoria_server.flush()
     _, metrics_url = urls_of(settings.store.url)
-    before, after = open_metrics(metrics_url), open_metrics(metrics_url, wiring_platform.remote_of(settings))
+    before, after = open_metrics(metrics_url), open_metrics(metrics_url, wiring_stores.remote_of(settings))
     for kind, keys in ((EntityKind.GPU, [BUSY, ENERGY]), (EntityKind.REPLICA, [P99, SignalKey(TTFT, bucket=4)])):
         for step in (STEP, timedelta(minutes=10)):
             one = before.read_windows(kind, keys, START, end, step)
@@ -208,8 +210,8 @@ def test_a_copy_needs_a_server_and_a_span(tmp_path: Path) -> None:
 
 
 def test_what_is_not_given_has_a_default_and_what_is_wrong_is_named(tmp_path: Path) -> None:
-    assert wiring_platform.remote_of(settings_with(tmp_path, None)) is None
-    found = wiring_platform.remote_of(
+    assert wiring_stores.remote_of(settings_with(tmp_path, None)) is None
+    found = wiring_stores.remote_of(
         settings_with(tmp_path, {"url_write": "https://m/api/v1/push", "url_read": "https://m/p"})
     )
     assert found is not None

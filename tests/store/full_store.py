@@ -53,7 +53,7 @@ from store import migrate
 from store.admin import backup as backups
 from store.admin import introspection
 from store.admin import restore as restores
-from store.factory import open_ingest_buffer, open_change_log, open_metrics, open_state, urls_of
+from store.factory import open_change_log, open_ingest_buffer, open_metrics, open_state, urls_of
 from store.schema import json_codec
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -169,7 +169,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
         phase = PhaseTime(StartPhase.PULL, 41.5, "event Pulled")
         ledger.save_startups([Startup(f"u{first}", REPLICAS[0], now, node="node-1", phases=(phase,))])
         ledger.post([event(first + 1), event(first + 2)], now)
-        ledger.put_paper("audit", {"findings": [{"说": "a"}]}, now)
+        ledger.put_document("audit", {"findings": [{"说": "a"}]}, now)
         for number in range(3):
             spool.put(PushedBlock("remote_write", "prom", now, 10, bytes(range(256)) * (number + 1)), 1 << 20)
         spool.release(1)
@@ -214,7 +214,7 @@ def seen(store_url: str) -> dict[str, Any]:
             "changes": ledger.changes(),
             "startups": ledger.startups(),
             "posted": ledger.posted(0, T0 - timedelta(days=1)),
-            "paper": ledger.paper("audit"),
+            "paper": ledger.document("audit"),
             "pushed": spool.take(0, 1_000_000),
             "left_out": spool.counted(),
         }

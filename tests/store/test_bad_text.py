@@ -43,7 +43,7 @@ from outrider.records.drill import Drill
 from outrider.records.feedback import Feedback, Usefulness
 from outrider.records.ingest_buffer import PushedBlock
 from outrider.topology import Topology
-from store.factory import SqlMetricStore, SqlStateStore, open_ingest_buffer, open_change_log, urls_of
+from store.factory import SqlMetricStore, SqlStateStore, open_change_log, open_ingest_buffer, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -155,6 +155,6 @@ def test_what_doors_and_hands_bring(state: SqlStateStore, store_url: str, bad: s
     event = Event("e", EventKind.LOG, pod, T0, bad, bad, {bad: bad}, bad)
     assert ledger.post([event, event], T0) == 1
     assert ledger.posted(0, T0)[0][1] == event
-    ledger.put_paper("audit", {"found": bad}, T0)
-    assert ledger.paper("audit") == (T0, {"found": bad})
+    ledger.put_document("audit", {"found": bad}, T0)
+    assert ledger.document("audit") == (T0, {"found": bad})
     ledger.close()

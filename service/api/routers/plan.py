@@ -44,7 +44,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
     """What the plan would have done with each service's last climb to a peak; None before the first look."""
     ledger = ctx.extras.ledger
-    kept = None if ledger is None else ledger.paper(hindsight.PAPER)
+    kept = None if ledger is None else ledger.document(hindsight.PAPER)
     if kept is None:
         return None
     found = [{**one, "sentence": hindsight.sentence(one, language)} for one in kept[1]["services"]]

@@ -56,7 +56,7 @@ def placements(
 @router.get("/audit/workloads")
 def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """What is unwise about the workloads that serve models; ``at`` null: no Kubernetes API has been read."""
-    kept = ledger_of(ctx).paper(AUDIT_PAPER)
+    kept = ledger_of(ctx).document(AUDIT_PAPER)
     if kept is None:
         return {"at": None, "findings": []}
     at, paper = kept

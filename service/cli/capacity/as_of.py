@@ -13,7 +13,7 @@ from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary.units import format_duration
 from service.config.settings import Settings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 LATE = timedelta(minutes=5)
 _LATE_INTERVALS = 5
@@ -21,7 +21,7 @@ _LATE_INTERVALS = 5
 
 def check(settings: Settings, at: datetime) -> None:
     """Refuse an instant that no cycle tells of. Raises UsageError with the span that is known."""
-    with platform.state_reader(settings) as state:
+    with wiring_stores.state_reader(settings) as state:
         newest = state.cycles(limit=1)
         if not newest:
             return

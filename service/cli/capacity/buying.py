@@ -143,7 +143,7 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
     import numpy as np  # noqa: PLC0415
 
     from service.capacity import purchasing
-    from service.wiring import platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     if csv is not None:
         if service is not None:
@@ -155,7 +155,7 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
         loads, end = purchasing.hourly_of_csv(csv)
         return purchasing.Demand(np.ceil(loads / per_gpu), end, purchasing.peak_of(loads), per_gpu)
     settings = context.settings()
-    with wiring.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         entity, calibrations, now = calibrated(settings, state, metrics, service)
         loads = purchasing.hourly_of_store(metrics, entity, now)
     counted, buffer, price = _counted(settings, entity, calibrations[0])
@@ -193,10 +193,10 @@ def _counted(
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
     """Replicas with values, the tokens a second that arrive, and the names of replicas without values."""
     from service.capacity import purchasing
-    from service.wiring import platform as wiring_platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()
-    with wiring.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         topology = state.topology()
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
         found, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)

@@ -137,10 +137,10 @@ def _calibrate_store(
 ) -> int | None:
     from planner.performance.calibrate import NoCalibration  # noqa: PLC0415
     from service.capacity import sizing
-    from service.wiring import platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()
-    with wiring.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         if not newest and service is None:
             found: list[Any] = []

@@ -16,7 +16,7 @@ from planner.performance.queueing import Slo
 from planner.performance.saturation_point import LoadPoint
 from service.capacity import pending_loadtests, sizing
 from service.cli.core.common import NO, Context
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 
 def named(service: str | None, namespace: str | None) -> tuple[str | None, str | None]:
@@ -41,7 +41,7 @@ def entity_of(context: Context, name: str, namespace: str | None, *, stored: boo
     settings = context.settings()
     collected: list[EntityRef] = []
     if stored:
-        with platform.state_reader(settings) as state:
+        with wiring_stores.state_reader(settings) as state:
             collected = list(state.topology().of_kind(EntityKind.SERVICE))
     configured = [one.entity(settings.cluster) for one in settings.services]
     for known in (collected, configured):
@@ -63,7 +63,7 @@ def note_of(context: Context, gpu_type: str) -> str | None:
 
 def keep(context: Context, found: Calibration) -> None:
     """Store what a load test or a result says: the plan counts with it where live engines are under too little load."""
-    with platform.stores(context.settings()) as (state, _):
+    with wiring_stores.stores(context.settings()) as (state, _):
         state.save_load_test(found)
 
 
@@ -91,7 +91,7 @@ def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint],
 def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:
     """List what is stored, live figures first, with what they are of and until when they count; exit 1 for nothing."""
     now = SystemClock().now()
-    with platform.state_reader(context.settings()) as state:
+    with wiring_stores.state_reader(context.settings()) as state:
         kept = [one for one in (*state.baselines(), *state.load_tests()) if service in (None, one.service.name)]
     kept = [one for one in kept if namespace in (None, one.service.namespace)]
     shown = [

@@ -14,7 +14,8 @@ from planner.manifests import scaling_manifests as rendering
 from planner.manifests.scaling_manifests import Document
 from service.cli.core.common import Context
 from service.scaling import emitting
-from service.wiring import platform
+from service.wiring import remediation as wiring_remediation
+from service.wiring import stores as wiring_stores
 
 KINDS: tuple[str, ...] = get_args(rendering.Kind)
 
@@ -33,7 +34,7 @@ def emit(
     if for_real and not send:
         raise UsageError("--for-real says how to --send, which is not given", hint="add --send, or leave it out")
     settings = context.settings()
-    with platform.stores(settings) as (state, _):
+    with wiring_stores.stores(settings) as (state, _):
         plan = state.plan()
         found = emitting.documents(settings, plan, service, _kinds(formats))
         if service is not None and not found:
@@ -75,7 +76,7 @@ def _kinds(formats: str | None) -> list[str] | None:
 def _sent(settings: Any, state: Any, item: Recommendation, *, for_real: bool) -> dict[str, Any]:
     try:
         action, outcome = emitting.send(
-            settings, state, item, SystemClock().now(), platform.policy(settings), dry_run=not for_real
+            settings, state, item, SystemClock().now(), wiring_remediation.policy(settings), dry_run=not for_real
         )
     except ActuationError as error:
         if error.retryable:

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 def newest_plan(settings: Settings) -> Plan:
     """A plan as of the newest cycle; of services that none can be made for now, what the last cycle's plan said."""
-    from service.wiring import platform  # noqa: PLC0415 - the store, which --help does without
+    from service.wiring import planning as wiring_planning  # noqa: PLC0415 - the store, which --help does without
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which --help does without
 
-    made = wiring.plan_now(settings, None)
-    with wiring.state_reader(settings) as state:
+    made = wiring_planning.plan_now(settings, None)
+    with wiring_stores.state_reader(settings) as state:
         kept = state.plan()
     planned = [item for item in made.recommendations if isinstance(item, Recommendation)]
     known = {item.service for item in planned}

@@ -45,7 +45,8 @@ from service.cli.capacity.slo_options import (
 from service.cli.core import tables
 from service.cli.core.amounts import amount
 from service.cli.core.common import ON_A_TERMINAL, Context, instant_of, leaf
-from service.wiring import platform
+from service.wiring import planning as wiring_planning
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 calibrating.add(app)
@@ -241,12 +242,12 @@ def _recommendations(
     context: Context, service: str | None, at: str | None, promised: Options
 ) -> list[Recommendation | NoRecommendation]:
     instant, settings = instant_of("--at", at) if at else None, context.settings()
-    if not platform.has_store(settings):
+    if not wiring_stores.has_store(settings):
         made = Plan()
     else:
         if instant is not None:
             as_of.check(settings, instant)
-        made = platform.plan_now(settings, instant, promised.asked())
+        made = wiring_planning.plan_now(settings, instant, promised.asked())
     names = [item.service.name for item in made.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")

@@ -53,9 +53,9 @@ def split(
 
 def _of_store(context: Context, service: str, span: Any) -> Any:
     from service.capacity import prompts
-    from service.wiring import platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
-    with wiring.stores(context.settings()) as (state, metrics):
+    with wiring_stores.stores(context.settings()) as (state, metrics):
         newest, topology = state.cycles(limit=1), state.topology()
         entity = _service(topology.of_kind(EntityKind.SERVICE), service)
         now = newest[0].at if newest else topology.at
@@ -121,10 +121,10 @@ def spares(
 def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None, int | None, int]:
     """The newest plan's target, the service's domains, GPUs of a replica and of a node, and what the load needs."""
     from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
-    from service.wiring import platform as wiring_platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     plan = newest_plan(context.settings())
-    with wiring.state_reader(context.settings()) as state:
+    with wiring_stores.state_reader(context.settings()) as state:
         topology = state.topology()
     entity = _service([item.service for item in plan.recommendations], service)
     item = next(one for one in plan.recommendations if one.service == entity)

@@ -109,14 +109,14 @@ def _fleet(context: Context, service: str | None, file: Path | None, arriving: f
     from dataclasses import replace  # noqa: PLC0415
 
     from service.capacity import steering
-    from service.wiring import platform  # noqa: PLC0415
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()
     if file is not None:
         known = next((one for one in settings.services if one.name == service), None)
         entity = EntityRef(settings.cluster, EntityKind.SERVICE, "default", service or file.stem)
         return steering.of_file(file, entity if known is None else known.entity(settings.cluster), arriving, USUAL_LOAD)
-    with wiring.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
         found = steering.of_store(metrics, state.topology(), entity, calibrations)
     return found if arriving is None else replace(found, arriving=arriving)

@@ -78,11 +78,11 @@ def _of_store(
     context: Context, service: str | None, at: str | None, given: timedelta | None
 ) -> list[tuple[Trace, timedelta, str]]:
     from service.capacity import traces
-    from service.wiring import platform  # noqa: PLC0415 - the store, which files do without
+    from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which files do without
 
     settings = context.settings()
-    starts = wiring.startups(settings, wiring.STARTS_READ) if given is None else ()
-    with wiring.stores(settings) as (state, metrics):
+    starts = wiring_stores.startups(settings, wiring_stores.STARTS_READ) if given is None else ()
+    with wiring_stores.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         instant: datetime | None = instant_of("--at", at) if at else newest[0].at if newest else None
         topology = state.topology(instant) if at else state.topology()

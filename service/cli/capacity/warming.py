@@ -20,7 +20,7 @@ from service.cli.core import tables
 from service.cli.core.common import Context, leaf
 from service.config import input_files
 from service.config.service_settings import ServiceSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 
 def add(app: typer.Typer) -> None:
@@ -149,7 +149,7 @@ def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[s
 
 def _starts(context: Context, service: str) -> tuple[Startup, ...]:
     """The starts that the store knows of a service."""
-    kept = platform.startups(context.settings(), platform.STARTS_READ)
+    kept = wiring_stores.startups(context.settings(), wiring_stores.STARTS_READ)
     return tuple(one for one in kept if service in (one.service, one.workload))
 
 

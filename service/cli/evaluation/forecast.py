@@ -24,7 +24,7 @@ from service.cli.core.progress import bars
 from service.config import input_files
 from service.planning.fanout import fan_out, usual_workers
 from service.planning.forecast_accuracy import kept
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
 _LONGEST = timedelta(days=14)
@@ -107,7 +107,7 @@ def forecast_kept(
     ] = 24,
 ) -> None:
     """Hold forecasts of load and of its peaks against what came, by how far ahead they were said."""
-    with platform.stores(context.settings()) as (state, metrics):
+    with wiring_stores.stores(context.settings()) as (state, metrics):
         newest = state.cycles(limit=1)
         entities = [each.service for each in state.plan().recommendations]
         names = [each.name for each in entities]

@@ -18,7 +18,7 @@ from service.cli.core.progress import bars
 from service.config import knowledge_overlay
 from service.evaluation import rootcause
 from service.evaluation.rootcause import Ranked, RootCauseBacktest
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Which one thing is broken.", no_args_is_help=ON_A_TERMINAL)
 
@@ -52,7 +52,7 @@ def backtest(
 @leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
 def explain(context: Context, incident: Annotated[str, typer.Argument(help="id of the incident")]) -> None:
     """Say what happened, why this cause, what speaks against it, what else it could be, how to check, who mends it."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         held = store.incident(incident)
     if held is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")

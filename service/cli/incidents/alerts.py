@@ -14,7 +14,7 @@ from outrider.ports import StateReader
 from outrider.text.i18n import Language, translate
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, leaf
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=ON_A_TERMINAL)
 incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=ON_A_TERMINAL)
@@ -30,7 +30,7 @@ def list_alerts(
     limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 200,
 ) -> None:
     """List alerts, newest first."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.alerts(states=[state] if state else None, limit=limit)
     context.show(
         [serialization.alert(alert, context.language) for alert in found],
@@ -41,7 +41,7 @@ def list_alerts(
 @leaf(alerts_app, "show", example="outrider alerts show 3f2a91c0 -o json")
 def show_alert(context: Context, fingerprint: Fingerprint) -> None:
     """Show one alert."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.alert(fingerprint)
     if found is None:
         raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="outrider alerts list shows them")
@@ -56,7 +56,7 @@ def acknowledge(
     ],
 ) -> None:
     """Say "I am on it": the incident's messages are not repeated any more."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         incident = _incident_of(store, identifier)
     context.show(client.write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack"))
 
@@ -101,7 +101,7 @@ def list_incidents(
     limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 100,
 ) -> None:
     """List incidents, newest first."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.incidents(open_only=open_only, limit=limit)
     context.show(
         [serialization.incident(incident, context.language) for incident in found],
@@ -123,7 +123,7 @@ def timeline(context: Context, incident: IncidentId) -> None:
 
 
 def _story(context: Context, incident: str) -> dict[str, Any]:
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.incident(incident)
     if found is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")

@@ -18,7 +18,8 @@ from service.cli.core.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.incidents import feedback_rules
 from service.engine import fleet_state
 from service.incidents import tuning
-from service.wiring import platform
+from service.wiring import detectors as wiring_detectors
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Say which alerts were useful, and make rules better by it.", no_args_is_help=ON_A_TERMINAL)
 Limit = Annotated[int, typer.Option("--limit", min=1, help="at most so many")]
@@ -43,7 +44,7 @@ def give(
 
     A second verdict of the same person takes the place of the first.
     """
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         incident = store.incident(identifier)
         if incident is None and identifier.startswith(INCIDENT_ID) and not store.spells(identifier):
             raise UsageError(f"no incident has the id {identifier!r}", hint="outrider incidents list shows them")
@@ -72,11 +73,11 @@ def list_feedback(
 ) -> None:
     """List verdicts, newest first."""
     settings = context.settings()
-    with platform.state_reader(settings) as store:
+    with wiring_stores.state_reader(settings) as store:
         found = store.feedback(rule=rule, incident=incident, since=_instant(since), limit=limit)
         # A rule or an incident that is gone keeps its verdicts.
         if rule is not None and not store.feedback(rule=rule, limit=1):
-            tuning.rule_named(platform.rules(settings), rule)
+            tuning.rule_named(wiring_detectors.rules(settings), rule)
         gone = incident is not None and store.incident(incident) is None
         if gone and not store.feedback(incident=incident, limit=1):
             raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
@@ -87,7 +88,7 @@ def list_feedback(
 @leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
 def precision(context: Context, since: Since = None) -> None:
     """Show for each rule the share of its alerts that had a reason, with the 95 % interval."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = by_rule(store.feedback(since=_instant(since), limit=fleet_state.UNLIMITED))
     headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")
     context.show(

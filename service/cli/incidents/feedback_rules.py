@@ -21,7 +21,8 @@ from service.cli.core import tables
 from service.cli.core.common import NO, YES, Context, duration_of, instant_of, leaf
 from service.cli.core.progress import bars
 from service.incidents import rule_change, tuning
-from service.wiring import platform
+from service.wiring import detectors as wiring_detectors
+from service.wiring import stores as wiring_stores
 
 if TYPE_CHECKING:
     from service.config.settings import Settings
@@ -46,7 +47,7 @@ def propose(
 ) -> int:
     """Replay a rule over stored values at stricter settings: what verdicts would have been kept and dropped."""
     settings = context.settings()
-    found = tuning.rule_named(platform.rules(settings), rule)
+    found = tuning.rule_named(wiring_detectors.rules(settings), rule)
     proposal, budgets = _measured(context, settings, found, threshold, wait, since)
     context.show(_json(proposal, found, budgets, context.language), lambda shown: _table(shown, context.language))
     return YES if proposal.best is not None or any(one.proposed < one.now for one in budgets) else NO
@@ -62,7 +63,7 @@ def apply(
 ) -> int:
     """Write what `propose` proposes into your rules file: shown first, written with --yes, taken back by `revert`."""
     settings = context.settings()
-    found = tuning.rule_named(platform.rules(settings), rule)
+    found = tuning.rule_named(wiring_detectors.rules(settings), rule)
     proposal, budgets = _measured(context, settings, found, threshold, wait, since)
     shown = _json(proposal, found, budgets, context.language)
     if proposal.best is None:
@@ -80,7 +81,7 @@ def apply(
 def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
     """Take back the newest change that `apply` made to a rule: shown first, written with --yes."""
     settings = context.settings()
-    with platform.state_reader(settings) as store:
+    with wiring_stores.state_reader(settings) as store:
         change = rule_change.back_change(rule, store)
     shown = {"rule": rule, **_written(context, settings, change, AuditEvent.RULE_REVERTED, yes=yes)}
     context.show(shown, lambda one: f"{one['diff']}\n{one['told']}")
@@ -99,7 +100,7 @@ def _measured(
 ) -> tuple[Proposal, tuple[tuning.Budget, ...]]:
     tried = _tried(rule, threshold, wait)
     from_then: datetime | None = None if since is None else instant_of("--since", since)
-    with platform.stores(settings) as (state, metrics), bars(context) as progress:
+    with wiring_stores.stores(settings) as (state, metrics), bars(context) as progress:
         newest = state.cycles(1)
         now = newest[0].at if newest else SystemClock().now()
         proposal = tuning.proposal_of(
@@ -136,7 +137,7 @@ def _written(
     shown: dict[str, Any] = {"applied": yes, "file": str(change.file), "diff": change.diff, "backup": None}
     if not yes:
         return shown | {"told": translate("cli.feedback_dry_run", context.language)}
-    with platform.stores(settings) as (state, _):
+    with wiring_stores.stores(settings) as (state, _):
         backup = rule_change.apply(
             change, settings.rules.files, state, by=login() or "admin", now=SystemClock().now(), event=event
         )

@@ -19,7 +19,7 @@ from service.cli.core import tables
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.config import knowledge_overlay
 from service.incidents import topology_at
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="What is known of faults and of this fleet, as one graph.", no_args_is_help=ON_A_TERMINAL)
 ask = typer.Typer(help="Ask the graph a question.", no_args_is_help=ON_A_TERMINAL)
@@ -45,7 +45,7 @@ def _group() -> None:
 @leaf(app, "show", example="outrider knowledge show gpu-lost -o json")
 def show(context: Context, name: Thing) -> None:
     """Show everything that is joined with a fault, a signal, an action, a runbook or a component."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     part = graph.around(graph.find(name), most=4 * MOST_NODES)
     context.show(knowledge_graph_graph_text.part_json(part, context.language), lambda _: _lines(part, context))
@@ -58,7 +58,7 @@ def causes(
     component: Component,
 ) -> int:
     """Which faults of which components can show as this? The answer is no when none can."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = knowledge_graph_graph_text.causes_json(
         graph.causes_of(symptom, graph.component(component)), context.language
@@ -74,7 +74,7 @@ def explains(
     context: Context, fault: Annotated[str, typer.Argument(help="id of a fault")], component: Component
 ) -> int:
     """What else would this fault of this component explain? The answer is no when nothing."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = knowledge_graph_graph_text.consequences_json(
         graph.explains(graph.component(component), fault), context.language
@@ -86,7 +86,7 @@ def explains(
 @leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat-70b")
 def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
     """How are two things joined? The answer is no when they are not."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     chain = graph.path(graph.find(one), graph.find(other))
     rows = [knowledge_graph_graph_text.edge_json(edge, context.language) for edge in chain]
@@ -103,7 +103,7 @@ def draw(
     depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="steps away from a name")] = 1,
 ) -> None:
     """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
     shown = knowledge_graph_graph_text.part_json(part, context.language)
     typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))

@@ -12,7 +12,7 @@ from outrider.model import ActionStatus
 from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.engine import fleet_state
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="What Outrider did, would do, and asks for.", no_args_is_help=ON_A_TERMINAL)
 _AHEAD = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
@@ -24,7 +24,7 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="at most so many")]
 @leaf(app, "list", example="outrider remediate list -o json")
 def list_actions(context: Context, limit: Limit = 200) -> None:
     """List actions, newest first, refused ones with their reason."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.actions(limit=limit)
     context.show(
         [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
@@ -34,7 +34,7 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
 @leaf(app, "plan", example="outrider remediate plan -o json")
 def plan(context: Context) -> None:
     """List what is still to be done: proposed, waiting for a person, about to be performed."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.actions(statuses=_AHEAD, limit=fleet_state.UNLIMITED)
     context.show(
         [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
@@ -68,6 +68,6 @@ def resume(context: Context) -> None:
 @leaf(app, "audit", example="outrider remediate audit --limit 50 -o json")
 def audit(context: Context, limit: Limit = 200) -> None:
     """Show the append-only record of decisions, newest first."""
-    with platform.state_reader(context.settings()) as store:
+    with wiring_stores.state_reader(context.settings()) as store:
         found = store.audit(limit=limit)
     context.show([serialization.audit(record) for record in found], lambda shown: tables.audit(shown, context.language))

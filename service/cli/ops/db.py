@@ -15,7 +15,7 @@ from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.cli.core.progress import bars
 from service.cli.ops import db_copy
 from service.ops import databases
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
 db_copy.add(app)
@@ -24,7 +24,7 @@ db_copy.add(app)
 @leaf(app, "upgrade", example="outrider db upgrade")
 def upgrade(context: Context) -> None:
     """Create the databases, or bring them to this program's schema."""
-    context.show({"revision": platform.upgrade(context.settings())}, lambda shown: f"schema {shown['revision']}")
+    context.show({"revision": wiring_stores.upgrade(context.settings())}, lambda shown: f"schema {shown['revision']}")
 
 
 @leaf(app, "check", example="outrider db check --deep -o json")

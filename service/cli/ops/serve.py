@@ -16,7 +16,9 @@ from service.config.api_settings import ApiExtras
 from service.config.settings import Settings
 from service.ops import port_check
 from service.runtime import leader, process, supervise
-from service.wiring import platform
+from service.wiring import alerting as wiring_alerting
+from service.wiring import api as wiring_api
+from service.wiring import stores as wiring_stores
 
 
 def add(app: typer.Typer) -> None:
@@ -33,7 +35,7 @@ def add(app: typer.Typer) -> None:
         port_check.need(places)
         if not process.may_stand_by(settings):
             leader.check_alone(settings)
-        platform.upgrade(settings)
+        wiring_stores.upgrade(settings)
         supervisor = supervise.Supervisor(children(settings, settings_file.find(context.config)))
         supervisor.start()
         typer.echo(f"API        http://{settings.api.host}:{settings.api.port}/api/v1", err=True)
@@ -54,9 +56,9 @@ def add(app: typer.Typer) -> None:
         settings = context.settings()
         log.configure(level=settings.log.level)
         api_server.run(
-            platform.api_settings(settings),
+            wiring_api.api_settings(settings),
             ApiExtras(
-                explainer=platform.explainer(settings), knowledge=knowledge_overlay.of(settings.knowledge.folder)
+                explainer=wiring_alerting.explainer(settings), knowledge=knowledge_overlay.of(settings.knowledge.folder)
             ),
         )
 

@@ -10,7 +10,7 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service.capacity import gpu_nodes
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -43,6 +43,6 @@ def test_no_store_is_made_for_the_question(tmp_path: Path) -> None:
     settings = Settings(cluster="c", store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     assert gpu_nodes.of_store(settings, "H100") == ()
     assert not list(tmp_path.iterdir())
-    with platform.stores(settings) as (state, _):
+    with wiring_stores.stores(settings) as (state, _):
         state.commit(CycleCommit(CycleRecord("c", AT, 1.0, 3, 3, 0, 0, 0, 0), topology=fleet()))
     assert gpu_nodes.of_store(settings, "H100") == ("hopper", "untold")

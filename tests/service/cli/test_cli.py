@@ -24,7 +24,7 @@ from outrider.testing.trouble import INCIDENT
 from service.cli import main, tree
 from service.cli.core import lazy
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 ROOT = Path(__file__).parents[3]
 RECORDINGS = ROOT / "tests" / "recordings"
@@ -195,7 +195,7 @@ def incident_at_hand(tmp_path):
     """A store in the middle of an incident; what the command line writes to the API is caught."""
     story = Story(history=timedelta(minutes=1))
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         story.fill(state, metrics)
         folded = next(alert for alert in state.alerts() if alert.incident == INCIDENT)
         alone = replace(folded, fingerprint="alone", incident=None)

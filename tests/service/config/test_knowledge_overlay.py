@@ -13,7 +13,7 @@ from service.api.app import create_app
 from service.config import knowledge_overlay
 from service.config import settings as settings_file
 from service.config.api_settings import ApiExtras, ApiSettings
-from service.wiring import platform
+from service.wiring import alerting as wiring_alerting
 from store import memory
 from tests.service.api.test_api import Http
 from tests.service.cli.test_cli import answer, run
@@ -53,7 +53,7 @@ def test_engine_api_and_command_line_go_by_it(configured, tmp_path):
     assert PAGE in door.get(f"/api/v1/incidents/{INCIDENT}").text
 
     assert PAGE in str(answer("knowledge", "show", "gpu-lost", "--config", str(file), "-o", "json", cwd=tmp_path))
-    say = platform.messaging_of(settings).explain
+    say = wiring_alerting.messaging_of(settings).explain
     assert say is not None
     assert signal_name("node_ready", "en") in str(say(state.incident(INCIDENT), "en"))
 

@@ -18,7 +18,7 @@ from service.config.api_settings import ApiExtras, ApiSettings
 from service.config.explainer_settings import ExplainerSettings
 from service.config.settings import Settings
 from service.incidents.llm_narrative import Door, Narrative, NoExplainer, OpenAiExplainer
-from service.wiring import platform
+from service.wiring import alerting as wiring_alerting
 from store.memory import MemoryMetricStore
 from tests.service.api.test_api import Http
 from tests.service.engine.test_cycle import World
@@ -68,7 +68,7 @@ def lost():
 
 
 def test_without_an_address_there_is_no_explainer(lost):
-    assert platform.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
+    assert wiring_alerting.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
 
 
 def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
@@ -143,7 +143,7 @@ class Told:
     def __init__(self, given: ExplainerSettings) -> None:
         settings = Settings(explainer=given)
         self.world = World(settings)
-        extras = ApiExtras(clock=self.world.clock, explainer=platform.explainer(settings))
+        extras = ApiExtras(clock=self.world.clock, explainer=wiring_alerting.explainer(settings))
         app = create_app(self.world.state, MemoryMetricStore(), ApiSettings(), extras)
         self.http = Http(app)
 
@@ -183,9 +183,9 @@ def test_incidents_are_the_same_with_the_explainer_on_off_hung_and_talking_nonse
 
 
 def test_only_a_configured_explainer_is_offered():
-    assert isinstance(platform.explainer(Settings()), NoExplainer)
+    assert isinstance(wiring_alerting.explainer(Settings()), NoExplainer)
     given = ExplainerSettings(url="http://127.0.0.1:9/v1", model="m")
-    assert isinstance(platform.explainer(Settings(explainer=given)), OpenAiExplainer)
+    assert isinstance(wiring_alerting.explainer(Settings(explainer=given)), OpenAiExplainer)
 
 
 @pytest.mark.parametrize(

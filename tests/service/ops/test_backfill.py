@@ -22,7 +22,7 @@ from outrider.model import EntityKind, SignalKey
 from service.cli.tree import app
 from service.config.settings import Settings, StoreSettings
 from service.ops import backfill
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 
 SERVERS = ("prometheus", "promtool")
 RUNNING, TOKENS = SignalKey("engine_requests_running"), SignalKey("engine_generation_tokens_total")
@@ -72,7 +72,7 @@ def test_history_is_read_once_and_the_same_again(tmp_path, monkeypatch) -> None:
     assert first["values"] > 50_000
     assert told == sorted(told)
     assert told[-1] == 1.0
-    with platform.stores(settings) as (_, store):
+    with wiring_stores.stores(settings) as (_, store):
         window = store.read_windows(EntityKind.REPLICA, (RUNNING, TOKENS), start, until, STEP)
     assert len(window.entities) >= 4
     assert np.isfinite(window.column(RUNNING)).sum(axis=1).min() == 50

@@ -131,7 +131,7 @@ def test_the_lead_time_is_measured_on_the_ledger_s_starts(metrics, ledger):
 
 def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
     _planning(metrics, ledger).plan_if_due(NOW, TOPOLOGY)
-    at, paper = ledger.paper(hindsight.PAPER)
+    at, paper = ledger.document(hindsight.PAPER)
     assert at == NOW
     (good, _) = sorted(paper["services"], key=lambda one: one["service"] != "good")
     assert good["first_start_at"] < good["peak_at"]

@@ -218,7 +218,7 @@ def test_startups_placements_and_audits_are_read(api: Api) -> None:
     assert before["placements"] == []
     assert api.ask("GET", "/audit/workloads").json() == {"at": None, "findings": []}
     finding = {"rule": "x", "found": {"en": "bad", "zh": "坏"}, "do": {"en": "mend", "zh": "修"}}
-    api.ledger.put_paper("workload_audit", {"findings": [finding]}, NOW)
+    api.ledger.put_document("workload_audit", {"findings": [finding]}, NOW)
     assert api.ask("GET", "/audit/workloads", params={"lang": "zh"}).json()["findings"][0]["found"] == "坏"
 
 

@@ -16,7 +16,7 @@ from planner.cost.offers import Offer
 from planner.performance.gpu_catalog import gpu
 from service.capacity.purchasing import Demand, prices_of
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.service.cli.test_cli import answer, run
 
 NOW = datetime(2026, 5, 18, 14, 50, tzinfo=UTC)  # a Monday, after a Sunday without load
@@ -42,7 +42,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         measured_at=NOW - timedelta(days=1), valid_until=NOW + timedelta(days=30),
     )  # fmt: skip
     labels = {replica: {"tensor_parallel": "8", "gpu_type": "H100"} for replica in REPLICAS}
-    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
         keys = [SignalKey("svc_requests_per_second")]
         metrics.write_block(EntityKind.SERVICE, times, keys, [CHAT], load[None, :, None])
         topology = Topology.build([(replica, CHAT) for replica in REPLICAS], labels=labels)

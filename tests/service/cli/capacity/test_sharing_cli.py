@@ -29,7 +29,7 @@ from outrider.topology import Topology
 from outrider.vocabulary import catalog
 from planner.capacity.redundancy import with_spares
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.service.cli.test_cli import answer, run
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
@@ -65,7 +65,7 @@ def stored(tmp_path: Path) -> Path:
     at = NOW - timedelta(minutes=30)
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         metrics.write(at, [SampleBatch("t", at, EntityKind.REPLICA, keys, tuple(replicas), counts, status)])
         plan = Plan(recommendations=(planned, nothing))
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=topology, plan=plan))
@@ -192,7 +192,7 @@ def test_the_formula_takes_the_buffer_of_a_service(stored: Path) -> None:
     assert "not known yet" in message(*FORMULA, "--buffer-of", "chat", cwd=stored)
     assert "no service is named 'x'" in message(*FORMULA, "--buffer-of", "x", cwd=stored)
     settings = Settings(store=StoreSettings(url=f"sqlite:///{stored}/s.db"))
-    with platform.stores(settings) as (state, _):
+    with wiring_stores.stores(settings) as (state, _):
         plan = state.plan()
         times = NOW.timestamp() + 600.0 * np.arange(3)
         said = Forecast(

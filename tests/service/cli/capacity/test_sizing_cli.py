@@ -14,7 +14,7 @@ from service.capacity import loadtest, sizing
 from service.config.service_settings import ServiceSettings
 from service.config.settings import Settings, StoreSettings
 from service.planning.planner_inputs import PlannedFleet
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store import memory
 from tests.planner.performance.test_saturation_point import VLLM
 from tests.service.cli.test_cli import answer, run
@@ -165,7 +165,7 @@ def _two_of_a_name(tmp_path):
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n")
     both = [EntityRef("default", EntityKind.SERVICE, space, "chat") for space in ("serving", "staging")]
     edges = [(EntityRef("default", EntityKind.REPLICA, one.namespace, "r-0"), one) for one in both]
-    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, _):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, _):
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=Topology.build(edges)))
 
 
@@ -349,7 +349,7 @@ def test_balance_keeps_even_weights_that_a_replay_does_not_beat(tmp_path):
 def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         filled(metrics)
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=fleet()))
     found = answer("capacity", "calibrate", "--service", "chat", cwd=tmp_path)

@@ -21,7 +21,7 @@ from service.config.settings import Settings, StoreSettings
 from service.config.slo_settings import SloSettings
 from service.planning import node_sizes
 from service.planning.slo_inputs import Asked, Promises
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from tests.planner.performance.test_memory_fit import LLAMA
 from tests.service.cli.test_cli import answer, run
 
@@ -72,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('promised')}/s.db"
     labels = {replica: {"model": "meta-llama/Llama-3.1-70B-Instruct"} for replica in REPLICAS}
     edges = [(replica, CHAT) for replica in REPLICAS]
-    with platform.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=url))) as (state, metrics):
         filled(metrics)
         topology = Topology.build(edges, [OTHER], labels)
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=topology))

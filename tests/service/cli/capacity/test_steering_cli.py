@@ -16,7 +16,7 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, SampleBatch, Sig
 from outrider.ports import CycleCommit
 from planner.traffic import routes
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from simulator.fleet import Fleet
 from simulator.servers.control import Control
 from simulator.spec.fleets import default_spec
@@ -92,7 +92,7 @@ def test_the_actions_make_a_simulated_fleet_share_out_as_the_weights_say(folder:
 def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_path: Path) -> None:
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         filled(metrics)
         keys = tuple(SignalKey(key) for key in KEYS)
         for minute in range(10):  # longer than what counts as the newest value

@@ -16,7 +16,7 @@ from outrider.topology import Topology
 from service.capacity import traces
 from service.config.service_settings import ServiceSettings
 from service.config.settings import Settings, StoreSettings
-from service.wiring import platform
+from service.wiring import stores as wiring_stores
 from store import memory
 from tests.service.cli.test_cli import answer, run
 
@@ -56,7 +56,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"store: {{url: 'sqlite:///{folder}/s.db'}}\nservices:\n  - {{name: chat, startup: 8m}}\n"
     )
     topology = Topology.build([], entities=[CHAT, FRESH, SILENT])
-    with platform.stores(settings) as (state, metrics):
+    with wiring_stores.stores(settings) as (state, metrics):
         filled(metrics)
         state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=topology))
     return folder
