@@ -1,1 +1,4 @@
-"""The scaling replay: a trace of traffic, strategies beside each other, and what each costs and breaks."""
+"""Scaling replay: runs scaling policies side by side on a traffic trace, with their cost and their waiting requests.
+
+Replays use the plan's own forecaster and decision. Nothing else in the planner imports this package.
+"""

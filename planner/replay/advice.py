@@ -1,4 +1,4 @@
-"""Which way of scaling fits a service: the class of its traffic, what each strategy costs there, and one advice."""
+"""Advice on a scaling policy for a service: its traffic class, the cost of each policy, and a recommendation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 
 from outrider.text.i18n import Language, translate
 from planner.replay.backtest import Trace
-from planner.replay.score import WAITING_GOAL, Kept, known_of, replay_one
-from planner.replay.workload import World, world
+from planner.replay.score import WAITING_GOAL, StrategyScore, forecast_trace, replay_trace
+from planner.replay.workload import Workload, build_workload
 
 SIMPLEST_FIRST = ("static", "cron", "hpa", "keda", "knative", "outrider")
 WORTH_SIMPLER = 0.05
-"""A simpler strategy is advised when it costs at most so much more than the cheapest one."""
+"""A simpler policy is recommended if it costs at most so much more than the cheapest one."""
 _QUIET_SHARE, _QUIET_SLOTS = 0.01, 0.3
 _CONSTANT_SPREAD = 1.25
 _BURST = 0.35
 _BURST_SLOTS = 0.004
-_DAILY = 0.5  # public traces have .62 to .98; of 200 random ones of seven days 99 in a hundred stay below .49
+_DAILY = 0.5  # public traces have 0.62 to 0.98; 99 % of 200 random ones of seven days stay below 0.49
 
 
 class TrafficClass(StrEnum):
-    """How traffic comes."""
+    """Pattern of the traffic."""
 
     INTERMITTENT = "intermittent"
     CONSTANT = "constant"
@@ -37,20 +37,20 @@ class TrafficClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One trace. ``rows`` has each strategy at the setting that was cheapest for this trace and kept the goal.
+    """Advice for one trace. ``rows`` has each policy at the cheapest setting for this trace that met the goal.
 
-    A strategy of which no setting kept it stands there with the setting that waited least. ``recommended``
-    is None where nothing kept the goal.
+    A policy without such a setting is listed with the setting of the least waiting. ``recommended`` is None if no
+    policy met the goal.
     """
 
     name: str
     traffic: TrafficClass
     recommended: str | None
     reason: str
-    rows: tuple[Kept, ...]
+    rows: tuple[StrategyScore, ...]
 
     def as_dict(self, language: Language = "en") -> dict[str, Any]:
-        """As JSON; the reason as a word and as a sentence."""
+        """Plain values for JSON; the reason as a code and as a sentence."""
         chosen = next((row for row in self.rows if row.name == self.recommended), None)
         return {
             "name": self.name,
@@ -72,22 +72,24 @@ def advise(
     cold_start_limit: timedelta = timedelta(0),
     progress: Callable[[str, float], None] = lambda _stage, _share: None,
 ) -> tuple[Advice, ...]:
-    """Advice for each trace. ``cold_start_limit``: how long the first request after a silence may wait."""
-    found = []
-    for place, trace in enumerate(traces):
-        traffic = world(trace)
-        found.append(_advise(traffic, replay_one(known_of(traffic, startup), startup).strategies, cold_start_limit))
-        progress("replay", (place + 1) / len(traces))
-    return tuple(found)
+    """Returns advice for each trace. ``cold_start_limit`` is the longest wait of a first request after idle time."""
+    results = []
+    for index, trace in enumerate(traces):
+        traffic = build_workload(trace)
+        results.append(
+            _advise(traffic, replay_trace(forecast_trace(traffic, startup), startup).strategies, cold_start_limit)
+        )
+        progress("replay", (index + 1) / len(traces))
+    return tuple(results)
 
 
-def traffic_class(traffic: World) -> TrafficClass:
-    """By the slots that are known.
+def traffic_class(traffic: Workload) -> TrafficClass:
+    """Classifies traffic by its known slots.
 
-    Intermittent: nearly nothing (1 % of the p99) in three slots of ten. Constant: p95 within a quarter of
-    p5. Bursty: the load jumps by more than 35 % of its median within one slot, in four slots of a
-    thousand. Diurnal: what slots differ from the mean of their day goes with the day before, by a
-    correlation of a half or more. Days of another level, as weekends are, keep the shape of a day.
+    Intermittent: nearly nothing (1 % of the p99) in 30 % of the slots. Constant: p95 within a quarter of p5. Bursty:
+    the load jumps by more than 35 % of its median within one slot, in 0.4 % of the slots. Diurnal: the deviation of
+    slots from the mean of their day correlates with the day before by 0.5 or more. Days of another level, such as
+    weekends, keep the shape of a day.
     """
     known = traffic.slots[np.isfinite(traffic.slots)]
     high = float(np.percentile(known, 99))
@@ -103,10 +105,10 @@ def traffic_class(traffic: World) -> TrafficClass:
     return TrafficClass.DIURNAL if _daily(traffic) >= _DAILY else TrafficClass.IRREGULAR
 
 
-def _daily(traffic: World) -> float:
-    """The correlation of slots with those a day before, each relative to the mean of its own day; 0 without any.
+def _daily(traffic: Workload) -> float:
+    """Correlation of slots with those a day before, each relative to the mean of its own day; 0 without any.
 
-    Days of which less than half is known, or that have no load, count for nothing.
+    Days of which less than half is known, or without load, are left out.
     """
     days = -(-traffic.slots.size // traffic.season)
     slots = np.full(days * traffic.season, np.nan)
@@ -124,7 +126,7 @@ def _daily(traffic: World) -> float:
     return float(np.asarray(np.corrcoef(pairs))[0, 1])
 
 
-def _advise(traffic: World, strategies: Sequence[Kept], cold_start_limit: timedelta) -> Advice:
+def _advise(traffic: Workload, strategies: Sequence[StrategyScore], cold_start_limit: timedelta) -> Advice:
     rows = tuple(_best([row for row in strategies if row.name == name]) for name in SIMPLEST_FIRST)
     kind = traffic_class(traffic)
     cold = [
@@ -146,8 +148,8 @@ def _advise(traffic: World, strategies: Sequence[Kept], cold_start_limit: timede
     return Advice(traffic.name, kind, chosen.name, f"cheapest_{kind.value}", rows)
 
 
-def _best(rows: Sequence[Kept]) -> Kept:
-    """The cheapest setting that kept the goal, else the one that waited least."""
+def _best(rows: Sequence[StrategyScore]) -> StrategyScore:
+    """The cheapest setting that met the goal, otherwise the one with the least waiting."""
     keeping = [row for row in rows if row.requests_waiting_over_2s_ratio <= WAITING_GOAL]
     if keeping:
         return min(keeping, key=lambda row: row.gpu_hours_ratio)

@@ -1,7 +1,7 @@
-"""Rolling-origin back-test of the forecaster on a traffic trace, as ``outrider forecast backtest`` reports it.
+"""Rolling-origin back-test of the forecaster on a traffic trace, reported by ``outrider forecast backtest``.
 
-At every second hour the forecaster is asked with nothing but what was known then, and each horizon is
-scored over all steps from the origin on. Missing slots are not scored.
+Every two hours the forecaster runs with only the data known then. Each horizon is scored over all steps from the origin
+on. Missing slots are not scored.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class HorizonScore:
-    """How good forecasts of one horizon were. Ratios; None where nothing could be scored.
+    """Accuracy of forecasts of one horizon. Ratios; None if nothing could be scored.
 
-    ``wape_prophet`` is Prophet's as it comes, refitted at each origin. ``pinball`` is the loss of all quantiles
-    relative to what came (of the median alone it would be WAPE), ``peak_error`` that of the peak's median to the
-    true peak up to the horizon: forecasters are chosen by these two. ``peak_exceeds_p95`` is the share of origins
-    whose true peak lies above the p95 of the peak; ``over_provision`` is the mean of that p95 over the true peak,
-    minus one.
+    ``wape_prophet`` is that of Prophet with default settings, refitted at each origin. ``pinball`` is the loss of all
+    quantiles relative to the observed values (for the median alone it is WAPE). ``peak_error`` is that of the peak's
+    median relative to the true peak up to the horizon. Forecasters are selected by these two. ``peak_exceeds_p95`` is
+    the share of origins whose true peak exceeds the p95 of the peak. ``over_provision`` is the mean of that p95 over
+    the true peak, minus one.
     """
 
     name: str
@@ -84,20 +84,19 @@ class ForecastBacktest:
 
 
 def parse_trace(text: str, name: str, source: str = "") -> Trace:
-    """Read CSV as ``planner.replay.loads`` has it. ``source`` is what messages call the file, ``name`` when not given.
+    """Reads CSV in the format of ``planner.replay.loads``. ``source`` names the file in messages, by default ``name``.
 
-    Raises UsageError naming the line when a column, an instant or a number cannot be read, or when instants do not
-    rise.
+    Raises UsageError with the line if a column, a timestamp or a number cannot be read, or if timestamps do not rise.
     """
     source = source or name
     times, values, lines = loads.read(text, source)
     gaps = np.diff(times)
     if gaps.size == 0:
-        raise UsageError(f"{source} holds one slot", hint="give days of them, one line each")
+        raise UsageError(f"{source} has only one slot", hint="give days of slots, one line each")
     if (gaps <= 0).any():
         at = lines[int(np.argmax(gaps <= 0)) + 1]
-        hint = "sort the file by time_utc; a clock of local time has an hour twice when summer ends, UTC never"
-        raise UsageError(f"{source}:{at}: instants must rise from line to line", hint=hint)
+        hint = "sort the file by time_utc; local time repeats an hour at the end of summer time, UTC does not"
+        raise UsageError(f"{source}:{at}: timestamps must rise from line to line", hint=hint)
     return Trace(name, times, values, timedelta(seconds=float(np.median(gaps))))
 
 
@@ -109,31 +108,31 @@ def backtest(
     origin_every: timedelta = _ORIGIN_EVERY,
     timer: Callable[[], float] | None = None,
 ) -> ForecastBacktest:
-    """Score every trace at every horizon.
+    """Scores every trace at every horizon.
 
-    Traces longer than ten days are scored from their ninth day on, shorter ones from their fifth. At
-    each origin the forecaster is asked anew with the history alone; the Prophet in its mix is fitted at
-    midnights. ``timer`` is a monotonic clock in seconds.
+    Traces longer than ten days are scored from their ninth day on, shorter ones from their fifth. At each origin the
+    forecaster runs on the history alone; Prophet in its mix is fitted at midnights. ``timer`` is a monotonic clock in
+    seconds.
     """
     rows: list[HorizonScore] = []
     started, refits = (timer() if timer else 0.0), 0
     for trace in traces:
-        found, count = _one(trace, horizons, models, origin_every)
-        rows.extend(found)
+        scores, count = _backtest_trace(trace, horizons, models, origin_every)
+        rows.extend(scores)
         refits += count
     seconds = (timer() - started) / refits if timer and refits else None
     return ForecastBacktest(tuple(rows), seconds, refits)
 
 
-def joined(parts: Sequence[ForecastBacktest]) -> ForecastBacktest:
-    """Back-tests of several traces as one; the seconds are those of a mean refit."""
+def merge_backtests(parts: Sequence[ForecastBacktest]) -> ForecastBacktest:
+    """Merges back-tests of several traces; the seconds are those of a mean refit."""
     refits = sum(part.refits for part in parts)
     known = [part.seconds_per_refit * part.refits for part in parts if part.seconds_per_refit is not None]
     rows = tuple(row for part in parts for row in part.series)
     return ForecastBacktest(rows, sum(known) / refits if known and refits else None, refits)
 
 
-def _one(
+def _backtest_trace(
     trace: Trace, horizons: Sequence[timedelta], models: Sequence[str], origin_every: timedelta
 ) -> tuple[list[HorizonScore], int]:
     seconds = trace.step.total_seconds()
@@ -143,18 +142,18 @@ def _one(
     origins = _origins(series, origin_every)
     if not origins:
         raise UsageError(
-            f"{trace.name}: {series.days:.1f} days are too few to score",
+            f"{trace.name}: {series.days:.1f} days are not enough to score",
             hint="a back-test needs more than 4 days of history before the first origin",
         )
-    fits, said = Fits(), {}
+    fits, forecasts = Fits(), {}
     for origin in origins:
-        said[origin] = _ask(series, origin, steps, models, fits)
-    rows = [_score(trace.name, series, said, horizon, trace.step) for horizon in horizons]
+        forecasts[origin] = _forecast_at(series, origin, steps, models, fits)
+    rows = [_score(trace.name, series, forecasts, horizon, trace.step) for horizon in horizons]
     return rows, len(origins)
 
 
 def origins_of(trace: Trace) -> range:
-    """The places in ``trace.values`` from which a back-test forecasts; the trace has no slot left out."""
+    """Origins of a back-test, as indices of ``trace.values``; the trace must not omit slots."""
     end = from_unix(float(trace.times[-1]) + trace.step.total_seconds())
     return _origins(Series.of(trace.times, trace.values, trace.step, end), _ORIGIN_EVERY)
 
@@ -165,8 +164,8 @@ def _origins(series: Series, every: timedelta) -> range:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What was forecast at one origin, and what the rivals would have said."""
+class _OriginForecasts:
+    """The forecast at one origin, and those of the reference models."""
 
     forecast: Forecast
     last_value: Floats
@@ -174,7 +173,7 @@ class _Said:
     prophet: Floats | None
 
 
-def _ask(series: Series, origin: int, steps: int, models: Sequence[str], fits: Fits) -> _Said:
+def _forecast_at(series: Series, origin: int, steps: int, models: Sequence[str], fits: Fits) -> _OriginForecasts:
     known = series.until(origin)
     answer = forecast(
         known.times,
@@ -193,32 +192,34 @@ def _ask(series: Series, origin: int, steps: int, models: Sequence[str], fits: F
     if PROPHET in models and float(np.nanstd(known.values)) > 0:
         with suppress(RuntimeError, ValueError):  # Stan found no optimum: a peer that has nothing to say
             prophet = default_forecast(known, steps)
-    return _Said(answer, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
+    return _OriginForecasts(answer, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
 
 
-def _score(name: str, series: Series, said: dict[int, _Said], horizon: timedelta, step: timedelta) -> HorizonScore:
+def _score(
+    name: str, series: Series, forecasts: dict[int, _OriginForecasts], horizon: timedelta, step: timedelta
+) -> HorizonScore:
     steps = max(1, round(horizon / step))
-    truth = np.full((len(said), steps), np.nan)
-    for row, origin in enumerate(said):
+    truth = np.full((len(forecasts), steps), np.nan)
+    for row, origin in enumerate(forecasts):
         known = series.values[origin : origin + steps]
         truth[row, : known.size] = known
-    answers = list(said.values())
-    quantile = {q: np.stack([each.forecast.quantiles[q][:steps] for each in answers]) for q in QUANTILES}
+    results = list(forecasts.values())
+    quantile = {q: np.stack([result.forecast.quantiles[q][:steps] for result in results]) for q in QUANTILES}
     scored = ~np.isnan(truth)
     inside = (truth >= quantile[0.05]) & (truth <= quantile[0.95])
-    highest = {q: np.stack([each.forecast.peaks[q][steps - 1] for each in answers]) for q in (MEDIAN, _PEAK)}
+    highest = {q: np.stack([result.forecast.peaks[q][steps - 1] for result in results]) for q in (MEDIAN, _PEAK)}
     exceeds, over = _peaks(truth, highest[_PEAK])
     counts: dict[str, int] = {}
-    for each in answers:
-        counts[each.forecast.model] = counts.get(each.forecast.model, 0) + 1
-    prophets = [each.prophet[:steps] for each in answers if each.prophet is not None]
+    for result in results:
+        counts[result.forecast.model] = counts.get(result.forecast.model, 0) + 1
+    prophets = [result.prophet[:steps] for result in results if result.prophet is not None]
     return HorizonScore(
         name=name,
         horizon=horizon.total_seconds(),
         wape=wape(truth, quantile[0.5]),
-        wape_last_value=wape(truth, np.stack([each.last_value[:steps] for each in answers])),
-        wape_seasonal_naive=wape(truth, np.stack([each.seasonal_naive[:steps] for each in answers])),
-        wape_prophet=wape(truth, np.stack(prophets)) if len(prophets) == len(answers) else None,
+        wape_last_value=wape(truth, np.stack([result.last_value[:steps] for result in results])),
+        wape_seasonal_naive=wape(truth, np.stack([result.seasonal_naive[:steps] for result in results])),
+        wape_prophet=wape(truth, np.stack(prophets)) if len(prophets) == len(results) else None,
         coverage90=float(inside[scored].mean()) if scored.any() else None,
         peak_exceeds_p95=exceeds,
         over_provision=over,
@@ -235,13 +236,13 @@ def _peaks(truth: Floats, bound: Floats) -> tuple[float | None, float | None]:
     return float((peak > bound).mean()), float((bound / peak).mean() - 1.0)
 
 
-def _peak_error(truth: Floats, said: Floats) -> float | None:
-    peak, said = _true_peaks(truth, said)
-    return float(np.abs(said - peak).sum() / peak.sum()) if peak.size else None
+def _peak_error(truth: Floats, predicted: Floats) -> float | None:
+    peak, predicted = _true_peaks(truth, predicted)
+    return float(np.abs(predicted - peak).sum() / peak.sum()) if peak.size else None
 
 
-def _true_peaks(truth: Floats, said: Floats) -> tuple[Floats, Floats]:
-    """The peaks that came, and what was ``said`` of them: only of windows wholly inside the trace that saw traffic."""
+def _true_peaks(truth: Floats, predicted: Floats) -> tuple[Floats, Floats]:
+    """True peaks and their forecasts, only of windows fully inside the trace with traffic."""
     whole = ~np.isnan(truth[:, -1]) & (np.isnan(truth).mean(axis=1) < _MISSING_IN_PEAK)
     peak = np.nanmax(truth[whole], axis=1) if whole.any() else np.empty(0)
-    return peak[peak > 0], said[whole][peak > 0]
+    return peak[peak > 0], predicted[whole][peak > 0]

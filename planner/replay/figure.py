@@ -1,4 +1,4 @@
-"""A replayed trace as a picture: the load, what ran, and where requests waited."""
+"""Figure of a replayed trace: load, running replicas, and minutes with waiting requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _STYLE = 'font-family="Helvetica, Arial, sans-serif" fill="#30343a"'
 
 
 def svg(trace: TraceReplay, startup: timedelta, language: Language = "en") -> str:
-    """One SVG of the counted days: replicas that the load needs, those that run, minutes with waiting in red."""
-    need, replicas, waiting = (_thinned(trace.minutes[name]) for name in ("need", "replicas", "waiting"))
+    """One SVG of the counted days: replicas needed, replicas running, and minutes with waiting in red."""
+    need, replicas, waiting = (_downsample(trace.minutes[name]) for name in ("need", "replicas", "waiting"))
     top = max(float(replicas.max()), float(need.max()), 1.0)
     ours = trace.ours
     title = translate(
@@ -31,9 +31,9 @@ def svg(trace: TraceReplay, startup: timedelta, language: Language = "en") -> st
         waiting=f"{ours.requests_waiting_over_2s_ratio:.2%}",
     )
     red = "".join(
-        f'<rect x="{_across(float(place), need.size):.1f}" y="{TOP}" '
+        f'<rect x="{_x(float(position), need.size):.1f}" y="{TOP}" '
         f'width="2" height="{HIGH}" fill="#dc2626" opacity=".5"/>'
-        for place in np.flatnonzero(waiting > 0)
+        for position in np.flatnonzero(waiting > 0)
     )
     days = trace.minutes["need"].size / 1440.0
     marks = "".join(
@@ -42,7 +42,7 @@ def svg(trace: TraceReplay, startup: timedelta, language: Language = "en") -> st
         for day in np.arange(0.0, days + 0.01)
     )
     marks += "".join(
-        f'<text {_STYLE} font-size="11" text-anchor="end" x="{LEFT - 6}" y="{_up(value, top) + 4:.1f}">'
+        f'<text {_STYLE} font-size="11" text-anchor="end" x="{LEFT - 6}" y="{_y(value, top) + 4:.1f}">'
         f"{value:.0f}</text>"
         for value in np.linspace(0.0, top, 5)
     )
@@ -58,22 +58,22 @@ def svg(trace: TraceReplay, startup: timedelta, language: Language = "en") -> st
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n' + "\n".join(parts) + "\n</svg>\n"
 
 
-def _thinned(values: Floats) -> Floats:
-    """The highest of each stretch, so that no short event is lost."""
+def _downsample(values: Floats) -> Floats:
+    """The highest value of each stretch, so that no short event is lost."""
     width = -(-values.size // _POINTS)
     padded = np.concatenate([values, np.repeat(values[-1:], -values.size % width)])
-    found: Floats = padded.reshape(-1, width).max(axis=1)
-    return found
+    result: Floats = padded.reshape(-1, width).max(axis=1)
+    return result
 
 
-def _line(values: Floats, top: float, colour: str) -> str:
-    points = " ".join(f"{_across(place, values.size):.1f},{_up(value, top):.1f}" for place, value in enumerate(values))
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
+def _line(values: Floats, top: float, color: str) -> str:
+    points = " ".join(f"{_x(position, values.size):.1f},{_y(value, top):.1f}" for position, value in enumerate(values))
+    return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.4"/>'
 
 
-def _across(place: float, count: int) -> float:
-    return LEFT + WIDE * place / max(1, count - 1)
+def _x(position: float, count: int) -> float:
+    return LEFT + WIDE * position / max(1, count - 1)
 
 
-def _up(value: float, top: float) -> float:
+def _y(value: float, top: float) -> float:
     return TOP + HIGH * (1.0 - value / top)

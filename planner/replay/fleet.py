@@ -1,8 +1,8 @@
-"""A fleet of replicas under traffic, many strategies beside each other: one column ("lane") a fleet.
+"""A simulated fleet of replicas under traffic, with many policies side by side: one column ("lane") a fleet.
 
-Fluid first-in-first-out queue at 5 s steps; decisions every 15 s; a started replica serves after the
-start-up time and is billed from its launch; scale-in follows the highest wish of the last 5 minutes and
-takes replicas that have not started yet first; a request that has waited 30 s gives up.
+Fluid first-in-first-out queue at 5 s steps; decisions every 15 s. A started replica serves after the start-up time and
+is billed from its launch. Scale-in follows the highest desired count of the last 5 minutes and removes starting
+replicas first. A request that has waited 30 s leaves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from outrider.model import Floats
-from planner.replay.workload import World
+from planner.replay.workload import Workload
 
 STEP_SECONDS = 5.0
 DECISION_SECONDS = 15.0
@@ -27,11 +27,11 @@ _EMPTY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a strategy sees at a decision, for its own lanes.
+class FleetState:
+    """Observed state of the fleet at a decision, for the lanes of one policy.
 
-    ``rate`` is the requests per second of the fifteen seconds before, None where it is missing. ``served`` and
-    ``queue`` are the work in service, in requests per second, and the requests that wait.
+    ``rate`` is the requests per second of the preceding fifteen seconds, None if missing. ``served`` and ``queue`` are
+    the work in service, in requests per second, and the waiting requests.
     """
 
     minute: int
@@ -44,25 +44,25 @@ class Seen:
 
 
 class Strategy(Protocol):
-    """Says how many replicas each of its ``lanes`` should have, started ones included."""
+    """A scaling policy: returns the desired replicas of each of its ``lanes``, including starting ones."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
 
     @property
     def lanes(self) -> int:
-        """How many settings run beside each other."""
+        """Number of settings that run side by side."""
 
-    def wants(self, seen: Seen) -> Floats:
-        """Replicas wanted now, (lanes,)."""
+    def desired_replicas(self, state: FleetState) -> Floats:
+        """Returns the desired replicas, (lanes,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened, by lane.
+    """Result of a simulation, by lane.
 
-    Arrays of minutes start at ``first``; ``waiting`` is requests a minute over the limit.
+    Arrays of minutes start at ``first``; ``waiting`` is requests per minute over the limit.
     """
 
     first: int
@@ -73,20 +73,20 @@ class Run:
     cold_seconds: Floats
 
     def waiting_ratio(self, first: int) -> Floats:
-        """The share of requests from minute ``first`` on that waited over two seconds or gave up."""
+        """Share of requests from minute ``first`` on that waited over two seconds or left."""
         total = self.arrived[first - self.first :].sum()
-        found: Floats = self.waiting[first - self.first :].sum(axis=0) / max(total, _EMPTY)
-        return found
+        result: Floats = self.waiting[first - self.first :].sum(axis=0) / max(total, _EMPTY)
+        return result
 
     def replica_minutes(self, first: int) -> Floats:
         """Billed replica-minutes from minute ``first`` on."""
-        found: Floats = self.billed_minutes[first - self.first :].sum(axis=0)
-        return found
+        result: Floats = self.billed_minutes[first - self.first :].sum(axis=0)
+        return result
 
 
 @dataclass(slots=True)
 class _State:
-    """Lanes of a fleet. ``starting[k]`` become ready when the ring comes round to ``k``."""
+    """Lanes of a fleet. ``starting[k]`` become ready when the ring buffer returns to ``k``."""
 
     ready: Floats
     starting: Floats
@@ -98,43 +98,43 @@ class _State:
 
     @property
     def total(self) -> Floats:
-        """Ready and starting."""
+        """Ready and starting replicas."""
         return self.ready + self.pending
 
 
 def simulate(
-    traffic: World, strategies: Sequence[Strategy], startup: timedelta, first: int, *, last: int | None = None
+    traffic: Workload, strategies: Sequence[Strategy], startup: timedelta, first: int, *, last: int | None = None
 ) -> Run:
-    """Run every lane of every strategy from minute ``first`` to the end of the trace (or ``last``).
+    """Runs every lane of every policy from minute ``first`` to the end of the trace (or ``last``).
 
-    Every fleet begins with what the first minute needs, ready.
+    Every fleet starts with the ready replicas that the first minute needs.
     """
     end = traffic.load.size if last is None else last
-    lanes = sum(each.lanes for each in strategies)
-    begun = np.full(lanes, traffic.need[first])
+    lanes = sum(strategy.lanes for strategy in strategies)
+    initial = np.full(lanes, traffic.need[first])
     ring = max(1, round(startup.total_seconds() / DECISION_SECONDS))
     window = round(SCALE_DOWN_WINDOW.total_seconds() / DECISION_SECONDS)
-    state = _State(begun, np.zeros((ring, lanes)), np.zeros(lanes), np.zeros(lanes), np.tile(begun, (window, 1)))
+    state = _State(initial, np.zeros((ring, lanes)), np.zeros(lanes), np.zeros(lanes), np.tile(initial, (window, 1)))
     shape = (end - first, lanes)
     billed, replicas, waiting, cold = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(lanes)
-    for place in range(end - first):
-        minute = first + place
+    for row in range(end - first):
+        minute = first + row
         load = float(traffic.load[minute])
         for decision in range(DECISIONS):
-            rate = _lately(traffic, minute, decision)
+            rate = _recent_rate(traffic, minute, decision)
             _decide(state, strategies, minute, rate, traffic.per_replica)
-            billed[place] += state.total / DECISIONS
+            billed[row] += state.total / DECISIONS
             if load > 0:
                 idle = state.ready <= 0
                 if idle.any():
                     cold = np.maximum(cold, np.where(idle, startup.total_seconds(), 0.0))
-            _serve(state, load, traffic.per_replica, waiting[place])
-        replicas[place] = state.total
+            _serve(state, load, traffic.per_replica, waiting[row])
+        replicas[row] = state.total
     return Run(first, billed, replicas, waiting, traffic.load[first:end] * 60.0, cold)
 
 
-def _lately(traffic: World, minute: int, decision: int) -> float | None:
-    """Requests per second of the fifteen seconds before a decision; None where they are not seen."""
+def _recent_rate(traffic: Workload, minute: int, decision: int) -> float | None:
+    """Requests per second of the fifteen seconds before a decision; None if not observed."""
     then = minute if decision else max(0, minute - 1)
     return float(traffic.load[then]) if traffic.seen[then] else None
 
@@ -149,12 +149,14 @@ def _decide(state: _State, strategies: Sequence[Strategy], minute: int, rate: fl
     total = state.total
     served = state.ready * per_replica if rate is None else np.minimum(state.ready * per_replica, rate)
     wanted, begin = [], 0
-    for each in strategies:
-        mine = slice(begin, begin + each.lanes)
+    for strategy in strategies:
+        mine = slice(begin, begin + strategy.lanes)
         wanted.append(
-            each.wants(Seen(minute, rate, state.ready[mine], total[mine], served[mine], state.queue[mine], per_replica))
+            strategy.desired_replicas(
+                FleetState(minute, rate, state.ready[mine], total[mine], served[mine], state.queue[mine], per_replica)
+            )
         )
-        begin += each.lanes
+        begin += strategy.lanes
     wish = np.concatenate(wanted)
     state.wishes[state.tick % state.wishes.shape[0]] = wish
     state.tick += 1
@@ -169,13 +171,13 @@ def _decide(state: _State, strategies: Sequence[Strategy], minute: int, rate: fl
 
 
 def _scale_in(state: _State, fewer: Floats, slot: int) -> None:
-    """Take the newest of those that still start, then ready ones."""
+    """Removes the newest starting replicas, then ready ones."""
     ring = state.starting.shape[0]
     if state.busy:
         for back in range(ring):
-            place = (slot - back) % ring
-            taken = np.minimum(state.starting[place], fewer)
-            state.starting[place] -= taken
+            index = (slot - back) % ring
+            taken = np.minimum(state.starting[index], fewer)
+            state.starting[index] -= taken
             state.pending = state.pending - taken
             fewer = fewer - taken
             if not fewer.any():
@@ -184,16 +186,16 @@ def _scale_in(state: _State, fewer: Floats, slot: int) -> None:
 
 
 def _serve(state: _State, load: float, per_replica: float, waiting: Floats) -> None:
-    """Fifteen seconds of arrivals. Adds to ``waiting`` the requests that wait over the limit.
+    """Simulates fifteen seconds of arrivals. Adds the requests that wait over the limit to ``waiting``.
 
-    The wait of a request is the queue in front of it over the capacity; the queue's length is a straight
-    line within a step. Who would wait longer than the patience leaves no work behind.
+    The wait of a request is the queue ahead of it over the capacity; the queue length is linear within a step. A
+    request that would wait longer than the patience leaves no work.
     """
     capacity = state.ready * per_replica
     if not state.queue.any() and (capacity >= load - _EMPTY).all():
         return
     drain = np.maximum(capacity, _EMPTY)
-    # without any replica the queue is what arrived within the patience
+    # without any replica the queue is limited to the arrivals within the patience
     longest = PATIENCE_SECONDS * np.where(capacity > 0, capacity, load)
     arrivals = load * STEP_SECONDS
     for _ in range(round(DECISION_SECONDS / STEP_SECONDS)):

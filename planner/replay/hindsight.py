@@ -1,9 +1,8 @@
-"""What the plan would have done with a past day, and what would have happened without its forecast.
+"""Hindsight of a past day: outcome of the plan, and outcome without its forecast.
 
-Policies are led through the same load, each from the replicas that it wants at the beginning: the plan, which
-forecasts from what was known at each instant alone; the same rules without a forecast, which order replicas when
-the load is there; and nobody starting anything. Replicas serve a lead time after their order. What waits is
-counted by the fluid queue.
+Policies run through the same load, each from its own replicas at the start: the plan, which forecasts from the data
+known at each time; the same rules without a forecast, which order replicas when the load arrives; and no starts at all.
+Replicas serve a lead time after their order. Waiting requests are counted by the fluid queue.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from planner.capacity.formula import whole
 from planner.performance.headroom import capacity_per_second
 
 Forecaster = Callable[[Floats, Floats, datetime], Forecast | None]
-"""(times, values before the instant, the instant) -> what a plan of that instant would have known."""
+"""(times, values before the timestamp, the timestamp) -> the forecast a plan would have had then."""
 
 _LEAST_KNOWN = 0.5
 _DAY, _CLIMB = timedelta(hours=24), timedelta(hours=14)
@@ -32,7 +31,7 @@ _LEAD_IN, _LEAD_OUT = timedelta(hours=1), timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What both policies obey."""
+    """Limits shared by both policies."""
 
     floor: int
     ceiling: int
@@ -44,7 +43,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One change of the number of replicas: when it was ordered, and when it was there."""
+    """One change of the replica count: time of the order, and time the replicas were ready."""
 
     at: datetime
     ready_at: datetime
@@ -53,21 +52,24 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
-    """What became of a day under one policy. ``broken``: requests that came while the load was above the promised."""
+class Outcome:
+    """Outcome of a day under one policy.
+
+    ``above_slo`` are requests that arrived while the load exceeded the SLO capacity.
+    """
 
     orders: tuple[Order, ...]
     waited: Waiting
     replica_hours: float
-    broken: float = 0.0
+    above_slo: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hindsight:
-    """One service's day: when the load left its trough, when it peaked, and three ways to have met it.
+    """One service's day: times of its trough and its peak, and the outcome of three policies.
 
-    ``planned`` is the plan, ``reactive`` the same without a forecast; ``held`` is nobody starting anything: the
-    replicas that the plan had at the trough, kept from there on.
+    ``planned`` is the plan, ``reactive`` the same without a forecast. ``held`` has no starts: it keeps the plan's
+    replicas at the trough.
     """
 
     service: EntityRef
@@ -76,14 +78,16 @@ class Hindsight:
     trough_at: datetime
     peak_at: datetime
     peak: float
-    planned: Led
-    reactive: Led
-    held: Led
+    planned: Outcome
+    reactive: Outcome
+    held: Outcome
 
     @property
     def first_start(self) -> Order | None:
-        """The plan's first scale-out on the way from the trough to the peak."""
-        climbing = [one for one in self.planned.orders if one.replicas > one.before and one.at <= self.peak_at]
+        """The plan's first scale-out between trough and peak."""
+        climbing = [
+            order for order in self.planned.orders if order.replicas > order.before and order.at <= self.peak_at
+        ]
         return climbing[0] if climbing else None
 
 
@@ -97,11 +101,11 @@ def hindsight(
     forecaster: Forecaster,
     serves: Calibration | None = None,
 ) -> Hindsight | None:
-    """Lead all policies through the last climb to a day's peak; None where half of its load is missing.
+    """Runs all policies through the last climb to a day's peak; None if half of its load is missing.
 
-    Policies order by ``calibration``, which a promise may bound; replicas carry what ``serves`` says (None: the same).
-    The peak is the highest load of the last 24 hours, the trough the lowest of the hours before it. ``times``
-    are unix seconds, rising; missing values are NaN.
+    Policies order by ``calibration``, which an SLO may bound; replicas serve according to ``serves`` (None: the same).
+    The peak is the highest load of the last 24 hours, the trough the lowest of the hours before it. ``times`` are unix
+    seconds, rising; missing values are NaN.
     """
     past = times < now.timestamp()
     times, values = times[past], values[past]
@@ -120,7 +124,7 @@ def hindsight(
     reactive = _orders(times, values, steps, calibration, rules, None)
     climb_times, climb = times[inside], values[inside]
     low = int(np.searchsorted(climb_times, trough_at))
-    night = [one for one in planned if one.at.timestamp() <= trough_at][-1]
+    night = [order for order in planned if order.at.timestamp() <= trough_at][-1]
     night = replace(night, ready_at=night.at)
     return Hindsight(
         service,
@@ -129,9 +133,9 @@ def hindsight(
         from_unix(trough_at),
         from_unix(peak_at),
         float(np.nanmax(day)),
-        _led(planned, climb_times, climb, calibration, serves),
-        _led(reactive, climb_times, climb, calibration, serves),
-        _led([night], climb_times[low:], climb[low:], calibration, serves),
+        _outcome(planned, climb_times, climb, calibration, serves),
+        _outcome(reactive, climb_times, climb, calibration, serves),
+        _outcome([night], climb_times[low:], climb[low:], calibration, serves),
     )
 
 
@@ -143,20 +147,20 @@ def _orders(
     rules: Rules,
     forecaster: Forecaster | None,
 ) -> list[Order]:
-    """Every decision of one policy, the number at the beginning first."""
+    """Every decision of one policy, the initial count first."""
     orders: list[Order] = []
-    lately: list[tuple[datetime, int]] = []
+    recent_counts: list[tuple[datetime, int]] = []
     current: int | None = None
     for step in steps:
         now = from_unix(float(times[step]))
         known_times, known = times[:step], values[:step]
-        said = forecaster(known_times, known, now) if forecaster is not None else None
+        forecast = forecaster(known_times, known, now) if forecaster is not None else None
         fresh = known[-prescale.FRESH_SLOTS :]
         fresh = fresh[np.isfinite(fresh)]
         recent = float(fresh.max()) if fresh.size else None
         until = now + rules.lead + rules.scaling_window
-        ahead = prescale.peak(said, until).value if said is not None else 0.0
-        stay = prescale.peak(said, until + prescale.NO_REVERSAL).value if said is not None else 0.0
+        ahead = prescale.peak(forecast, until).value if forecast is not None else 0.0
+        stay = prescale.peak(forecast, until + prescale.NO_REVERSAL).value if forecast is not None else 0.0
         need_now = None if recent is None else apply_formula(calibration, float(fresh[-1]), rules.buffer).replicas
         coming = apply_formula(calibration, ahead, rules.buffer).replicas
         if current is None:
@@ -173,38 +177,38 @@ def _orders(
                 need_now=need_now,
                 need_forecast=coming,
                 need_survivors=whole(room),
-                most=prescale.most_replicas(current, lately, now, rules.limits),
-                cooling=prescale.is_cooling(current, lately, now, rules.limits),
+                most=prescale.most_replicas(current, recent_counts, now, rules.limits),
+                cooling=prescale.is_cooling(current, recent_counts, now, rules.limits),
             ).replicas
             if wanted != current:
                 orders.append(Order(now, now + rules.lead if wanted > current else now, wanted, current))
         current = wanted
-        lately = [*lately[-6:], (now, current)]
+        recent_counts = [*recent_counts[-6:], (now, current)]
     return orders
 
 
-def _led(
+def _outcome(
     orders: list[Order], times: Floats, values: Floats, calibration: Calibration, serves: Calibration | None
-) -> Led:
-    """Who waited, and what it cost: replicas are paid for from their order on, and serve when they are ready."""
+) -> Outcome:
+    """Waiting and cost: replicas are paid for from their order on, and serve when they are ready."""
     end = float(times[-1])
-    serving = _levels(orders, [one.ready_at.timestamp() for one in orders])
+    serving = _levels(orders, [order.ready_at.timestamp() for order in orders])
     begins, counts = np.array([at for at, _ in serving]), np.array([count for _, count in serving], dtype=np.float64)
-    promised = capacity_per_second(calibration, 1, 0.0)
-    each = promised if serves is None else capacity_per_second(serves, 1, 0.0)
-    paid = [(one.at.timestamp(), one.replicas) for one in orders]
+    under_slo = capacity_per_second(calibration, 1, 0.0)
+    each = under_slo if serves is None else capacity_per_second(serves, 1, 0.0)
+    paid = [(order.at.timestamp(), order.replicas) for order in orders]
     ends = [at for at, _ in paid[1:]] + [end]
     hours = sum(count * max(0.0, stop - at) for (at, count), stop in zip(paid, ends, strict=True)) / 3600.0
-    broken = requests_beyond(times, values, begins, counts * promised)
-    return Led(tuple(orders[1:]), simulate_queue(times, values, begins, counts * each), hours, broken)
+    above_slo = requests_beyond(times, values, begins, counts * under_slo)
+    return Outcome(tuple(orders[1:]), simulate_queue(times, values, begins, counts * each), hours, above_slo)
 
 
 def _levels(orders: list[Order], ready: list[float]) -> list[tuple[float, int]]:
-    """How many serve from when on: an order that is not there yet is overtaken by a later scale-in."""
-    moments = sorted(set(ready) | {one.at.timestamp() for one in orders})
-    found = []
+    """Serving replicas over time: a later scale-in takes precedence over an order that is not ready yet."""
+    moments = sorted(set(ready) | {order.at.timestamp() for order in orders})
+    levels = []
     for moment in moments:
-        there = [one.replicas for one, at in zip(orders, ready, strict=True) if at <= moment]
-        ordered = [one.replicas for one in orders if one.at.timestamp() <= moment]
-        found.append((moment, min(there[-1], ordered[-1])))
-    return found
+        ready_counts = [order.replicas for order, at in zip(orders, ready, strict=True) if at <= moment]
+        ordered = [order.replicas for order in orders if order.at.timestamp() <= moment]
+        levels.append((moment, min(ready_counts[-1], ordered[-1])))
+    return levels

@@ -1,4 +1,4 @@
-"""How far above the median a service is planned: the margin that would have been best on its own past."""
+"""Planning margin of a service above the median, chosen by a replay of its own history."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 from planner.capacity.lead_bound import DEFAULT_MARGIN
 from planner.replay.backtest import Trace
-from planner.replay.score import MOST_STARTUP, tuned
-from planner.replay.workload import world
+from planner.replay.score import MOST_STARTUP, tune_margin
+from planner.replay.workload import build_workload
 
 
-def margin_of(times: Floats, values: Floats, step: timedelta, lead: timedelta) -> float:
-    """The margin that the replay of the loop on this history ends with; the usual one with too little history.
+def best_margin(times: Floats, values: Floats, step: timedelta, lead: timedelta) -> float:
+    """Returns the margin chosen at the end of a replay of this history; the default one with too little history.
 
-    ``times`` are unix seconds on an even grid, missing ``values`` NaN. The very function that
-    ``outrider capacity replay`` runs, at a start-up of ``lead``.
+    ``times`` are unix seconds on an even grid, missing ``values`` NaN. Uses the same function as ``outrider capacity
+    replay``, at a start-up time of ``lead``.
     """
     startup = min(max(lead, timedelta(minutes=1)), MOST_STARTUP)
     try:
-        traffic = world(Trace("history", times, values, step))
+        traffic = build_workload(Trace("history", times, values, step))
     except UsageError:
         return DEFAULT_MARGIN
-    return float(tuned(traffic, startup)[1][-1])
+    return float(tune_margin(traffic, startup)[1][-1])

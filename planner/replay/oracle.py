@@ -1,20 +1,20 @@
-"""The least GPU-hours with which nobody waits, when all traffic is known beforehand."""
+"""Least GPU-hours without waiting if all traffic is known in advance."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from planner.replay.workload import World
+from planner.replay.workload import Workload
 
 
-def least_replica_minutes(world: World, startup_minutes: float) -> float:
+def least_replica_minutes(workload: Workload, startup_minutes: float) -> float:
     """Replica-minutes from ``world.first`` on, billed from launch.
 
     Exact by construction: the k-th replica is needed while the load needs k or more. Each stretch costs
     its length and one start-up; two stretches no further apart than a start-up are cheaper held through.
     What runs at the first minute is already there.
     """
-    need = world.need[world.first :]
+    need = workload.need[workload.first :]
     total = 0.0
     for level in range(1, int(need.max()) + 1):
         edges = np.diff(np.concatenate([[0], (need >= level).astype(np.int8), [0]]))

@@ -1,4 +1,4 @@
-"""How often a fleet turned round although its load did not change."""
+"""Counts scaling reversals of a fleet whose load did not change."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ STEADY = 0.05
 
 
 def reversals(replicas: Floats, load: Floats, *, steady: float | None = STEADY) -> int:
-    """Pairs of successive moves in opposite directions at most half an hour apart.
+    """Counts pairs of successive changes in opposite directions at most half an hour apart.
 
-    ``replicas`` and ``load`` are by minute. Only pairs count whose load, from half an hour before the
-    first move to the second, stayed within ``steady`` of itself; None counts all.
+    ``replicas`` and ``load`` are by minute. A pair counts only if the load, from half an hour before the first change
+    to the second, stayed within ``steady`` of itself; None counts all pairs.
     """
     changes = np.diff(replicas)
-    places = np.flatnonzero(changes) + 1
-    found = 0
-    for before, after in pairwise(places.tolist()):
+    minutes = np.flatnonzero(changes) + 1
+    count = 0
+    for before, after in pairwise(minutes.tolist()):
         if after - before > WITHIN_MINUTES or changes[before - 1] * changes[after - 1] > 0:
             continue
-        lately = load[max(0, before - WITHIN_MINUTES) : after + 1]
-        if steady is None or lately.max() <= lately.min() * (1.0 + steady):
-            found += 1
-    return found
+        recent = load[max(0, before - WITHIN_MINUTES) : after + 1]
+        if steady is None or recent.max() <= recent.min() * (1.0 + steady):
+            count += 1
+    return count

@@ -1,4 +1,4 @@
-"""``outrider capacity replay``: our loop beside static peak, the usual autoscalers, Prophet by rote and an oracle."""
+"""``outrider capacity replay``: our policy beside static peak, common autoscalers, Prophet and an oracle."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from planner.replay.fleet import Run, Strategy, simulate
 from planner.replay.oracle import least_replica_minutes
 from planner.replay.policies import (
     KNATIVE_TARGETS,
-    UTILISATION_TARGETS,
+    UTILIZATION_TARGETS,
     WORK_TARGETS,
-    Concurrency,
-    Utilisation,
+    ConcurrencyPolicy,
+    UtilizationPolicy,
     cron,
     static_peak,
 )
-from planner.replay.predictive import Predictive, looked, predictive
-from planner.replay.prophet import Curves, fitted, formula_of
-from planner.replay.quantile import chosen
+from planner.replay.predictive import PredictivePolicy, build_policy, forecast_paths
+from planner.replay.prophet import Curves, fit_curves, formula_policy
+from planner.replay.quantile import choose_margins
 from planner.replay.reversals import reversals
-from planner.replay.workload import World, world
+from planner.replay.workload import Workload, build_workload
 
 WAITING_GOAL = 0.005
-"""At most that share of requests may wait over two seconds."""
+"""Largest share of requests that may wait over two seconds."""
 MOST_STARTUP = timedelta(hours=1)
 _SETTLE_MINUTES = 720
 _SHADOW_AFTER_DAYS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A strategy at one setting on one trace. ``setting`` is None where it has none."""
+class StrategyScore:
+    """A policy at one setting on one trace. ``setting`` is None for a policy without settings."""
 
     name: str
     setting: float | None
@@ -52,18 +52,18 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TraceReplay:
-    """One trace. ``strategies`` holds every setting of every rival and our loop; ``minutes`` is for plots."""
+    """One trace. ``strategies`` holds every setting of every policy including ours; ``minutes`` is for plots."""
 
     name: str
-    ours: Kept
+    ours: StrategyScore
     oracle_ratio: float
-    strategies: tuple[Kept, ...]
+    strategies: tuple[StrategyScore, ...]
     turns_within_30min: int
     level: float
     minutes: dict[str, Floats] = field(default_factory=dict)
 
-    def rival(self, name: str, setting: float | None) -> Kept | None:
-        """The named strategy at that setting."""
+    def rival(self, name: str, setting: float | None) -> StrategyScore | None:
+        """The named policy at that setting."""
         return next((each for each in self.strategies if each.name == name and each.setting == setting), None)
 
 
@@ -71,8 +71,8 @@ class TraceReplay:
 class ScalingReplay:
     """All traces at one start-up time.
 
-    ``settings`` says for each rival the cheapest setting (hindsight, one for all traces) that kept the
-    goal on every trace; None where none did.
+    ``settings`` has for each other policy the cheapest setting (hindsight, one for all traces) that met the goal on
+    every trace; None without one.
     """
 
     startup: timedelta
@@ -103,16 +103,16 @@ class ScalingReplay:
             "strategies": [asdict(each) for each in trace.strategies],
         }
 
-    def _rival(self, trace: TraceReplay, name: str) -> Kept | None:
+    def _rival(self, trace: TraceReplay, name: str) -> StrategyScore | None:
         return trace.rival(name, self.settings[name]) if self.settings[name] is not None else None
 
     def _cost(self, trace: TraceReplay, name: str) -> float | None:
-        kept = self._rival(trace, name)
-        return None if kept is None else kept.gpu_hours_ratio
+        rival = self._rival(trace, name)
+        return None if rival is None else rival.gpu_hours_ratio
 
     def _waiting(self, trace: TraceReplay, name: str) -> float | None:
-        kept = self._rival(trace, name)
-        return None if kept is None else kept.requests_waiting_over_2s_ratio
+        rival = self._rival(trace, name)
+        return None if rival is None else rival.requests_waiting_over_2s_ratio
 
     def _over_all(self) -> dict[str, Any]:
         ours = [trace.ours for trace in self.traces]
@@ -129,13 +129,13 @@ class ScalingReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A trace and what forecasters said of it at every instant: made once, whatever the start-up time.
+class TraceForecasts:
+    """A trace and its forecasts at all times: computed once for every start-up time.
 
-    ``prophet`` None leaves that rival out.
+    ``prophet`` None leaves that policy out.
     """
 
-    traffic: World
+    traffic: Workload
     ahead: Paths
     prophet: Curves | None
 
@@ -150,7 +150,7 @@ def replay(
     prophet: bool = True,
     progress: Progress = lambda _stage, _share: None,
 ) -> ScalingReplay:
-    """Replay every trace. Raises UsageError for a start-up that is no time between 0 and one hour."""
+    """Replays every trace. Raises UsageError for a start-up time outside 0 to one hour."""
     return replays(traces, [startup], prophet=prophet, progress=progress)[0]
 
 
@@ -161,64 +161,67 @@ def replays(
     prophet: bool = True,
     progress: Progress = lambda _stage, _share: None,
 ) -> list[ScalingReplay]:
-    """The same at several start-up times; forecasts are made once a trace. Without ``prophet`` that rival stays out."""
+    """Replays at several start-up times; forecasts are made once per trace.
+
+    ``prophet`` False leaves that policy out.
+    """
     for startup in startups:
         if not timedelta(0) < startup <= MOST_STARTUP:
             hint = "give the time from launch to serving, up to 1h, such as 5m"
             raise UsageError(f"--startup is {startup}", hint=hint)
     names = ("keda", "hpa", "cron", "knative", *(("prophet",) if prophet else ()))
-    found: dict[timedelta, list[TraceReplay]] = {startup: [] for startup in startups}
-    for place, trace in enumerate(traces):
-        tell = partial(_part, progress, "prophet", place, len(traces))
-        known = known_of(world(trace), max(startups), prophet=prophet, progress=tell)
+    replayed: dict[timedelta, list[TraceReplay]] = {startup: [] for startup in startups}
+    for index, trace in enumerate(traces):
+        report = partial(_part, progress, "prophet", index, len(traces))
+        forecasts = forecast_trace(build_workload(trace), max(startups), prophet=prophet, progress=report)
         for startup in startups:
-            found[startup].append(replay_one(known, startup))
-        progress("replay", (place + 1) / len(traces))
+            replayed[startup].append(replay_trace(forecasts, startup))
+        progress("replay", (index + 1) / len(traces))
     return [
-        ScalingReplay(startup, tuple(found[startup]), {name: _best(found[startup], name) for name in names})
+        ScalingReplay(startup, tuple(replayed[startup]), {name: _best(replayed[startup], name) for name in names})
         for startup in startups
     ]
 
 
-def _part(progress: Progress, stage: str, place: int, count: int, share: float) -> None:
-    progress(stage, (place + share) / count)
+def _part(progress: Progress, stage: str, index: int, count: int, share: float) -> None:
+    progress(stage, (index + share) / count)
 
 
-def known_of(
-    traffic: World,
+def forecast_trace(
+    traffic: Workload,
     longest: timedelta,
     *,
     prophet: bool = False,
     progress: Callable[[float], None] = lambda _share: None,
-) -> Known:
-    """What a trace's forecasters said, for start-up times of up to ``longest``."""
-    curves = fitted(traffic, _begin(traffic), longest, progress) if prophet else None
-    return Known(traffic, looked(traffic, longest), curves)
+) -> TraceForecasts:
+    """Forecasts of a trace, for start-up times of up to ``longest``."""
+    curves = fit_curves(traffic, _begin(traffic), longest, progress) if prophet else None
+    return TraceForecasts(traffic, forecast_paths(traffic, longest), curves)
 
 
-def _begin(traffic: World) -> int:
-    """The minute at which the fleets are set going, a while before any is counted."""
+def _begin(traffic: Workload) -> int:
+    """First simulated minute, some time before the first counted one."""
     return max(0, traffic.first - _SETTLE_MINUTES)
 
 
-def replay_one(known: Known, startup: timedelta) -> TraceReplay:
-    """One trace: the loop replays itself to find its quantile, then runs beside its rivals."""
-    traffic = known.traffic
-    ours, levels = tuned(traffic, startup, known.ahead)
+def replay_trace(forecasts: TraceForecasts, startup: timedelta) -> TraceReplay:
+    """Replays one trace: our policy replays itself to choose its quantile, then runs beside the others."""
+    traffic = forecasts.traffic
+    ours, levels = tune_margin(traffic, startup, forecasts.ahead)
     minutes = -(-round(startup.total_seconds()) // 60)
     rivals: list[tuple[Strategy, Sequence[float | None]]] = [
         (ours, (None,)),
         (static_peak(traffic), (None,)),
-        (Utilisation(np.array(UTILISATION_TARGETS)), UTILISATION_TARGETS),
-        (Concurrency(np.array(WORK_TARGETS)), WORK_TARGETS),
+        (UtilizationPolicy(np.array(UTILIZATION_TARGETS)), UTILIZATION_TARGETS),
+        (ConcurrencyPolicy(np.array(WORK_TARGETS)), WORK_TARGETS),
         cron(traffic, minutes),
-        (Concurrency(np.array(KNATIVE_TARGETS), name="knative", least=0.0, window_seconds=60.0), KNATIVE_TARGETS),
+        (ConcurrencyPolicy(np.array(KNATIVE_TARGETS), name="knative", least=0.0, window_seconds=60.0), KNATIVE_TARGETS),
     ]
-    if known.prophet is not None:
-        rivals.append(formula_of(traffic, known.prophet, startup))
-    strategies = [each for each, _ in rivals]
+    if forecasts.prophet is not None:
+        rivals.append(formula_policy(traffic, forecasts.prophet, startup))
+    strategies = [strategy for strategy, _ in rivals]
     run = simulate(traffic, strategies, startup, _begin(traffic))
-    labels = [(each.name, setting) for each, settings in rivals for setting in settings]
+    labels = [(strategy.name, setting) for strategy, settings in rivals for setting in settings]
     rows = _rows(traffic, run, labels)
     begin = traffic.first - run.first
     load = traffic.load[traffic.first :]
@@ -237,24 +240,24 @@ def replay_one(known: Known, startup: timedelta) -> TraceReplay:
     )
 
 
-def tuned(traffic: World, startup: timedelta, ahead: Paths | None = None) -> tuple[Predictive, Floats]:
-    """Our loop at the level that its own replay chose, minute by minute, and those levels."""
-    lanes = predictive(traffic, startup, ahead=ahead)
+def tune_margin(traffic: Workload, startup: timedelta, ahead: Paths | None = None) -> tuple[PredictivePolicy, Floats]:
+    """Our policy at the levels chosen by its own replay, minute by minute, and these levels."""
+    lanes = build_policy(traffic, startup, ahead=ahead)
     shadow = simulate(traffic, [lanes], startup, round(_SHADOW_AFTER_DAYS * 1440))
-    lane, levels = chosen(traffic, shadow, startup)
+    lane, levels = choose_margins(traffic, shadow, startup)
     return lanes.lane(lane), levels
 
 
-def _static(traffic: World) -> float:
+def _static(traffic: Workload) -> float:
     return float(traffic.peak * (traffic.load.size - traffic.first))
 
 
-def _rows(traffic: World, run: Run, labels: Sequence[tuple[str, float | None]]) -> list[Kept]:
+def _rows(traffic: Workload, run: Run, labels: Sequence[tuple[str, float | None]]) -> list[StrategyScore]:
     cost = run.replica_minutes(traffic.first) / _static(traffic)
     waiting = run.waiting_ratio(traffic.first)
     begin, load = traffic.first - run.first, traffic.load[traffic.first :]
     return [
-        Kept(
+        StrategyScore(
             name,
             setting,
             float(cost[lane]),
@@ -267,7 +270,7 @@ def _rows(traffic: World, run: Run, labels: Sequence[tuple[str, float | None]]) 
 
 
 def _best(traces: Sequence[TraceReplay], name: str) -> float | None:
-    """The setting of least mean cost among those that keep the goal on every trace."""
+    """The setting of least mean cost among those that met the goal on every trace."""
     settings = dict.fromkeys(each.setting for each in traces[0].strategies if each.name == name)
     costs = {}
     for setting in settings:

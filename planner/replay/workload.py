@@ -1,4 +1,4 @@
-"""The traffic of a scaling replay: what arrives, what is seen of it, and what a replica carries."""
+"""Workload of a scaling replay: arriving requests, their observed part, and the capacity of a replica."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from planner.replay.backtest import Trace
 PEAK_REPLICAS = 40
 PEAK_PERCENTILE = 99.9
 WARM_UP_DAYS = (4, 8)
-"""Days that are not counted of a trace of up to ten days, and of a longer one."""
+"""Uncounted days of a trace of up to ten days, and of a longer one."""
 LONG_TRACE_DAYS = 10.0
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Workload:
     """A trace as traffic of a fleet.
 
-    ``load`` is requests per second, minute by minute, straight lines between the slots of the trace; a
-    missing slot is worth what it was a day before. ``seen`` is False for minutes of missing slots:
-    policies do not see those. ``slots`` has a value a slot, NaN where missing. One replica carries
-    ``per_replica`` requests per second. Minutes before ``first`` are warm-up.
+    ``load`` is requests per second by the minute, interpolated between the slots of the trace; a missing slot takes the
+    value of a day before. ``seen`` is False for minutes of missing slots: policies do not observe those. ``slots`` has
+    one value a slot, NaN if missing. One replica serves ``per_replica`` requests per second. Minutes before ``first``
+    are warm-up.
     """
 
     name: str
@@ -49,26 +49,25 @@ class World:
 
     @property
     def peak(self) -> int:
-        """Replicas that the highest minute counted needs: the static fleet of hindsight."""
+        """Replicas needed in the highest counted minute: the static fleet of hindsight."""
         return whole(float(self.load[self.first :].max()) / self.per_replica)
 
     @property
     def need(self) -> Floats:
-        """Replicas that carry each minute."""
-        found: Floats = np.ceil(self.load / self.per_replica - _ROUNDING)
-        return found
+        """Replicas needed in each minute."""
+        replicas: Floats = np.ceil(self.load / self.per_replica - _ROUNDING)
+        return replicas
 
 
 def whole(amount: float) -> int:
-    """Replicas for an amount of replicas' work."""
+    """Rounds up to whole replicas."""
     return ceil(amount - _ROUNDING)
 
 
-def world(trace: Trace) -> World:
-    """Make traffic of a trace.
+def build_workload(trace: Trace) -> Workload:
+    """Builds the workload of a trace.
 
-    Raises UsageError when slots are no whole minutes that divide a day, or when the trace ends before
-    there is anything to count.
+    Raises UsageError if slots are not whole minutes that divide an hour, or if the trace ends before the counted time.
     """
     minutes = trace.step / timedelta(minutes=1)
     if minutes < 1 or minutes > 60 or minutes != int(minutes) or 1440 % int(minutes):
@@ -85,18 +84,18 @@ def world(trace: Trace) -> World:
     warm_up = WARM_UP_DAYS[series.days > LONG_TRACE_DAYS]
     first = warm_up * 1440
     whole_slots = fill_gaps(slots, series.season)
-    places = np.arange((slots.size - 1) * slot + 1)
-    if places.size <= first:
+    minutes_of_trace = np.arange((slots.size - 1) * slot + 1)
+    if minutes_of_trace.size <= first:
         raise UsageError(
-            f"{trace.name}: {series.days:.1f} days are too few to replay",
+            f"{trace.name}: {series.days:.1f} days are not enough to replay",
             hint=f"the first {warm_up} days are warm-up: give more than {warm_up} days, 7 or 14 are usual",
         )
-    load = np.interp(places / slot, np.arange(slots.size), whole_slots)
-    carried = float(np.percentile(load, PEAK_PERCENTILE)) / PEAK_REPLICAS
+    load = np.interp(minutes_of_trace / slot, np.arange(slots.size), whole_slots)
+    per_replica_at_peak = float(np.percentile(load, PEAK_PERCENTILE)) / PEAK_REPLICAS
     highest = float(load.max())
     if highest <= 0:
-        raise UsageError(f"{trace.name}: nothing ever arrives", hint="check the column requests_per_second")
-    # a trace whose load is a few bursts may have a percentile of nothing
-    per_replica = carried if carried > 0 else highest / PEAK_REPLICAS
-    seen = np.isfinite(slots)[places // slot]
-    return World(trace.name, load, seen, slots, slot, per_replica, first)
+        raise UsageError(f"{trace.name}: the load is always 0", hint="check the column requests_per_second")
+    # a trace of a few bursts may have a percentile of zero
+    per_replica = per_replica_at_peak if per_replica_at_peak > 0 else highest / PEAK_REPLICAS
+    seen = np.isfinite(slots)[minutes_of_trace // slot]
+    return Workload(trace.name, load, seen, slots, slot, per_replica, first)

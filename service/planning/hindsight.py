@@ -15,7 +15,7 @@ from planner.capacity.prescale import ScaleLimits
 from planner.forecast.batch_forecast import FAST_MODELS, LOAD
 from planner.forecast.forecaster import forecast
 from planner.forecast.history import clean_history
-from planner.replay.hindsight import Hindsight, Led, Rules, hindsight
+from planner.replay.hindsight import Hindsight, Outcome, Rules, hindsight
 
 PAPER = "capacity_hindsight"
 EVERY = timedelta(hours=6)
@@ -121,8 +121,8 @@ def as_dict(found: Hindsight, rules: Rules, *, bounded: bool = False) -> dict[st
     }
 
 
-def _led(led: Led, bounded: bool) -> dict[str, Any]:
-    broken = {"beyond_promise": round(led.broken)} if bounded else {}
+def _led(led: Outcome, bounded: bool) -> dict[str, Any]:
+    broken = {"beyond_promise": round(led.above_slo)} if bounded else {}
     return {"waited": round(led.waited.waited), "replica_hours": round(led.replica_hours, 1), **broken}
 
 

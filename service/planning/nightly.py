@@ -14,7 +14,7 @@ from planner.capacity.plan import LOAD
 from planner.forecast import Calendar, Fits, NightlyDecision, fit_nightly
 from planner.forecast.forecaster import DEFAULT_MODELS
 from planner.forecast.nightly_fit import reason_of
-from planner.replay.margins import margin_of
+from planner.replay.margins import best_margin
 from service.planning.fanout import fan_out
 
 _log = log.get("nightly")
@@ -57,7 +57,7 @@ def fit_one(night: Night) -> Made:
     if night.lead is None:
         return Made(decided, None)
     try:
-        return Made(decided, margin_of(night.times, night.values, night.step, night.lead))
+        return Made(decided, best_margin(night.times, night.values, night.step, night.lead))
     except Exception as error:  # noqa: BLE001 - nor may its replay
         note = Why("plan.why_no_margin", {"error": reason_of(error)})
         return Made(replace(decided, notes=(*decided.notes, note)), None)

@@ -89,7 +89,7 @@ def forecast_backtest(
             progress=lambda done, count: progress("backtest", done / count),
         )
     context.show(
-        backtest.joined(parts).as_dict(),
+        backtest.merge_backtests(parts).as_dict(),
         lambda shown: tables.table(
             tables.heads(context.language, *_COLUMNS),
             [[_figure(key, row[key]) for key in _COLUMNS] for row in shown["series"]],

@@ -31,7 +31,7 @@ def _constant(level: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("language", "none"), [("en", "no request"), ("zh", "没有请求")])
 def test_a_queue_of_now_is_not_said_to_wait_for_nothing(build, language, none):
-    held = EngineLoad(running=320.0, simulate_queue=900.0)
+    held = EngineLoad(running=320.0, waiting=900.0)
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     without = found.derivation["without"]
     assert without["short_now"] == {"need": found.derivation["need_now"], "has": 20}
@@ -49,7 +49,7 @@ def test_a_service_with_enough_and_no_queue_still_hears_that_nobody_waits(build)
 
 
 def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
-    held = EngineLoad(running=320.0, simulate_queue=900.0)
+    held = EngineLoad(running=320.0, waiting=900.0)
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     assert found.need_at == build.now
     assert found.needed_by == build.now - found.lead_time

@@ -7,7 +7,7 @@ import pytest
 
 from planner.replay.advice import TrafficClass, advise, traffic_class
 from planner.replay.backtest import Trace
-from planner.replay.workload import world
+from planner.replay.workload import build_workload
 
 START = 1_767_225_600.0
 SLOTS = np.arange(7 * 144)
@@ -50,7 +50,7 @@ def _other_levels():
     ],
 )
 def test_traffic_has_a_class(values, kind):
-    assert traffic_class(world(_trace(values))) is kind
+    assert traffic_class(build_workload(_trace(values))) is kind
 
 
 def test_constant_traffic_is_given_the_simplest_loop_that_costs_no_more():

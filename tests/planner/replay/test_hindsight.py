@@ -73,8 +73,8 @@ def test_replicas_carry_what_was_calibrated_and_broken_promises_are_told_apart(b
     assert found.planned.orders == strict.planned.orders
     assert found.held.waited.waited <= strict.held.waited.waited
     assert found.reactive.waited.waited < strict.reactive.waited.waited
-    assert found.reactive.broken == strict.reactive.broken > found.reactive.waited.waited
-    assert found.planned.broken < found.reactive.broken
+    assert found.reactive.above_slo == strict.reactive.above_slo > found.reactive.waited.waited
+    assert found.planned.above_slo < found.reactive.above_slo
 
 
 def test_requests_beyond_a_promise_are_those_that_come_meanwhile():

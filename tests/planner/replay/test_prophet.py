@@ -9,8 +9,8 @@ import pytest
 
 from planner.replay import prophet, score
 from planner.replay.backtest import Trace
-from planner.replay.prophet import BUFFERS, Curves, fitted, formula_of
-from planner.replay.workload import world
+from planner.replay.prophet import BUFFERS, Curves, fit_curves, formula_policy
+from planner.replay.workload import build_workload
 
 FIVE, TEN = timedelta(minutes=5), timedelta(minutes=10)
 START = 1_767_225_600.0
@@ -37,9 +37,9 @@ def quick_fits(monkeypatch):
 
 
 def test_a_fit_every_two_hours_sees_the_past_alone(quick_fits):
-    traffic = world(_trace())
+    traffic = build_workload(_trace())
     told = []
-    curves = fitted(traffic, 4 * 1440 - 720, TEN, told.append)
+    curves = fit_curves(traffic, 4 * 1440 - 720, TEN, told.append)
     assert np.diff(curves.begins).tolist() == [12] * (curves.begins.size - 1)
     assert curves.begins[0] == 3.5 * 144
     for begin, known in zip(curves.begins, quick_fits, strict=True):
@@ -49,10 +49,10 @@ def test_a_fit_every_two_hours_sees_the_past_alone(quick_fits):
 
 
 def test_the_peak_until_a_replica_serves_goes_through_the_formula():
-    traffic = world(_trace())
+    traffic = build_workload(_trace())
     begin = 4 * 144
     curves = Curves(np.array([begin]), 10.0 * np.arange(1.0, 17.0)[None])
-    planned, buffers = formula_of(traffic, curves, FIVE)
+    planned, buffers = formula_policy(traffic, curves, FIVE)
     assert tuple(buffers) == BUFFERS
     minute = begin * 10 + 24
     # 24 min after slot 0 (10 requests/s), six minutes ahead: slot 3.0, 40 requests/s
@@ -72,20 +72,20 @@ def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
         raise RuntimeError("Optimization terminated abnormally")
 
     monkeypatch.setattr(prophet, "default_forecast", fail)
-    traffic = world(_trace())
-    curves = fitted(traffic, 4 * 1440, FIVE)
-    np.testing.assert_allclose(curves.said[0], traffic.slots[curves.begins[0] - 1])
+    traffic = build_workload(_trace())
+    curves = fit_curves(traffic, 4 * 1440, FIVE)
+    np.testing.assert_allclose(curves.predicted[0], traffic.slots[curves.begins[0] - 1])
 
 
 def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
     made = []
-    looked = score.looked
+    looked = score.forecast_paths
 
     def counted(traffic, longest):
         made.append(longest)
         return looked(traffic, longest)
 
-    monkeypatch.setattr(score, "looked", counted)
+    monkeypatch.setattr(score, "forecast_paths", counted)
     together = score.replays([_trace()], [FIVE, TEN])
     fits = len(quick_fits)
     assert made == [TEN]

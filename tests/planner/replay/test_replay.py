@@ -22,13 +22,13 @@ from planner.capacity.prescale import decide, target
 from planner.forecast import forecast
 from planner.replay import figure, score
 from planner.replay.backtest import Trace
-from planner.replay.fleet import Seen, simulate
-from planner.replay.margins import margin_of
+from planner.replay.fleet import FleetState, simulate
+from planner.replay.margins import best_margin
 from planner.replay.oracle import least_replica_minutes
-from planner.replay.policies import Concurrency, Planned, Utilisation, cron, static_peak
-from planner.replay.predictive import predictive
+from planner.replay.policies import ConcurrencyPolicy, Timetable, UtilizationPolicy, cron, static_peak
+from planner.replay.predictive import build_policy
 from planner.replay.reversals import reversals
-from planner.replay.workload import World, world
+from planner.replay.workload import Workload, build_workload
 
 FIVE = timedelta(minutes=5)
 START = 1_767_225_600.0
@@ -49,7 +49,7 @@ def _wave(days, seed=3):
 
 def _flat(load, first=0, per_replica=1.0):
     load = np.asarray(load, dtype=float)
-    return World(
+    return Workload(
         "flat", load, np.ones(load.size, dtype=bool), np.full(load.size // 10 + 1, load[0]), 10, per_replica, first
     )
 
@@ -64,7 +64,7 @@ def replayed():
 def test_a_missing_slot_is_worth_the_day_before_and_is_not_seen():
     values = _wave(6.0)
     values[600] = np.nan
-    made = world(_trace(values))
+    made = build_workload(_trace(values))
     assert made.load[6000] == pytest.approx(values[600 - 144])
     assert not made.seen[6000:6010].any()
     assert made.seen[6010]
@@ -83,7 +83,7 @@ def test_a_missing_slot_is_worth_the_day_before_and_is_not_seen():
 )
 def test_what_cannot_be_replayed_is_refused_with_its_name(trace, said):
     with pytest.raises(UsageError, match=f"t: .*{said}"):
-        world(trace)
+        build_workload(trace)
 
 
 @pytest.mark.parametrize("startup", [timedelta(0), timedelta(hours=2)])
@@ -95,7 +95,7 @@ def test_a_startup_that_is_none_is_refused(startup):
 def test_a_fleet_that_is_too_small_makes_requests_wait_until_they_give_up():
     # 2 requests/s at a capacity of 1/s: the wait grows by one second a second
     load = np.concatenate([np.ones(1), np.full(9, 2.0)])
-    run = simulate(_flat(load), [Planned("one", np.ones((10, 1)))], FIVE, 0)
+    run = simulate(_flat(load), [Timetable("one", np.ones((10, 1)))], FIVE, 0)
     # over two seconds from the second second of overload on: 2 of 540 s, a straight line within a step
     assert run.waiting[:, 0].sum() == pytest.approx(2.0 * (9 * 60 - 2))
     assert run.billed_minutes.sum() == pytest.approx(10.0)
@@ -104,19 +104,19 @@ def test_a_fleet_that_is_too_small_makes_requests_wait_until_they_give_up():
 def test_a_started_replica_serves_after_its_startup_and_is_billed_from_its_launch():
     load = np.concatenate([np.ones(1), np.full(14, 2.0)])
     wanted = np.concatenate([np.ones(1), np.full(14, 2.0)])[:, None]
-    run = simulate(_flat(load), [Planned("two", wanted)], FIVE, 0)
+    run = simulate(_flat(load), [Timetable("two", wanted)], FIVE, 0)
     assert run.billed_minutes.sum() == pytest.approx(1 + 14 * 2)
     # five minutes of overload; then the two replicas just carry the load, and the backlog of 30 s stays
     assert run.waiting[1, 0] > 0
     enough = np.where(np.arange(15) < 6, wanted[:, 0], 3.0)[:, None]
-    relieved = simulate(_flat(load), [Planned("three", np.maximum(enough, wanted + 1))], FIVE, 0)
+    relieved = simulate(_flat(load), [Timetable("three", np.maximum(enough, wanted + 1))], FIVE, 0)
     assert relieved.waiting[5, 0] > 0
     assert relieved.waiting[8:, 0].sum() == 0
 
 
 def test_scale_in_waits_five_minutes_and_takes_what_has_not_started_first():
     wanted = np.array([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])[:, None]
-    run = simulate(_flat(np.ones(12)), [Planned("x", wanted)], timedelta(minutes=20), 0)
+    run = simulate(_flat(np.ones(12)), [Timetable("x", wanted)], timedelta(minutes=20), 0)
     assert run.replicas[5, 0] == 4.0
     assert run.replicas[7, 0] == 1.0
     assert run.waiting.sum() == 0
@@ -134,18 +134,18 @@ def test_the_oracle_pays_each_stretch_and_holds_short_gaps():
 
 def test_nothing_after_a_minute_is_known_at_it():
     values = _wave(9.0)
-    made = world(_trace(values))
+    made = build_workload(_trace(values))
     cut = 1000
     other = values.copy()
     other[cut:] = 3.0 * other[cut:][::-1]
-    changed = world(_trace(other))
+    changed = build_workload(_trace(other))
     changed = replace(changed, per_replica=made.per_replica)
-    one, two = predictive(made, FIVE), predictive(changed, FIVE)
+    one, two = build_policy(made, FIVE), build_policy(changed, FIVE)
     until = (cut - 1) * 10 + 1
     np.testing.assert_allclose(one.out[:until], two.out[:until])
     np.testing.assert_allclose(one.hold[:until], two.hold[:until])
     assert not np.allclose(one.out[until + 5 :], two.out[until + 5 :])
-    first, second = score.tuned(made, FIVE)[1], score.tuned(changed, FIVE)[1]
+    first, second = score.tune_margin(made, FIVE)[1], score.tune_margin(changed, FIVE)[1]
     np.testing.assert_allclose(first[:until], second[:until])
 
 
@@ -222,9 +222,9 @@ def test_a_plan_and_a_replay_decide_alike():
 def test_the_margin_of_a_history_is_that_of_its_replay():
     values = _wave(6.0)
     times = START + 600.0 * np.arange(values.size)
-    found = margin_of(times, values, timedelta(minutes=10), FIVE)
-    assert found == score.tuned(world(_trace(values)), FIVE)[1][-1]
-    assert margin_of(times[:100], values[:100], timedelta(minutes=10), FIVE) == MARGINS[0]
+    found = best_margin(times, values, timedelta(minutes=10), FIVE)
+    assert found == score.tune_margin(build_workload(_trace(values)), FIVE)[1][-1]
+    assert best_margin(times[:100], values[:100], timedelta(minutes=10), FIVE) == MARGINS[0]
 
 
 def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
@@ -254,13 +254,13 @@ def test_exactly_constant_load_keeps_exactly_what_it_needs():
 
 def test_missing_values_never_scale_in():
     values = _wave(7.0)
-    made = world(_trace(values))
+    made = build_workload(_trace(values))
     gap = slice(5 * 144 + 40, 5 * 144 + 90)
     values[gap] = np.nan
-    gapped = world(_trace(values))
+    gapped = build_workload(_trace(values))
     assert (~gapped.seen).any()
-    ours, _ = score.tuned(gapped, FIVE)
-    strategies = [ours, Utilisation(np.array([0.6])), Concurrency(np.array([0.7]))]
+    ours, _ = score.tune_margin(gapped, FIVE)
+    strategies = [ours, UtilizationPolicy(np.array([0.6])), ConcurrencyPolicy(np.array([0.7]))]
     run = simulate(gapped, strategies, FIVE, made.first)
     unseen = np.flatnonzero(~gapped.seen) - made.first
     held = run.replicas[unseen[0] + 1 : unseen[-1] + 1]
@@ -283,7 +283,7 @@ def test_a_fleet_at_zero_starts_cold_and_says_how_long_that_takes():
     load = np.zeros(40)
     load[20:] = 1.0
     flat = replace(_flat(load + 1e-12), load=load)
-    lane = Concurrency(np.array([0.7]), name="knative", least=0.0, window_seconds=60.0)
+    lane = ConcurrencyPolicy(np.array([0.7]), name="knative", least=0.0, window_seconds=60.0)
     run = simulate(flat, [lane], FIVE, 0)
     assert run.replicas[15, 0] == 0.0
     assert run.cold_seconds[0] == FIVE.total_seconds()
@@ -292,20 +292,20 @@ def test_a_fleet_at_zero_starts_cold_and_says_how_long_that_takes():
 
 
 def test_a_saturated_fleet_grows_by_utilisation_and_an_idle_one_shrinks():
-    loop = Utilisation(np.array([0.5]))
+    loop = UtilizationPolicy(np.array([0.5]))
 
     def seen(rate, ready=4.0, queue=0.0):
         served = np.minimum(rate, np.array([ready]))
-        return Seen(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
+        return FleetState(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
 
-    assert loop.wants(seen(4.0, queue=9.0))[0] == 8.0
-    assert loop.wants(seen(1.0))[0] == 2.0
-    assert loop.wants(seen(2.1))[0] == 4.0  # within the tolerance
+    assert loop.desired_replicas(seen(4.0, queue=9.0))[0] == 8.0
+    assert loop.desired_replicas(seen(1.0))[0] == 2.0
+    assert loop.desired_replicas(seen(2.1))[0] == 4.0  # within the tolerance
 
 
 def test_the_timetable_knows_only_the_days_before():
     values = np.concatenate([np.full(144, level) for level in (10.0, 20.0, 40.0, 40.0, 80.0, 40.0)])
-    made = world(_trace(values))
+    made = build_workload(_trace(values))
     timetable, headrooms = cron(made, 5)
     lane = list(headrooms).index(1.0)
     day = timetable.needs[:, lane] * made.per_replica
@@ -320,7 +320,7 @@ def test_ours_keeps_the_promise_for_less_than_static_peak(replayed):
     static = found.rival("static", None)
     assert static.gpu_hours_ratio == pytest.approx(1.0)
     assert static.requests_waiting_over_2s_ratio == 0.0
-    assert static_peak(world(_trace(_wave(7.0)))).lanes == 1
+    assert static_peak(build_workload(_trace(_wave(7.0)))).lanes == 1
 
 
 def test_the_answer_has_the_agreed_keys(replayed):
