@@ -35,9 +35,11 @@ from outrider.clock import ManualClock
 from outrider.model import EntityKind, Floats, Plan, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected, MetricStore
 from service.config.settings import Settings
+from service.engine import decide
 from service.engine.cycle import Cycle
 from service.engine.detection import Detection
 from service.engine.window_cache import WindowCache
+from service.sources.composite_source import CompositeSource
 from service.wiring import platform as wiring_platform
 from simulator.fleet import Fleet
 
@@ -82,12 +84,13 @@ def watched(cycle: Cycle, collector: ScrapeManager) -> Stages:
     stages.wrap(collector, "collect", "start")
     stages.wrap(collector, "absorb", "parse_normalise")
     stages.wrap(parts.metrics, "write", "store")
-    stages.wrap(parts.detection, "look", "detect")
-    stages.wrap(cycle, "_advance", "alerts")
-    stages.wrap(cycle, "_correlate", "correlate")
-    stages.wrap(cycle, "_decide", "decide")
+    stages.wrap(parts.detection, "observe", "detect")
+    stages.wrap(parts.detection.detector_set, "detect", "detect")
+    stages.wrap(decide, "_advance", "alerts")
+    stages.wrap(decide, "_correlate", "correlate")
+    stages.wrap(decide, "_actions", "decide")
     stages.wrap(parts.state, "commit", "commit")
-    stages.wrap(cycle, "digest", "after_collect")
+    stages.wrap(cycle, "run_stages", "after_collect")
     return stages
 
 
@@ -139,7 +142,7 @@ def teach(detection: Detection, world: Fleet, pages: FleetPages, start: datetime
     for slot in range(1, SLOTS + 1):
         at = first + slot * STEP
         noisy = tuple(replace(batch, values=_noisy(batch.values, random)) for batch in collected.batches)
-        detection.look(at, Collected(noisy), collector.topology(at))
+        detection.run(at, Collected(noisy), collector.topology(at))
 
 
 def _noisy(values: Floats, random: np.random.Generator) -> Floats:
@@ -177,7 +180,7 @@ async def _cycles(folder: Path, url: str) -> Measured:
     teach(platform.cycle.parts.detection, world, pages, START)
     with server(folder) as shown:
         collector = ScrapeManager(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
-        platform.collector = platform.cycle.parts.source = collector
+        platform.collector = platform.cycle.parts.source = CompositeSource(collector)
         found = Measured(watched(platform.cycle, collector))
         while len(found.seconds) < WARM_UP + CYCLES:
             world.step(STEP)

@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.common import Result, main, result
 from collectors.discovery.manager import Discovery
-from collectors.discovery.relabeling import Rules
+from collectors.discovery.relabeling import RelabelRules
 from collectors.discovery.static_file_http_dns import FileSource
 from collectors.pipeline.scrape_manager import ScrapeManager
 
@@ -48,7 +48,7 @@ async def changed(count: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "list.json"
         groups = listed(count)
-        discovery = Discovery([(FileSource("file", [str(path)]), Rules(adapter="vllm"))], "bench")
+        discovery = Discovery([(FileSource("file", [str(path)]), RelabelRules(adapter="vllm"))], "bench")
         collector = ScrapeManager(())
         times = []
         for turn in range(TURNS + 1):

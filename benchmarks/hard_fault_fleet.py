@@ -17,7 +17,7 @@ import numpy as np
 
 from collectors.events.deduplication import EventDeduplicator
 from collectors.events.unresolved_event import UnresolvedEvent, EntityResolver
-from collectors.logs.kernel_file import Part
+from collectors.logs.kernel_file import KernelLogChunk
 from collectors.logs.kernel_log import SOURCE, NodeLog
 from collectors.logs.patterns import packaged
 from collectors.mapping import target as configured
@@ -129,8 +129,8 @@ class Source:
     def _lines(self, node: int) -> list[UnresolvedEvent]:
         log = self._logs[node]
         text = self._kernel.text(node, log.newest)
-        part = Part(text, self._kernel.boot_id(node), from_unix(self._kernel.boot_time(node)))
-        return log.sightings(text, part, self.fleet.now, packaged(SOURCE)) if text else []
+        part = KernelLogChunk(text, self._kernel.boot_id(node), from_unix(self._kernel.boot_time(node)))
+        return log.new_events(text, part, self.fleet.now, packaged(SOURCE)) if text else []
 
     def _target(self, one: SimulatedTarget) -> Target:
         known = self._known.get(one.name)

@@ -125,7 +125,7 @@ def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Sto
             story.advance()
         source.fleet.step(INTERVAL)
         collected, topology = source.look()
-        found = detection.look(source.fleet.now, collected, topology).findings
+        found = detection.run(source.fleet.now, collected, topology).findings
         fired = rules.look(collected, topology)
         if number >= SETTLE - 1:
             said["outrider"].append({(one.entity, SORTS[one.fault]) for one in found if one.fault in SORTS})

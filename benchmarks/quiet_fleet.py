@@ -14,7 +14,6 @@ from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected
-from outrider.topology import Topology
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import FleetSpec, Lengths, PoolSpec, TenantSpec, TrafficSpec, default_spec
@@ -95,10 +94,6 @@ class QuietSource:
         """How each target fares, as of the last time a pod moved."""
         return self._collector.health
 
-    def topology(self, at: datetime) -> Topology:
-        """What labels and pages tell of the topology."""
-        return self._collector.topology(at)
-
     async def collect(self, at: datetime) -> Collected:
         """One round."""
         return self.look(at)
@@ -109,7 +104,7 @@ class QuietSource:
         if placed != self._placed:
             self._placed = placed
             self._read_pages(at)
-        return self._sampler.collected(at)
+        return replace(self._sampler.collected(at), topology=self._collector.topology(at))
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -1,7 +1,6 @@
-"""Where values and decisions are kept.
+"""The metric store and the state store, with their codecs and migrations.
 
-Here live the two stores behind the protocols of ``outrider.ports``: metrics (columnar blocks) and
-state (decisions, intents, outbox, audit), each on SQLite and in memory, with their codecs and
-migrations. No judgement lives here: the store neither detects nor decides, it keeps whole cycles
-and gives them back. ``service`` opens the stores and hands them to everyone else.
+Both implement ``outrider.ports``: metrics in columnar blocks; state as decisions, intents, outbox and audit.
+Each exists on SQLite, on PostgreSQL and in memory. Must not detect or decide anything. ``service`` opens the
+stores and hands them to the stages.
 """

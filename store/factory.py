@@ -22,9 +22,9 @@ __all__ = [
     "SqlStateStore",
     "on_server",
     "open_change_log",
+    "open_ingest_buffer",
     "open_lease",
     "open_metrics",
-    "open_spool",
     "open_state",
     "revision",
     "upgrade",
@@ -33,12 +33,12 @@ __all__ = [
 
 
 def on_server(url: str) -> bool:
-    """True for a store on a PostgreSQL server, False for one in files. Raises StoreError for any other."""
+    """True for a store on a PostgreSQL server, False for one in files. Raises StoreError for any other URL."""
     return parsed(url).get_backend_name() == POSTGRESQL
 
 
 def open_lease(url: str) -> AdvisoryLease:
-    """The right to be the engine of a store on PostgreSQL. Raises StoreError."""
+    """The leader lock of a store on PostgreSQL. Raises StoreError."""
     return AdvisoryLease(url)
 
 
@@ -60,10 +60,10 @@ def open_state(url: str) -> SqlStateStore:
 
 
 def open_ingest_buffer(url: str) -> SqlIngestBuffer:
-    """The buffer of pushed samples in the state database. Raises StoreError or SchemaTooNewError."""
+    """The ingest buffer in the state database. Raises StoreError or SchemaTooNewError."""
     return SqlIngestBuffer(url)
 
 
 def open_change_log(url: str) -> SqlChangeLog:
-    """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
+    """The change log in the state database, at the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
     return SqlChangeLog(url)

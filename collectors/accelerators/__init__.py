@@ -1,7 +1,5 @@
-"""What the accelerators of this machine say, read on the machine itself.
+"""Accelerators of this node: NVML and DCGM readers, their exposition page, and the owners of processes.
 
-What lives here: NVML (``nvml``), DCGM by NVIDIA's own bindings (``dcgm``), the words both answer with
-(``reading``), the page they are shown on (``page``), and who owns a process (``processes``). What must
-not: HTTP, and anything that changes a device. Who calls it: ``service.agent.server`` only. Everybody else reads
-the agent's page, or that of another exporter, through an adapter.
+No HTTP, and nothing that changes a device. Only ``service.agent.server`` uses this package. All others read the
+agent's page, or that of another exporter, through an adapter.
 """

@@ -1,8 +1,7 @@
-"""DCGM by NVIDIA's own Python bindings, where its packages put them. Nothing of NVIDIA's is shipped with us.
+"""DCGM through NVIDIA's own Python bindings, from the folder of NVIDIA's packages. They are not shipped with Outrider.
 
-Asks the host engine (``nv-hostengine``) that runs on this machine, for the fields that dcgm-exporter asks
-for, so that units and names are the same. It starts none. Reads only: the watches and groups that it makes
-are its own and end with the connection.
+Queries the host engine (``nv-hostengine``) of this node for the fields that dcgm-exporter reads, so that units and
+names are the same. Does not start one. Read-only: its watches and groups end with the connection.
 """
 
 from __future__ import annotations
@@ -18,13 +17,21 @@ from types import ModuleType
 from typing import Any
 
 from collectors.accelerators.exposition import FAMILIES
-from collectors.accelerators.snapshot import AcceleratorsAwayError, Device, Instance, Name, Reading, Xid, as_text
+from collectors.accelerators.snapshot import (
+    AcceleratorSnapshot,
+    AcceleratorsUnavailableError,
+    Device,
+    DeviceName,
+    Instance,
+    Xid,
+    as_text,
+)
 from outrider.clock import Clock, from_unix
 
-PLACES = (
+BINDINGS_FOLDERS = (
     Path("/usr/share/datacenter-gpu-manager-4/bindings/python3"),  # datacenter-gpu-manager-4-*
     Path("/usr/local/dcgm/bindings/python3"),  # datacenter-gpu-manager 3, and NVIDIA's container images
-    Path("/usr/share/datacenter-gpu-manager/bindings/python3"),  # how distributions repackage version 3
+    Path("/usr/share/datacenter-gpu-manager/bindings/python3"),  # version 3 as repackaged by distributions
 )
 HOST_ENGINE = "127.0.0.1:5555"
 _EVERY_MICROSECONDS = 1_000_000
@@ -32,7 +39,7 @@ _KEEP_SECONDS = 300.0
 _LOST = 4  # DcgmEntityStatusLost of dcgm_structs.h
 _XID, _NAME = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NAME"
 _PROFILING = "DCGM_FI_PROF_"
-_HINT = "start nv-hostengine (systemctl start nvidia-dcgm), or read by NVML with --source nvml"
+_HINT = "start nv-hostengine (systemctl start nvidia-dcgm), or use NVML with --source nvml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +52,38 @@ class _Bindings:
     agent: ModuleType
 
 
-def places(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Where the bindings may be, best first. ``DCGM_HOME`` names another installation."""
+def bindings_folders(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Candidate folders of the bindings, best first. ``DCGM_HOME`` names another installation."""
     home = environment.get("DCGM_HOME")
-    return (*((Path(home) / "bindings" / "python3",) if home else ()), *PLACES)
+    return (*((Path(home) / "bindings" / "python3",) if home else ()), *BINDINGS_FOLDERS)
 
 
-def find(among: Sequence[Path] | None = None) -> Path | None:
-    """The folder of the bindings; None when DCGM's Python package is not installed."""
-    return next((place for place in among or places() if (place / "pydcgm.py").is_file()), None)
+def find_bindings(among: Sequence[Path] | None = None) -> Path | None:
+    """The folder of the bindings; None if DCGM's Python package is not installed."""
+    return next((folder for folder in among or bindings_folders() if (folder / "pydcgm.py").is_file()), None)
 
 
 class Dcgm:
-    """The devices that the host engine of this machine knows."""
+    """The devices known to the host engine of this node."""
 
     name = "dcgm"
 
     def __init__(self, clock: Clock, bindings: Path | None = None, host: str = HOST_ENGINE) -> None:
-        """Raises AcceleratorsAwayError when there are no bindings. The first look connects."""
-        folder = bindings or find()
+        """Raises AcceleratorsUnavailableError without bindings. The first reading connects."""
+        folder = bindings or find_bindings()
         if folder is None:
-            looked = ", ".join(map(str, places()))
-            raise AcceleratorsAwayError(
-                f"DCGM's Python bindings are in none of {looked}",
-                hint="install NVIDIA's datacenter-gpu-manager-4-dev, or read by NVML with --source nvml",
+            searched = ", ".join(map(str, bindings_folders()))
+            raise AcceleratorsUnavailableError(
+                f"DCGM's Python bindings were not found in {searched}",
+                hint="install NVIDIA's datacenter-gpu-manager-4-dev, or use NVML with --source nvml",
             )
         self._clock, self._host = clock, host
         self._nvidia = _load(folder)
         self._link: _Link | None = None
-        self._known: dict[str, Name] = {}
+        self._known: dict[str, DeviceName] = {}
 
-    def read(self) -> Reading:
-        """One look at what the host engine sampled last."""
+    def read(self) -> AcceleratorSnapshot:
+        """Reads the host engine's latest samples."""
         try:
             if self._link is None or self._link.outdated():
                 self._drop()
@@ -84,15 +91,15 @@ class Dcgm:
             devices, driver = self._link.devices()
         except self._nvidia.structs.DCGMError as error:
             self._drop()
-            said = str(error).rstrip(".")
-            raise AcceleratorsAwayError(f"DCGM at {self._host} cannot be read: {said}", hint=_HINT) from error
+            message = str(error).rstrip(".")
+            raise AcceleratorsUnavailableError(f"cannot read DCGM at {self._host}: {message}", hint=_HINT) from error
         self._known |= {device.name.uuid: device.name for device in devices}
-        there = {device.name.uuid for device in devices}
-        lost = tuple(name for uuid, name in self._known.items() if uuid not in there)
-        return Reading(driver, devices, lost, traffic_is_rate=True)
+        present = {device.name.uuid for device in devices}
+        lost = tuple(name for uuid, name in self._known.items() if uuid not in present)
+        return AcceleratorSnapshot(driver, devices, lost, traffic_is_rate=True)
 
     def wait(self, limit: timedelta) -> list[Xid] | None:
-        """XIDs with the times at which DCGM saw them. Returns at once: DCGM has no call that waits."""
+        """XIDs with the times recorded by DCGM. Returns at once: DCGM has no blocking call."""
         del limit
         if self._link is None:
             return None
@@ -103,7 +110,7 @@ class Dcgm:
             return None
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         self._drop()
 
     def _drop(self) -> None:
@@ -119,54 +126,56 @@ class _Link:
         self._nvidia = nvidia
         self._handle = nvidia.pydcgm.DcgmHandle(ipAddress=host)
         self._system = self._handle.GetSystem()
-        self._names: dict[int, Name] = {}
+        self._names: dict[int, DeviceName] = {}
         self._driver = ""
         for gpu in sorted(self._answering()):
             self._names[gpu], self._driver = self._name(gpu)
         self._parts = self._instances()
         self._group = self._system.GetGroupWithEntities(f"outrider_{os.getpid()}_{id(self)}", list(self._entities()))
-        self._watched = [found for names in _groups() if (found := self._watch(names)) is not None]
+        self._watched = [watched for names in _groups() if (watched := self._watch(names)) is not None]
         self._faults, self._profiles = self._watch((_XID,)), self._watch((_NAME,))
         self._since: Any = None
         self._told: dict[int, int] = {}
         self._system.UpdateAllFields(True)
 
     def outdated(self) -> bool:
-        """True when devices or instances came or went: groups do not follow by themselves."""
+        """True if devices or instances changed: groups do not follow by themselves."""
         return self._answering() != set(self._names) or self._instances() != self._parts
 
     def _answering(self) -> set[int]:
-        """Devices that are not lost: a lost one would be refused by a group."""
+        """Devices that are not lost: a group would reject a lost one."""
         status = self._nvidia.agent.dcgmGetGpuStatus
         gpus = self._system.discovery.GetAllSupportedGpuIds()
         return {int(gpu) for gpu in gpus if status(self._handle.handle, gpu) != _LOST}
 
     def devices(self) -> tuple[tuple[Device, ...], str]:
-        """Every device that answers, and the driver's version."""
-        told: dict[tuple[int, int], dict[str, float]] = {}
+        """Every responding device, and the driver's version."""
+        values_by_entity: dict[tuple[int, int], dict[str, float]] = {}
         for group, names in self._watched:
             latest = self._group.samples.GetLatest_v2(group).values
             for kind, entities in latest.items():
-                for number, found in entities.items():
-                    told.setdefault((kind, number), {}).update(_numbers(found, names))
+                for number, device_list in entities.items():
+                    values_by_entity.setdefault((kind, number), {}).update(_numbers(device_list, names))
         fields, profiles = self._nvidia.fields, self._profiles_of_instances()
-        found = []
+        device_list = []
         for gpu, name in self._names.items():
-            values = told.get((fields.DCGM_FE_GPU, gpu), {})
+            values = values_by_entity.get((fields.DCGM_FE_GPU, gpu), {})
             parts = tuple(
-                Instance(number, "", profiles.get(entity, slices), told.get((fields.DCGM_FE_GPU_I, entity), {}))
+                Instance(
+                    number, "", profiles.get(entity, slices), values_by_entity.get((fields.DCGM_FE_GPU_I, entity), {})
+                )
                 for entity, (of, number, slices) in self._parts.items()
                 if of == gpu
             )
-            if not values:  # every field is blank: it is lost since the status was asked
+            if not values:  # every field is blank: lost since the status query
                 continue
             if any("DCGM_FI_DEV_FB_USED" in part.values for part in parts):
                 values = {key: value for key, value in values.items() if not key.startswith("DCGM_FI_DEV_FB_")}
-            found.append(Device(name, values, parts))
-        return tuple(found), self._driver
+            device_list.append(Device(name, values, parts))
+        return tuple(device_list), self._driver
 
     def _profiles_of_instances(self) -> dict[int, str]:
-        """What DCGM calls each instance, such as 1g.10gb: its name, as dcgm-exporter has it."""
+        """DCGM's name of each instance, such as 1g.10gb, as in dcgm-exporter."""
         if self._profiles is None or not self._parts:
             return {}
         latest = self._group.samples.GetLatest_v2(self._profiles[0]).values
@@ -178,37 +187,38 @@ class _Link:
         }
 
     def xids(self) -> list[Xid]:
-        """New ones since the last call. What is there at the first call is old: the field keeps its value."""
+        """New XIDs since the last call. Those of the first call are old: the field keeps its value."""
         if self._faults is None:
             return []
         group, _ = self._faults
         first = self._since is None
         self._since = self._group.samples.GetAllSinceLastCall_v2(self._since, group)
-        found = []
+        new = []
         for gpu, values in self._since.values.get(self._nvidia.fields.DCGM_FE_GPU, {}).items():
             for value in next(iter(values.values()), ()):
                 if value.isBlank or value.ts <= self._told.get(gpu, 0):
                     continue
                 self._told[gpu] = value.ts
                 if not first and value.value and gpu in self._names:
-                    found.append(Xid(from_unix(value.ts / 1e6), self._names[gpu], int(value.value)))
+                    new.append(Xid(from_unix(value.ts / 1e6), self._names[gpu], int(value.value)))
         self._since.EmptyValues()
-        return sorted(found, key=lambda xid: xid.at)
+        return sorted(new, key=lambda xid: xid.at)
 
     def close(self) -> None:
-        """Give everything back. A host engine that has gone away takes it along."""
+        """Releases all groups and watches. If the host engine has exited, they are gone already."""
         self._watched, self._faults, self._group, self._system = [], None, None, None
         try:
             self._handle.Shutdown()
         except self._nvidia.structs.DCGMError:
             return
 
-    def _name(self, gpu: int) -> tuple[Name, str]:
-        said = self._system.discovery.GetGpuAttributes(gpu).identifiers
+    def _name(self, gpu: int) -> tuple[DeviceName, str]:
+        identifiers = self._system.discovery.GetGpuAttributes(gpu).identifiers
         uuid, model, pci, driver = (
-            as_text(one) for one in (said.uuid, said.deviceName, said.pciBusId, said.driverVersion)
+            as_text(value)
+            for value in (identifiers.uuid, identifiers.deviceName, identifiers.pciBusId, identifiers.driverVersion)
         )
-        return Name(uuid, gpu, model, pci), driver
+        return DeviceName(uuid, gpu, model, pci), driver
 
     def _instances(self) -> dict[int, tuple[int, int, str]]:
         """GPU instances by entity: their device, their id on it, and their share of it."""
@@ -218,13 +228,13 @@ class _Link:
         except self._nvidia.structs.DCGMError:
             return {}  # a host engine without MIG
         return {
-            one.entity.entityId: (
-                one.parent.entityId,
-                int(one.info.nvmlInstanceId),
-                f"{one.info.nvmlProfileSlices}g",
+            node.entity.entityId: (
+                node.parent.entityId,
+                int(node.info.nvmlInstanceId),
+                f"{node.info.nvmlProfileSlices}g",
             )
-            for one in tree.entityList[: tree.count]
-            if one.entity.entityGroupId == fields.DCGM_FE_GPU_I
+            for node in tree.entityList[: tree.count]
+            if node.entity.entityGroupId == fields.DCGM_FE_GPU_I
         }
 
     def _entities(self) -> Iterator[Any]:
@@ -236,39 +246,43 @@ class _Link:
                 yield entity
 
     def _watch(self, names: Sequence[str]) -> tuple[Any, dict[int, str]] | None:
-        """Watch fields; None for a group that this board or this version does not have."""
-        known = {number: name for name in names if (number := getattr(self._nvidia.fields, name, None)) is not None}
-        if not known:
+        """Watches fields; None for a group that this board or version does not have."""
+        fields_by_number = {
+            number: name for name in names if (number := getattr(self._nvidia.fields, name, None)) is not None
+        }
+        if not fields_by_number:
             return None
         try:
             group = self._nvidia.pydcgm.DcgmFieldGroup(
-                self._handle, f"outrider_{os.getpid()}_{id(self)}_{names[0]}", list(known)
+                self._handle, f"outrider_{os.getpid()}_{id(self)}_{names[0]}", list(fields_by_number)
             )
             self._group.samples.WatchFields(group, _EVERY_MICROSECONDS, _KEEP_SECONDS, 0)
         except self._nvidia.structs.DCGMError:
             return None
-        return group, known
+        return group, fields_by_number
 
 
 def _groups() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields of the page: those of every board, and those of the profiling module, which may be missing."""
+    """Fields of the page: those of every board, and those of the profiling module, which may be missing."""
     profiling = tuple(name for name in FAMILIES if name.startswith(_PROFILING))
     return tuple(name for name in FAMILIES if name not in profiling), profiling
 
 
-def _numbers(found: Mapping[int, Any], names: Mapping[int, str]) -> dict[str, float]:
-    return {names[field]: float(series[-1].value) for field, series in found.items() if not series[-1].isBlank}
+def _numbers(series_by_field: Mapping[int, Any], names: Mapping[int, str]) -> dict[str, float]:
+    return {
+        names[field]: float(series[-1].value) for field, series in series_by_field.items() if not series[-1].isBlank
+    }
 
 
 def _load(folder: Path) -> _Bindings:
-    """Import the bindings. The folder goes last on the path: it has modules of very common names."""
+    """Imports the bindings. The folder goes last on the path: it has modules with very common names."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
-        found = [importlib.import_module(name) for name in ("pydcgm", "dcgm_fields", "dcgm_structs", "dcgm_agent")]
+        modules = [importlib.import_module(name) for name in ("pydcgm", "dcgm_fields", "dcgm_structs", "dcgm_agent")]
     except (ImportError, SyntaxError, AttributeError, NameError, OSError) as error:  # of another Python or DCGM
-        raise AcceleratorsAwayError(
+        raise AcceleratorsUnavailableError(
             f"DCGM's Python bindings in {folder} cannot be imported: {error}",
-            hint="they must be of the installed DCGM; or read by NVML with --source nvml",
+            hint="they must match the installed DCGM; or use NVML with --source nvml",
         ) from error
-    return _Bindings(*found)
+    return _Bindings(*modules)

@@ -1,8 +1,8 @@
-"""A reading as a Prometheus page in dcgm-exporter's own names, labels and units. Pure.
+"""A snapshot as an exposition page with dcgm-exporter's names, labels and units. Pure.
 
-The lines of a MIG instance bear ``GPU_I_ID`` and ``GPU_I_PROFILE`` beside the UUID of its device. They show
-what is the instance's own, and the device's temperature, as dcgm-exporter repeats it: power, clocks and
-errors are the device's and stand on its line alone. A lost device has no line but that it is lost.
+The lines of a MIG instance have ``GPU_I_ID`` and ``GPU_I_PROFILE`` beside the UUID of its device. They show the
+instance's own values and the device's temperature, as dcgm-exporter repeats it. Power, clocks and errors belong to
+the device and appear on its line only. A lost device has only the line that it is lost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from collectors.accelerators.processes import Owner, owner
-from collectors.accelerators.snapshot import Name, Reading, XidLedger
+from collectors.accelerators.snapshot import AcceleratorSnapshot, DeviceName, XidLedger
 
-# What the names mean, as dcgm-exporter's own files have it.
+# Help texts as in dcgm-exporter's own files.
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "DCGM_FI_DEV_SM_CLOCK": ("gauge", "SM clock frequency (in MHz)."),
     "DCGM_FI_DEV_MEM_CLOCK": ("gauge", "Memory clock frequency (in MHz)."),
@@ -62,13 +62,13 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("gauge", "Ratio of cycles the tensor (HMMA) pipe is active."),
     "DCGM_FI_PROF_DRAM_ACTIVE": ("gauge", "Ratio of cycles the device memory interface is active."),
 }
-TRAFFIC = {  # how the same names read where they are rates
+TRAFFIC = {  # help of the same names as rates
     "DCGM_FI_PROF_PCIE_TX_BYTES": "The rate of data transmitted over the PCIe bus (in bytes per second).",
     "DCGM_FI_PROF_PCIE_RX_BYTES": "The rate of data received over the PCIe bus (in bytes per second).",
     "DCGM_FI_PROF_NVLINK_TX_BYTES": "The rate of data transmitted over NVLink (in bytes per second).",
     "DCGM_FI_PROF_NVLINK_RX_BYTES": "The rate of data received over NVLink (in bytes per second).",
 }
-REPEATED = ("DCGM_FI_DEV_GPU_TEMP",)  # of the device, on the lines of its instances too
+REPEATED = ("DCGM_FI_DEV_GPU_TEMP",)  # of the device, repeated for its instances
 _XID = ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.")
 _COUNT = ("DCGM_EXP_XID_ERRORS_COUNT", "gauge", "Count of XID Errors within user-specified time window.")
 _LOST = ("outrider_agent_gpu_lost", "gauge", "1 for a device that was there and answers no more.")
@@ -79,8 +79,8 @@ _Row = tuple[Labels, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a page says beside the readings. ``counts`` are of the ledger at the time of the page."""
+class AgentInfo:
+    """Data of a page beside the snapshot. ``counts`` are those of the ledger at the time of the page."""
 
     node: str
     source: str
@@ -88,39 +88,39 @@ class Surroundings:
     seconds: float
 
 
-def page(
-    reading: Reading,
+def exposition_page(
+    snapshot: AcceleratorSnapshot,
     ledger: XidLedger,
-    around: Surroundings,
+    info: AgentInfo,
     at: datetime,
     owner_of: Callable[[int], Owner | None] = owner,
 ) -> str:
-    """The page of a reading."""
-    parts = [_family(name, *_head(name, reading), rows) for name, rows in _values(reading, around.node)]
-    parts += [_xids(reading, ledger, around.node, at)]
+    """Renders the page of a snapshot."""
+    parts = [_family(name, *_head(name, snapshot), rows) for name, rows in _values(snapshot, info.node)]
+    parts += [_xids(snapshot, ledger, info.node, at)]
     parts += [
-        _family(*_LOST, _lost(reading, around.node)),
-        _family(*_MIG, _instances(reading, around.node)),
-        _family(*_MEMORY, _processes(reading, around.node, owner_of)),
-        own_lines(around, up=True),
+        _family(*_LOST, _lost(snapshot, info.node)),
+        _family(*_MIG, _instances(snapshot, info.node)),
+        _family(*_MEMORY, _processes(snapshot, info.node, owner_of)),
+        agent_lines(info, up=True),
     ]
     return "".join(parts)
 
 
-def own_lines(around: Surroundings, *, up: bool) -> str:
-    """What the agent says of itself."""
-    labels = {"source": around.source, "version": around.version, "Hostname": around.node}
+def agent_lines(info: AgentInfo, *, up: bool) -> str:
+    """Renders the metrics of the agent itself."""
+    labels = {"source": info.source, "version": info.version, "Hostname": info.node}
     return _family("outrider_agent_up", "gauge", "1 when the devices could be read.", [(labels, float(up))]) + _family(
-        "outrider_agent_read_seconds", "gauge", "How long the reading took.", [({}, around.seconds)]
+        "outrider_agent_read_seconds", "gauge", "How long the reading took.", [({}, info.seconds)]
     )
 
 
-def _head(name: str, reading: Reading) -> tuple[str, str]:
+def _head(name: str, reading: AcceleratorSnapshot) -> tuple[str, str]:
     rate = reading.traffic_is_rate and name in TRAFFIC
     return ("gauge", TRAFFIC[name]) if rate else FAMILIES[name]
 
 
-def _values(reading: Reading, node: str) -> Iterator[tuple[str, list[_Row]]]:
+def _values(reading: AcceleratorSnapshot, node: str) -> Iterator[tuple[str, list[_Row]]]:
     for name in FAMILIES:
         rows: list[_Row] = []
         for device in reading.devices:
@@ -128,14 +128,14 @@ def _values(reading: Reading, node: str) -> Iterator[tuple[str, list[_Row]]]:
             if name in device.values:
                 rows.append((base, device.values[name]))
             for part in device.instances:
-                told = part.values if name not in REPEATED else device.values
-                if name in told:
-                    rows.append(({**base, **_part(part.number, part.profile)}, told[name]))
+                source = part.values if name not in REPEATED else device.values
+                if name in source:
+                    rows.append(({**base, **_part(part.number, part.profile)}, source[name]))
         if rows:
             yield name, rows
 
 
-def _xids(reading: Reading, ledger: XidLedger, node: str, at: datetime) -> str:
+def _xids(reading: AcceleratorSnapshot, ledger: XidLedger, node: str, at: datetime) -> str:
     counts = ledger.counts(at)
     gauges: list[_Row] = []
     counted: list[_Row] = []
@@ -152,12 +152,12 @@ def _xids(reading: Reading, ledger: XidLedger, node: str, at: datetime) -> str:
     return _family(*_XID, gauges) + _family(*_COUNT, counted)
 
 
-def _lost(reading: Reading, node: str) -> list[_Row]:
-    there = [(_labels(device.name, node), 0.0) for device in reading.devices]
-    return there + [(_labels(name, node), 1.0) for name in reading.lost]
+def _lost(reading: AcceleratorSnapshot, node: str) -> list[_Row]:
+    present = [(_labels(device.name, node), 0.0) for device in reading.devices]
+    return present + [(_labels(name, node), 1.0) for name in reading.lost]
 
 
-def _instances(reading: Reading, node: str) -> list[_Row]:
+def _instances(reading: AcceleratorSnapshot, node: str) -> list[_Row]:
     return [
         ({**_labels(device.name, node), **_part(part.number, part.profile), "mig_uuid": part.uuid}, 1.0)
         for device in reading.devices
@@ -165,7 +165,7 @@ def _instances(reading: Reading, node: str) -> list[_Row]:
     ]
 
 
-def _processes(reading: Reading, node: str, owner_of: Callable[[int], Owner | None]) -> list[_Row]:
+def _processes(reading: AcceleratorSnapshot, node: str, owner_of: Callable[[int], Owner | None]) -> list[_Row]:
     rows: list[_Row] = []
     for device in reading.devices:
         profiles = {part.number: part.profile for part in device.instances}
@@ -181,8 +181,8 @@ def _processes(reading: Reading, node: str, owner_of: Callable[[int], Owner | No
     return rows
 
 
-def _labels(name: Name, node: str, driver: str = "") -> Labels:
-    found = {
+def _labels(name: DeviceName, node: str, driver: str = "") -> Labels:
+    labels = {
         "gpu": str(name.index),
         "UUID": name.uuid,
         "pci_bus_id": name.pci,
@@ -191,21 +191,21 @@ def _labels(name: Name, node: str, driver: str = "") -> Labels:
         "Hostname": node,
         "DCGM_FI_DRIVER_VERSION": driver,
     }
-    return {label: value for label, value in found.items() if value}
+    return {label: value for label, value in labels.items() if value}
 
 
 def _part(number: int, profile: str) -> Labels:
     return {"GPU_I_PROFILE": profile, "GPU_I_ID": str(number)}
 
 
-def _family(name: str, kind: str, told: str, rows: Iterable[_Row]) -> str:
+def _family(name: str, kind: str, help_text: str, rows: Iterable[_Row]) -> str:
     lines = [f"{name}{_text(labels)} {_number(value)}\n" for labels, value in rows]
-    return f"# HELP {name} {told}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
+    return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
 
 
 def _text(labels: Labels) -> str:
-    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items() if value)
-    return f"{{{written}}}" if written else ""
+    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items() if value)
+    return f"{{{written}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:

@@ -1,7 +1,7 @@
-"""Profiling ratios by NVML's GPM, which Hopper and newer boards have, for devices and for MIG instances.
+"""Profiling ratios from NVML's GPM (Hopper and newer boards), for devices and for MIG instances.
 
-A metric is made from two samples, so the first look brings none; the next ones cover the time since the
-look before. Each device keeps two samples, of which the older one is overwritten.
+A metric needs two samples, so the first reading gives none; later ones cover the time since the previous reading.
+Each device keeps two samples; the older one is overwritten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from collectors.accelerators.nvml_values import asked
+from collectors.accelerators.nvml_values import query
 
 _PERCENT = 0.01
 _METRICS = {  # name on the page -> GPM metric, factor
@@ -26,7 +26,7 @@ _METRICS = {  # name on the page -> GPM metric, factor
 
 @dataclass(slots=True)
 class _Pair:
-    """The sample of the last look, and the one to write next."""
+    """The last sample, and the buffer for the next one."""
 
     last: Any = None
     spare: Any = None
@@ -36,33 +36,33 @@ class Gpm:
     """Samples of each device and instance."""
 
     def __init__(self) -> None:
-        """Nothing is sampled yet."""
+        """Starts without samples."""
         self._pairs: dict[tuple[str, int], _Pair] = {}
         self._supported: dict[str, bool] = {}
 
     def of_device(self, handle: Any, uuid: str) -> dict[str, float]:
-        """Ratios of a device since the last look; empty for boards without GPM."""
+        """Ratios of a device since the last reading; empty for boards without GPM."""
         return self._ratios(handle, uuid, -1, lambda sample: pynvml.nvmlGpmSampleGet(handle, sample))
 
     def of_instance(self, handle: Any, uuid: str, number: int) -> dict[str, float]:
-        """Ratios of one MIG instance of a device, of what it may use."""
+        """Ratios of one MIG instance of a device, relative to its share."""
         return self._ratios(handle, uuid, number, lambda sample: pynvml.nvmlGpmMigSampleGet(handle, number, sample))
 
     def forget(self, uuid: str) -> None:
-        """A device is gone: its samples are not freed, because the driver may no longer know them."""
+        """Drops a lost device: its samples are not freed, because the driver may no longer know them."""
         self._supported.pop(uuid, None)
         self._pairs = {key: pair for key, pair in self._pairs.items() if key[0] != uuid}
 
     def _ratios(self, handle: Any, uuid: str, number: int, take: Callable[[Any], object]) -> dict[str, float]:
         if uuid not in self._supported:
-            answer = asked(pynvml.nvmlGpmQueryDeviceSupport, handle)
-            self._supported[uuid] = answer is not None and bool(answer.isSupportedDevice)
+            support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
+            self._supported[uuid] = support is not None and bool(support.isSupportedDevice)
         if not self._supported[uuid]:
             return {}
         pair = self._pairs.setdefault((uuid, number), _Pair())
-        sample = pair.spare if pair.spare is not None else asked(pynvml.nvmlGpmSampleAlloc)
+        sample = pair.spare if pair.spare is not None else query(pynvml.nvmlGpmSampleAlloc)
         pair.spare = sample
-        if sample is None or asked(_done, take, sample) is None:
+        if sample is None or query(_done, take, sample) is None:
             return {}
         before, pair.last, pair.spare = pair.last, sample, pair.last
         return {} if before is None else _metrics(before, sample)
@@ -72,15 +72,15 @@ def _metrics(before: Any, after: Any) -> dict[str, float]:
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_METRICS)
     request.sample1, request.sample2 = before, after
-    for place, (metric, _) in enumerate(_METRICS.values()):
-        request.metrics[place].metricId = metric
-    answer = asked(pynvml.nvmlGpmMetricsGet, request)
-    if answer is None:
+    for index, (metric, _) in enumerate(_METRICS.values()):
+        request.metrics[index].metricId = metric
+    result = query(pynvml.nvmlGpmMetricsGet, request)
+    if result is None:
         return {}
     return {
-        name: float(answer.metrics[place].value) * factor
-        for place, (name, (_, factor)) in enumerate(_METRICS.items())
-        if answer.metrics[place].nvmlReturn == pynvml.NVML_SUCCESS
+        name: float(result.metrics[index].value) * factor
+        for index, (name, (_, factor)) in enumerate(_METRICS.items())
+        if result.metrics[index].nvmlReturn == pynvml.NVML_SUCCESS
     }
 
 

@@ -1,4 +1,4 @@
-"""The readings of one device by NVML, in dcgm-exporter's names and units."""
+"""NVML values of one device, with dcgm-exporter's names and units."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FIELDS: dict[str, tuple[Any, float]] = {
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": (pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, 1),
     "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": (pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, 1),
     "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": (pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, 1),
-    # NVML counts KiB, bytes of PCIe as they are
+    # NVML counts KiB; PCIe bytes are unscaled
     "DCGM_FI_PROF_NVLINK_TX_BYTES": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS), 1024),
     "DCGM_FI_PROF_NVLINK_RX_BYTES": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS), 1024),
     "DCGM_FI_PROF_PCIE_TX_BYTES": (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1),
     "DCGM_FI_PROF_PCIE_RX_BYTES": (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1),
     "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": (pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 1),
 }
-_VIOLATIONS = {  # nanoseconds, as dcgm-exporter has them
+_VIOLATIONS = {  # nanoseconds, as in dcgm-exporter
     "DCGM_FI_DEV_POWER_VIOLATION": pynvml.NVML_PERF_POLICY_POWER,
     "DCGM_FI_DEV_THERMAL_VIOLATION": pynvml.NVML_PERF_POLICY_THERMAL,
     "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": pynvml.NVML_PERF_POLICY_SYNC_BOOST,
@@ -46,13 +46,13 @@ _ERRORS = {
 
 
 class DeviceGoneError(Exception):
-    """A device that answers no more: fallen off the bus, or in need of a reset."""
+    """The device does not respond: it has fallen off the bus, or needs a reset."""
 
 
-def asked(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call answers; None for what a device does not support or this user may not see.
+def query(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Result of a call; None if the device does not support it or this user has no permission.
 
-    Raises DeviceGoneError for a lost device and NVMLError when the driver itself is away.
+    Raises DeviceGoneError for a lost device and NVMLError if the driver itself is unavailable.
     """
     try:
         return call(*arguments)
@@ -64,55 +64,59 @@ def asked(call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def asked_or_gone(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The same, with None also for a lost device."""
+def query_or_none(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Same, with None also for a lost device."""
     try:
-        return asked(call, *arguments)
+        return query(call, *arguments)
     except DeviceGoneError:
         return None
 
 
-def of_device(handle: Any) -> dict[str, float]:
-    """Everything a device tells of itself."""
-    found = {name: asked(call, handle, *more) for name, (call, *more) in _PLAIN.items()}
-    told = {name: float(value) * _SCALE.get(name, 1.0) for name, value in found.items() if value is not None}
-    rates = asked(pynvml.nvmlDeviceGetUtilizationRates, handle)
+def device_values(handle: Any) -> dict[str, float]:
+    """All values of a device."""
+    raw = {name: query(call, handle, *more) for name, (call, *more) in _PLAIN.items()}
+    readings = {name: float(value) * _SCALE.get(name, 1.0) for name, value in raw.items() if value is not None}
+    rates = query(pynvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is not None:
-        told |= {"DCGM_FI_DEV_GPU_UTIL": float(rates.gpu), "DCGM_FI_DEV_MEM_COPY_UTIL": float(rates.memory)}
-    rows = asked(pynvml.nvmlDeviceGetRemappedRows, handle)
+        readings |= {"DCGM_FI_DEV_GPU_UTIL": float(rates.gpu), "DCGM_FI_DEV_MEM_COPY_UTIL": float(rates.memory)}
+    rows = query(pynvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None:
-        told |= dict(zip(_ROWS, map(float, rows), strict=True))
+        readings |= dict(zip(_ROWS, map(float, rows), strict=True))
     for name, policy in _VIOLATIONS.items():
-        time = asked(pynvml.nvmlDeviceGetViolationStatus, handle, policy)
+        time = query(pynvml.nvmlDeviceGetViolationStatus, handle, policy)
         if time is not None:
-            told[name] = float(time.violationTime)
-    return {**told, **memory(handle), **_fields(handle)}
+            readings[name] = float(time.violationTime)
+    return {**readings, **memory_values(handle), **_fields(handle)}
 
 
-def memory(handle: Any) -> dict[str, float]:
-    """Memory of a device or instance in MiB. Drivers before R510 count what is reserved as used."""
-    found = asked(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    reserved = None if found is None else found.reserved
-    if found is None:
-        found = asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    if found is None:
+def memory_values(handle: Any) -> dict[str, float]:
+    """Memory of a device or instance in MiB. Drivers before R510 count reserved memory as used."""
+    info = query(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    reserved = None if info is None else info.reserved
+    if info is None:
+        info = query(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if info is None:
         return {}
-    told = {"DCGM_FI_DEV_FB_FREE": found.free, "DCGM_FI_DEV_FB_USED": found.used, "DCGM_FI_DEV_FB_RESERVED": reserved}
-    return {name: value / MEBIBYTE for name, value in told.items() if value is not None}
+    bytes_by_name = {
+        "DCGM_FI_DEV_FB_FREE": info.free,
+        "DCGM_FI_DEV_FB_USED": info.used,
+        "DCGM_FI_DEV_FB_RESERVED": reserved,
+    }
+    return {name: value / MEBIBYTE for name, value in bytes_by_name.items() if value is not None}
 
 
 def _fields(handle: Any) -> dict[str, float]:
-    answers = asked(pynvml.nvmlDeviceGetFieldValues, handle, [field for field, _ in _FIELDS.values()])
-    if answers is None:
+    results = query(pynvml.nvmlDeviceGetFieldValues, handle, [field for field, _ in _FIELDS.values()])
+    if results is None:
         return {}
     return {
         name: _number(answer) * scale
-        for (name, (_, scale)), answer in zip(_FIELDS.items(), answers, strict=True)
+        for (name, (_, scale)), answer in zip(_FIELDS.items(), results, strict=True)
         if answer.nvmlReturn == pynvml.NVML_SUCCESS
     }
 
 
-def _number(answer: Any) -> float:
+def _number(field: Any) -> float:
     kinds = {
         pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
         pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -121,19 +125,19 @@ def _number(answer: Any) -> float:
         pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
         pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
     }
-    return float(getattr(answer.value, kinds.get(answer.valueType, "ullVal")))
+    return float(getattr(field.value, kinds.get(field.valueType, "ullVal")))
 
 
 def _temperature(handle: Any) -> Any:
-    """By the call that every driver has had, and by the one that is to take its place."""
+    """Calls the function that every driver has, then its designated successor."""
     sensor = pynvml.NVML_TEMPERATURE_GPU
-    found = asked(pynvml.nvmlDeviceGetTemperature, handle, sensor)
-    return asked(pynvml.nvmlDeviceGetTemperatureV, handle, sensor) if found is None else found
+    value = query(pynvml.nvmlDeviceGetTemperature, handle, sensor)
+    return query(pynvml.nvmlDeviceGetTemperatureV, handle, sensor) if value is None else value
 
 
 def _clock_reasons(handle: Any) -> Any:
-    found = asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    return asked(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) if found is None else found
+    value = query(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    return query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) if value is None else value
 
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -151,7 +155,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     **{name: (pynvml.nvmlDeviceGetTotalEccErrors, *kind) for name, kind in _ERRORS.items()},
 }
 _WATTS = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
-_SCALE = dict.fromkeys(_WATTS, 0.001)  # NVML says milliwatts
+_SCALE = dict.fromkeys(_WATTS, 0.001)  # NVML returns milliwatts
 _ROWS = (
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
     "DCGM_FI_DEV_ROW_REMAP_PENDING", "DCGM_FI_DEV_ROW_REMAP_FAILURE",

@@ -1,7 +1,7 @@
-"""What one look at a machine's accelerators brought. Pure: no library is asked here.
+"""Data model of one reading of a node's accelerators. Pure: no library is called here.
 
-``values`` go by the names and units that dcgm-exporter prints, because that is what the page shows; a
-value that a device did not tell is not there, and never zero.
+``values`` use dcgm-exporter's names and units, because the page shows these. A value that a device did not report
+is missing, never zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outrider.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A MIG instance. ``number`` is its GPU instance id, unique on its device; ``uuid`` "" when not known."""
+    """A MIG instance. ``number`` is its GPU instance id, unique on its device; ``uuid`` is "" if unknown."""
 
     number: int
     uuid: str
@@ -34,8 +34,8 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """What stays the same about a device. ``minor`` is the number in ``/dev/nvidiaN``."""
+class DeviceName:
+    """Constant properties of a device. ``minor`` is the number in ``/dev/nvidiaN``."""
 
     uuid: str
     index: int
@@ -46,85 +46,85 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device and what it said."""
+    """One device and its values."""
 
-    name: Name
+    name: DeviceName
     values: Mapping[str, float]
     instances: tuple[Instance, ...] = ()
     processes: tuple[Process, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One look. ``lost`` are devices that were there since the driver was loaded and no longer answer.
+class AcceleratorSnapshot:
+    """One reading. ``lost`` are devices that were present since the driver was loaded and do not respond.
 
-    ``traffic_is_rate``: bytes of links are per second (DCGM's profiling), else they are counted (the driver).
+    ``traffic_is_rate``: link bytes are per second (DCGM's profiling), else cumulative (the driver).
     """
 
     driver: str
     devices: tuple[Device, ...]
-    lost: tuple[Name, ...] = ()
+    lost: tuple[DeviceName, ...] = ()
     traffic_is_rate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The driver told of a fault. ``instance`` is the GPU instance it was in, None for the whole device."""
+    """A fault reported by the driver. ``instance`` is its GPU instance, None for the whole device."""
 
     at: datetime
-    device: Name
+    device: DeviceName
     code: int
     instance: int | None = None
 
 
-class AcceleratorsAwayError(UnavailableError):
+class AcceleratorsUnavailableError(UnavailableError):
     """No accelerator can be read now; later it may be possible again."""
 
 
 class Reader(Protocol):
-    """A library that reads the devices of this machine. Not safe for several threads: call it from one."""
+    """A library that reads the devices of this node. Not thread-safe: call it from one thread."""
 
     name: str
 
-    def read(self) -> Reading:
-        """One look at every device. Raises AcceleratorsAwayError; the next look starts anew."""
+    def read(self) -> AcceleratorSnapshot:
+        """Reads every device. Raises AcceleratorsUnavailableError; the next reading starts afresh."""
         ...
 
     def wait(self, limit: timedelta) -> list[Xid] | None:
-        """XIDs since the last call, oldest first; None, at once, while there is nothing to listen to.
+        """XIDs since the last call, oldest first; None, at once, if there is nothing to wait for.
 
-        Waits for the first one, but no longer than ``limit``.
+        Waits for the first one, at most ``limit``.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shuts the library down."""
         ...
 
 
 @dataclass(slots=True)
 class XidLedger:
-    """The XIDs of each device since this process began. dcgm-exporter's gauge and count are made from it."""
+    """XIDs of each device since this process started. Source of dcgm-exporter's gauge and count."""
 
-    window: timedelta = timedelta(minutes=5)  # what dcgm-exporter counts over when nothing else is set
+    window: timedelta = timedelta(minutes=5)  # dcgm-exporter's default window
     last: dict[str, Xid] = field(default_factory=dict)
     _recent: list[Xid] = field(default_factory=list)
 
     def add(self, xid: Xid) -> None:
-        """Note one."""
+        """Records an XID."""
         self.last[xid.device.uuid] = xid
         self._recent.append(xid)
 
     def counts(self, at: datetime) -> dict[tuple[str, int], int]:
-        """How many of each device and code there were in the window before ``at``."""
-        self._recent = [one for one in self._recent if one.at > at - self.window]
-        found: dict[tuple[str, int], int] = {}
-        for one in self._recent:
-            key = (one.device.uuid, one.code)
-            found[key] = found.get(key, 0) + 1
-        return found
+        """Number of XIDs of each device and code in the window before ``at``."""
+        self._recent = [xid for xid in self._recent if xid.at > at - self.window]
+        counts: dict[tuple[str, int], int] = {}
+        for xid in self._recent:
+            key = (xid.device.uuid, xid.code)
+            counts[key] = counts.get(key, 0) + 1
+        return counts
 
 
 def as_text(value: str | bytes) -> str:
-    """What a binding told: those of one age give bytes, of another text."""
+    """A binding's string: old versions return bytes, others text."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -9,6 +9,6 @@ from collectors.mapping.signatures import adapter_of_page
 _NAME = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[{ \t])", re.MULTILINE)
 
 
-def guess(page: str) -> str | None:
+def detect_adapter(page: str) -> str | None:
     """The adapter of a page; None when no adapter reads it, or several read it equally well."""
     return adapter_of_page(set(_NAME.findall(page)))

@@ -18,7 +18,7 @@ def wants_scrape(notes: Mapping[str, str]) -> bool:
     return notes.get(SCRAPE, "").lower() == "true"
 
 
-def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> DiscoveredTarget | str:
+def metrics_page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> DiscoveredTarget | str:
     """Where the page of a pod is, or in one sentence why nobody can tell.
 
     ``notes`` are the annotations that ask for it: the pod's own, or those of a Service in front of it.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from collectors.discovery.endpoints import SCRAPE, page_of, wants_scrape
+from collectors.discovery.endpoints import SCRAPE, metrics_page_of, wants_scrape
 from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.kubernetes.accelerators import gpu_type_of
 from collectors.kubernetes.api import KubeApi
@@ -95,7 +95,7 @@ class KubernetesSource:
         for pod in self._cluster.replicas.pods.values():
             names = fronts.get((pod.namespace, pod.name), ())
             for asked in self._asked(pod, [services.get((pod.namespace, name), {}) for name in names]):
-                page = page_of(pod, notes=asked)
+                page = metrics_page_of(pod, notes=asked)
                 if isinstance(page, str):
                     problems.append(CollectError(f"{self.name}: {page}", reason=CollectReason.OTHER))
                 elif pod.leads or _is_beside(page):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zlib import crc32
 
-from collectors.discovery.relabeling import Rules, target_of_found, url_of
+from collectors.discovery.relabeling import RelabelRules, target_of_discovered, url_of
 from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot, TargetSource
 from collectors.mapping.target import Target
 from collectors.scrape.target_health import TargetHealth
@@ -19,7 +19,9 @@ from outrider.model import EntityRef
 from outrider.topology import Edge
 from outrider.wire.cardinality import bounded
 
-Guess = Callable[[str, Rules], Awaitable[str | None]]  # raises CollectError when the page cannot be read
+AdapterDetector = Callable[
+    [str, RelabelRules], Awaitable[str | None]
+]  # raises CollectError when the page cannot be read
 LOOK_AGAIN = timedelta(minutes=10)  # at a page that came and that no adapter reads
 MOST_TENANTS = 50
 _MOST_GUESSES = 500  # pages looked at in one go, for their adapter
@@ -42,7 +44,7 @@ class _State:
     """
 
     source: TargetSource
-    rules: Rules
+    rules: RelabelRules
     begun: datetime | None = None
     seen: DiscoverySnapshot = field(default_factory=DiscoverySnapshot)
     made: dict[str, tuple[DiscoveredTarget, str, Target]] = field(default_factory=dict)
@@ -58,11 +60,11 @@ class Discovery:
 
     def __init__(
         self,
-        sources: Sequence[tuple[TargetSource, Rules]],
+        sources: Sequence[tuple[TargetSource, RelabelRules]],
         cluster: str,
         *,
         configured: Sequence[Target] = (),
-        guess: Guess | None = None,
+        guess: AdapterDetector | None = None,
     ) -> None:
         """``configured`` targets come first; a page that two name is one target. ``guess`` looks at pages."""
         self._states = {source.name: _State(source, rules) for source, rules in sources}
@@ -157,7 +159,9 @@ class Discovery:
                     continue
                 before = state.made.get(url)
                 same = before is not None and before[0] == found and before[1] == adapter
-                target = before[2] if same and before else target_of_found(name, self._cluster, found, rules, adapter)
+                target = (
+                    before[2] if same and before else target_of_discovered(name, self._cluster, found, rules, adapter)
+                )
                 made.setdefault(url, (found, adapter, target))
             except CollectError as error:
                 faults.append(error)
@@ -239,7 +243,7 @@ def _is_due(state: _State, at: datetime) -> bool:
     return state.begun is None or not state.begun <= at < state.begun + state.source.every
 
 
-async def _guessed(urls: Sequence[str], rules: Rules, guess: Guess) -> dict[str, str | None]:
+async def _guessed(urls: Sequence[str], rules: RelabelRules, guess: AdapterDetector) -> dict[str, str | None]:
     """What each page is read by, a few pages at a time; those that cannot be read are left out."""
     gate = asyncio.Semaphore(32)
     found: dict[str, str | None] = {}

@@ -34,7 +34,7 @@ _PLAIN_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RelabelRules:
     """How what a source found becomes targets.
 
     ``keep`` and ``drop`` are regular expressions for whole values by label, an absent label is "". ``labels``
@@ -69,7 +69,7 @@ class Rules:
         return named or self.adapters.get(found.labels.get(self.adapter_label, "")) or self.adapter
 
 
-def url_of(found: DiscoveredTarget, rules: Rules) -> str:
+def url_of(found: DiscoveredTarget, rules: RelabelRules) -> str:
     """Where the page is. Raises CollectError when the port is not known."""
     scheme = found.labels.get(SCHEME) or rules.scheme
     path = found.labels.get(PATH) or rules.path
@@ -81,7 +81,9 @@ def url_of(found: DiscoveredTarget, rules: Rules) -> str:
     return f"{scheme}://{where}/{path.lstrip('/')}"
 
 
-def target_of_found(source: str, cluster: str, found: DiscoveredTarget, rules: Rules, adapter_name: str) -> Target:
+def target_of_discovered(
+    source: str, cluster: str, found: DiscoveredTarget, rules: RelabelRules, adapter_name: str
+) -> Target:
     """The target of a page. Raises CollectError that names it when it cannot be one."""
     url = url_of(found, rules)
     if adapter_name not in ADAPTERS:

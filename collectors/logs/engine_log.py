@@ -16,7 +16,7 @@ from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.api import Json, KubeApi, items, mapping, text
 from collectors.kubernetes.objects import PODS, News
 from collectors.kubernetes.watch import Follower, SharedWatches
-from collectors.logs.matcher import LogLines, Origin
+from collectors.logs.matcher import LogMatcher, Origin
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 
@@ -38,9 +38,9 @@ class PodLog:
     read_restarts: int = 0
     last: datetime | None = None
     at_last: set[str] = field(default_factory=set)
-    lines: LogLines = field(default_factory=lambda: LogLines(SOURCE))
+    lines: LogMatcher = field(default_factory=lambda: LogMatcher(SOURCE))
 
-    def sightings(self, log: str, at: datetime) -> Iterator[UnresolvedEvent]:
+    def new_events(self, log: str, at: datetime) -> Iterator[UnresolvedEvent]:
         """Lines that mean something, each burst of a code once; ``at`` dates lines without a time of their own."""
         origin = Origin(self.pod, self.uid, self.container)
         for when, line in stamped(log):
@@ -121,7 +121,7 @@ class EngineLogs:
         self._container, self._any = container, bool(label_selector or container)
         chosen = (("labelSelector", label_selector),) if label_selector else ()
         self._follower = Follower(doors, [replace(PODS, optional=False, chosen=chosen)], namespaces)
-        self.lines = LogLines(SOURCE)
+        self.lines = LogMatcher(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
@@ -165,7 +165,7 @@ class EngineLogs:
                 texts_read.append(await self._ask(log, begin, previous=False))
             except CollectError as error:
                 return error
-        return [one for part in texts_read for one in log.sightings(part, at)]
+        return [one for part in texts_read for one in log.new_events(part, at)]
 
     async def _ask(self, log: PodLog, since: datetime, *, previous: bool) -> str:
         path = f"/api/v1/namespaces/{log.pod.namespace}/pods/{log.pod.name}/log"

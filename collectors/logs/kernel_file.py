@@ -19,7 +19,7 @@ _STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KernelLogChunk:
     """New text of a log. ``boot_id`` tells one boot from another; ``boot_at`` None when it is not known."""
 
     text: str
@@ -37,7 +37,7 @@ class KernelFile:
         self._inode: tuple[int, int] | None = None
         self._rest = b""
 
-    def read(self) -> Part:
+    def read(self) -> KernelLogChunk:
         """Whole lines written since the last reading. Raises OSError when the path cannot be read."""
         now = self.path.stat()
         if self._inode != (now.st_dev, now.st_ino):
@@ -52,8 +52,8 @@ class KernelFile:
         whole, mark, self._rest = (self._rest + self._new(self._handle)).rpartition(b"\n")
         text = (whole + mark).decode("utf-8", errors="replace")
         if regular:  # an export knows its own times; records without one are dated when they are read
-            return Part(text, boot_id=f"{now.st_dev:x}-{now.st_ino:x}")
-        return Part(text, boot_id=_first_line(_BOOT_ID), boot_at=_boot_at())
+            return KernelLogChunk(text, boot_id=f"{now.st_dev:x}-{now.st_ino:x}")
+        return KernelLogChunk(text, boot_id=_first_line(_BOOT_ID), boot_at=_boot_at())
 
     def _new(self, handle: int) -> bytes:
         parts = []

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from collectors.events import xid_parser
 from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, UnresolvedEvent, pci_of
 from collectors.logs import kmsg
-from collectors.logs.kernel_file import KernelFile, Part
+from collectors.logs.kernel_file import KernelFile, KernelLogChunk
 from collectors.logs.patterns import Patterns, packaged
 from collectors.net.http import HttpClient
 from outrider.clock import from_unix, parse_rfc3339, rfc3339
@@ -42,7 +42,7 @@ class NodeLog:
     killed: str = ""
     _same: tuple[str, dict[str, int]] = field(default_factory=lambda: ("", {}))
 
-    def sightings(self, text: str, part: Part, at: datetime, patterns: Patterns) -> list[UnresolvedEvent]:
+    def new_events(self, text: str, part: KernelLogChunk, at: datetime, patterns: Patterns) -> list[UnresolvedEvent]:
         """New records of a text, oldest first; ``at`` is now, and dates what has no time of its own."""
         if part.boot_id != self.boot_id:
             self.boot_id, self.newest, self.killed = part.boot_id, None, ""
@@ -84,7 +84,7 @@ class NodeLog:
         if uuid is not None:
             entity, pci = EntityRef(self.node.cluster, EntityKind.GPU, None, uuid), ""
         return UnresolvedEvent(
-            EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci
+            EventKind.XID, line.code, at, record.reporter or SOURCE, key, entity, line.attributes, pci=pci
         )
 
     def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> UnresolvedEvent | None:
@@ -131,7 +131,7 @@ class KernelLogFile:
             said = f"{self.name}: {self._file.path} cannot be read: {error.strerror}"
             hint = "reading /dev/kmsg needs CAP_SYSLOG; check the path and its permissions"
             return [], [CollectError(said, reason=CollectReason.OTHER, hint=hint)]
-        return self._log.sightings(part.text, part, at, packaged(SOURCE)), []
+        return self._log.new_events(part.text, part, at, packaged(SOURCE)), []
 
     async def close(self) -> None:
         """Close the file."""
@@ -173,9 +173,9 @@ class KernelLogs:
                 text, part = await self._ask(log, None)  # it has booted since: the sequence began anew
         except CollectError as error:
             return error
-        return log.sightings(text, part, at, packaged(SOURCE))
+        return log.new_events(text, part, at, packaged(SOURCE))
 
-    async def _ask(self, log: NodeLog, after: int | None) -> tuple[str, Part]:
+    async def _ask(self, log: NodeLog, after: int | None) -> tuple[str, KernelLogChunk]:
         client = self._client or self._clients.get(log.node.name)
         if client is None:
             client = self._clients[log.node.name] = self._make(_split(self._url.replace(NODE, log.node.name))[0])
@@ -185,7 +185,9 @@ class KernelLogs:
             said = f"{client.url}{path} answered HTTP {answer.status}"
             raise client.fault(said, CollectReason.HTTP_STATUS, "look at the log of the node's agent")
         text = answer.body.decode("utf-8", errors="replace")
-        return text, Part(text, answer.headers.get("Boot-Id", ""), _boot_time(answer.headers.get("Boot-Time", "")))
+        return text, KernelLogChunk(
+            text, answer.headers.get("Boot-Id", ""), _boot_time(answer.headers.get("Boot-Time", ""))
+        )
 
     async def close(self) -> None:
         """Close every connection."""

@@ -25,7 +25,7 @@ class Record:
     """One message of a kernel.
 
     From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at``, ``host``, and in JSON the
-    ``cursor`` that names the entry for ever. ``told_by`` says who wrote it where it was not the kernel.
+    ``cursor`` that names the entry for ever. ``reporter`` says who wrote it where it was not the kernel.
     """
 
     message: str
@@ -34,7 +34,7 @@ class Record:
     at: datetime | None = None
     host: str = ""
     cursor: str = ""
-    told_by: str = ""
+    reporter: str = ""
 
 
 def records(text: str) -> Iterator[Record]:
@@ -63,7 +63,7 @@ def _record(line: str) -> Record | None:
         unescaped(match[5]),
         sequence=int(match[2]),
         since_boot_seconds=int(match[3]) / 1e6,
-        told_by=told_by[1] if told_by else "",
+        reporter=told_by[1] if told_by else "",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.api import items, mapping, text, texts
 from collectors.kubernetes.startup_log import expressions
-from collectors.logs.matcher import LogLines, Origin
+from collectors.logs.matcher import LogMatcher, Origin
 from collectors.logs.patterns import packaged
 from collectors.mapping.entity_binding import first_label
 from collectors.net.http import HttpClient
@@ -37,12 +37,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LokiEntry:
     """One entry: when it was written (unix nanoseconds), its stream's labels, and what it says."""
 
     nanoseconds: int
     labels: Mapping[str, str]
-    said: str
+    text: str
 
     @property
     def at(self) -> datetime:
@@ -55,7 +55,7 @@ class LokiLogs:
 
     def __init__(self, name: str, client: HttpClient, cluster: str, query: str, *, prefilter: bool = True) -> None:
         """``query`` is a LogQL log query. With ``prefilter`` Loki itself drops lines that mean nothing to us."""
-        self.name, self.lines = name, LogLines(SOURCE)
+        self.name, self.lines = name, LogMatcher(SOURCE)
         self._client, self._cluster = client, cluster
         self._query = f"{query} |~ {_quoted('|'.join(_filters()))}" if prefilter else query
         self._newest = self._behind = 0  # nanoseconds
@@ -83,19 +83,19 @@ class LokiLogs:
         self._forget()
         return found, []
 
-    def _take(self, line: Line, at: datetime) -> Iterator[UnresolvedEvent]:
-        identity = (line.nanoseconds, hash((line.said, tuple(sorted(line.labels.items())))))
+    def _take(self, line: LokiEntry, at: datetime) -> Iterator[UnresolvedEvent]:
+        identity = (line.nanoseconds, hash((line.text, tuple(sorted(line.labels.items())))))
         if identity in self._seen:
             return
         self._seen[identity] = None
         self._newest = max(self._newest, line.nanoseconds)
-        yield from self.lines.take(origin_of(line.labels, self._cluster), line.at, line.said, at)
+        yield from self.lines.take(origin_of(line.labels, self._cluster), line.at, line.text, at)
 
     def _forget(self) -> None:
         oldest = self._newest - 2 * _nanoseconds(OVERLAP)
         self._seen = {identity: None for identity in self._seen if identity[0] >= oldest}
 
-    async def _page(self, begin: int, end: int) -> list[Line]:
+    async def _page(self, begin: int, end: int) -> list[LokiEntry]:
         """Entries of [begin, end), oldest first."""
         asked = {
             "query": self._query,
@@ -122,7 +122,7 @@ class LokiLogs:
         await self._client.close()
 
 
-def lines_of(body: bytes, client: HttpClient) -> list[Line]:
+def lines_of(body: bytes, client: HttpClient) -> list[LokiEntry]:
     """The entries of an answer, oldest first. Raises CollectError for one that is no list of streams."""
     try:
         read = json.loads(body)
@@ -134,7 +134,7 @@ def lines_of(body: bytes, client: HttpClient) -> list[Line]:
         said = f"the query gives {text(found.get('resultType')) or 'nothing'}, not log lines"
         raise client.fault(said, CollectReason.OTHER, "expected a log query, without rate() or count_over_time()")
     lines = [
-        Line(int(entry[0]), labels, text(entry[1]))
+        LokiEntry(int(entry[0]), labels, text(entry[1]))
         for stream in items(found.get("result"))
         for labels in [texts(stream.get("stream"))]
         for entry in _entries(stream.get("values"))

@@ -39,11 +39,11 @@ class _Burst:
     """One code of one origin: its newest line, and how many lines of the burst nobody was told of."""
 
     newest: datetime
-    untold: int = 0
+    unreported: int = 0
 
 
 @dataclass(slots=True)
-class LogLines:
+class LogMatcher:
     """What one source has read. ``counts`` are all lines that meant something, by code; told or not."""
 
     source: str
@@ -67,9 +67,9 @@ class LogLines:
         burst = self._bursts.get((origin.uid, code))
         is_new = burst is None or abs(moment - burst.newest) >= SAME_BURST
         if moment < at - FIRST_LOOK or not is_new:
-            self._note(origin, code, moment, burst, untold=moment >= at - FIRST_LOOK)
+            self._note(origin, code, moment, burst, unreported=moment >= at - FIRST_LOOK)
             return
-        before = 0 if burst is None else burst.untold
+        before = 0 if burst is None else burst.unreported
         self._bursts[origin.uid, code] = _Burst(moment)
         words = {name: redacted(value) for name, value in attributes.items()}
         words |= {"text": redacted(line.strip())[:MOST_TEXT], "container": origin.container}
@@ -87,11 +87,11 @@ class LogLines:
             aim=EntityKind.REPLICA if origin.entity.kind is EntityKind.POD else None,
         )
 
-    def _note(self, origin: Origin, code: str, moment: datetime, burst: _Burst | None, *, untold: bool) -> None:
+    def _note(self, origin: Origin, code: str, moment: datetime, burst: _Burst | None, *, unreported: bool) -> None:
         if burst is None:
             self._bursts[origin.uid, code] = _Burst(moment)
         else:
-            burst.newest, burst.untold = moment, burst.untold + untold
+            burst.newest, burst.unreported = moment, burst.unreported + unreported
         while len(self._bursts) > MOST_ORIGINS:
             del self._bursts[next(iter(self._bursts))]
 

@@ -1,4 +1,4 @@
-"""Evaluated cells to ``SampleBatch``, with what is said about the target itself."""
+"""Evaluated cells as ``SampleBatch``, with the signals of the target itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outrider.vocabulary import catalog
 _UP, _SECONDS, _SAMPLES, _CODE = TARGET_KEYS
 _TRUST = SignalKey("target_trust_code")
 WATCH_KEYS = (*TARGET_KEYS, _TRUST)
-# target_failure_code of the catalogue; a reset connection is an odd answer of a host that is there.
+# target_failure_code of the catalog; a reset connection is an unexpected response of a host that is up.
 _CODES = {
     CollectReason.REFUSED: 1.0,
     CollectReason.TIMEOUT: 2.0,
@@ -34,7 +34,7 @@ _CODES = {
     CollectReason.RESET: 6.0,
 }
 _OTHER_CODE = 7.0
-_NO_DOOR = {401, 403, 404, 405, 501}  # whoever answers has no such path, or tells strangers nothing: no word on health
+_NO_ENDPOINT = {401, 403, 404, 405, 501}  # no such path or no permission: health is unknown
 _WATCHED = {key: column for column, key in enumerate(WATCH_KEYS)}
 
 
@@ -47,7 +47,7 @@ def batch_of(
     interval: float | None,
     trust: TrustVerdict,
 ) -> SampleBatch:
-    """The cells of one kind as a matrix; below them ABSENT rows for entities that the page has lost."""
+    """Cells of one kind as a matrix, followed by ABSENT rows for entities that the page has lost."""
     assert past.compiled is not None
     assert past.binding is not None
     keys = past.adapter.keys[kind]
@@ -63,19 +63,19 @@ def batch_of(
         column = past.adapter.columns[kind][SignalKey(past.adapter.seen[kind])]
         matrix[:, column] = np.arange(len(entities)) < rows
         statuses[:, column] = CellStatus.PRESENT
-        # A part (a MIG instance) comes and goes by configuration: only the device itself can be lost.
+        # A part (a MIG instance) changes by configuration: only the device itself can be lost.
         parts = [row for row, place in enumerate(past.compiled.places.get(kind, ())) if place.instance is not None]
         matrix[parts, column], statuses[parts, column] = np.nan, CellStatus.ABSENT
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 
 
 def absent_batches(scrape: Scrape, past: PreviousScrape) -> Iterator[SampleBatch]:
-    """Every entity known from a target without any value; its own entity always."""
+    """Every entity known from a target without values; always its own entity."""
     recent = past.at is not None and scrape.at.timestamp() - past.at <= REMEMBER_SECONDS
     for kind, keys in past.adapter.keys.items():
-        known = past.binding.entities.get(kind, ()) if past.binding and recent else ()
+        bound = past.binding.entities.get(kind, ()) if past.binding and recent else ()
         own = (own_entity(past.adapter, scrape.target),) if kind is past.adapter.target else ()
-        entities = tuple(dict.fromkeys((*known, *past.lost.of(kind), *own)))
+        entities = tuple(dict.fromkeys((*bound, *past.lost.of(kind), *own)))
         if entities:
             shape = (len(entities), len(keys))
             status = np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
@@ -88,7 +88,7 @@ def absent_batches(scrape: Scrape, past: PreviousScrape) -> Iterator[SampleBatch
 def watch_batch(
     scrape: Scrape, about: Mapping[SignalKey, float], interval: float | None, trust: TrustVerdict
 ) -> SampleBatch:
-    """What is said of the target once more, on its monitoring entity."""
+    """Signals of the target once more, on its monitoring entity."""
     batch = SampleBatch(
         scrape.target.name,
         scrape.at,
@@ -106,39 +106,39 @@ def watch_batch(
 
 
 def about_watch(scrape: Scrape, *, up: bool) -> dict[SignalKey, float]:
-    """What any attempt says about what it read: up, duration, and why it failed."""
+    """Signals of any attempt: up, duration, and failure code."""
     code = 0.0 if scrape.error is None else _CODES.get(scrape.error.reason, _OTHER_CODE)
     return {_UP: float(up), _SECONDS: scrape.duration_seconds, _CODE: code}
 
 
 def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None) -> dict[SignalKey, float]:
-    """The same with the page's size and the engine probe's answers. No ``samples``: the scrape failed."""
+    """The same with the page's size and the engine probe's results. Without ``samples`` the scrape failed."""
     up = float(samples is not None)
-    found = about_watch(scrape, up=samples is not None)
+    values = about_watch(scrape, up=samples is not None)
     if samples is not None:
-        found[_SAMPLES] = float(samples)
+        values[_SAMPLES] = float(samples)
     if adapter.up:
-        found[SignalKey(adapter.up)] = up
-    told = scrape.health is not None or not scrape.target.health_guessed
-    if adapter.health and scrape.probed and told and scrape.health not in _NO_DOOR:
-        found[SignalKey(adapter.health)] = float(scrape.health == 200)
+        values[SignalKey(adapter.up)] = up
+    is_health_known = scrape.health is not None or not scrape.target.health_guessed
+    if adapter.health and scrape.probed and is_health_known and scrape.health not in _NO_ENDPOINT:
+        values[SignalKey(adapter.health)] = float(scrape.health == 200)
     if adapter.load and scrape.load is not None:
-        found[SignalKey(adapter.load)] = scrape.load
-    return found
+        values[SignalKey(adapter.load)] = scrape.load
+    return values
 
 
 def fill_target(batch: SampleBatch, own_row: int, about: Mapping[SignalKey, float], past: PreviousScrape) -> None:
-    """Say on the target's own row what is known of it; up and health hold for each part of an engine alike."""
+    """Fills the target's own row; up and health apply to each part of an engine alike."""
     columns = past.adapter.columns[batch.kind]
     fill(batch, own_row, about, columns)
     shared = {SignalKey(name) for name in (past.adapter.up, past.adapter.health) if name} & about.keys()
-    known = past.binding.entities[batch.kind] if past.binding else ()
-    for row in past.binding.part_rows if past.binding and batch.entities[: len(known)] == known else ():
+    bound = past.binding.entities[batch.kind] if past.binding else ()
+    for row in past.binding.part_rows if past.binding and batch.entities[: len(bound)] == bound else ():
         fill(batch, row, {key: about[key] for key in shared}, columns)
 
 
 def fill(batch: SampleBatch, row: int, about: Mapping[SignalKey, float], columns: Mapping[SignalKey, int]) -> None:
-    """Set cells of a row to PRESENT values; what is no number of its signal is UNTRUSTED, as on a page."""
+    """Sets cells of a row to PRESENT values. Values outside the signal's range are UNTRUSTED, as on a page."""
     for key, value in about.items():
         column, (least, most) = columns[key], catalog.signal(key.name).plausible
         sound = math.isfinite(value) and least <= value <= most

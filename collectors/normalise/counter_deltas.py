@@ -1,4 +1,4 @@
-"""How a page differs from the one before it: increases, and which of them are to be believed."""
+"""Differences between a page and the previous one: increases, and which of them are trustworthy."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from collectors.normalise.fault_codes import FaultCodeTracker
 from outrider.model import CellStatus, EntityRef, Floats, Statuses, TrustVerdict
 from outrider.topology import Edge
 
-OFF_SECONDS = 300.0  # a line with a timestamp further from its scrape than this is about another time
-_SAME_START_SECONDS = 1.0  # node_boot_time_seconds wobbles with the clock
+OFF_SECONDS = 300.0  # seconds; a line's timestamp may differ from its scrape by at most this
+_SAME_START_SECONDS = 1.0  # node_boot_time_seconds varies with the clock
 
 
 @dataclass(slots=True)
 class PreviousScrape:
-    """What is known of a target between scrapes. Arrays follow ``layout``; ``known`` rows have a past."""
+    """State of a target between scrapes. Arrays follow ``layout``; ``known`` rows have a previous value."""
 
     adapter: Adapter
     layout: Layout | None = None
     compiled: Compiled | None = None
     binding: Binding | None = None
-    at: float | None = None  # the last good scrape, unix seconds
+    at: float | None = None  # last good scrape, unix seconds
     values: Floats = field(default_factory=lambda: np.empty(0))
     stamps: Floats = field(default_factory=lambda: np.empty(0))
     known: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
     started: float = np.nan
-    beat_at: float | None = None  # when what always moves was last seen to move
+    beat_at: float | None = None  # time of the heartbeat's last change
     first: bool = True
     lost: DisappearedEntities = field(init=False)
     bound_to: Target | None = None
@@ -49,25 +49,25 @@ class PreviousScrape:
         self.lost = DisappearedEntities(stays=tuple(self.adapter.seen))
 
     def bind_to(self, target: Target, binding: Binding, at: float) -> None:
-        """Take a new binding, and the places of devices that are no longer in it."""
+        """Sets a new binding, and keeps the topology of devices that are no longer in it."""
         self.lost.compare(self.binding, binding, self.at if self.at is not None else at)
         self.bound_to, self.binding = target, binding
-        kept = [edge for edges in self.lost.edges.values() for edge in edges]
-        self.edges = (*binding.edges, *kept)
+        lost_edges = [edge for edges in self.lost.edges.values() for edge in edges]
+        self.edges = (*binding.edges, *lost_edges)
         self.labels = {**binding.labels, **self.lost.labels}
 
     def move_to(self, layout: Layout) -> None:
-        """Bring the past into the row order of another layout, series by series."""
+        """Reorders the previous values to another layout, series by series."""
         rows = layout.rows_in(self.layout) if self.layout else np.full(len(layout.series), -1, dtype=np.intp)
-        known = rows >= 0
+        present = rows >= 0
         values, stamps, were = np.full(rows.size, np.nan), np.full(rows.size, np.nan), np.zeros(rows.size, dtype=bool)
-        if known.any():
-            values[known], stamps[known] = self.values[rows[known]], self.stamps[rows[known]]
-            were[known] = self.known[rows[known]]
+        if present.any():
+            values[present], stamps[present] = self.values[rows[present]], self.stamps[rows[present]]
+            were[present] = self.known[rows[present]]
         self.layout, self.values, self.stamps, self.known = layout, values, stamps, were
 
     def keep(self, page: Page, at: float, start_row: int) -> None:
-        """Remember this page for the next one."""
+        """Stores this page for the next one."""
         self.first = self.at is None
         self.beat_at = at if self.beat_at is None else self.beat_at
         self.at, self.values, self.stamps = at, page.values, page.timestamps
@@ -78,7 +78,7 @@ class PreviousScrape:
 
 @dataclass(frozen=True, slots=True)
 class ScrapeDelta:
-    """The input of the evaluation, and what is to be said of the scrape as a whole."""
+    """Input of the evaluation, and the state of the scrape as a whole."""
 
     rows: Rows
     interval: float | None
@@ -88,10 +88,10 @@ class ScrapeDelta:
     frozen: bool = False
 
     def trust(self, status: Statuses, *, partial: bool, exploded: bool = False, repeats: int = 0) -> TrustVerdict:
-        """The verdict of a batch, the gravest that applies.
+        """Verdict of a batch: the most severe that applies.
 
-        ``partial``: entities known from this target are missing. ``exploded``: only a part of the page was
-        read. ``repeats``: rows of series that stand on the page more than once.
+        ``partial``: entities known from this target are missing. ``exploded``: only a part of the page was read.
+        ``repeats``: rows of series that the page has more than once.
         """
         if self.clock_step:
             return TrustVerdict.CLOCK_STEP
@@ -109,24 +109,24 @@ class ScrapeDelta:
 
 
 def delta_of(past: PreviousScrape, compiled: Compiled, page: Page, at: float, *, any_time: bool = False) -> ScrapeDelta:
-    """Compare a page with the past, which must already be in the order of the page's layout.
+    """Compares a page with the previous one, which must be in the order of the page's layout.
 
-    ``any_time``: lines may be about another time than that of the scrape, as those of a file are.
+    ``any_time``: lines may be about another time than the scrape's, as those of a file.
     """
     size = page.values.size
     flags = np.zeros(3 * size + 1, dtype=np.uint8)
     later = flags[size : 3 * size].reshape(2, size)  # a view: increases and rates
-    odd = ~np.isfinite(page.values)
+    invalid = ~np.isfinite(page.values)
     interval = None if past.at is None else at - past.at
     if interval is None or interval <= 0:
         later[:] = CellStatus.ABSENT if interval is None else CellStatus.UNTRUSTED
         off = _off(page, at) & (not any_time)
         flags[:size][off] = CellStatus.STALE
-        flags[:size][odd] = CellStatus.UNTRUSTED
+        flags[:size][invalid] = CellStatus.UNTRUSTED
         rows = Rows.of(page.values, np.zeros(size), 1.0, flags)
         return ScrapeDelta(rows, None, clock_step=interval is not None, stale=_all_stamped(page, off))
     increases = _increases(past, page, later)
-    if compiled.born.size:  # NaN of a series that is new differs from nothing
+    if compiled.born.size:  # NaN of a new series differs from nothing
         anew = page.values[compiled.born_at] > past.values[compiled.born_at]
         later[:, compiled.born[anew]] = np.maximum(later[:, compiled.born[anew]], CellStatus.RESET)
     restarted = _restarted(past, compiled, page)
@@ -141,32 +141,32 @@ def delta_of(past: PreviousScrape, compiled: Compiled, page: Page, at: float, *,
         flags[:size][still] = CellStatus.STALE
         later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
     unknown = ~np.isfinite(increases) & (later[0] != CellStatus.ABSENT)
-    if odd.any() or unknown.any():
-        flags[:size][odd] = CellStatus.UNTRUSTED
+    if invalid.any() or unknown.any():
+        flags[:size][invalid] = CellStatus.UNTRUSTED
         later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
     rows = Rows.of(page.values, increases, seconds, flags)
     return ScrapeDelta(rows, interval, restarted=restarted, stale=_all_stamped(page, still), frozen=frozen)
 
 
 def _off(page: Page, at: float) -> NDArray[np.bool_]:
-    """Lines whose own timestamp is about another time than ``at``."""
-    found: NDArray[np.bool_] = np.abs(page.timestamps - at) > OFF_SECONDS
-    return found
+    """Lines whose own timestamp is far from ``at``."""
+    off: NDArray[np.bool_] = np.abs(page.timestamps - at) > OFF_SECONDS
+    return off
 
 
 def _all_stamped(page: Page, rows: NDArray[np.bool_]) -> bool:
-    """True when ``rows`` are there and are all that have a timestamp of their own."""
+    """True if ``rows`` is not empty and covers all lines with a timestamp of their own."""
     return bool(rows.any() and rows[np.isfinite(page.timestamps)].all())
 
 
 def seconds_off(page: Page, at: float) -> float | None:
-    """How far behind (+) or before (-) ``at`` the newest line is, where every line with a timestamp is far off."""
+    """Seconds of the newest line behind (+) or ahead of (-) ``at``, if all timestamped lines are far off; else None."""
     known = page.timestamps[np.isfinite(page.timestamps)]
     return at - float(known.max()) if known.size and _all_stamped(page, _off(page, at)) else None
 
 
 def _frozen(past: PreviousScrape, compiled: Compiled, page: Page, at: float) -> bool:
-    """True when what always moves has stood still for too long: the page is an old one."""
+    """True if the heartbeat has stood still for too long: the page is stale."""
     heartbeat, beats = past.adapter.heartbeat, compiled.beats
     if heartbeat is None or not beats.size:
         return False
@@ -176,7 +176,7 @@ def _frozen(past: PreviousScrape, compiled: Compiled, page: Page, at: float) -> 
 
 
 def _increases(past: PreviousScrape, page: Page, later: Statuses) -> Floats:
-    """The increase of every row, and in ``later`` why some are not to be believed."""
+    """Increase of every row; ``later`` receives the status of untrustworthy ones."""
     before, newcomers = past.values, ~past.known
     if newcomers.any():
         if past.adapter.from_zero:
@@ -190,12 +190,12 @@ def _increases(past: PreviousScrape, page: Page, later: Statuses) -> Floats:
 
 
 def _own_times(past: PreviousScrape, page: Page, interval: float) -> tuple[NDArray[np.bool_], Floats | float]:
-    """Rows whose own timestamp stands still, and the seconds that each row's increase is about."""
-    both = np.isfinite(page.timestamps) & np.isfinite(past.stamps)
-    if not both.any():
-        return both, interval
-    steps = np.where(both, page.timestamps - past.stamps, interval)
-    return both & (steps <= 0), np.where(steps > 0, steps, interval)
+    """Rows whose own timestamp stands still, and the seconds that each row's increase covers."""
+    stamped = np.isfinite(page.timestamps) & np.isfinite(past.stamps)
+    if not stamped.any():
+        return stamped, interval
+    steps = np.where(stamped, page.timestamps - past.stamps, interval)
+    return stamped & (steps <= 0), np.where(steps > 0, steps, interval)
 
 
 def _restarted(past: PreviousScrape, compiled: Compiled, page: Page) -> bool:

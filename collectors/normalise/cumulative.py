@@ -1,6 +1,6 @@
-"""The quantiles of a single page, over everything its process has seen: for looking at by hand only.
+"""Quantiles of a single page since its process started, for display only.
 
-They are read from the page's own buckets, finer or coarser than the ladder that values are kept in.
+They are computed from the page's own buckets, which differ from the stored bucket ladder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CumulativeQuantile:
 
 @dataclass(frozen=True, slots=True)
 class InvalidHistogram:
-    """A histogram of which nothing is believed, and why: it names the series and what is wrong with its buckets."""
+    """A rejected histogram and the reason: it names the series and the problem of its buckets."""
 
     entity: EntityRef
     signal: str
@@ -40,45 +40,45 @@ class InvalidHistogram:
 
 
 def quantiles(adapter: Adapter, page: Page, target: Target) -> Iterator[CumulativeQuantile]:
-    """Quantiles of every histogram on the page that counted something; buckets of one entity are merged."""
+    """Quantiles of every non-empty histogram on the page; buckets of one entity are merged."""
     for entity, signal, counts, why in _histograms(adapter, page, target):
         for quantile in QUANTILES if not why else ():
-            found = quantile_of_page(counts, quantile)
-            if found is not None:
-                yield CumulativeQuantile(entity, signal, quantile, *found)
+            quantile_value = quantile_of_page(counts, quantile)
+            if quantile_value is not None:
+                yield CumulativeQuantile(entity, signal, quantile, *quantile_value)
 
 
 def invalid_histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[InvalidHistogram]:
-    """Every histogram on the page whose buckets cannot be those of one."""
+    """Every histogram on the page with inconsistent buckets."""
     for entity, signal, _, why in _histograms(adapter, page, target):
         if why:
             yield InvalidHistogram(entity, signal, why)
 
 
 def _histograms(adapter: Adapter, page: Page, target: Target) -> Iterator[tuple[EntityRef, str, Counts, str]]:
-    """Entity, signal and merged counts of each; nothing in their place, and why, where a part of it is odd."""
-    draft = LayoutPlan(adapter, page.layout, LayoutEntities(adapter, page.layout))
+    """Entity, signal and merged counts of each; no counts and the reason if a part of it is invalid."""
+    plan = LayoutPlan(adapter, page.layout, LayoutEntities(adapter, page.layout))
     for signal, rules in adapter.rules.items():
         taken: set[UnboundEntity] = set()
         for rule in rules:
-            if rule.operator is not Operator.HISTOGRAM or not draft.applies(rule):
+            if rule.operator is not Operator.HISTOGRAM or not plan.applies(rule):
                 continue
             family = rule.terms[0].metrics.on(page.names, "_bucket")[0]
             parts: dict[UnboundEntity, list[Counts]] = {}
-            odd: dict[UnboundEntity, str] = {}
+            reasons: dict[UnboundEntity, str] = {}
             kind = catalog.signal(signal).entity
-            for place, ladder in draft.ladders(family, kind, rule.terms[0], endless=True):
-                if place in taken:
+            for entity, ladder in plan.ladders(family, kind, rule.terms[0], endless=True):
+                if entity in taken:
                     continue
-                fault = invalidity([(bound, float(page.values[row])) for bound, row in ladder])
-                if fault:
-                    odd.setdefault(place, f"{_name_of(family, page, ladder)} {fault}")
+                problem = invalidity([(bound, float(page.values[row])) for bound, row in ladder])
+                if problem:
+                    reasons.setdefault(entity, f"{_name_of(family, page, ladder)} {problem}")
                 counts = [(bound * rule.scale, float(page.values[row])) for bound, row in ladder]
-                parts.setdefault(place, []).append(counts)
+                parts.setdefault(entity, []).append(counts)
             taken |= parts.keys()
-            for place, found in parts.items():
-                why = odd.get(place, "")
-                yield resolve(place, target), signal, () if why else merged(found), why
+            for entity, counts_of_parts in parts.items():
+                why = reasons.get(entity, "")
+                yield resolve(entity, target), signal, () if why else merged(counts_of_parts), why
 
 
 def _name_of(family: str, page: Page, ladder: Sequence[tuple[float, int]]) -> str:

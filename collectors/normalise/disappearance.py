@@ -1,8 +1,7 @@
-"""What has left a target's page: entities, and for devices what they held up.
+"""Entities that left a target's page, and for devices the topology above them.
 
-Most entities that leave a page were taken away on purpose and are forgotten after a while. A device
-does not leave on purpose: it stays lost, with its place in the topology, until it is back or until
-another one stands in its place.
+Most entities leave a page on purpose and are dropped after a while. A device does not: it stays lost, with its
+edges in the topology, until it is back or another one replaces it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge
 
 REMEMBER_SECONDS = 15 * 60.0
-DOUBT_SECONDS = 2 * 60.0  # what has left for longer was taken away on purpose, devices excepted
-LOST = "lost"  # label of a device that is no longer on its page
+DOUBT_SECONDS = 2 * 60.0  # absence for longer is intended, except of devices
+LOST = "lost"  # label of a device that is missing from its page
 
 
 @dataclass(slots=True)
 class DisappearedEntities:
-    """Entities that were on earlier pages of a target. ``stays`` are the kinds that do not leave on purpose."""
+    """Entities of earlier pages of a target. ``stays`` are the kinds that do not leave on purpose."""
 
     stays: Collection[EntityKind] = ()
     since: dict[EntityKind, dict[EntityRef, float]] = field(default_factory=dict)
@@ -29,15 +28,15 @@ class DisappearedEntities:
     labels: dict[EntityRef, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """The lost ones of a kind, in the order they left."""
+        """Lost entities of a kind, in the order they left."""
         return tuple(self.since.get(kind, ()))
 
     def any(self) -> bool:
-        """True when something is missing."""
+        """True if something is missing."""
         return any(self.since.values())
 
     def in_doubt(self, at: float) -> bool:
-        """True when a device is missing, or something else that left so lately that the page may be cut."""
+        """True if a device is missing, or something else left so recently that the page may be truncated."""
         return any(
             kind in self.stays or any(at - left <= DOUBT_SECONDS for left in lost.values())
             for kind, lost in self.since.items()
@@ -45,7 +44,7 @@ class DisappearedEntities:
         )
 
     def compare(self, before: Binding | None, now: Binding, at: float) -> None:
-        """Note who left between two bindings and who came back; ``at`` is when the former was last seen."""
+        """Records the entities that left or came back between two bindings; ``at`` is the time of the former."""
         for kind in {*now.entities, *(before.entities if before else ())}:
             here = set(now.entities.get(kind, ()))
             were = before.entities.get(kind, ()) if before else ()
@@ -58,18 +57,18 @@ class DisappearedEntities:
             for entity in here & lost.keys():
                 self._drop(kind, entity)
             if kind in self.stays:
-                for entity in list(lost)[: len(new) if before else 0]:  # replaced: a new one for each
+                for entity in list(lost)[: len(new) if before else 0]:  # replaced: one new device for each lost one
                     self._drop(kind, entity)
 
     def forget_old(self, at: float) -> None:
-        """Forget those that left long ago, devices excepted."""
+        """Drops entities that left long ago, except devices."""
         for kind, lost in self.since.items():
             if kind not in self.stays:
                 for entity in [entity for entity, left in lost.items() if at - left > REMEMBER_SECONDS]:
                     self._drop(kind, entity)
 
     def _part_of(self, kind: EntityKind, entity: EntityRef, before: Binding) -> bool:
-        """True for a part of a device, which comes and goes by configuration."""
+        """True for a part of a device, which changes by configuration."""
         return kind in self.stays and bool(before.labels.get(entity, {}).get("part_of"))
 
     def _keep(self, kind: EntityKind, entity: EntityRef, before: Binding) -> None:

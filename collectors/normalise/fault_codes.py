@@ -1,7 +1,7 @@
-"""Fault codes on a page to events: a gauge that changes, or a count that grows.
+"""Fault codes of a page as events: a gauge that changes, or a count that grows.
 
-Vendors number their faults each in their own way, and an event's code says whose it is: ``79`` is an XID of
-NVIDIA's, ``ascend:40F84E00`` a DCMI fault code (hexadecimal, as Huawei lists it), ``afid:24`` one of AMD's.
+Fault codes are vendor-specific, and the event's code includes the vendor: ``79`` is an NVIDIA XID,
+``ascend:40F84E00`` a DCMI fault code (hexadecimal, as in Huawei's list), ``afid:24`` an AMD code.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _Code = tuple[EntityRef, str]
 
 
 class FaultCodeTracker:
-    """Remembers the codes of one target.
+    """Tracks the codes of one target.
 
-    The first sight of a device is a baseline and no event: after a restart of ours, or of the
-    exporter, a sticky gauge still shows an old code. The same code twice is invisible in a gauge; a
-    count per code shows it, one event an increment. A device may show several codes at once, each in a
-    series of its own; one that joins the others is an event, one that leaves them is none.
+    The first reading of a device is a baseline, not an event: after a restart of the collector or the exporter, a
+    sticky gauge still shows an old code. A repeated code is invisible in a gauge; a count per code shows it, with
+    one
+    event per increment. A device may show several codes at once, each in its own series. A code that appears is an
+    event, a code that disappears is not.
     """
 
     def __init__(self) -> None:
@@ -47,11 +48,11 @@ class FaultCodeTracker:
         source: str,
         since: datetime | None = None,
     ) -> tuple[Event, ...]:
-        """Events since the last page. A code seen both ways at once is one event.
+        """Returns the events since the last page. A code shown both as gauge and as count is one event.
 
-        ``since`` is when the last page was read, where that is long ago: an event is about some instant since.
+        ``since`` is the time of the last page, if that is long ago: an event may have happened at any time since.
         """
-        found: dict[str, Event] = {}
+        events: dict[str, Event] = {}
         gap = {} if since is None or at - since <= SAME_FAULT_WINDOW else {SINCE: rfc3339(since)}
         shown: dict[EntityRef, dict[str, FaultCodeRow]] = {}
         counts: dict[_Code, float] = {}
@@ -61,52 +62,52 @@ class FaultCodeTracker:
             if not np.isfinite(value):
                 continue
             if watch.code is None:
-                known = shown.setdefault(entity, {})
+                codes = shown.setdefault(entity, {})
                 if value:
-                    known[_spelled(page.layout.series[watch.row].name, value)] = watch
+                    codes[_code_of(page.layout.series[watch.row].name, value)] = watch
             else:
                 counts[entity, watch.code] = counts.get((entity, watch.code), 0.0) + value
                 counted[entity, watch.code] = watch
         for entity, codes in shown.items():
             before = self._codes.get(entity)
-            if before is not None or (entity in self._seen and _lasts_with_its_fault(codes)):
-                for code in (one for one in codes if one not in (before or ())):
-                    _add(found, entity, code, 0, {**codes[code].attributes, **gap}, at, source)
+            if before is not None or (entity in self._seen and _is_transient(codes)):
+                for code in (code for code in codes if code not in (before or ())):
+                    _add(events, entity, code, 0, {**codes[code].attributes, **gap}, at, source)
         for (entity, code), value in counts.items():
             if entity in self._seen:
                 grown = round(value - self._counts.get((entity, code), 0.0))
                 for number in range(min(max(grown, 0), _MOST_AT_ONCE)):
-                    _add(found, entity, code, number, {**counted[entity, code].attributes, **gap}, at, source)
+                    _add(events, entity, code, number, {**counted[entity, code].attributes, **gap}, at, source)
         self._codes.update({entity: frozenset(codes) for entity, codes in shown.items()})
         self._shown = set(shown)
-        if counts:  # an exporter that counts prints a 0 for a device without codes
+        if counts:  # an exporter with counts prints 0 for a device without codes
             self._counts = counts
-        return tuple(found.values())
+        return tuple(events.values())
 
     def mark_present(self, entities: Sequence[EntityRef]) -> None:
-        """These devices were on the page: from now on a new count of theirs is news.
+        """Records the devices on the page: a later count of theirs is new.
 
-        One that shows no code any more has none, where codes are on the page only while they last.
+        A device without a code has none, if codes are on the page only while they last.
         """
         self._seen = set(entities)
         for entity in (self._codes.keys() & self._seen) - self._shown:
-            if _lasts_with_its_fault(self._codes[entity]):
+            if _is_transient(self._codes[entity]):
                 self._codes[entity] = frozenset()
 
 
-def _spelled(name: str, value: float) -> str:
+def _code_of(name: str, value: float) -> str:
     if name.startswith(_ASCEND):
         return f"ascend:{int(value):X}" if value.is_integer() and 0 < value < 2**53 else f"ascend:{value:g}"
     return f"afid:{value:g}" if name.endswith(_AFID) else f"{value:g}"
 
 
-def _lasts_with_its_fault(codes: Iterable[str]) -> bool:
-    """True for codes that are on a page only as long as their fault lasts: a healthy device shows none."""
+def _is_transient(codes: Iterable[str]) -> bool:
+    """True for codes that are on a page only while their fault lasts: a healthy device shows none."""
     return any(code.startswith(("ascend:", "afid:")) for code in codes)
 
 
 def _add(
-    found: dict[str, Event],
+    events: dict[str, Event],
     entity: EntityRef,
     code: str,
     number: int,
@@ -116,4 +117,4 @@ def _add(
 ) -> None:
     key = f"{EventKind.XID}/{entity.key}/{code}/{rfc3339(at)}/{number}"
     identity = hashlib.sha256(key.encode()).hexdigest()[:24]
-    found.setdefault(key, Event(identity, EventKind.XID, entity, at, source, code, attributes, key))
+    events.setdefault(key, Event(identity, EventKind.XID, entity, at, source, code, attributes, key))

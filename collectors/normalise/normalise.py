@@ -1,22 +1,21 @@
-"""Pages to signal batches. Stateful per target: deltas and rates need what the last page said.
+"""Pages to signal batches. Stateful per target: deltas and rates need the previous page.
 
-What each cell's status means here:
-
-- a first scrape has no increases: ABSENT; so has a counter series seen for the first time, unless the
-  adapter knows that such a series appears with its first increment (``new_series: from_zero``);
-- a counter that went backward or was created anew, or a process that started anew: RESET, nothing is claimed;
-- a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
-- 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
-- a negative count, a share above 1, a number without end: UNTRUSTED;
-- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE, on the first
-  page as on every other; when all lines that have one are so, so is the batch. A page whose numbers stand
-  still is not stale: an idle engine stands still. Pages from files may be about any time;
-- the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
-- what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
-- a series that stands on the page twice: the first one counts, batch DUPLICATE;
-- entities that left the page: rows of ABSENT cells; batch PARTIAL, for devices until they are back, for all else
-  for two minutes, since pods and parts of engines also leave on purpose;
-- a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
+Status of each cell:
+- A first scrape has no increases: ABSENT. So is a counter series seen for the first time, unless the adapter
+  states that such a series appears with its first increment (``new_series: from_zero``).
+- A counter that decreased or was recreated, or a process that restarted: RESET, no value.
+- A number by which the exporter marks a failed reading (``no_value``): UNTRUSTED.
+- 0/0: UNDEFINED. NaN published as a ratio: UNDEFINED; any other NaN: UNTRUSTED.
+- A negative count, a share above 1, an infinite number: UNTRUSTED.
+- A line timestamp that does not move, or differs from the scrape by minutes: STALE, on the first page as on any
+  other. If all timestamped lines are STALE, so is the batch. A page with unchanged values is not stale: an idle
+  engine stands still. Pages from files may be about any time.
+- The clock went backward: batch CLOCK_STEP, increases UNTRUSTED.
+- The ``heartbeat`` stood still for too long: everything on the page STALE, batch FROZEN.
+- A series that appears twice on the page: the first one counts, batch DUPLICATE.
+- Entities that left the page: rows of ABSENT cells and batch PARTIAL. For devices until they are back, for others
+  for two minutes, since pods and parts of engines also leave on purpose.
+- A failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from outrider.ports import Collected
 
 
 class Normaliser:
-    """Turns scrapes into batches, target by target. Feed each target's scrapes in order of time."""
+    """Turns scrapes into batches, target by target. Scrapes of a target must arrive in time order."""
 
     def __init__(self, adapters: Mapping[str, Adapter] | None = None) -> None:
-        """``adapters`` are tried before the packaged ones."""
+        """``adapters`` take precedence over the packaged ones."""
         self._adapters = dict(adapters or {})
         self._past: dict[str, PreviousScrape] = {}
         self._compiled: dict[str, WeakKeyDictionary[Layout, Compiled]] = {}
 
     def adapter(self, name: str) -> Adapter:
-        """The adapter of that name. Raises UsageError when there is none."""
+        """Returns the adapter of that name. Raises UsageError if there is none."""
         return self._adapters.get(name) or registry.adapter(name)
 
     def normalise(self, scrape: Scrape, page: Page | None) -> Collected:
@@ -61,7 +60,7 @@ class Normaliser:
         past = self._past_of(scrape.target)
         if page is None:
             return _failed(scrape, past)
-        at, page = scrape.at.timestamp(), _told(past.adapter, page)
+        at, page = scrape.at.timestamp(), _without_no_values(past.adapter, page)
         self._align(past, page, scrape.target, at)
         compiled, binding = past.compiled, past.binding
         assert compiled is not None
@@ -81,36 +80,36 @@ class Normaliser:
                 fill_target(batch, binding.own_row, about | _none_left(past, batch), past)
             batches.append(batch)
         batches.append(watch_batch(scrape, about, change.interval, trust))
-        seen = tuple(batch for batch in batches if batch.entities)
-        return Collected(seen, self._events(scrape, past, page, change.interval), past.edges, past.labels)
+        non_empty = tuple(batch for batch in batches if batch.entities)
+        return Collected(non_empty, self._events(scrape, past, page, change.interval), past.edges, past.labels)
 
     def unseen(self, target: Target, at: datetime) -> Collected:
-        """A target about which nothing is known this round: whoever reads it for us is out of reach.
+        """A target without data this round because its source is unreachable.
 
-        Every entity known from it is a row of ABSENT cells, target_up is ABSENT too.
+        Every entity known from it is a row of ABSENT cells; target_up is ABSENT too.
         """
         scrape = Scrape(target, at, None, None, 0.0)
         batches = (*absent_batches(scrape, self._past_of(target)), watch_batch(scrape, {}, None, TrustVerdict.FAILED))
         return Collected(batches, (), target.edges, target.facts)
 
     def needs_two(self, target_name: str) -> list[tuple[EntityRef, SignalKey]]:
-        """What the target's only page so far could not tell, because it takes two scrapes."""
+        """Cells that the target's only page so far could not give, because they need two scrapes."""
         past = self._past.get(target_name)
         if past is None or not past.first or past.compiled is None or past.binding is None:
             return []
-        found: list[tuple[EntityRef, SignalKey]] = []
+        cells: list[tuple[EntityRef, SignalKey]] = []
         for kind, (first, entities, columns) in past.compiled.shapes.items():
             two = past.compiled.cells.two_scrapes[first : first + entities * columns].reshape(entities, columns)
             keys = past.adapter.keys[kind]
-            found.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
-        return found
+            cells.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
+        return cells
 
     def since_start(self, target: Target, page: Page) -> tuple[CumulativeQuantile, ...]:
-        """Quantiles over everything the process of this page has seen: never for a detector."""
+        """Quantiles since the start of the page's process: for display, never for a detector."""
         return tuple(quantiles(self.adapter(target.adapter), page, target))
 
     def forget(self, target_name: str) -> None:
-        """Drop everything known of a target that is configured no more."""
+        """Drops the state of a target that is no longer configured."""
         self._past.pop(target_name, None)
 
     def _past_of(self, target: Target) -> PreviousScrape:
@@ -120,7 +119,7 @@ class Normaliser:
         return past
 
     def _align(self, past: PreviousScrape, page: Page, target: Target, at: float) -> None:
-        """Bring what is known into the order of this page, when its series are not those of the last one."""
+        """Reorders the state to this page if its series differ from the last one's."""
         if past.layout is page.layout and past.bound_to == target:
             return
         cache = self._compiled.setdefault(past.adapter.name, WeakKeyDictionary())
@@ -135,22 +134,22 @@ class Normaliser:
         compiled = past.compiled
         assert compiled is not None
         assert past.binding is not None
-        # a page with devices and no code of theirs says that they have none
+        # a page with devices but without codes means that there are none
         devices = any(past.binding.entities.get(spec.entity) for spec in past.adapter.events)
         if not compiled.watches and not devices:
             return ()
 
-        def entity_of(place: UnboundEntity) -> EntityRef:
-            return resolve(place, scrape.target)
+        def entity_of(entity: UnboundEntity) -> EntityRef:
+            return resolve(entity, scrape.target)
 
         since = None if interval is None else scrape.at - timedelta(seconds=interval)
-        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
+        events = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
         past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
-        return found
+        return events
 
 
-def _told(adapter: Adapter, page: Page) -> Page:
-    """The page without the numbers by which its exporter says that it could not read something."""
+def _without_no_values(adapter: Adapter, page: Page) -> Page:
+    """The page without the numbers by which its exporter marks failed readings."""
     if adapter.no_value is None or not (page.values == adapter.no_value).any():
         return page
     return replace(page, values=np.where(page.values == adapter.no_value, np.nan, page.values))
@@ -168,7 +167,7 @@ def _failed(scrape: Scrape, past: PreviousScrape) -> Collected:
 
 
 def _none_left(past: PreviousScrape, batch: SampleBatch) -> dict[SignalKey, float]:
-    """A count of entities that were here before and of which the page shows none any more."""
+    """Count 0 for entities that were here before and are no longer on the page."""
     assert past.binding is not None
     if not past.lost.any():
         return {}

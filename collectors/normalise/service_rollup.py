@@ -1,8 +1,8 @@
 """Service signals from those of their replicas: sums and merged buckets, never averages. Pure.
 
-A replica that gives no value adds nothing; a service has a value when at least one of its replicas
-has. With data-parallel ranks the HTTP counters are the whole engine's and the rest is the ranks'
-(label ``part_of``), so nothing is counted twice.
+A replica without a value adds nothing; a service has a value if at least one of its replicas has. With
+data-parallel ranks the HTTP counters belong to the whole engine and the rest to the ranks (label ``part_of``), so
+nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -56,32 +56,37 @@ def _wanted() -> tuple[SignalKey, ...]:
 
 @cache
 def service_keys() -> tuple[SignalKey, ...]:
-    """The columns of a batch of services."""
+    """Columns of a batch of services."""
     buckets = (key for name in _HISTOGRAMS for key in catalog.signal(name).bucket_keys)
     return (*(SignalKey(name) for name in _SUMMED), *buckets)
 
 
 @cache
 def _columns(keys: tuple[SignalKey, ...]) -> NDArray[np.intp]:
-    """Where the wanted columns stand in a batch; one past the end for those it lacks."""
-    places = {key: column for column, key in enumerate(keys)}
-    return np.array([places.get(key, len(keys)) for key in _wanted()], dtype=np.intp)
+    """Index of the wanted columns in a batch; one past the end for missing ones."""
+    columns = {key: column for column, key in enumerate(keys)}
+    return np.array([columns.get(key, len(keys)) for key in _wanted()], dtype=np.intp)
 
 
 def service_batches(batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> tuple[SampleBatch, ...]:
-    """One batch with every service that has a replica among the batches; nothing when none has.
+    """One batch with every service that has a replica among the batches; nothing if there is none.
 
-    Counters of several batches of one replica add up, of gauges the last one counts. The batch is
-    PARTIAL when a replica that answers has no trustworthy increase.
+    Counters of several batches of one replica are added; of gauges the last one is used. The batch is PARTIAL if a
+    replica that responds has no trustworthy increase.
     """
     replicas = [batch for batch in batches if batch.kind is EntityKind.REPLICA]
     rows: list[EntityRef] = [entity for batch in replicas for entity in batch.entities]
     services = [_services_of(entity, topology) for entity in rows]
-    names = sorted({service for found in services for service in found}, key=lambda service: service.key)
+    names = sorted(
+        {service for services_of_row in services for service in services_of_row}, key=lambda service: service.key
+    )
     if not names:
         return ()
-    number = {service: place for place, service in enumerate(names)}
-    pairs = np.array([(row, number[one]) for row, found in enumerate(services) for one in found], dtype=np.intp)
+    number = {service: index for index, service in enumerate(names)}
+    pairs = np.array(
+        [(row, number[service]) for row, services_of_row in enumerate(services) for service in services_of_row],
+        dtype=np.intp,
+    )
     values, status, seconds = _stack(replicas)
     table = _Table(values[pairs[:, 0]], status[pairs[:, 0]], pairs[:, 1], len(names))
     last = {entity: row for row, entity in enumerate(rows)}
@@ -105,43 +110,46 @@ def service_batches(batches: Sequence[SampleBatch], topology: Topology, at: date
 
 
 def device_batches(batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> tuple[SampleBatch, ...]:
-    """What device memory is judged against, on each device of an engine: its reservation, and the KV cache in use."""
+    """Memory signals on each device of an engine: its memory reservation and KV-cache utilization."""
     keys = tuple(SignalKey(name) for name in _OF_DEVICES)
-    found: dict[EntityRef, list[float]] = {}
+    cells_by_device: dict[EntityRef, list[float]] = {}
     for batch in batches:
-        columns = [(place, batch.keys.index(key)) for place, key in enumerate(keys) if key in batch.keys]
+        columns = [(index, batch.keys.index(key)) for index, key in enumerate(keys) if key in batch.keys]
         if batch.kind is not EntityKind.REPLICA or not columns:
             continue
         for row, entity in enumerate(batch.entities):
-            told = [(place, column) for place, column in columns if batch.status[row, column] == CellStatus.PRESENT]
-            for device in _devices_of(entity, topology) if told else ():
-                cells = found.setdefault(device, [np.nan] * len(keys))
-                for place, column in told:
-                    cells[place] = float(batch.values[row, column])
-    if not found:
+            present = [(index, column) for index, column in columns if batch.status[row, column] == CellStatus.PRESENT]
+            for device in _devices_of(entity, topology) if present else ():
+                cells = cells_by_device.setdefault(device, [np.nan] * len(keys))
+                for index, column in present:
+                    cells[index] = float(batch.values[row, column])
+    if not cells_by_device:
         return ()
-    values = np.array(list(found.values()))
+    values = np.array(list(cells_by_device.values()))
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-    return (SampleBatch("devices", at, EntityKind.GPU, keys, tuple(found), values, status),)
+    return (SampleBatch("devices", at, EntityKind.GPU, keys, tuple(cells_by_device), values, status),)
 
 
 def _devices_of(replica: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
-    """The devices below a replica and below its pods: two steps down, however large the fleet."""
+    """Devices below a replica and below its pods: two steps down, independent of the fleet size."""
     below = topology.rests_on(replica)
-    near = (*below, *(deeper for one in below if one.kind is EntityKind.POD for deeper in topology.rests_on(one)))
-    return tuple(one for one in near if one.kind is EntityKind.GPU)
+    near = (
+        *below,
+        *(deeper for entity in below if entity.kind is EntityKind.POD for deeper in topology.rests_on(entity)),
+    )
+    return tuple(entity for entity in near if entity.kind is EntityKind.GPU)
 
 
 def _trust(replicas: Sequence[SampleBatch]) -> TrustVerdict:
-    return TrustVerdict.FRESH if all(one.trust is TrustVerdict.FRESH for one in replicas) else TrustVerdict.PARTIAL
+    return TrustVerdict.FRESH if all(batch.trust is TrustVerdict.FRESH for batch in replicas) else TrustVerdict.PARTIAL
 
 
 def _services_of(entity: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
-    return tuple(one for one in topology.holds_up(entity) if one.kind is EntityKind.SERVICE)
+    return tuple(entity for entity in topology.holds_up(entity) if entity.kind is EntityKind.SERVICE)
 
 
 def _stack(replicas: Sequence[SampleBatch]) -> tuple[Floats, Statuses, Floats]:
-    """The wanted columns of every row, and the interval of each row (NaN without)."""
+    """The wanted columns of every row, and the interval of each row (NaN without one)."""
     values, status, seconds = [], [], []
     for batch in replicas:
         columns, count = _columns(batch.keys), len(batch.entities)
@@ -153,7 +161,7 @@ def _stack(replicas: Sequence[SampleBatch]) -> tuple[Floats, Statuses, Floats]:
 
 
 class _Table:
-    """Rows of replicas with the service each belongs to; sums them by service."""
+    """Rows of replicas with the service of each; sums them by service."""
 
     def __init__(self, values: Floats, status: Statuses, service: NDArray[np.intp], services: int) -> None:
         self.values = values
@@ -162,20 +170,20 @@ class _Table:
         self.services = services
 
     def column(self, name: str) -> Floats:
-        """One signal, a number a row."""
+        """One signal, one number per row."""
         return self.values[:, _SCALARS.index(name)]
 
     def total(self, numbers: Floats, counted: NDArray[np.bool_] | None = None) -> Floats:
-        """Sum by service; NaN where no row has a value."""
-        there = np.isfinite(numbers) if counted is None else np.isfinite(numbers) & counted
-        summed = np.bincount(self.service[there], weights=numbers[there], minlength=self.services)
-        return np.where(np.bincount(self.service[there], minlength=self.services) > 0, summed, np.nan)
+        """Sum by service; NaN if no row has a value."""
+        valid = np.isfinite(numbers) if counted is None else np.isfinite(numbers) & counted
+        totals = np.bincount(self.service[valid], weights=numbers[valid], minlength=self.services)
+        return np.where(np.bincount(self.service[valid], minlength=self.services) > 0, totals, np.nan)
 
     def worst(self, name: str) -> Statuses:
-        """The worst status of a signal by service: what a service without a value says."""
-        found = np.zeros(self.services, dtype=np.uint8)
-        np.maximum.at(found, self.service, self.status[:, _SCALARS.index(name)])
-        return found
+        """Worst status of a signal by service: the status of a service without a value."""
+        statuses = np.zeros(self.services, dtype=np.uint8)
+        np.maximum.at(statuses, self.service, self.status[:, _SCALARS.index(name)])
+        return statuses
 
 
 def _summed(
@@ -192,9 +200,9 @@ def _summed(
     )
     failed = np.where(np.isnan(requests), np.nan, failed)
     at_work = column("engine_requests_running") + column("engine_requests_waiting")
-    told = np.isfinite(table.total(column("engine_inflight_requests"), newest))[table.service]
+    has_inflight = np.isfinite(table.total(column("engine_inflight_requests"), newest))[table.service]
     inflight = np.where(
-        told & np.isfinite(column("engine_inflight_requests")), column("engine_inflight_requests"), at_work
+        has_inflight & np.isfinite(column("engine_inflight_requests")), column("engine_inflight_requests"), at_work
     )
     ready = (column("engine_up") == 1) & (column("engine_health_ok") != 0) & (column("engine_sleep_state") != 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -210,7 +218,7 @@ def _summed(
         table.total(column("engine_prompt_tokens_total")),
         table.total(column("engine_generation_tokens_total")),
         table.total(column("engine_generation_tokens_per_second"), newest),
-        table.total(inflight, newest & (whole | ~told)),
+        table.total(inflight, newest & (whole | ~has_inflight)),
         table.total(column("engine_requests_waiting"), newest),
         table.total(np.where(np.isnan(column("engine_up")), np.nan, ready), newest & whole),
     ]
@@ -233,9 +241,9 @@ def _summed(
 
 
 def _abandoned(table: _Table, seconds: Floats) -> Floats:
-    """Requests whose client left: answered well over HTTP and never finished, or aborted in the engine.
+    """Requests whose client left: successful over HTTP but never finished, or aborted in the engine.
 
-    NaN where the engines do not tell well answered from refused and failed ones.
+    NaN if the engines do not distinguish successful from rejected and failed requests.
     """
     column = table.column
     well = table.total(column("engine_http_requests_total")) - table.total(column("engine_http_failed_total"))
@@ -246,10 +254,10 @@ def _abandoned(table: _Table, seconds: Floats) -> Floats:
 
 def _buckets(table: _Table) -> Floats:
     """Bucket increments and sums by service, shape (services, bucket columns)."""
-    found = table.values[:, len(_SCALARS) :]
-    there = np.isfinite(found)
-    summed = np.zeros((table.services, found.shape[1]))
-    np.add.at(summed, table.service, np.where(there, found, 0.0))
-    counted = np.zeros((table.services, found.shape[1]), dtype=np.intp)
-    np.add.at(counted, table.service, there)
+    cells = table.values[:, len(_SCALARS) :]
+    valid = np.isfinite(cells)
+    summed = np.zeros((table.services, cells.shape[1]))
+    np.add.at(summed, table.service, np.where(valid, cells, 0.0))
+    counted = np.zeros((table.services, cells.shape[1]), dtype=np.intp)
+    np.add.at(counted, table.service, valid)
     return np.where(counted > 0, summed, np.nan)

@@ -50,10 +50,9 @@ def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
 def put_aside(
     pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], odd: NDArray[np.bool_], at: float
 ) -> None:
-    """Stores the anomalous rows of one time in ``pool``. Drops rows older than a month and the oldest beyond the
-    limit.
+    """Stores the anomalous rows of one time in ``pool``.
 
-    Rows judged normal are dropped last.
+    Drops rows older than a month and the oldest beyond the limit; rows judged normal are dropped last.
     """
     keys = np.array([entities[int(row)].key for row in np.flatnonzero(odd)], dtype=np.str_)
     new = {

@@ -1,12 +1,12 @@
-"""batch-misconfigured by the flag itself: the most requests at once were lowered below what engines have run.
+"""batch-misconfigured, from the flag: the limit of concurrent requests was lowered below past batch sizes.
 
-A limit that binds only at the peak shows in no queue before the peak comes. So the change speaks: it says what the
-limit was and is, and the batches of the day before say what was needed. ``surge`` names the same fault from the queue,
-where nobody tells the limit. A limit that is raised again, or a rollback, ends it. A replica that appears takes over
-what was noted of its service: a changed flag replaces the pods, and their names with them. What was noted outlives
-the last replica by a day, so that pods may all leave before others come.
+A limit that binds only at the peak causes no queue before the peak. The change event gives the old and the new limit;
+the batches of the last day give the need. ``surge`` names the same fault from the queue if the limit is unknown. A
+raised limit or a rollback ends the finding. A new replica inherits the records of its service, since changed flags
+replace pods and their names. Records outlive the last replica by a day, so that all pods may leave before new ones
+start.
 
-It misleads where the busiest hour lies further back than a day, and where a limit was lowered on purpose.
+Misleading if the busiest hour is more than a day ago, or if the limit was lowered on purpose.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from outrider.model import (
 from outrider.topology import Topology
 
 RUNNING = SignalKey("engine_requests_running")
-HALVES_IN_SECONDS = 86400.0  # a peak of yesterday at this hour still counts half
-HELD_SECONDS = 86400.0  # whoever leaves a limit for a day means it
-_KEPT = "kept_"  # begins the names of arrays with a row for each service that replicas have left
-# The flag in vLLM, in SGLang, and in Triton, TensorRT-LLM and MindIE: sequences of one engine that run at once.
+HALVES_IN_SECONDS = 86400.0  # yesterday's peak at this hour still counts half
+HELD_SECONDS = 86400.0  # a limit that stays for a day is intended
+_KEPT = "kept_"  # prefix of arrays with a row per service without replicas
+# The flag in vLLM, in SGLang, and in Triton, TensorRT-LLM and MindIE: concurrent sequences of one engine.
 _LIMIT = re.compile(r"(?i)max[-_]?(?:num[-_]?seqs|running[-_]?requests|batch[-_]?size)[=:\"'\s]{1,3}(\d+)")
 
 
 class BatchLimitDetector(StatefulDetector):
-    """One finding per service whose engines may run fewer requests at once than they have run."""
+    """One finding per service whose engines may run fewer concurrent requests than before."""
 
     name = "batch-limit"
     kind = EntityKind.REPLICA
@@ -69,7 +69,7 @@ class BatchLimitDetector(StatefulDetector):
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """As ``judge``, once the replicas that are new have taken over what is known of their service."""
+        """As ``judge``, after new replicas have inherited the records of their service."""
         kept = _kept_of(state, self.defaults, now.timestamp())
         _note_changes(window, kept, _services_without(window, kept, state, topology), topology, now)
         handed = _handed_on(state, kept, self.defaults, window.entities, topology)
@@ -77,7 +77,7 @@ class BatchLimitDetector(StatefulDetector):
         return replace(state, arrays={**state.arrays, **{_KEPT + name: one for name, one in kept.items()}}), verdicts
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """A finding while the limit of a service is below the batch of its middle replica; silence without values."""
+        """A finding while a service's limit is below the batch of its median replica; NoVerdict without values."""
         _note_changes(window, memory, {entity: row for row, entity in enumerate(window.entities)}, topology, now)
         _note_batches(window, memory)
         verdicts: list[Finding | NoVerdict] = []
@@ -107,9 +107,9 @@ class BatchLimitDetector(StatefulDetector):
 
 
 def limit_of(flags: str) -> float:
-    """The most requests at once that a line of flags sets, NaN where it sets none.
+    """The limit of concurrent requests in a line of flags, NaN if it sets none.
 
-    0 is none: a model of Triton whose ``max_batch_size`` is 0 leaves batches to its engine.
+    0 means no limit: Triton with ``max_batch_size`` 0 leaves batching to its engine.
     """
     found = _LIMIT.search(flags)
     return (float(found.group(1)) or float("nan")) if found else float("nan")
@@ -118,9 +118,9 @@ def limit_of(flags: str) -> float:
 def _handed_on(
     state: DetectorState, kept: Arrays, defaults: dict[str, Any], entities: tuple[EntityRef, ...], topology: Topology
 ) -> DetectorState:
-    """The state with the window's new replicas in it, which take over what is noted of their service.
+    """The state including the window's new replicas, which inherit the records of their service.
 
-    What replicas noted that left stays in ``kept`` until others of the service are there. Changes ``kept``.
+    Records of departed replicas stay in ``kept`` until new ones of the service appear. Changes ``kept``.
     """
     held = align(state, state.entities, defaults)
     if entities == state.entities and held["services"].all():
@@ -146,7 +146,7 @@ def _handed_on(
 
 
 def _kept_of(state: DetectorState, defaults: dict[str, Any], now: float) -> Arrays:
-    """What is kept of services, one row each, as copies; what a day has passed over is forgotten."""
+    """Records per service, one row each, as copies; drops those older than a day."""
     held = {name: state.arrays.get(_KEPT + name) for name in defaults}
     arrays = {name: one.copy() for name, one in held.items() if one is not None and one.ndim == 1}
     if len(arrays) < len(defaults) or len({one.size for one in arrays.values()}) > 1:
@@ -156,7 +156,7 @@ def _kept_of(state: DetectorState, defaults: dict[str, Any], now: float) -> Arra
 
 
 def _keep(kept: Arrays, mark: int, memory: Arrays, rows: np.ndarray) -> None:
-    """Note for a service what its replicas have noted. Changes ``kept``."""
+    """Stores the records of a service's replicas. Changes ``kept``."""
     if not rows.size or not mark:
         return
     others = kept["services"] != mark
@@ -166,14 +166,14 @@ def _keep(kept: Arrays, mark: int, memory: Arrays, rows: np.ndarray) -> None:
 
 
 def _mark(replica: EntityRef, topology: Topology) -> int:
-    """A number for the services of a replica, 0 where it has none."""
+    """A number for the services of a replica, 0 if it has none."""
     services = topology.above(replica, EntityKind.SERVICE) if replica.kind is EntityKind.REPLICA else (replica,)
     keys = sorted(service.key for service in services)
     return zlib.crc32("|".join(keys).encode()) if keys else 0
 
 
 def _inherit(memory: Arrays, heirs: np.ndarray, source: Arrays, elders: np.ndarray) -> None:
-    """The middle batch of a service's replicas, and the newest change that they noted."""
+    """The median batch of a service's replicas, and their newest change."""
     if not elders.size:
         return
     batches = source["busiest"][elders]
@@ -187,7 +187,7 @@ def _inherit(memory: Arrays, heirs: np.ndarray, source: Arrays, elders: np.ndarr
 
 
 def _services_without(window: Window, kept: Arrays, state: DetectorState, topology: Topology) -> dict[EntityRef, int]:
-    """The rows of kept services by service, where no replica is there to note a change; empty in nearly every cycle."""
+    """Rows of stored services by service, if no replica is present; empty in nearly every cycle."""
     if not kept["services"].size or not any(event.kind is EventKind.CHANGE for event in window.events):
         return {}
     present = set(window.entities) & set(state.entities)
@@ -201,7 +201,7 @@ def _services_without(window: Window, kept: Arrays, state: DetectorState, topolo
 def _note_changes(
     window: Window, memory: Arrays, place: dict[EntityRef, int], topology: Topology, now: datetime
 ) -> None:
-    """Take up changes of the limit, oldest first, at ``place``; what ran until then is what is needed."""
+    """Applies changes of the limit, oldest first; past batch sizes become the need."""
     for event in sorted(window.events, key=lambda one: (one.at, one.id)):
         if event.kind is not EventKind.CHANGE or event.at > now or event.code not in ("flags", "rollback"):
             continue
@@ -224,7 +224,7 @@ def _take(event: Event, rows: np.ndarray, memory: Arrays) -> None:
 
 
 def _note_batches(window: Window, memory: Arrays) -> None:
-    """The busiest batch of each replica, fading by half a day; what a lowered limit lets run does not raise it."""
+    """The busiest batch of each replica, decaying over half a day; a lowered limit does not raise it."""
     if window.times.size == 0:
         return
     running = windows.believed(window, RUNNING)[:, -1]

@@ -1,7 +1,7 @@
-"""Requests that an engine fails, and why: a new revision, transfers of KV blocks, memory in small pieces.
+"""Requests that an engine fails, by cause: a new revision, KV-cache transfers, memory fragmentation.
 
-What an engine writes into its log about itself is taken at its word; where only numbers speak, errors that
-began with the new revision's processes, while the old ones do well, are a bad-rollout.
+The engine's own log lines are accepted as they are. If only metrics are available, errors of the new revision's
+processes while the old ones are healthy are a bad-rollout.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from outrider.model import (
 from outrider.topology import Topology
 
 RECENT = timedelta(minutes=2)
-LOG_HOLD = timedelta(minutes=4)  # failures come and go with the size of the batch
+LOG_HOLD = timedelta(minutes=4)  # failures vary with the batch size
 TRANSFER_HOLD = timedelta(minutes=2)
-TRANSFER_SIGNS = 2  # lines or scrapes: one transfer may fail when its peer is restarted
+TRANSFER_SIGNS = 2  # lines or scrapes; one transfer may fail when its peer restarts
 ERROR_RATIO = 0.05
-ERRORS = 5.0  # fewer than this in two minutes are single requests
-WELL_RATIO = 0.01  # of the answers of those that run the old revision
+ERRORS = 5.0  # fewer in two minutes are single requests
+WELL_RATIO = 0.01  # share of the responses of the old revision
 FRAGMENTED, TRANSFER_FAILED = "memory_fragmented", "kv_transfer_failed"
 TRANSFERS = "engine_kv_transfer_failures_per_second"
-# (failures, all answers) by two counters: what the scheduler finished, and what the HTTP server answered
+# (failures, all responses) by two counters: the scheduler's and the HTTP server's
 _COUNTS = (
     ("engine_requests_failed_total", "engine_requests_finished_total"),
     ("engine_http_failed_total", "engine_http_requests_total"),
 )
-# What a process did is its revision's doing until it is replaced; a replica on its way out is short of capacity.
+# Errors belong to the revision until the process is replaced; a terminating replica lacks capacity.
 BAD_HOLD = timedelta(minutes=5)
 _DEFAULTS: dict[str, float] = {
     "process": np.nan,
@@ -72,7 +72,7 @@ class EngineErrorDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge every replica on its newest minutes."""
+        """Judges every replica on its newest minutes."""
         started = newest(window, window.column("engine_start_time_seconds"))
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
         memory["changed_at"] = changed_at(window, memory["changed_at"], topology, now)
@@ -93,7 +93,7 @@ class EngineErrorDetector(StatefulDetector):
         return found
 
     def _transfers(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
-        """Transfers of KV blocks that fail, by the engine's counter or its log."""
+        """Failed KV-cache transfers, from the engine's counter or its log."""
         recent = windows.recent(window, RECENT)
         rate = window.column(TRANSFERS)
         scrapes = (np.nan_to_num(rate[:, recent]) > 0).sum(axis=1)
@@ -114,12 +114,12 @@ class EngineErrorDetector(StatefulDetector):
     def _rollouts(
         self, window: Window, memory: Arrays, told: set[int], topology: Topology, now: datetime
     ) -> list[Finding]:
-        """Services whose new processes fail requests and whose old ones do not."""
+        """Services whose new processes fail requests while the old ones do not."""
         share, count = _errors(window)
         recent = now.timestamp() - memory["changed_at"] <= CHANGE_HOLD.total_seconds()
         new: Flags = recent & (memory["process"] >= memory["changed_at"])
         failing: Flags = (share >= ERROR_RATIO) & (count >= ERRORS)
-        failing[list(told)] = False  # their log says why
+        failing[list(told)] = False  # their log gives the cause
         bad_now, held = failing & new, _held(memory, now)
         held[list(told)] = False
         if not (bad_now | held).any():
@@ -182,7 +182,7 @@ class EngineErrorDetector(StatefulDetector):
 
 
 def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) -> dict[int, dict[str, list[float]]]:
-    """Instants of the log lines of each row's present process, by code."""
+    """Times of the log lines of each row's current process, by code."""
     place = {entity: row for row, entity in enumerate(window.entities)}
     found: dict[int, dict[str, list[float]]] = {}
     for event in window.events:
@@ -198,13 +198,13 @@ def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) ->
 
 
 def _held(memory: Arrays, now: datetime) -> Flags:
-    """True for processes that were found bad a short while ago and are not replaced yet."""
+    """True for processes that were recently found bad and are not replaced yet."""
     found: Flags = memory["bad_process"] == memory["process"]
     return found & (now.timestamp() - memory["bad_at"] <= BAD_HOLD.total_seconds())
 
 
 def _errors(window: Window) -> tuple[Floats, Floats]:
-    """Share and number of failed answers in the recent minutes, by the counter that shows more; NaN unknown."""
+    """Share and number of failed responses in the recent minutes, by the counter that shows more; NaN unknown."""
     columns = windows.recent(window, RECENT)
     share, most = np.full(len(window.entities), np.nan), np.zeros(len(window.entities))
     for failures, answers in _COUNTS:

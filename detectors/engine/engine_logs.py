@@ -1,7 +1,7 @@
-"""What a model server's log says before it goes: out of device memory, a stuck collective, weights it cannot load.
+"""Faults from a model server's log: GPU out of memory, stuck collective, model that fails to load.
 
-The lines are read by ``collectors``; here they are events with a code. A line is about the instant it was written,
-so its finding is kept for ``EVENT_HOLD`` and no longer.
+``collectors`` reads the lines; here they are events with a code. A line describes the time at which it was written, so
+its finding lasts for ``EVENT_HOLD``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_TOLD = 160  # characters of a line
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What a line of a log means: a fault, the signal nearest to it, a text, and how sure one line makes."""
+    """Meaning of a log line: a fault, the nearest signal, a text, and the score of a single line."""
 
     fault: str
     signal: str
@@ -54,7 +54,7 @@ _MEANINGS = {
 
 
 class EngineLogDetector:
-    """gpu-oom, gpu-memory-fragmentation, nccl-timeout and model-load-failed of each replica, by its own words."""
+    """gpu-oom, gpu-memory-fragmentation, nccl-timeout and model-load-failed of each replica."""
 
     name = "engine-logs"
     kind = EntityKind.REPLICA
@@ -63,7 +63,7 @@ class EngineLogDetector:
     state_version = 1
 
     def initial(self) -> DetectorState:
-        """Nothing is remembered: the window holds all that counts."""
+        """Empty state: the window holds everything."""
         return empty(self.state_version, {})
 
     def detect(
@@ -93,7 +93,7 @@ class EngineLogDetector:
 
 
 def _repeats(line: Event) -> int:
-    """Equal lines that came with it and were not told."""
+    """Number of equal lines that were collapsed into the event."""
     before = line.attributes.get("lines_before", "")
     return int(before) if before.isdigit() else 0
 

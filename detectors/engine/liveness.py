@@ -1,9 +1,8 @@
-"""Is the engine alive? Tells dead, hung, core-dead and asleep from idle, starting and saturated.
+"""Engine liveness: separates dead, hung, core-dead and asleep from idle, starting and saturated.
 
-A page that answers proves little: a stopped engine core goes on serving /metrics and /health 200 with
-every gauge frozen, and one that stopped at an idle instant shows running 0 and waiting 0. So a hang is
-read from progress: counters that stand still while work is known to wait. Where tokens flow the engine
-is never hung, however long its queue.
+A responding page proves little. With a stopped engine core, /metrics and /health still return 200 with frozen gauges;
+one that stopped while idle shows running 0 and waiting 0. A hang is therefore read from progress: counters that do not
+move while work is queued. An engine that generates tokens is never hung, however long its queue.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-DEAD_SCRAPES = 2  # one refusal may be a blip of the network, two in a row are not
-SILENT_SCRAPES = 3  # no progress, no health or no answer in time for so many scrapes
+DEAD_SCRAPES = 2  # one refused connection may be a network blip, two in a row are not
+SILENT_SCRAPES = 3  # scrapes without progress, health or a response in time
 ITERATIONS_STILL = 5.0  # a step may take this many times its usual length (long prefill, preemption)
-# Without a known step length (no iteration counter, or nothing served yet) a first request may compile
-# kernels or read a very long prompt: a minute is above what serving engines need for either.
+# Without a known step length (no iteration counter, or nothing served yet), a first request may compile
+# kernels or have a very long prompt. A minute is more than serving engines need for either.
 UNKNOWN_STEP_SECONDS = 60.0
-FILES_ABOVE_USUAL = 5.0  # open connections come and go by a few while all is well
+FILES_ABOVE_USUAL = 5.0  # open connections vary by a few in normal operation
 FILES_GROWTH = 3.0
-FILES_SCRAPES_ALONE = 6  # without a peer that serves on, open files alone need a longer and steeper rise
+FILES_SCRAPES_ALONE = 6  # without a serving peer, open files alone need a longer and steeper rise
 FILES_GROWTH_ALONE = 10.0
 REFUSED, TIMEOUT, OTHER = 1, 2, 7
-PAGE_ERRORS = (5, 6)  # the HTTP server answers, with an error or with something that is no metrics page
-# An engine restarted on purpose is starting, not dead. A pod needs 2-8 min with image pull, so the events
-# of the window (10 min) are the allowance; what is not back by then is dead after all.
+PAGE_ERRORS = (5, 6)  # the HTTP server responds with an error or with something other than a metrics page
+# A planned restart is a start, not a death. A pod needs 2-8 min with image pull, so the events
+# of the window (10 min) excuse it. After that the engine counts as dead.
 PLANNED = frozenset({"restart_pod", "restart", "rollout"})
-STOPPING = "Stopping container"  # the kubelet's message of a deletion, a rollout or a drain
-EVICTED = "Evicted"  # its node was short of something: nobody wanted that
+STOPPING = "Stopping container"  # kubelet message for a deletion, a rollout or a drain
+EVICTED = "Evicted"  # its node ran out of a resource, which is not planned
 BLIND_REPLICAS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
 
 _DEFAULTS = {
@@ -78,7 +77,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """One window, read: what the single judgements share. Arrays of shape (entities,) unless said."""
+    """Values of one window shared by all checks. Arrays of shape (entities,) unless noted."""
 
     window: Window
     masks: progress.Progress
@@ -91,7 +90,7 @@ class _Sight:
 
 
 class LivenessDetector(StatefulDetector):
-    """One verdict per replica and cycle; the gravest that holds."""
+    """One verdict per replica and cycle: the most severe one that applies."""
 
     name = "liveness"
     kind = EntityKind.REPLICA
@@ -101,7 +100,7 @@ class LivenessDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge every replica of the window; see the module for how."""
+        """Judges every replica of the window."""
         sight = _look(window, memory)
         _learn(sight)
         planned = _planned(window, now)
@@ -123,7 +122,7 @@ class LivenessDetector(StatefulDetector):
     def _dead(
         self, sight: _Sight, planned: Flags, topology: Topology, now: datetime
     ) -> tuple[dict[int, Finding], Flags]:
-        """Replicas whose page stopped answering, and those that are down without saying why."""
+        """Replicas whose page stopped responding, and those that are down without a reason."""
         down = sight.known & ~sight.up
         run = spell(sight.masks.seen, ~sight.masks.up, sight.window.times)
         memory = sight.memory
@@ -149,7 +148,7 @@ class LivenessDetector(StatefulDetector):
         return found, mute
 
     def _asleep(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
-        """Engines put to sleep: they answer /health 200 and hang every request."""
+        """Engines in sleep mode: /health returns 200 and every request hangs."""
         masks, times = sight.masks, sight.window.times
         run = spell(masks.seen & masks.up, masks.asleep, times)
         found: dict[int, Finding] = {}
@@ -171,7 +170,7 @@ class LivenessDetector(StatefulDetector):
         return found
 
     def _core_dead(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
-        """The HTTP process answers but nothing stands behind it."""
+        """The HTTP process responds but the engine core is gone."""
         masks, window = sight.masks, sight.window
         ill = masks.seen & (window.column("engine_health_ok") == 0)
         code = window.column("target_failure_code")
@@ -220,7 +219,7 @@ class LivenessDetector(StatefulDetector):
         return found
 
     def _files_pile_up(self, sight: _Sight, topology: Topology, still: ConditionDuration) -> Flags:
-        """The hint for engines that do not tell their requests in flight: connections that never end."""
+        """Fallback for engines without an in-flight metric: connections that never close."""
         files = sight.window.column("engine_open_files")
         usual = sight.memory["usual_files"]
         now_open = newest(sight.window, files)
@@ -228,7 +227,7 @@ class LivenessDetector(StatefulDetector):
         above &= still.scrapes >= SILENT_SCRAPES
         if not above.any():
             return above
-        # Growth counts within the stand-still only: a pool of idle connections is opened once and stays.
+        # Only growth during the stall counts; a pool of idle connections opens once and stays.
         served = _peers_moved(sight, topology, still, np.flatnonzero(above))
         with_peer = served & (now_open - _scrapes_ago(files, SILENT_SCRAPES - 1) >= FILES_GROWTH)
         alone = (still.scrapes >= FILES_SCRAPES_ALONE) & (
@@ -279,7 +278,7 @@ def _look(window: Window, memory: Arrays) -> _Sight:
 
 
 def _learn(sight: _Sight) -> None:
-    """Take up what the window tells about the replicas' normal state."""
+    """Learns the replicas' normal state from the window."""
     masks, window, memory = sight.masks, sight.window, sight.memory
     memory["up_seen"] = memory["up_seen"] | masks.up.any(axis=1)
     restart = newest_index(masks.restarted)
@@ -290,7 +289,7 @@ def _learn(sight: _Sight) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):
         lengths = gaps(masks.seen, window.times) / iterations
     memory["step_seconds"] = progress.row_median(lengths, turned, memory["step_seconds"])
-    # An engine that never served in the window is idle: what it holds open then is its usual level.
+    # An engine that never served in the window is idle; its open files are the normal level.
     files = window.column("engine_open_files")
     fallback = progress.row_median(files, masks.up & (np.cumsum(masks.up, axis=1) <= 1), memory["usual_files"])
     fallback = np.where(np.isnan(memory["usual_files"]), fallback, memory["usual_files"])
@@ -298,7 +297,7 @@ def _learn(sight: _Sight) -> None:
 
 
 def _planned(window: Window, now: datetime) -> Flags:
-    """Replicas that somebody restarted on purpose within the window."""
+    """Replicas with a planned restart within the window."""
     recent = [event for event in window.events if now - LivenessDetector.window < event.at <= now]
     stopped = {event.entity for event in recent if _on_purpose(event)}
     stopped -= {event.entity for event in recent if event.code == EVICTED}
@@ -306,9 +305,9 @@ def _planned(window: Window, now: datetime) -> Flags:
 
 
 def _on_purpose(event: Event) -> bool:
-    """True for an order to restart, and when the kubelet says that it stops the container as it was told to.
+    """True for a restart action, and for the kubelet's message of a requested container stop.
 
-    A container that failed its liveness probe is killed, too, and the kubelet's words differ.
+    A container that fails its liveness probe is killed as well, with another message.
     """
     if event.kind is EventKind.KUBERNETES:
         return event.code == "Killing" and event.attributes.get("text", "").startswith(STOPPING)
@@ -316,7 +315,7 @@ def _on_purpose(event: Event) -> bool:
 
 
 def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topology) -> bool:
-    """True when so many pages vanish at once, on so many nodes, that the fault is on our side."""
+    """True if so many pages vanish at once, on so many nodes, that the fault is in the monitoring."""
     rows = np.flatnonzero(unclear)
     if rows.size < BLIND_REPLICAS:
         return False
@@ -325,7 +324,7 @@ def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topolog
 
 
 def _fails_at_once(window: Window, still: ConditionDuration) -> Flags:
-    """True where most answers since the stand-still began were failures, and there were some."""
+    """True if most responses since the start of the stall were failures, and there were some."""
     inside = np.arange(window.times.size)[None, :] >= still.start[:, None]
     failed = np.nan_to_num(window.column("engine_http_failed_total"))
     failed = np.maximum(failed, np.nan_to_num(window.column("engine_requests_failed_total")))
@@ -336,7 +335,7 @@ def _fails_at_once(window: Window, still: ConditionDuration) -> Flags:
 
 
 def _peers_moved(sight: _Sight, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
-    """True for those ``rows`` where another replica of the same service got on meanwhile."""
+    """True for ``rows`` whose service has another replica that made progress meanwhile."""
     entities = sight.window.entities
     moved_last = newest_index(sight.masks.moved)
     place = {entity: row for row, entity in enumerate(entities)}
@@ -350,7 +349,7 @@ def _peers_moved(sight: _Sight, topology: Topology, still: ConditionDuration, ro
 
 
 def _scrapes_ago(values: Floats, count: int) -> Floats:
-    """Each row's value ``count`` seen cells before its newest; NaN when there are not so many."""
+    """Each row's value ``count`` seen cells before its newest; NaN if there are fewer."""
     seen = ~np.isnan(values)
     from_end = np.cumsum(seen[:, ::-1], axis=1)[:, ::-1]
     at: Counts = newest_index(seen & (from_end == count + 1))

@@ -1,8 +1,8 @@
-"""metric-renamed: a new process of an engine works and no longer publishes what the one before it did.
+"""metric-renamed: a new engine process works but no longer exports metrics of the previous one.
 
-Nothing is wrong with the engine. What our rules read of it is gone, so they would stay silent for ever.
-A series may stand on a page only after its first event, so a process is judged once it has served for a
-while, and only by what an adapter reads from every page of the process before.
+The engine is healthy, but the rules on these metrics would never fire again. A series may appear only after its first
+event, so a process is judged after it has served for a while. Only metrics that the adapter read from every page of
+the previous process count.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ WATCHED = (
     "engine_error_ratio",
 )
 _PROOF = ("engine_generation_tokens_total", "engine_iterations_total", "engine_http_requests_total")
-STEADY_SCRAPES = 8  # on so many pages of the process before, without a gap
+STEADY_SCRAPES = 8  # consecutive pages of the previous process
 GONE_SCRAPES = 4
-SERVED_SCRAPES = 3  # in which the new process made tokens or answered requests
+SERVED_SCRAPES = 3  # scrapes in which the new process generated tokens or answered requests
 _DEFAULTS: dict[str, float] = {
     "process": np.nan,
     **{f"seen_{name}": 0.0 for name in WATCHED},
@@ -53,7 +53,7 @@ _DEFAULTS: dict[str, float] = {
 
 
 class MissingMetricsDetector(StatefulDetector):
-    """One verdict per service whose newer processes spell their metrics in another way."""
+    """One verdict per service whose newer processes renamed or dropped metrics."""
 
     name = "vanished-metrics"
     kind = EntityKind.REPLICA
@@ -66,7 +66,7 @@ class MissingMetricsDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Count what stands on the pages of each process, and compare with the process before it."""
+        """Counts the metrics on the pages of each process, and compares with the previous process."""
         started = newest(window, window.column("engine_start_time_seconds"))
         fresh = ~np.isnan(started) & ~np.isnan(memory["process"]) & (started > memory["process"] + 1.0)
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
@@ -104,7 +104,7 @@ def _findings(
     topology: Topology,
     now: datetime,
 ) -> list[Finding]:
-    """One finding a service, or the replica itself where no service is known."""
+    """One finding per service, or on the replica itself if no service is known."""
     services: dict[EntityRef, list[int]] = defaultdict(list)
     for row in gone:
         entity = window.entities[row]

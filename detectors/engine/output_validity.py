@@ -1,9 +1,8 @@
-"""garbled-output: answers that are empty, endlessly repeated or garbled, by the service's own count of them.
+"""garbled-output: empty, endlessly repeated or garbled responses, by the service's own count.
 
-Latency says nothing here. The count is the service's; which of its replicas gives such answers follows from how their
-share moves with who answers (``spoilers``), and that replica is named beside the service. Where all replicas give as
-many, no engine is ill by itself: what was said of the service is then half as sure, and a business figure that falls
-stands for itself.
+Latency does not show this fault. The count is per service; ``invalid_output_source`` finds the replica from how the
+share varies with its load, and that replica is named beside the service. If all replicas cause them alike, no single
+engine is broken: the service finding gets half the score, and a falling KPI is reported separately.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ REQUESTS = "svc_requests_total"
 FINISHED, STARTED = SignalKey("engine_requests_finished_total"), SignalKey("engine_start_time_seconds")
 RECENT = timedelta(minutes=2)
 SCRAPES = 3
-LIMIT = 0.01  # ten times what the goal of 99.9 % valid answers leaves
+LIMIT = 0.01  # ten times the error budget of 99.9 % valid responses
 TIMES_USUAL = 3.0
-ANSWERS = 5.0  # fewer invalid answers in two minutes than this are single prompts
+ANSWERS = 5.0  # fewer invalid responses in two minutes are single prompts
 USUAL_SECONDS = 6 * 3600.0
-ANSWERS_AGAIN = 20.0  # of a replica since the last invalid ones: enough to see that it is well
-NOWHERE, EVENLY = -1, -2  # instead of a replica's number: not told, and all of them
-EVENLY_SCORE = 0.5  # every replica alike: no process is ill, and what else it is nothing here says
+ANSWERS_AGAIN = 20.0  # responses of a replica since the last invalid one, enough to call it healthy
+NOWHERE, EVENLY = -1, -2  # instead of a replica's number: undecided, and all of them
+EVENLY_SCORE = 0.5  # all replicas alike: no process is broken, and the cause is unknown here
 
 
 class OutputValidityDetector(StatefulDetector):
-    """One verdict per service that counts its invalid answers."""
+    """One verdict per service that counts its invalid responses."""
 
     name = "validity"
     kind = EntityKind.SERVICE
@@ -71,7 +70,7 @@ class OutputValidityDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """A finding while the share of the last two minutes is far above the goal and above the usual."""
+        """A finding while the share of the last two minutes is far above the target and the usual."""
         columns = windows.recent(window, RECENT)
         ratio, requests = (windows.believed(window, name)[:, columns] for name in (INVALID, REQUESTS))
         known = ~np.isnan(ratio) & ~np.isnan(requests)
@@ -81,7 +80,7 @@ class OutputValidityDetector(StatefulDetector):
         above = np.nan_to_num(ratio) >= LIMIT
         lasting = (above.sum(axis=1) >= SCRAPES) & (newest(window, window.column(INVALID)) >= LIMIT / 2)
         ill = lasting & (bad >= ANSWERS) & (share >= LIMIT) & ~(share < TIMES_USUAL * memory["usual"])
-        # the beginning of a spell stays, though the columns that showed it leave the two minutes
+        # the start of the condition stays after its columns leave the two minutes
         begun = window.times[columns][np.argmax(above, axis=1)] if above.shape[1] else memory["since"]
         memory["since"] = np.where(ill, np.fmin(memory["since"], begun), np.nan)
         found: list[Finding | NoVerdict] = []
@@ -101,8 +100,8 @@ class OutputValidityDetector(StatefulDetector):
         return found
 
     def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
-        """True while answers are invalid, or a replica that spoilt them is remembered."""
-        remembered = state.arrays.get("place", np.full(0, NOWHERE))  # a damaged check-point lacks it
+        """True while responses are invalid, or an affected replica is stored."""
+        remembered = state.arrays.get("place", np.full(0, NOWHERE))  # missing in a damaged checkpoint
         return any(isinstance(verdict, Finding) for verdict in verdicts) or bool((remembered != NOWHERE).any())
 
     def placed(
@@ -114,10 +113,10 @@ class OutputValidityDetector(StatefulDetector):
         topology: Topology,
         now: datetime,
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """The verdicts, with the replica that spoils a service's answers named beside it.
+        """The verdicts, with the affected replica named beside the service.
 
-        ``replicas`` holds what they finished, and since when they run. What was told of a spell stays told until
-        something else is surer. Of a replica that answers nothing since, nobody can say whether it is well.
+        ``replicas`` holds their finished responses and start times. A named replica stays until another has a higher
+        score. The health of a replica without responses since then is unknown.
         """
         memory = align(state, window.entities, self.defaults)
         said = {verdict.entity: verdict for verdict in verdicts if isinstance(verdict, Finding)}
@@ -147,7 +146,7 @@ class OutputValidityDetector(StatefulDetector):
     def _look(
         self, memory: Arrays, row: int, verdict: Finding, window: Window, replicas: Window, members: list[int]
     ) -> None:
-        """Remember where the invalid answers of a service come from, when it can be told."""
+        """Stores the origin of a service's invalid responses, if it can be decided."""
         times, here, there = np.intersect1d(window.times, replicas.times, return_indices=True)
         since = times >= verdict.window.start.timestamp()
         ratio = windows.believed(window, INVALID)[row, here[since]]
@@ -172,7 +171,7 @@ def _members(service: EntityRef, replicas: Window, topology: Topology) -> list[i
 
 
 def _replica_at(memory: Arrays, row: int, replicas: Window, members: list[int]) -> int | None:
-    """The row of the remembered replica; None where there is none, or another process runs there by now."""
+    """The row of the stored replica; None if there is none, or if another process runs there by now."""
     place = int(memory["place"][row])
     at = next((number for number in members if place >= 0 and _mark(replicas.entities[number]) == place), None)
     if at is None:
@@ -185,8 +184,8 @@ def _replica_at(memory: Arrays, row: int, replicas: Window, members: list[int]) 
 
 
 def _answered(memory: Arrays, row: int, replicas: Window, at: int) -> float:
-    """What a replica finished since the last invalid answers of its service, however long ago. Changes ``memory``."""
-    new = ~(replicas.times <= memory["counted_at"][row])  # a damaged check-point lacks the instant
+    """Responses of a replica since the last invalid one of its service. Changes ``memory``."""
+    new = ~(replicas.times <= memory["counted_at"][row])  # a damaged checkpoint lacks the timestamp
     if new.any():
         memory["answered"][row] += np.nan_to_num(replicas.column(FINISHED)[at, new]).sum()
         memory["counted_at"][row] = replicas.times[-1]
@@ -194,5 +193,5 @@ def _answered(memory: Arrays, row: int, replicas: Window, at: int) -> float:
 
 
 def _mark(replica: EntityRef) -> int:
-    """A number for a replica, so that the state of services holds it in an array."""
+    """A number for a replica, so that the state of services can hold it in an array."""
     return zlib.crc32(replica.key.encode())

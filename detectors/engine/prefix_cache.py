@@ -1,8 +1,8 @@
-"""prefix-cache-collapse: prompts no longer share their beginnings, on every replica of a service.
+"""prefix-cache-collapse: prompts no longer share prefixes, on every replica of a service.
 
-Judged are the prompt tokens that one request finds in the cache (hit ratio x length of a prompt): longer
-prompts with the same shared beginning lower the ratio and leave those tokens as they were, so another mix of
-requests is none. A process that is young has a cold cache and is left out.
+Judged by the prompt tokens per request found in the cache (hit ratio x prompt length). Longer prompts with the same
+shared prefix lower the ratio but not those tokens, so another request mix does not count. A young process has a cold
+cache and is skipped.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from outrider.model import (
 from outrider.topology import Topology
 
 HITS = "engine_prefix_cache_hit_ratio"
-FALLEN = 0.5  # of the usual, by the ratio and by the tokens found for a request
-LEAST_RATIO = 0.1  # a cache that found less than this had nothing to lose
+FALLEN = 0.5  # of the usual ratio and of the usual tokens per request
+LEAST_RATIO = 0.1  # below this, the cache had nothing to lose
 LASTING = timedelta(seconds=45)
 LASTING_SCRAPES = 3
-COLD = timedelta(minutes=5)  # until a fresh cache holds what requests share
-LAG = timedelta(minutes=3)  # what is newer is not learnt from
+COLD = timedelta(minutes=5)  # until a cold cache holds the shared prefixes
+LAG = timedelta(minutes=3)  # newer values are not learned
 KNOWN_SECONDS = 45.0
 LEVEL_SECONDS = 3600.0
-GROUP_SHARE = 0.7  # one replica alone has lost its clients, not its service the shared beginning
-FROZEN_AT_MOST = 86400.0  # then what the cache finds is the usual
+GROUP_SHARE = 0.7  # a single replica lost its clients; the service still shares prefixes
+FROZEN_AT_MOST = 86400.0  # after this, the low ratio is the new normal
 _DEFAULTS: dict[str, float] = {
     "level": np.nan,
     "tokens": np.nan,
@@ -53,7 +53,7 @@ _DEFAULTS: dict[str, float] = {
 
 
 class PrefixCacheDetector(StatefulDetector):
-    """One verdict per service whose caches stopped finding what they found before."""
+    """One verdict per service whose prefix caches stopped hitting."""
 
     name = "prefix-cache"
     kind = EntityKind.REPLICA
@@ -67,7 +67,7 @@ class PrefixCacheDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Compare the newest minute of every replica with its usual level; name services."""
+        """Compares the newest minute of every replica with its usual level; names services."""
         ratio = windows.believed(window, HITS)
         length = _length(window)
         tokens = ratio * length[:, None]
@@ -102,14 +102,14 @@ class PrefixCacheDetector(StatefulDetector):
 
 
 def _length(window: Window) -> Floats:
-    """Mean length of a prompt over the trailing minutes; NaN where the engine does not tell: then the ratio decides."""
+    """Mean prompt length over the trailing minutes; NaN if the engine lacks it, then the ratio decides."""
     last = slice(window.times.size - 1, None)
     found: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1, 0]
     return found
 
 
 def _learn(window: Window, memory: dict[str, Floats], ratio: Floats, tokens: Floats, low: np.ndarray) -> None:
-    """Move the levels towards what is older than the lag and was not low, or has been low for a day."""
+    """Moves the levels towards values older than the lag that were not low, or were low for a day."""
     is_low = newest(window, np.where(np.isnan(ratio), np.nan, low)) > 0
     memory["low_since"] = np.where(is_low, np.fmin(memory["low_since"], window.times[-1]), np.nan)
     usual = ~low | (window.times[-1] - memory["low_since"] > FROZEN_AT_MOST)[:, None]

@@ -1,10 +1,10 @@
-"""Pods that take far longer to start than their peers took, and what holds them up.
+"""Slow pod start-up, and the stage that delays it.
 
-Kubernetes tells the stages of a start apart: waiting for a place, pulling the image, and loading the model until
-ready. Usual is what the pods of the same service took (``pod_startup_seconds``), and what pulls took by the kubelet's
-own figure. A pull that lasts is the way to the registry; loads that last in several pods of one storage, though their
-images came as fast as ever, are the storage's doing; else a load that lasts is the replica's own. A stage is judged
-while it lasts, since its figure comes when it is over, and a process that ends and starts anew begins anew.
+Kubernetes separates the stages of a start: scheduling, image pull, and model load until ready. The usual time is that
+of pods of the same service (``pod_startup_seconds``), and the kubelet's own figures for pulls. A long pull points to
+the registry. Long loads in several pods of one storage, with normal pull times, point to the storage. Any other long
+load is the replica's own. A stage is judged while it lasts, as its figure comes when it ends. A restarted process
+starts over.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-PULL_FACTOR, LOAD_FACTOR = 3.0, 1.5  # of usual: pulls scatter with the registry, loads of one model hardly do
+PULL_FACTOR, LOAD_FACTOR = 3.0, 1.5  # times the usual; pull times vary with the registry, loads of one model hardly do
 LEAST_PULL_SECONDS, LEAST_LOAD_SECONDS = 60.0, 120.0
 PULL_UNKNOWN_SECONDS = 300.0  # a large image from a distant registry takes minutes
-SLOWED_PULL = 2.0  # of usual: its load is slow for the host's own reason
-PENDING_SECONDS = 120.0  # the scheduler tries again at once when something leaves
+SLOWED_PULL = 2.0  # times the usual; then the load is slow because of the host
+PENDING_SECONDS = 120.0  # the scheduler retries at once when capacity is freed
 SLOW_PODS = 2  # of one storage
-LATE_HOLD_SECONDS = 900.0  # loads so far apart may still be slow for one reason
+LATE_HOLD_SECONDS = 900.0  # loads this far apart may still have one cause
 _PULLED = re.compile(r"\bin (?:(?P<minutes>\d+)m)?(?P<seconds>\d+(?:\.\d+)?)(?P<unit>ms|s)\b")
 
 _DEFAULTS = {"took": np.nan, "pull": np.nan, "scheduled": np.nan, "started": np.nan, "ready": np.nan, "late_at": np.nan}
@@ -51,7 +51,7 @@ _DEFAULTS = {"took": np.nan, "pull": np.nan, "scheduled": np.nan, "started": np.
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
-    """All pods of one window; arrays of shape (entities,), instants in unix seconds, lengths in seconds."""
+    """All pods of one window; arrays (entities,), times in unix seconds, lengths in seconds."""
 
     pods: tuple[EntityRef, ...]
     memory: Arrays
@@ -63,21 +63,21 @@ class _Starts:
 
     @property
     def pulling(self) -> Floats:
-        """How long each pod has been placed without a process; NaN for others."""
+        """Time since each pod was placed without a process; NaN for others."""
         begun = self.memory["scheduled"]
         placed = self.waiting & ~(self.memory["started"] >= begun)
         return np.where(placed, self.now - begun, np.nan)
 
     @property
     def loading(self) -> Floats:
-        """How long each pod's process has run without being ready; NaN for others."""
+        """Time that each pod's process has run without being ready; NaN for others."""
         begun = self.memory["started"]
         runs = self.waiting & ~(self.memory["scheduled"] > begun) & ~(self.memory["ready"] >= begun)
         return np.where(runs, self.now - begun, np.nan)
 
 
 class SlowStartupDetector:
-    """image-pull-slow of a node, slow-start of a replica, storage-slow of a storage and pods-pending of a pool."""
+    """image-pull-slow of a node, slow-start of a replica, storage-slow of a storage, pods-pending of a pool."""
 
     name = "startups"
     kind = EntityKind.POD
@@ -86,13 +86,13 @@ class SlowStartupDetector:
     state_version = 1
 
     def initial(self) -> DetectorState:
-        """No pod known."""
+        """Empty state."""
         return empty(self.state_version, _DEFAULTS)
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge every pod that is not ready."""
+        """Judges every pod that is not ready."""
         reason = unusable(window, now.timestamp())
         if reason is None and not window.entities:
             reason = NoVerdictReason.NO_VALUES
@@ -108,7 +108,7 @@ class SlowStartupDetector:
 
     def _pulls(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
         usual = starts.usual_pull
-        # Where no pull was ever told: one that takes as long as the whole start of a peer is none of the usual.
+        # Without any known pull time, a pull as long as a peer's whole start is not usual.
         unknown = np.where(np.isnan(starts.usual), PULL_UNKNOWN_SECONDS, starts.usual)
         limit = unknown if np.isnan(usual) else np.full(unknown.shape, max(LEAST_PULL_SECONDS, PULL_FACTOR * usual))
         nodes: dict[EntityRef, list[int]] = defaultdict(list)
@@ -126,7 +126,7 @@ class SlowStartupDetector:
         return found
 
     def _loads(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
-        """Loads that last: those of one storage together, and each of the rest by itself."""
+        """Long loads: those of one storage together, each of the rest by itself."""
         limit = np.maximum(LEAST_LOAD_SECONDS, LOAD_FACTOR * starts.usual_load)
         late = [int(row) for row in np.flatnonzero(starts.loading > limit)]
         found, told = [], set()
@@ -150,7 +150,7 @@ class SlowStartupDetector:
         return found
 
     def _by_storage(self, starts: _Starts, late: Sequence[int], topology: Topology) -> dict[EntityRef, list[int]]:
-        """Storages of which several pods loaded too long lately, though their images came as fast as ever."""
+        """Storages with several long loads recently, at normal pull times."""
         memory = starts.memory
         memory["late_at"][late] = starts.now
         lately = starts.now - memory["late_at"] <= LATE_HOLD_SECONDS
@@ -162,7 +162,7 @@ class SlowStartupDetector:
         return {storage: rows for storage, rows in storages.items() if len(rows) >= SLOW_PODS}
 
     def _pending(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
-        """Pods that no node has room for, by the pool in which their peers run."""
+        """Pods that fit on no node, by the pool of their peers."""
         waits = window.column("pod_unschedulable")
         run = spell(~np.isnan(waits), waits == 1, window.times)
         pools: dict[EntityRef, list[int]] = defaultdict(list)
@@ -196,13 +196,13 @@ def _look(window: Window, memory: Arrays, topology: Topology, now: datetime) -> 
 
 
 def _middle(values: Floats) -> float:
-    """The median of what is known; NaN where nothing is."""
+    """The median of the known values; NaN if none."""
     known = values[~np.isnan(values)]
     return float(np.median(known)) if known.size else np.nan
 
 
 def _take_events(events: Sequence[Event], pods: Sequence[EntityRef], memory: Arrays, now: datetime) -> None:
-    """Remember when each pod was placed and its process started, and how long its image took."""
+    """Stores when each pod was placed and its process started, and its pull time."""
     place = {pod: row for row, pod in enumerate(pods)}
     for event in sorted(events, key=lambda event: event.at):
         row = place.get(event.entity)
@@ -216,7 +216,7 @@ def _take_events(events: Sequence[Event], pods: Sequence[EntityRef], memory: Arr
 
 
 def _pull_seconds(text: str) -> float | None:
-    """What the kubelet says that a pull took; None for an image that was there already."""
+    """The kubelet's pull time; None for an image that was already present."""
     found = _PULLED.search(text)
     if found is None:
         return None
@@ -225,7 +225,7 @@ def _pull_seconds(text: str) -> float | None:
 
 
 def _usual(pods: Sequence[EntityRef], took: Floats, waiting: np.ndarray, topology: Topology) -> Floats:
-    """What a start of each waiting pod should take: the median of its service's pods, itself included; else NaN."""
+    """Expected start time of each waiting pod: the median of its service's pods, itself included; else NaN."""
     usual, peers, middles = np.full(len(pods), np.nan), _Peers(pods, topology), dict[int, float]()
     for row in np.flatnonzero(waiting):
         mine = peers.of(int(row))
@@ -236,7 +236,7 @@ def _usual(pods: Sequence[EntityRef], took: Floats, waiting: np.ndarray, topolog
 
 
 class _Peers:
-    """The rows of the pods of the same services; by name where the topology does not know any. Each group once."""
+    """Rows of the pods of the same services; by name if the topology knows none. Each group is computed once."""
 
     def __init__(self, pods: Sequence[EntityRef], topology: Topology) -> None:
         self._pods, self._topology = pods, topology
@@ -254,7 +254,7 @@ class _Peers:
         return found
 
     def of(self, row: int) -> list[int]:
-        """Those of the pod in a row, which is among them."""
+        """The peers of the pod in a row, itself included."""
         pod = self._pods[row]
         services = self._topology.above(pod, EntityKind.SERVICE)
         if not services:
@@ -266,13 +266,13 @@ class _Peers:
 
 
 def _stem(name: str) -> str:
-    """What the pods of one workload have in common: the name without its number or its two hashes."""
+    """Common part of the pod names of one workload: the name without its number or its two hashes."""
     head, _, last = name.rpartition("-")
     return head if last.isdigit() else head.rpartition("-")[0] or head
 
 
 def _pools(peers: Sequence[int], pods: Sequence[EntityRef], topology: Topology) -> list[EntityRef]:
-    """The pools whose nodes carry the peers of a pod that has no node."""
+    """The pools whose nodes run the peers of an unscheduled pod."""
     nodes = {node for peer in peers for node in topology.below(pods[peer], EntityKind.NODE)}
     named = {(node.cluster, topology.label(node, "pool")) for node in nodes}
     return [EntityRef(cluster, EntityKind.POOL, None, name) for cluster, name in sorted(named) if name]

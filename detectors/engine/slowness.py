@@ -1,10 +1,9 @@
-"""Engines that got slower at the work they have: one replica, or a whole service since a change.
+"""Engines that became slower at the same work: one replica, or a whole service since a change.
 
-What is compared is the time of a step with what it should be at its batch (``pace``), so load, long
-prompts and an emptier fleet explain themselves away. One replica that is slower than its peers has a slow
-card in its group (gpu-slow-peer), or a bad placement when it has been slow from its first minute
-(tp-topology-bad). Most replicas of a service, since something new was put into service, are a
-kernel-regression. Where every engine of a node is slow the card is not to blame, and nothing is named here.
+Compares the step time with the expected one at its batch (``step_time``), which cancels load, long prompts and an
+emptier fleet. A replica slower than its peers has a slow GPU in its group (gpu-slow-peer). If it was slow from its
+first minute, its placement is bad (tp-topology-bad). Most replicas of a service, after a change, are a
+kernel-regression. If every engine of a node is slow, the GPU is not the cause and nothing is reported here.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-SLOW = 0.15  # a step this much longer than at its batch before: several times the scatter of a minute's mean
-SURE = 4.0  # standard errors of the expectation that are added to it
-APART = 0.15  # of the step, more than the median of its peers
-LASTING_SECONDS = 45.0  # on top of the trailing minute that every value covers
-GROUP_SHARE = 0.5  # of a service's replicas
-ERRORS = 0.02  # of the answers: where new replicas fail requests it is the rollout that is bad
-LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
-FROZEN_AT_MOST = 86400.0  # then what was slow is the usual
+SLOW = 0.15  # a step this much longer at the same batch is several times the scatter of a minute's mean
+SURE = 4.0  # standard errors added to the expectation
+APART = 0.15  # of the step; excess over the median of its peers
+LASTING_SECONDS = 45.0  # in addition to the trailing minute that every value covers
+GROUP_SHARE = 0.5  # share of a service's replicas
+ERRORS = 0.02  # of the responses; new replicas that fail requests are a bad rollout
+LAG_SECONDS = 150.0  # newer values are not learned: they may be the start of a fault
+FROZEN_AT_MOST = 86400.0  # after this, the slow step is the new normal
 DECODE = "engine_itl_seconds"
 
 _DEFAULTS: dict[str, float | bool] = {
@@ -61,7 +60,7 @@ _DEFAULTS: dict[str, float | bool] = {
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """One window, read. ``over`` is the share by which a step is too long, (entities, times)."""
+    """Values of one window. ``over`` is the relative excess of the step time, (entities, times)."""
 
     window: Window
     memory: Arrays
@@ -88,7 +87,7 @@ class SlownessDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Findings of services and replicas; silence while too little is learnt."""
+        """Findings of services and replicas; NoVerdict while too little is learned."""
         sight = _look(window, memory, topology)
         _processes(sight)
         for name, ends in (("changed_at", True), ("revised_at", False)):
@@ -113,7 +112,7 @@ class SlownessDetector(StatefulDetector):
         now: datetime,
         verdicts: list[Finding | NoVerdict],
     ) -> Flags:
-        """Append the services that regressed; True for the replicas that this explains."""
+        """Appends the regressed services. Returns True for the replicas that this explains."""
         explained = np.zeros(lasting.size, dtype=np.bool_)
         if not lasting.any():
             return explained
@@ -153,7 +152,7 @@ class SlownessDetector(StatefulDetector):
         now: datetime,
         verdicts: list[Finding | NoVerdict],
     ) -> None:
-        """Append the replicas that are slower than their peers."""
+        """Appends the replicas that are slower than their peers."""
         if not lasting.any():
             return
         value = newest(sight.window, sight.over)
@@ -170,7 +169,7 @@ class SlownessDetector(StatefulDetector):
                 sight.memory["well_seen"][row]
             )
             fault = "tp-topology-bad" if grouped and from_birth else "gpu-slow-peer"
-            # Ranks of a group wait for each other: which of its cards is the slow one, no counter says.
+            # Ranks of a group wait for each other, so no counter shows which of its GPUs is slow.
             place = cards[0] if fault == "gpu-slow-peer" and len(cards) == 1 else entity
             text = "slow_from_first_minute" if from_birth else "steps_longer_than_peers"
             because = _why(sight, [int(row)], text, cards=", ".join(card.name for card in cards) or "-")
@@ -189,7 +188,7 @@ class SlownessDetector(StatefulDetector):
 
 
 def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
-    """True for the first of a new revision to be slow from its start: that is not its place's doing."""
+    """True for the first replica of a new revision that is slow from the start: not a placement fault."""
     recent = now.timestamp() - memory["revised_at"][row] <= CHANGE_HOLD.total_seconds()
     return bool(recent and memory["process"][row] >= memory["revised_at"][row] and not memory["well_seen"][row])
 
@@ -200,13 +199,13 @@ def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
     expected, error = step_time.expected(memory, group, shown)
     over, unsure = step_time.stretched(window, shown, expected, error)
     with np.errstate(invalid="ignore"):
-        alone = shown.step / expected - 1.0  # a series that comes back may bring a long past in one scrape
+        alone = shown.step / expected - 1.0  # a returning series may contain a long past in one scrape
         slow: Flags = (over > SLOW + SURE * unsure) & ~(alone <= SLOW / 2)
     return _Sight(window, memory, group, shown, expected, over, slow)
 
 
 def _processes(sight: _Sight) -> None:
-    """Remember since when each process runs, and whether it was ever seen at its proper pace."""
+    """Stores the start of each process, and whether it was ever seen at normal speed."""
     memory, window = sight.memory, sight.window
     started = newest(window, window.column("engine_start_time_seconds"))
     fresh = ~np.isnan(started) & ~(np.abs(started - memory["process"]) < 1.0)
@@ -217,7 +216,7 @@ def _processes(sight: _Sight) -> None:
 
 
 def _learn(sight: _Sight) -> None:
-    """Take up the columns that are old enough, of replicas that are as fast as expected."""
+    """Learns the columns that are old enough, of replicas at their expected speed."""
     memory, times = sight.memory, sight.window.times
     odd = newest(sight.window, sight.over) > SLOW / 2
     memory["slow_since"] = np.where(odd, np.fmin(memory["slow_since"], times[-1]), np.nan)
@@ -235,7 +234,7 @@ def _services(sight: _Sight, row: int | np.intp, topology: Topology) -> tuple[En
 
 
 def _fails(window: Window) -> Flags:
-    """True for replicas that failed more than ``ERRORS`` of their answers in the window."""
+    """True for replicas that failed more than ``ERRORS`` of their responses in the window."""
     failed = np.nan_to_num(window.column("engine_requests_failed_total")).sum(axis=1)
     finished = np.nan_to_num(window.column("engine_requests_finished_total")).sum(axis=1)
     found: Flags = (failed > 0) & (failed > ERRORS * finished)
@@ -253,7 +252,7 @@ def _median_of_others(value: Floats, group: np.ndarray) -> Floats:
 
 
 def _nodes_with_all_slow(sight: _Sight, rows: np.ndarray, value: Floats, topology: Topology) -> set[EntityRef]:
-    """Nodes on which two replicas or more are slow and none is not: what they share is not a card."""
+    """Nodes with two or more slow replicas and no normal one: the common cause is not a GPU."""
     slow = {sight.window.entities[row] for row in rows}
     judged = {sight.window.entities[row] for row in np.flatnonzero(~np.isnan(value))}
     found = set()
@@ -265,7 +264,7 @@ def _nodes_with_all_slow(sight: _Sight, rows: np.ndarray, value: Floats, topolog
 
 
 def _why(sight: _Sight, rows: list[int], text: str, **more: object) -> tuple[Evidence, ...]:
-    """The step of the slowest of ``rows``, what it should be, and the batch it was judged at."""
+    """Step time of the slowest of ``rows``, its expectation, and the batch it was judged at."""
     window = sight.window
     value = newest(window, sight.over)
     worst = max(rows, key=lambda row: value[row])

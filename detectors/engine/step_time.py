@@ -1,9 +1,9 @@
-"""How long a decode step takes, and how long it should at the batch it carries.
+"""Decode step time, and its expectation at the current batch.
 
-A step of continuous batching costs a fixed part (weights are read once), a part for each sequence in it and
-a part for the prompt tokens computed beside them. So time per token is only slow or fast given the batch:
-``read`` takes both from the page; the three parts are learnt from a replica and its peers (same services, model
-and GPU type, ``lines.py``), and ``expected`` says what a step should take, and how sure that is.
+A step of continuous batching has a fixed part (weights are read once), a part per sequence, and a part for prompt
+tokens computed in the same step. Time per token is therefore only meaningful given the batch. ``read`` takes both from
+the page. The three parts are learned per replica and its peers (same services, model and GPU type;
+``online_regression``). ``expected`` returns the step time and its standard error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, Window
 from outrider.vocabulary import catalog
 
 TRAILING_SECONDS = 60.0
-MIN_TOKENS = 30.0  # a mean over fewer gaps between tokens is one prompt's luck
-MEMORY_SECONDS = 6 * 3600.0  # of the line: model, flags and driver change by the day
-# Of batch and prompt: a batch twice as large lengthens a step by a third at most engines and by no more than
-# itself; prompts by a little. Three parts of a step from fewer than 24 readings would be guesses.
+MIN_TOKENS = 30.0  # a mean over fewer gaps between tokens depends on single prompts
+MEMORY_SECONDS = 6 * 3600.0  # memory of the line; model, flags and driver change by the day
+# Of batch and prompt: doubling the batch lengthens a step by a third at most engines, and at most
+# doubles it; prompts add little. Three parts from fewer than 24 readings would be guesses.
 STEP = Relation("xp", (0.3, 0.1), (0.3, 0.2), least_noise=0.02, least_share=0.2, min_samples=24.0)
 _GAPS = ("engine_itl_seconds", "engine_tpot_seconds")
 SIGNALS = (
@@ -41,10 +41,10 @@ DEFAULTS: dict[str, float] = STEP.defaults
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What each scrape tells, (entities, times), NaN unknown.
+    """Values of each scrape, (entities, times), NaN unknown.
 
-    ``gap_seconds`` and ``gaps`` are the sum and the number of gaps between tokens, ``batch`` the tokens of a
-    step and ``prompt`` the prompt tokens beside them.
+    ``gap_seconds`` and ``gaps`` are the sum and the number of gaps between tokens. ``batch`` are the tokens of a step,
+    ``prompt`` the prompt tokens in the same step.
     """
 
     gap_seconds: Floats
@@ -54,16 +54,16 @@ class Pace:
 
     @property
     def step(self) -> Floats:
-        """Seconds of a step; NaN where too few tokens were made to say."""
+        """Seconds per step; NaN for too few tokens."""
         return np.divide(
             self.gap_seconds, self.gaps, out=np.full_like(self.gaps, np.nan), where=self.gaps >= MIN_TOKENS
         )
 
 
 def read(window: Window) -> Pace:
-    """The pace at each scrape by itself."""
+    """The values of each scrape by itself."""
     itl, tpot = (_gaps(window, name) for name in _GAPS)
-    # Where an engine tells the mean gap of finished answers only, each of them counts as many gaps.
+    # If an engine exports only the mean gap of finished responses, each counts as many gaps.
     known = itl[1] > 0
     seconds, gaps = (np.where(known, one, other * MIN_TOKENS) for one, other in zip(itl, tpot, strict=True))
     tokens, steps, prompt = (_delta(window, name) for name in SIGNALS[:3])
@@ -75,10 +75,10 @@ def read(window: Window) -> Pace:
 
 
 def stretched(window: Window, pace: Pace, due: Floats, error: Floats) -> tuple[Floats, Floats]:
-    """By which share the gaps of the trailing minute were longer than they should be, and the error of that share.
+    """Relative excess of the gaps of the trailing minute over the expectation, and its standard error.
 
-    Every scrape is compared at its own batch, and weighs by its tokens: while a batch fills or empties, its
-    mean over the minute is not the one that most tokens were made in.
+    Every scrape is compared at its own batch and weighted by its tokens: while a batch fills or drains, the mean batch
+    of the minute is not the one that most tokens saw.
     """
     judged = ~np.isnan(due) & (pace.gaps > 0)
     gaps = np.where(judged, pace.gaps, 0.0)
@@ -91,20 +91,20 @@ def stretched(window: Window, pace: Pace, due: Floats, error: Floats) -> tuple[F
 
 
 def learn(memory: Arrays, pace: Pace, where: NDArray[np.bool_], forget: float) -> None:
-    """Take up the cells ``where`` (entities, times), after multiplying what is known by ``forget``."""
+    """Adds the cells ``where`` (entities, times), after multiplying the sums by ``forget``."""
     STEP.learn(memory, (pace.batch, pace.prompt), pace.step, where, forget)
 
 
 def expected(memory: Arrays, group: NDArray[np.intp], pace: Pace) -> tuple[Floats, Floats]:
-    """Seconds a step should take and the standard error as a share of it, (entities, times); NaN unknown.
+    """Expected seconds per step and the relative standard error, (entities, times); NaN unknown.
 
-    By what an entity's group has learnt; entities of group -1 have learnt alone.
+    Uses what an entity's group has learned; entities of group -1 use their own.
     """
     return STEP.fit(memory, group).expected((pace.batch, pace.prompt))
 
 
 def _gaps(window: Window, name: str) -> tuple[Floats, Floats]:
-    """Sum and number of what the histogram ``name`` counted at each scrape."""
+    """Sum and count of the histogram ``name`` at each scrape."""
     counts = np.zeros(window.values.shape[:2])
     for key in catalog.signal(name).bucket_keys:
         if key.bucket != SUM_BUCKET:
@@ -115,6 +115,6 @@ def _gaps(window: Window, name: str) -> tuple[Floats, Floats]:
 
 
 def _delta(window: Window, key: SignalKey | str) -> Floats:
-    """Increases; NaN where a counter began anew."""
+    """Increases; NaN after a counter reset."""
     values: Floats = np.where(window.column_status(key) <= CellStatus.BELOW_FIRST_BUCKET, window.column(key), np.nan)
     return values

@@ -1,8 +1,8 @@
-"""Faults that accelerators report themselves: no statistics, one clear sign each.
+"""Faults that accelerators report themselves, with one clear sign each and no statistics.
 
-What remembers nothing (a temperature, a link) is judged on the newest scrapes; what steps once (an ECC
-error, an XID) keeps its finding for ``EVENT_HOLD``, so that it is neither missed between cycles nor
-reported for ever. A gauge that merely still shows the last XID is never read: only events are.
+Levels (a temperature, a link) are judged on the newest scrapes. Steps (an ECC error, an XID) keep their finding for
+``EVENT_HOLD``, so that they are neither missed between cycles nor reported for ever. The gauge of the last XID is
+never read, only events.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from outrider.topology import Topology
 
 EVENT_HOLD = timedelta(minutes=10)
 LASTING_SCRAPES = 2
-THROTTLE_RATIO = 0.2  # a fifth of the time held down by heat; power brakes for moments are normal
-HOT_CELSIUS = 83.0  # data-centre boards slow down from about 85 on
-CLOCK_SHARE = 0.85  # of the own best clock in the window: beyond what boost steps explain
+THROTTLE_RATIO = 0.2  # a fifth of the time throttled by heat; brief power brakes are normal
+HOT_CELSIUS = 83.0  # data-center boards throttle from about 85
+CLOCK_SHARE = 0.85  # of the own best clock in the window; more than boost steps explain
 BUSY_RATIO = 0.5  # an idle board lowers its clock by itself
-POWER_SHARE = 0.95  # at its power limit a board lowers its clock for another reason than heat
-ECC_STORM = 100.0  # corrected errors in the window: DCGM's limit of 10, every minute of it
-LINK_ERRORS = 10.0  # in 5 min and in more than one scrape: DCGM warns at the first, CRC retries alone are harmless
-PCIE_REPLAYS_PER_MINUTE = 8.0  # DCGM: the maximum the driver team recommends
+POWER_SHARE = 0.95  # at its power limit, heat is not why a board lowers its clock
+ECC_STORM = 100.0  # corrected errors in the window; DCGM's limit of 10 per minute
+LINK_ERRORS = 10.0  # in 5 min and in more than one scrape; DCGM warns at the first, CRC retries alone are harmless
+PCIE_REPLAYS_PER_MINUTE = 8.0  # DCGM: maximum recommended by the driver team
 COUNT_SPAN = timedelta(minutes=5)
 
 _GPU_SIGNALS = (
@@ -61,15 +61,15 @@ _GPU_SIGNALS = (
     "hw_accel_pcie_replay_total",
     "hw_accel_interconnect_errors_total",
 )
-# ``node`` is a checksum of the node's key: an accelerator that vanished is in no topology any more. ``beside`` counts
-# those that its node showed with it, itself included, and ``now`` those that the node showed last.
+# ``node`` is a checksum of the node's key, since a vanished accelerator is no longer in the topology. ``beside``
+# counts the node's accelerators seen with it, itself included; ``now`` those seen last.
 _DEFAULTS = {"present": False, "lost_since": np.nan, "node": -1, "beside": 0, "now": 0}
 _ON_PAGE = ("hw_accel_temperature_celsius", "hw_accel_power_watts", "hw_accel_memory_used_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """One fault's evidence for all entities: where it holds and what to write. Shape (entities,)."""
+    """Evidence of one fault for all entities: the affected rows and the text. Shape (entities,)."""
 
     fault: str
     holds: Flags
@@ -92,7 +92,7 @@ class GpuFaultDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Every fault of every accelerator; a lost one is only lost."""
+        """Every fault of every accelerator; a lost one has no other finding."""
         lost, unseen = _lost(window, memory, topology)
         verdicts: dict[str, Finding] = {}
         signs = (_missing(window, lost, memory), *_memory_errors(window), *_heat(window), *_links(window))
@@ -108,11 +108,11 @@ class GpuFaultDetector(StatefulDetector):
 
 
 def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Flags]:
-    """Accelerators that were there and are gone from a page that came; and those nobody can see.
+    """Accelerators that vanished from a page that was scraped; and those without any data.
 
-    The exporter's word is ``hw_accel_seen``. Where no collector gives it, an accelerator is gone when
-    its own values are missing from scrapes that brought those of another one on its node. Where that node shows
-    as many as it did with it, another board has taken its place, and it is not lost.
+    The exporter's signal is ``hw_accel_seen``. Without it, an accelerator is gone if its values are missing from
+    scrapes that contain another one on its node. If the node shows as many as before, another board has replaced it,
+    and it is not lost.
     """
     told = newest(window, window.column("hw_accel_seen"))
     shown = np.zeros(window.values.shape[:2], dtype=np.bool_)
@@ -143,7 +143,7 @@ def _remember_nodes(entities: tuple[EntityRef, ...], memory: Arrays, topology: T
 
 
 def _count_neighbours(shown: Flags, memory: Arrays) -> None:
-    """Remember how many each accelerator's node shows in the newest scrape, and how many it showed with it."""
+    """Stores the number of accelerators on each node in the newest scrape, and the number seen with each one."""
     if not shown.size:
         return
     newest_shown = shown[:, -1] & (memory["node"] >= 0)
@@ -154,7 +154,7 @@ def _count_neighbours(shown: Flags, memory: Arrays) -> None:
 
 
 def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:
-    """True where another accelerator of the same node was shown; only for ``untold`` rows. (entities, times)."""
+    """True if another accelerator of the node was seen; only for ``untold`` rows. (entities, times)."""
     found = np.zeros(shown.shape, dtype=np.bool_)
     if not untold.any():
         return found
@@ -198,7 +198,7 @@ def _memory_errors(window: Window) -> tuple[_Sign, ...]:
 
 
 def _heat(window: Window) -> tuple[_Sign, _Sign]:
-    """Held down by heat: by the board's own word, or hot and slow while busy and below its power limit."""
+    """Throttled by heat: by the board's own flag, or hot and slow while busy and below its power limit."""
     throttled = window.column("hw_accel_throttle_thermal_ratio")
     temperature = window.column("hw_accel_temperature_celsius")
     clock = window.column("hw_accel_core_clock_hertz")
@@ -279,7 +279,7 @@ def _findings(detector: str, window: Window, sign: _Sign, now: datetime) -> list
 
 
 def _argfirst(flags: Flags) -> Counts:
-    """The first set column of each row, 0 where none is."""
+    """The first set column of each row, 0 if none."""
     if flags.shape[1] == 0:
         return np.zeros(flags.shape[0], dtype=np.intp)
     first: Counts = np.argmax(flags, axis=1).astype(np.intp)
@@ -287,6 +287,6 @@ def _argfirst(flags: Flags) -> Counts:
 
 
 def _first(window: Window, flags: Flags) -> Floats:
-    """The instant of the first set column of each row."""
+    """The time of the first set column of each row."""
     found: Floats = window.times[_argfirst(flags)]
     return found

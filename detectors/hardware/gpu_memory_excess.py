@@ -1,14 +1,14 @@
-"""A card whose memory in use grows beyond what its engine explains: a leak, or a process that is not the engine's.
+"""GPU memory beyond the engine's explanation: a leak, or a process other than the engine.
 
-Memory follows what an engine reserves and, where it takes cache as it goes, how much of that is in use; one that
-reserves its share at the start, as vLLM does, stands still whatever its cache holds. Cards of one class (type, model,
-role and services above) learn that line together (``lines.py``), and each card how far it usually lies off it. Told is
-what lies further off than that, for ten minutes, beyond its like: 3 % of what is expected and four times the scatter at
-the least. A young process loads and captures graphs, and is left out. A finding is P3 and names no fault;
-``device-memory`` names *gpu-memory-leak* by its climb. It is tried in the shadow first, and how far is far follows its
-budget of false alarms.
-Misleads where another version of a model is rolled out on a few of its replicas, and misses what grows by less than 3 %
-in two days.
+Memory follows the engine's reservation and, if the cache is allocated on demand, the cache in use. An engine that
+reserves at the start, such as vLLM, stays constant. GPUs of one class (type, model, role and services above) learn
+that line together (``online_regression``), and each GPU its usual distance from it. Reported is a larger distance for
+ten minutes, beyond that of its peers: at least 3 % of the expectation and four times the scatter. A young process
+loads weights and captures graphs, and is skipped.
+
+Findings are P3 and name no fault; ``device-memory`` names *gpu-memory-leak* from the climb. The detector starts in
+shadow; its threshold follows the alarm budget. Misleading if another model version is rolled out to a few replicas.
+Misses growth below 3 % in two days.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from outrider.topology import Topology
 
 USED, RESERVED = "hw_accel_memory_used_bytes", "engine_memory_reserved_ratio"
 CACHE = "engine_kv_cache_usage_ratio"
-# Of the cache in use and the share reserved. Weights and what is reserved are there whatever the cache holds: little
-# follows it at most engines, all but the weights at some. Within a class the reservation is one number mostly; where
-# it is not, memory is nearly in proportion to it.
+# Of the cache in use and the share reserved. Weights and reservation do not depend on the cache content: it explains little
+# at most engines, all but the weights at some. Within a class the reservation is mostly constant; if
+# not, memory is nearly proportional to it.
 HELD = Relation("cr", (0.1, 0.8), (0.3, 0.3), least_noise=0.005, least_share=0.05, min_samples=120.0)
-WARM_UP = timedelta(minutes=30)  # of the class, and of what is usual for a card
-YOUNG = timedelta(minutes=20)  # a process that fills its caches and captures graphs
-NEW_PROCESS_RATIO = 0.3  # of what is used, between two cycles: weights come or go; cache does in smaller steps
-MEMORY = timedelta(days=1)  # of the line, and of what is usual for a card
-TRAILING_SECONDS, LEAST_CELLS = 120.0, 2  # means of two minutes, of two readings at the least
-FAR = 0.03  # of what is expected: 2 GB of 70, more than any library takes beside the engine
+WARM_UP = timedelta(minutes=30)  # of the class, and of the usual distance of a GPU
+YOUNG = timedelta(minutes=20)  # a process that fills caches and captures graphs
+NEW_PROCESS_RATIO = 0.3  # of the memory in use, between two cycles: weights; cache changes in smaller steps
+MEMORY = timedelta(days=1)  # of the line, and of the usual distance of a GPU
+TRAILING_SECONDS, LEAST_CELLS = 120.0, 2  # means of two minutes, at least two readings
+FAR = 0.03  # of the expectation: 2 GB of 70, more than any library takes besides the engine
 SURE = 4.0  # times the scatter of single readings about the line
-APART = 0.015  # of what is expected, from the median of the class
-ENDS = 0.5  # of the limit
+APART = 0.015  # of the expectation, from the median of the class
+ENDS = 0.5  # of the threshold
 LASTING = timedelta(minutes=10)
-LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
-CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
-FROZEN_AT_MOST = timedelta(days=2)  # then what was far is usual
+LAG_SECONDS = 150.0  # newer values are not learned: they may be the start of a fault
+CLIP = 3.0  # times the scatter; limits the effect of an outlier
+FROZEN_AT_MOST = timedelta(days=2)  # after this, the distance is the new normal
 
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What the trailing minutes show, (entities,): bytes, bytes expected, and shares of these.
+    """Values of the trailing minutes, (entities,): bytes, expected bytes, and shares of these.
 
-    ``beyond`` is how far off the card lies beyond what is usual for it, ``reach`` how far is far; ``told`` False
-    where nothing can be said.
+    ``beyond`` is the distance beyond the usual one of the GPU, ``reach`` the threshold. ``told`` is False if no
+    verdict is possible.
     """
 
     used: Floats
@@ -77,7 +77,7 @@ class _Sight:
 
 
 class GpuMemoryExcessDetector(ConditionalDetector):
-    """One verdict per accelerator that an engine tells of."""
+    """One verdict per accelerator with a known engine."""
 
     name = "memory-use"
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, RESERVED, CACHE))
@@ -97,7 +97,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     }
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
+        """Judges the trailing minutes by earlier history, then learns values that are old enough."""
         elapsed, at = self._live(window, memory), float(window.times[-1])
         group = self._sort(window, memory, topology)
         used = newest(window, window.column(USED))
@@ -123,7 +123,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         return (*found, *self._silences(window, blind, window.column_status(USED), learnt, sight.told, young))
 
     def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
-        """As lived: readings of a young process teach nothing, and the last ones may be of one."""
+        """Learns history as live data: readings of a young process and the last ones teach nothing."""
         (used,) = believed(window, slice(None), (USED,))
         started = _starts(used, window.times)
         young = window.times - started < YOUNG.total_seconds()
@@ -166,7 +166,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     def _finding(
         self, entity: EntityRef, sight: _Sight, row: int, since: float, now: datetime, *, cached: bool
     ) -> Finding:
-        """``cached`` False: the engine tells nothing of its cache."""
+        """``cached`` False: the engine does not export its cache usage."""
         used, due, beyond, reach = (float(one[row]) for one in (sight.used, sight.due, sight.beyond, sight.reach))
         usual = used - beyond * due
         limit = Interval(None, usual + reach * due)
@@ -190,17 +190,17 @@ class GpuMemoryExcessDetector(ConditionalDetector):
 
 
 def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[Line, Flags]:
-    """The line of each card's class, and where that may be gone by."""
+    """The line of each GPU's class, and whether it may be used."""
     line = HELD.fit(memory, group)
     learnt: Flags = line.known & (of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
     return line, learnt
 
 
 def _untold(window: Window) -> Flags:
-    """Of whose engine nothing is told, (entities,)."""
+    """True for GPUs without data of their engine, (entities,)."""
     never = np.ones(len(window.entities), dtype=np.bool_)
     for name in (CACHE, RESERVED):
-        rows = np.flatnonzero(never)  # nearly none beside the newest column
+        rows = np.flatnonzero(never)  # usually empty apart from the newest column
         never[rows] = np.isnan(window.column(name)[rows, -1])
     rows = np.flatnonzero(never)
     never[rows] = np.isnan(window.column(CACHE)[rows]).all(axis=1) & np.isnan(window.column(RESERVED)[rows]).all(axis=1)
@@ -208,13 +208,13 @@ def _untold(window: Window) -> Flags:
 
 
 def _carried(used: Floats) -> Floats:
-    """The last known value at each instant, (entities, times); NaN before the first."""
+    """The last known value at each time, (entities, times); NaN before the first."""
     places = np.where(np.isnan(used), 0, np.arange(used.shape[1]))
     return np.take_along_axis(used, np.maximum.accumulate(places, axis=1), axis=1)
 
 
 def _starts(used: Floats, times: Floats) -> Floats:
-    """When the process of each instant began as far as a jump tells, (entities, times); minus infinity unknown."""
+    """Start of the process at each time, inferred from jumps, (entities, times); minus infinity unknown."""
     after = _carried(used)
     before = np.concatenate((np.full((used.shape[0], 1), np.nan), after[:, :-1]), axis=1)
     began = np.where(_jumps(before, after), times, -np.inf)
@@ -228,7 +228,7 @@ def _jumps(before: Floats, after: Floats) -> Flags:
 
 
 def _note_process(memory: Arrays, used: Floats, at: float) -> None:
-    """A jump of the memory in use is another process: that is young for a while. Changes ``memory``."""
+    """A jump of the memory in use means another process, which counts as young. Changes ``memory``."""
     memory["fresh_at"] = np.where(_jumps(memory["before"], used), at, memory["fresh_at"])
     memory["before"] = np.where(np.isnan(used), memory["before"], used)
 
@@ -240,9 +240,9 @@ def _trailing(window: Window) -> slice:
 
 
 def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, learnt: Flags, factor: float) -> _Sight:
-    """What the trailing minutes show: bytes used and their drivers as ``read`` at ``times``.
+    """Values of the trailing minutes: bytes used and their drivers as ``read`` at ``times``.
 
-    ``factor`` is what the budget makes of the limit.
+    ``factor`` is the budget's multiplier of the threshold.
     """
     used, *drivers = read
     due, error = line.expected(drivers)
@@ -261,9 +261,12 @@ def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, lea
 
 
 def _far(sight: _Sight, group: NDArray[np.intp], off: Flags) -> Flags:
-    """Which cards use too much by themselves, (entities,); one that is ``off`` stays so down to half of the limit."""
+    """True for GPUs that use too much on their own, (entities,); one that is ``off`` stays so down to half the
+    threshold.
+    """
     with np.errstate(invalid="ignore"):
-        far = sight.told & (sight.beyond > np.where(off, ENDS, 1.0) * sight.reach)  # NaN where no habit is known yet
+        # NaN if no usual distance is known yet
+        far = sight.told & (sight.beyond > np.where(off, ENDS, 1.0) * sight.reach)
         if far.any():
             middle = np.maximum(np.nan_to_num(peer_groups.medians(sight.beyond[:, None], group)[:, 0]), 0.0)
             far &= sight.beyond - middle > np.where(off, ENDS, 1.0) * APART
@@ -271,7 +274,7 @@ def _far(sight: _Sight, group: NDArray[np.intp], off: Flags) -> Flags:
 
 
 def _settle(memory: Arrays, sight: _Sight, elapsed: float, at: float) -> None:
-    """Learn how far each card usually lies off its line, while it is not further off than that. Changes ``memory``."""
+    """Learns the usual distance of each GPU from its line, within the threshold. Changes ``memory``."""
     use = sight.told & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
     weight = np.minimum(memory["own_seconds"] + elapsed, MEMORY.total_seconds())
     pace = np.divide(elapsed, weight, out=np.ones_like(weight), where=weight > 0)

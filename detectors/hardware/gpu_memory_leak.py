@@ -1,9 +1,9 @@
-"""gpu-memory-leak: device memory that climbs although what the engine may use is taken already.
+"""gpu-memory-leak: GPU memory that climbs although the engine's share is already reserved.
 
-An engine that reserves its share at the start stays where it is once it is warm: its KV cache fills inside the
-reservation. So a climb that goes on is not load. Where no reservation is known, memory may follow the KV cache, and
-only a climb while the cache in use does not grow counts; of an engine that tells no cache, while the card is no busier.
-A young process fills caches and graphs, and is left out.
+An engine that reserves its share at the start stays constant once warm, as its KV cache fills inside the reservation.
+A continued climb is therefore not load. Without a known reservation, memory may follow the KV cache, so only a climb
+at constant cache usage counts. Without cache metrics, only a climb at constant utilization counts. A young process
+fills caches and captures graphs, and is skipped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from outrider.topology import Topology
 USED, TOTAL = "hw_accel_memory_used_bytes", "hw_accel_memory_total_bytes"
 RESERVED, BUSY = "engine_memory_reserved_ratio", "hw_accel_utilization_ratio"
 CACHE = "engine_kv_cache_usage_ratio"
-NEW_PROCESS_RATIO = 0.1  # of the memory, between two scrapes: weights come or go
+NEW_PROCESS_RATIO = 0.1  # of the memory, between two scrapes: weights are loaded or freed
 WARM_UP = timedelta(minutes=20)
 CLIMBS = timedelta(minutes=4)
-CLIMBING_SHARE = 0.8  # of the scrapes: a buffer that is taken once is one step
-RISEN_RATIO = 0.01  # of the memory, above the lowest since the process was warm
+CLIMBING_SHARE = 0.8  # share of the scrapes; a buffer allocated once is one step
+RISEN_RATIO = 0.01  # of the memory, above the minimum since the process was warm
 SLOW_RISE_RATIO, SLOW = 0.02, timedelta(minutes=30)
 LOAD_GROWS = 0.1
-CACHE_GROWS = 0.01  # of the cache: what is smaller cannot have filled ``RISEN_RATIO`` of the memory
+CACHE_GROWS = 0.01  # of the cache; less cannot have filled ``RISEN_RATIO`` of the memory
 _DEFAULTS: dict[str, float | bool] = {
     "before": np.nan,
     "fresh_at": -np.inf,
@@ -64,7 +64,7 @@ class GpuMemoryLeakDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """A finding from the climb on until the memory is given back."""
+        """A finding from the climb until the memory is freed."""
         used = newest(window, window.column(USED))
         total = np.nanmax(np.nan_to_num(window.column(TOTAL)), axis=1, initial=0.0)
         total = np.where(total > 0, total, np.nan)
@@ -103,7 +103,7 @@ class GpuMemoryLeakDetector(StatefulDetector):
 
 
 def _follow(memory: Arrays, used: Floats, total: Floats, now: float) -> Flags:
-    """Take up the newest level; True for processes that are warm."""
+    """Adds the newest level; True for warm processes."""
     with np.errstate(invalid="ignore"):
         fresh = np.abs(used - memory["before"]) > NEW_PROCESS_RATIO * total
     memory["fresh_at"] = np.where(fresh, now, memory["fresh_at"])
@@ -118,7 +118,7 @@ def _follow(memory: Arrays, used: Floats, total: Floats, now: float) -> Flags:
 
 
 def _climbs(window: Window) -> Flags:
-    """True where nearly every scrape of the last minutes shows more than the one before it."""
+    """True if nearly every scrape of the last minutes shows more than the previous one."""
     recent = windows.recent(window, CLIMBS)
     values = window.column(USED)[:, recent]
     long = window.times[recent][-1] - window.times[recent][0] >= 0.8 * CLIMBS.total_seconds()
@@ -129,14 +129,14 @@ def _climbs(window: Window) -> Flags:
 
 
 def _grows(window: Window) -> Flags:
-    """True where the window ends higher than it begins."""
+    """True if the window ends higher than it starts."""
     values = window.column(USED)
     found: Flags = newest(window, values) > values[:, 0]
     return found
 
 
 def _not_by_load(window: Window) -> Flags:
-    """True where the engine reserved its memory beforehand, or has no more in its cache, or is no busier."""
+    """True if the memory was reserved beforehand, or cache usage or utilization did not grow."""
     reserves = ~np.isnan(newest(window, window.column(RESERVED)))
     cached = ~np.isnan(newest(window, window.column(CACHE)))
     grows = np.where(cached, _grew(window, CACHE) > CACHE_GROWS, _grew(window, BUSY) > LOAD_GROWS)
@@ -145,7 +145,7 @@ def _not_by_load(window: Window) -> Flags:
 
 
 def _grew(window: Window, name: str) -> Floats:
-    """By how much the second half of the last minutes lies above the first one, shape (entities,)."""
+    """Growth from the first to the second half of the last minutes, shape (entities,)."""
     values = np.nan_to_num(window.column(name)[:, windows.recent(window, CLIMBS)])
     half = max(1, values.shape[1] // 2)
     later, first = values[:, half:], values[:, :half]

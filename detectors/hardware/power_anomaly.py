@@ -1,14 +1,14 @@
-"""A card whose power is far from what its work explains: too little for a busy one, too much for an idle one.
+"""GPU power far from what its work explains: too little for a busy GPU, too much for an idle one.
 
-Power follows what a board does: how long it is busy, how much of that its tensor cores and its memory take. Cards of
-one class (type, model, role and services above) learn that line together (``lines.py``); what nobody has drawn or
-done yet is not expected of anybody. A card that is busy half the time or more and draws a quarter less than its line
-says is held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One
-that is hardly busy and draws far more carries work that its counters do not show. Nothing is said that more than half
-of its class shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on
-the replica where all of its cards, two or more, draw too little. It is tried in the shadow first, and how far is far
-follows its budget of false alarms.
-Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
+Power follows utilization, tensor-core activity and memory traffic. GPUs of one class (type, model, role and services
+above) learn that line together (``online_regression``); it is not extrapolated beyond observed power and work. A GPU
+that is busy at least half the time and draws a quarter less than expected is throttled, or spins in a loop that counts
+as work: a power brake, a capped clock, a spinning collective. A nearly idle GPU that draws far more does work that its
+counters do not show. A deviation that more than half of the class shares is dropped.
+
+Findings are P3 and name no fault; they support low-power faults, on the GPU and on the replica if all of its GPUs (two
+or more) draw too little. The detector starts in shadow; its threshold follows the alarm budget. Misleading if the
+exporter has only utilization and one GPU does prefill while its peers decode.
 """
 
 from __future__ import annotations
@@ -48,31 +48,32 @@ from outrider.topology import Topology
 
 POWER, BUSY = "hw_accel_power_watts", "hw_accel_utilization_ratio"
 TENSOR, TRAFFIC = "hw_accel_tensor_active_ratio", "hw_accel_memory_bandwidth_ratio"
-# Of utilisation, tensor activity and memory traffic. A working board draws 2 to 10 times its idle power, so that
-# together they make up most of it; which of them does depends on the model. 60 readings a driver at the least.
+# Of utilization, tensor activity and memory traffic. A working board draws 2 to 10 times its idle power, so
+# together they make up most of it; the split depends on the model. At least 60 readings per driver.
 DRAW = Relation("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
-WARM_UP = timedelta(minutes=30)  # of the class: one level of load is no line
-MEMORY = timedelta(days=1)  # of the line: a day has all loads in it
-TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds; two readings at the least
+WARM_UP = timedelta(minutes=30)  # of the class; one load level does not define a line
+MEMORY = timedelta(days=1)  # of the line; a day contains all loads
+TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds; at least two readings
 LEAST_CELLS = 2  # of the trailing minutes
-FAR = 0.25  # of what is expected; boards of one type differ by a tenth
+FAR = 0.25  # of the expectation; boards of one type differ by a tenth
 SURE = 4.0  # times the scatter of single readings about the line
-EXCESS = 0.15  # of the most that the class draws: idle boards differ by some ten watts
-APART = 0.125  # of what is expected, from the median of the class
-BUSY_FROM, IDLE_UP_TO = 0.5, 0.4  # a little power says something of a busy card, a lot of an idle one
-LASTING = timedelta(minutes=3)  # on top of the trailing minutes
-LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
-FORGOTTEN_SECONDS = 600.0  # of which nothing can be said: then a new one begins anew
-SLIP = 3.0  # times what a card and its class draw: before there is a line, such a reading is an exporter's slip
-CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
-FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
+EXCESS = 0.15  # of the maximum of the class; idle boards differ by some ten watts
+APART = 0.125  # of the expectation, from the median of the class
+BUSY_FROM, IDLE_UP_TO = 0.5, 0.4  # low power is relevant on a busy GPU, high power on an idle one
+LASTING = timedelta(minutes=3)  # in addition to the trailing minutes
+LAG_SECONDS = 150.0  # newer values are not learned: they may be the start of a fault
+FORGOTTEN_SECONDS = 600.0  # seconds without a verdict after which a new deviation starts over
+SLIP = 3.0  # times the power of a GPU and its class; before a line exists, such a reading is an exporter error
+CLIP = 3.0  # times the scatter; limits the effect of an outlier
+FROZEN_AT_MOST = timedelta(days=1)  # after this, the distance is the new normal of a GPU without peers
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What the class of each card has taught, (entities,): its line, where that may be gone by, and its extremes.
+    """Learned state of each GPU's class, (entities,): its line, whether it may be used, and its extremes.
 
-    ``least`` and ``most`` are what it has drawn, ``idlest`` and ``busiest`` how busy it was; all fade with the line.
+    ``least`` and ``most`` bound the observed power, ``idlest`` and ``busiest`` the utilization; all decay with the
+    line.
     """
 
     line: Line
@@ -83,21 +84,21 @@ class _Usual:
     busiest: Floats
 
     def expected(self, drivers: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """Watts and their standard error as a share, (entities, times); nothing that the class never drew."""
+        """Watts and relative standard error, (entities, times), within the observed power of the class."""
         due, error = self.line.expected(drivers)
         return np.clip(due, self.least[:, None], self.most[:, None]), error
 
     @property
     def scatter(self) -> Floats:
-        """Watts by which single readings lie off the line."""
+        """Scatter of single readings about the line in watts."""
         return np.nan_to_num(self.line.noise * self.line.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What the trailing minutes show, (entities,): means in watts and of utilisation.
+    """Values of the trailing minutes, (entities,): mean watts and utilization.
 
-    ``reach`` is how far off is far; ``told`` False where nothing can be said.
+    ``reach`` is the threshold; ``told`` is False if no verdict is possible.
     """
 
     took: Floats
@@ -129,7 +130,7 @@ class PowerAnomalyDetector(ConditionalDetector):
     }
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
+        """Judges the trailing minutes by earlier history, then learns values that are old enough."""
         elapsed = self._live(window, memory)
         group = self._sort(window, memory, topology)
         usual, at = _usual(memory, group), float(window.times[-1])
@@ -159,7 +160,7 @@ class PowerAnomalyDetector(ConditionalDetector):
         self._learn(window, memory, _usual(memory, group), group)
 
     def _learn(self, window: Window, memory: Arrays, usual: _Usual, group: NDArray[np.intp]) -> None:
-        """Take up readings that are old enough, of cards that are as expected."""
+        """Learns readings that are old enough, of GPUs near their expectation."""
         times, until = window.times, float(window.times[-1]) - LAG_SECONDS
         first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
         if first >= stop:
@@ -211,7 +212,7 @@ class PowerAnomalyDetector(ConditionalDetector):
     def _finding(
         self, entity: EntityRef, sight: _Sight, since: Floats, rows: NDArray[np.intp], now: datetime
     ) -> Finding:
-        """What is said of one card, or of all of a replica's together."""
+        """The finding of one GPU, or of all GPUs of a replica together."""
         took, due, reach = (float(values[rows].sum()) for values in (sight.took, sight.due, sight.reach))
         low, whole = took < due, entity.kind is EntityKind.REPLICA
         limit = Interval(due - reach, None) if low else Interval(None, due + reach)
@@ -251,9 +252,9 @@ def _trailing(window: Window) -> slice:
 
 
 def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
-    """What the trailing minutes show, ``read`` as power and drivers.
+    """Values of the trailing minutes, ``read`` as power and drivers.
 
-    ``factor`` is what the budget makes of the limit.
+    ``factor`` is the budget's multiplier of the threshold.
     """
     power, *drivers = read
     due, error = usual.expected(drivers)
@@ -268,10 +269,10 @@ def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
 
 
 def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
-    """Which cards draw too little and which too much by themselves, (entities,).
+    """True for GPUs that draw too little, and too much, on their own, (entities,).
 
-    Beyond the work that the class has done the line is a guess. What is expected of more work ends at the most that
-    was ever drawn, which is little enough to say too little by; of less work it ends at the least, likewise.
+    Beyond the observed work of the class the line is a guess. Expected power is therefore capped at the observed
+    maximum for more work, and at the observed minimum for less.
     """
     off = sight.took - sight.due
     with np.errstate(invalid="ignore"):
@@ -287,9 +288,9 @@ def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, 
 
 
 def _slips(window: Window, power: Floats, rows: Flags, group: NDArray[np.intp]) -> Flags:
-    """Readings (entities, columns) of ``rows`` far beyond any other of the card in the window and what its class draws.
+    """Readings (entities, columns) of ``rows`` far beyond all others of the GPU in the window and of its class.
 
-    A load that begins is none: more than one reading shows it.
+    A starting load does not qualify: it shows in more than one reading.
     """
     found = np.zeros(power.shape, dtype=np.bool_)
     if rows.any() and window.times.size > 1:

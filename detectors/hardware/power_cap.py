@@ -1,7 +1,7 @@
-"""gpu-power-throttle: a card whose power limit holds its clock down, and not merely the load.
+"""gpu-power-throttle: a GPU whose power limit, and not only the load, holds its clock down.
 
-A board at full work runs into its limit by design, and all of its peers do. It is a fault where the limit was
-lowered, or where one card is held far below the clock of its peers at the same work.
+A board at full load runs into its limit by design, as do its peers. It is a fault if the limit was lowered, or if one
+GPU is far below the clock of its peers at the same work.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from outrider.topology import Topology
 THROTTLED = "hw_accel_throttle_power_ratio"
 POWER, LIMIT = "hw_accel_power_watts", "hw_accel_power_limit_watts"
 CLOCK, BUSY = "hw_accel_core_clock_hertz", "hw_accel_utilization_ratio"
-THROTTLE_RATIO = 0.2  # a fifth of the time; brakes for moments are normal
-AT_LIMIT = 0.95  # of the limit
-LOWERED = 0.95  # of the highest limit seen: boards of one type differ by less
-CLOCK_SHARE = 0.85  # of the median of the peers, beyond what boost steps explain
+THROTTLE_RATIO = 0.2  # a fifth of the time; brief brakes are normal
+AT_LIMIT = 0.95  # share of the limit
+LOWERED = 0.95  # of the highest limit seen; boards of one type differ by less
+CLOCK_SHARE = 0.85  # of the median of the peers; more than boost steps explain
 BUSY_RATIO = 0.3  # an idle board lowers its clock by itself
 LASTING_SCRAPES = 2
 
 
 class PowerCapDetector(StatefulDetector):
-    """One verdict per accelerator that its power limit slows down."""
+    """One verdict per accelerator that is slowed down by its power limit."""
 
     name = "power-cap"
     kind = EntityKind.GPU
@@ -51,7 +51,7 @@ class PowerCapDetector(StatefulDetector):
     defaults: ClassVar[dict[str, Any]] = {"limit": np.nan}
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge the newest scrapes of every accelerator."""
+        """Judges the newest scrapes of every accelerator."""
         told, power, limit, clock, busy = (window.column(key) for key in self.keys)
         memory["limit"] = np.fmax(memory["limit"], np.nanmax(np.nan_to_num(limit), axis=1, initial=0.0))
         most = np.where(memory["limit"] > 0, memory["limit"], np.nan)
@@ -74,12 +74,12 @@ class PowerCapDetector(StatefulDetector):
         return found
 
     def _clock_of_peers(self, window: Window, clock: Floats, works: Flags, topology: Topology) -> Floats:
-        """The median clock of each card's working peers; NaN for cards without three of them."""
+        """The median clock of each GPU's working peers; NaN for fewer than three."""
         found = np.full(len(window.entities), np.nan)
         present = newest(window, np.where(works, clock, np.nan))
         if np.isnan(present).all():
             return found
-        # Only cards that already differ from the middle of the fleet are worth the walk through the topology.
+        # Only GPUs that differ from the fleet median need the topology walk.
         group = (
             peer_groups.groups(window.entities, topology)
             if np.nanmin(present) < CLOCK_SHARE * np.nanmax(present)

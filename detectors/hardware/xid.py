@@ -1,9 +1,8 @@
-"""Fault codes of drivers, read from events and never from the gauge.
+"""Driver fault codes (XIDs), read from events and never from the gauge.
 
-The gauge of the last XID keeps its value for ever, so after a restart it would tell of a fault that
-nobody had. Events carry their instant, and two equal codes in a row are two events. What a code means,
-alone, beside others and when it comes back, stands in ``xid.yaml``; codes of Ascend and AMD in
-``vendor_codes.yaml``.
+The gauge of the last XID keeps its value for ever, so after a restart it would report an old fault. Events carry a
+timestamp, and two equal codes in a row are two events. ``xid.yaml`` defines the meaning of each code alone, with
+others and repeated; ``vendor_codes.yaml`` holds codes of Ascend and AMD.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from detectors.hardware.xid_patterns import TOGETHER, VERDICT, Occurrence, occur
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding, Priority, TimeRange
 from outrider.topology import Topology
 
-UNKNOWN_SCORE = 0.6  # a code that the catalogue does not know: newer hardware than the table
-SUSPECTED_SCORE = 0.7  # an application's code that stays with the device under other pods
+UNKNOWN_SCORE = 0.6  # a code that is not in the table, from newer hardware
+SUSPECTED_SCORE = 0.7  # an application code that recurs on the device under other pods
 HARDWARE, APPLICATION = "gpu-xid-hardware", "gpu-xid-application"
 _SIGNAL = "hw_accel_fault_code"
 _FATAL = re.compile(r"(?i)(?:cper_severity_|cper_sev_)?fatal")  # AMD's spellings; NON_FATAL is another severity
@@ -33,11 +32,11 @@ _NUMBERINGS = {"ascend": "Ascend", "afid": "AFID"}
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One code. ``fault`` None means: recorded, no finding of its own. ``step`` is the first thing to do.
+    """One code. ``fault`` None: recorded without a finding of its own. ``step`` is the first action to take.
 
-    ``beside`` are steps for when another code came with it, ``solo`` for when none did, ``repeat`` for when
-    it came back. ``follows``: a code that comes in the wake of others and says nothing of its own then.
-    ``until``: a state that another code ends. ``unit``: repeats count at one place of the device only.
+    ``beside`` are steps if another code came with it, ``solo`` if none did, ``repeat`` if it recurred. ``follows``: a
+    code that follows others and then has no meaning of its own. ``until``: a state that another code ends. ``unit``:
+    repeats count at one location of the device only.
     """
 
     code: str
@@ -56,13 +55,13 @@ class Xid:
 
 @cache
 def xids() -> dict[int, Xid]:
-    """NVIDIA's catalogue by code."""
+    """NVIDIA's XIDs by code."""
     return {int(code): _row(str(code), entry) for code, entry in _table(packaged_data.nvidia_codes()).items()}
 
 
 @cache
 def codes() -> dict[str, Xid]:
-    """Every code that is known, as events spell it."""
+    """Every known code, in the spelling of events."""
     others = {str(code): _row(str(code), entry) for code, entry in _table(packaged_data.vendor_codes()).items()}
     return {**{str(code): row for code, row in xids().items()}, **others}
 
@@ -94,10 +93,10 @@ def xid_findings(
 ) -> list[Finding]:
     """One finding per component and fault for the codes of the last ``hold``, naming every code.
 
-    Earlier events among ``events`` tell whether a code came back. Application codes are about the pod that
-    runs on the accelerator, when exactly one does, unless they stay with the device under other pods: then
-    the device is suspected. A code without a meaning counts as hardware, with little confidence, when it is
-    a number (an XID newer than the catalogue) or its vendor calls it fatal; else it is left out.
+    Earlier events among ``events`` show whether a code recurred. Application codes concern the pod on the accelerator,
+    if there is exactly one. If they recur under other pods, the device is suspected. An unknown code counts as
+    hardware with a low score if it is a number (an XID newer than the table) or fatal by its vendor; otherwise it is
+    skipped.
     """
     devices: dict[EntityRef, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.at):
@@ -118,7 +117,7 @@ def xid_findings(
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """One code of one device: its recent events, and what they come to."""
+    """One code of one device: its recent events and their interpretation."""
 
     code: str
     known: Xid | None
@@ -133,7 +132,7 @@ _DevicesOfPods = dict[tuple[str, str], set[EntityRef]]
 
 
 def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOfPods:
-    """On which devices a pod has had a code."""
+    """Devices on which a pod has had a code."""
     found: _DevicesOfPods = {}
     for device, heard in devices.items():
         for event in heard:
@@ -143,7 +142,7 @@ def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOf
 
 
 def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_Said]:
-    """What the codes of one device say, those of ``heard`` (oldest first) after ``since``."""
+    """Interpretation of the codes of one device, those of ``heard`` (oldest first) after ``since``."""
     recent = [event for event in heard if event.at > since]
     action = recovery_action(recent)
     found = []
@@ -158,7 +157,7 @@ def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -
             occurrences(event for event in heard if event.code == code), same_unit=bool(known and known.unit)
         )
         fault, score = _fault(code, known, mine)
-        # a pod that has the code on other devices too brings it along
+        # a pod with the code on other devices as well causes it itself
         pods = {one.pod for one in back if one.pod and len(everywhere[code, one.pod]) == 1}
         if (fault == APPLICATION and len(pods) > 1) or (code == VERDICT and action and not _explained(recent)):
             fault, score = HARDWARE, SUSPECTED_SCORE
@@ -167,7 +166,7 @@ def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -
 
 
 def _explained(recent: Sequence[Event]) -> bool:
-    """True when a code is there that a verdict of the driver can be about."""
+    """True if a code is present that the driver's recovery action can refer to."""
     known = (codes().get(event.code) for event in recent if event.code != VERDICT)
     return any(one is None or one.fault is not None for one in known)
 
@@ -178,7 +177,7 @@ def _follows(code: str) -> bool:
 
 
 def _is_over(known: Xid, mine: Sequence[Event], recent: Sequence[Event]) -> bool:
-    """True for a state that the code which ends it has followed."""
+    """True for a state that was ended by its end code."""
     return bool(known.until) and any(event.code == known.until and event.at >= mine[-1].at for event in recent)
 
 
@@ -237,7 +236,7 @@ def _evidence(said: _Said) -> list[Evidence]:
 
 
 def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_Said], now: datetime) -> Finding:
-    """One finding of a component, on whichever of its devices the codes came."""
+    """One finding per component, for codes on any of its devices."""
     codes_of: dict[str, _Said] = {}
     for said in group:
         known = codes_of.get(said.code)
@@ -269,7 +268,7 @@ def named(code: str) -> str:
 
 
 def _state(detector: str, device: EntityRef, said: _Said, now: datetime) -> Finding:
-    """A state that lasts until another code ends it: a deviation to look at, and no fault to act on."""
+    """Finding of a state that lasts until another code ends it: an anomaly without a fault."""
     return Finding(
         detector=detector,
         entity=device,

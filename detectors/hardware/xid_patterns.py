@@ -1,7 +1,7 @@
-"""How the fault codes of one device lie in time: solo, burst, repeat. Pure.
+"""Timing patterns of the fault codes of one device: solo, burst, repeat. Pure.
 
-A process that dies tells the same code for each of its channels: a burst, one occurrence. A code that comes
-back after a pause, or from another process, is a repeat, which is what NVIDIA's workflows ask about.
+A dying process logs the same code for each of its channels: a burst, one occurrence. A code that recurs after a pause,
+or from another process, is a repeat, which NVIDIA's workflows treat differently.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from datetime import datetime, timedelta
 
 from outrider.model import Event
 
-TOGETHER = timedelta(seconds=60)  # codes of one fault come within seconds; pages are read every 15 to 30 s
-BURST = timedelta(seconds=60)  # a pause that is longer parts two occurrences
+TOGETHER = timedelta(seconds=60)  # codes of one fault come within seconds; scrapes are 15 to 30 s apart
+BURST = timedelta(seconds=60)  # a longer pause separates two occurrences
 _ACTION = re.compile(r"\bto 0x([0-9a-fA-F]+) \(([^)]+)\)")
 VERDICT = "154"
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One burst of a code. Attributes are "" when no event of it tells them."""
+    """One burst of a code. Attributes are "" if no event of it has them."""
 
     since: datetime
     until: datetime
@@ -32,9 +32,9 @@ class Occurrence:
 
 
 def occurrences(events: Iterable[Event]) -> list[Occurrence]:
-    """The bursts of one code of one device, oldest first; ``events`` are in order of time.
+    """The bursts of one code of one device, oldest first; ``events`` are in time order.
 
-    Another process ends a burst: two of them that die side by side are two occurrences.
+    Another process ends a burst: two processes that die in parallel are two occurrences.
     """
     found: list[Occurrence] = []
     for event in events:
@@ -52,9 +52,9 @@ def occurrences(events: Iterable[Event]) -> list[Occurrence]:
 
 
 def repeats(found: Sequence[Occurrence], *, same_unit: bool = False) -> list[Occurrence]:
-    """Occurrences that belong together as repeats of the newest one; that one alone when it is the first.
+    """Occurrences that are repeats of the newest one; only the newest if it is the first.
 
-    ``same_unit``: only those at the same place of the device, where the newest one names its place.
+    ``same_unit``: only those at the same location of the device, if the newest one names it.
     """
     if not found:
         return []
@@ -65,7 +65,7 @@ def repeats(found: Sequence[Occurrence], *, same_unit: bool = False) -> list[Occ
 
 
 def recovery_action(events: Sequence[Event]) -> str:
-    """What the driver asks for by the newest XID 154, such as ``GPU Reset Required``; "" for nothing."""
+    """The recovery action of the newest XID 154, such as ``GPU Reset Required``; "" for none."""
     for event in reversed(events):
         if event.code == VERDICT:
             told = _ACTION.search(event.attributes.get("text", "") or event.attributes.get("message", ""))

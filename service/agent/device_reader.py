@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from collectors.accelerators.dcgm import Dcgm
 from collectors.accelerators.nvml import Nvml
-from collectors.accelerators.snapshot import AcceleratorsAwayError, Reader
+from collectors.accelerators.snapshot import AcceleratorsUnavailableError, Reader
 from outrider import log
 from outrider.clock import Clock
 
@@ -23,7 +23,7 @@ def _best(clock: Clock) -> Reader:
     try:
         found = Dcgm(clock)
         found.read()
-    except AcceleratorsAwayError as error:
+    except AcceleratorsUnavailableError as error:
         log.get("agent").info("reads_nvml", because=error.message)
         return Nvml(clock)
     return found

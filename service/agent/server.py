@@ -22,7 +22,7 @@ from importlib import metadata
 from aiohttp import web
 
 from collectors.accelerators import exposition as pages
-from collectors.accelerators.snapshot import AcceleratorsAwayError, Reader, Xid, XidLedger
+from collectors.accelerators.snapshot import AcceleratorsUnavailableError, Reader, Xid, XidLedger
 from collectors.logs.kernel_file import KernelFile
 from outrider import log
 from outrider.clock import Clock
@@ -44,8 +44,8 @@ def once(open_reader: Callable[[], Reader], clock: Clock, node: str) -> str:
         reading = reader.read()
     finally:
         reader.close()
-    around = pages.Surroundings(node, reader.name, metadata.version("outrider"), clock.monotonic() - begun)
-    return pages.page(reading, XidLedger(), around, clock.now())
+    around = pages.AgentInfo(node, reader.name, metadata.version("outrider"), clock.monotonic() - begun)
+    return pages.exposition_page(reading, XidLedger(), around, clock.now())
 
 
 class Agent:
@@ -83,7 +83,7 @@ class Agent:
         begun = self._clock.monotonic()
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._look, begun)
-        except AcceleratorsAwayError as error:
+        except AcceleratorsUnavailableError as error:
             answer = self._no(error)
         self._page = (self._clock.monotonic(), *answer)
         return answer
@@ -95,7 +95,7 @@ class Agent:
             self._source = self._reader.name
         try:
             reading = self._reader.read()
-        except AcceleratorsAwayError:
+        except AcceleratorsUnavailableError:
             reader, self._reader = self._reader, None  # another library may be the one to ask next
             reader.close()
             raise
@@ -103,7 +103,7 @@ class Agent:
         if self._said:
             self._said = ""
             log.get("agent").info("read_again", source=self._source, devices=len(reading.devices))
-        return 200, pages.page(reading, self._ledger, around, self._clock.now())
+        return 200, pages.exposition_page(reading, self._ledger, around, self._clock.now())
 
     def _no(self, error: OutriderError) -> tuple[int, str]:
         """What cannot be read is said in the log once, and on the page as comments with a 503."""
@@ -111,10 +111,10 @@ class Agent:
             self._said = error.message
             log.get("agent").warning("cannot_read", error=error.message, hint=error.hint)
         told = "".join(f"# {line}\n" for line in (error.message, error.hint) if line)
-        return 503, told + pages.own_lines(self._around(0.0), up=False)
+        return 503, told + pages.agent_lines(self._around(0.0), up=False)
 
-    def _around(self, seconds: float) -> pages.Surroundings:
-        return pages.Surroundings(self._node, self._source, metadata.version("outrider"), seconds)
+    def _around(self, seconds: float) -> pages.AgentInfo:
+        return pages.AgentInfo(self._node, self._source, metadata.version("outrider"), seconds)
 
     # --- XIDs -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
-from collectors.logs.matcher import LogLines
+from collectors.logs.matcher import LogMatcher
 from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
 from service.api import errors
@@ -76,7 +76,7 @@ def create_app(
     if settings.doors is not None and parts.spool is not None:
         app.state.doors = Doors(settings.doors, parts.spool, parts.clock, parts.registry)
         parts.registry.register(SpoolCollector(parts.spool))
-    app.state.log_lines = LogLines(otlp_lines.SOURCE)
+    app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])

@@ -14,7 +14,7 @@ def of_store(settings: Settings, gpu_type: str = "unknown") -> tuple[str, ...]:
     """Names of the nodes of this cluster that hold GPUs, of ``gpu_type`` alone where that is a known one.
 
     A node whose type nobody told counts as fitting. Empty where no store has been made yet: none is made for the
-    question. Raises StoreAwayError.
+    question. Raises StoreUnavailableError.
     """
     if None in migrate.revision(settings.store.url).values():
         return ()

@@ -27,7 +27,7 @@ def store(settings: Settings, test: LoadTestRecord, found: Calibration) -> None:
     """Put a test into the store, by way of a file that stays where the store does not take it.
 
     A test takes minutes and a store may go meanwhile, or hang: whatever ends this, the file is there. Raises
-    StoreAwayError that names it and says how it is imported.
+    StoreUnavailableError that names it and says how it is imported.
     """
     path = _written(settings, test)
     try:

@@ -81,7 +81,7 @@ def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorde
         for cycle in range(cycles):
             collected = platform.step()
             now = platform.clock.now()
-            watch.look(platform.source.topology(now), now)
+            watch.look(collected.topology, now)
             targets = max(targets, len(platform.source.health))
             if recorder is not None:
                 recorder.take(now, collected)

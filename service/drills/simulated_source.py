@@ -13,7 +13,6 @@ from collectors.scrape.result import Scrape
 from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
 from outrider.ports import Collected
-from outrider.topology import Topology
 from simulator.exporters.targets import Answer, Pages
 from simulator.servers.event_feed import Heard
 from simulator.world import ClusterTarget, World
@@ -40,10 +39,6 @@ class FleetSource:
     def health(self) -> list[TargetHealth]:
         """How each target fares."""
         return self._collector.health
-
-    def topology(self, at: datetime) -> Topology:
-        """What labels and pages tell of the topology."""
-        return self._collector.topology(at)
 
     async def collect(self, at: datetime) -> Collected:
         """One round."""

@@ -27,8 +27,6 @@ from service.config.simulated import services_of
 from service.planning import hindsight
 from service.runtime.game_days import GameDays
 from service.runtime.leader import FileLeader
-from service.sources.change_log_source import Recorded
-from service.sources.event_source import pages_of
 from service.wiring import alerting as wiring_alerting
 from service.wiring import platform as wiring_platform
 from simulator import story
@@ -72,7 +70,7 @@ class Demo:
     def discover(self) -> None:
         """Watch the targets the fleet lists now: replicas come and go on purpose."""
         listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
-        collector = pages_of(self.platform.collector)
+        collector = self.platform.collector.pages
         if isinstance(collector, ScrapeManager) and listed != collector.targets:
             collector.set_targets(listed)
 
@@ -206,8 +204,7 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
 
 def _looked_back(demo: Demo) -> list[dict[str, Any]]:
     """What the plan would have done with each service's last climb to a peak, and what without it."""
-    source = demo.platform.collector
-    kept = source.ledger.document(hindsight.PAPER) if isinstance(source, Recorded) else None
+    kept = demo.platform.change_log.document(hindsight.PAPER)
     return [] if kept is None else list(kept[1]["services"])
 
 

@@ -20,7 +20,7 @@ def run(settings: Settings, start: datetime, until: datetime, progress: Callable
     """Copy [start, until) from ``store.url`` to ``store.metrics``, and say what came over.
 
     A platform may run on the server meanwhile: nothing here decides. Raises UsageError without a server or a
-    span, StoreAwayError when the server does not answer.
+    span, StoreUnavailableError when the server does not answer.
     """
     remote = remote_of(settings)
     if remote is None:

@@ -90,7 +90,7 @@ async def looks_of(
     wanted = _named_apart([_of_page(settings.cluster, adapter, place) for adapter, place in pages])
     sources: tuple[TargetHealth, ...] = ()
     if not pages:
-        found = await discovery.once(settings, factory.targets(settings), at)
+        found = await discovery.discover_once(settings, factory.targets(settings), at)
         wanted, sources = [(target, None) for target in found.targets], found.health
         if not wanted and not sources:
             raise UsageError(

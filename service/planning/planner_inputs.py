@@ -67,7 +67,7 @@ class PlannedFleet:
     def of(
         self, services: Sequence[EntityRef], topology: Topology, now: datetime, lately: Lately
     ) -> tuple[list[FleetService], dict[EntityRef, Calibration]]:
-        """Every service, and the calibrations there are. Raises StoreAwayError.
+        """Every service, and the calibrations there are. Raises StoreUnavailableError.
 
         What is wrong with one service is said of it alone: it gets no calibration, and the reason.
         """

@@ -54,7 +54,7 @@ class Promises:
         metrics: MetricStore,
         now: datetime,
     ) -> dict[EntityRef, ServiceFacts]:
-        """What is known of every service with a calibration and a promise. Raises StoreAwayError."""
+        """What is known of every service with a calibration and a promise. Raises StoreUnavailableError."""
         found = {}
         for service, calibration in calibrations.items():
             parent = role_pools.parent_of(service, topology)

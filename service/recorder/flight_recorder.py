@@ -39,7 +39,7 @@ async def record(
     prometheus = settings.collect.prometheus
     watched: Sequence[Target] = ()
     if prometheus is None:
-        watched = (await discovery.once(settings, factory.targets(settings), clock.now())).targets
+        watched = (await discovery.discover_once(settings, factory.targets(settings), clock.now())).targets
     pushed = receiving.watching(settings, clock)
     if not watched and prometheus is None and pushed is None:
         raise _nothing()
@@ -123,11 +123,11 @@ class _Reading:
     async def _read_source(self, at: datetime, *, first: bool) -> None:
         if self._source is None:
             return
-        await self._source.collect(at)
+        collected = await self._source.collect(at)
         health = self._source.health[0]
         if first and not health.up:
             raise UnavailableError(health.error or "Prometheus cannot be read", hint="check collect.prometheus")
-        self._events.know(self._source.topology(at))
+        self._events.know(collected.topology)
 
     async def _take(self, at: datetime) -> None:
         if self._pushed is not None:

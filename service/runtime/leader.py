@@ -123,7 +123,7 @@ class ServerLeader:
         self._lease = factory.open_lease(url)
 
     def acquire(self) -> None:
-        """Take the lock. Raises UnavailableError naming who holds it, StoreAwayError while the server is away."""
+        """Take the lock. Raises UnavailableError naming who holds it, StoreUnavailableError while the server is away."""
         if not self._lease.take():
             raise UnavailableError(
                 f"another engine ({self._lease.holder() or 'just gone'}) works on this store", hint=_HINT

@@ -7,8 +7,6 @@ import secrets
 import signal
 from datetime import datetime
 
-from collectors.pipeline.scrape_manager import ScrapeManager
-from collectors.prometheus.source import PrometheusSource
 from outrider import gc_tuning, log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
@@ -17,7 +15,6 @@ from service.config.tokens import folder_of
 from service.runtime import game_days, jobs, report_jobs
 from service.runtime.leader import LOOK_EVERY, Leader, leading
 from service.runtime.store_maintenance import Keeper
-from service.sources.event_source import pages_of
 from service.wiring import platform as wiring_platform
 from store import factory
 
@@ -106,9 +103,9 @@ def schedule_of(platform: wiring_platform.Platform, clock: Clock) -> jobs.Jobs:
 
 def _keep_flights(platform: wiring_platform.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
-    source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, ScrapeManager | PrometheusSource):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
+    source = platform.collector
+    if platform.flight is not None:
+        platform.flight.look(now, source.page_topology, platform.settings.cluster, source.pages.watched)
 
 
 def _prune(platform: wiring_platform.Platform, now: datetime) -> None:

@@ -17,7 +17,7 @@ from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, Unres
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.objects import PODS
-from collectors.logs.matcher import LogLines
+from collectors.logs.matcher import LogMatcher
 from outrider import log
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
@@ -36,9 +36,11 @@ _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_reques
 class ChangeLogContributor(SilentContributor):
     """Stores changes, their ends and start-ups in the change log; adds the events that other processes left there."""
 
-    def __init__(self, ledger: ChangeLog, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogLines] = ()) -> None:
+    def __init__(
+        self, change_log: ChangeLog, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogMatcher] = ()
+    ) -> None:
         """``clusters`` and ``logs`` are read elsewhere. The change log is closed with this contributor."""
-        self._ledger, self._clusters, self._logs = ledger, tuple(clusters), tuple(logs)
+        self._change_log, self._clusters, self._logs = change_log, tuple(clusters), tuple(logs)
         self._cursor = 0
         self._resolver = EntityResolver()
         self._audited: datetime | None = None
@@ -56,10 +58,10 @@ class ChangeLogContributor(SilentContributor):
 
     def _record(self, collected: Collected, topology: Topology, at: datetime) -> Collected:
         events = (*collected.events, *self._posted(topology, at))
-        self._ledger.append_changes([*self._missed, *_changes(events)])
+        self._change_log.append_changes([*self._missed, *_changes(events)])
         self._missed.clear()
         for cluster in self._clusters:
-            self._ledger.append_ends(cluster.ends())
+            self._change_log.append_ends(cluster.ends())
         self._note_startups(collected.batches, topology, at)
         if self._audited is None or not timedelta(0) <= at - self._audited < AUDIT_EVERY:
             self._audited = at
@@ -68,7 +70,7 @@ class ChangeLogContributor(SilentContributor):
 
     def _posted(self, topology: Topology, at: datetime) -> tuple[Event, ...]:
         """Returns the events left since the last round, each resolved to a component of the topology."""
-        posted = self._ledger.posted(self._cursor, at - FIRST_LOOK)
+        posted = self._change_log.posted(self._cursor, at - FIRST_LOOK)
         if not posted:
             return ()
         self._cursor = posted[-1][0]
@@ -91,15 +93,15 @@ class ChangeLogContributor(SilentContributor):
                     first = min((served[replica] for replica in replicas if replica in served), default=None)
                     if first is not None and startup.ready_at is not None and first >= startup.ready_at:
                         cluster.startups.served(startup.id, first)
-            self._ledger.save_startups(cluster.startups.drain(at))
+            self._change_log.save_startups(cluster.startups.drain(at))
 
     def _resume(self, cluster: Kubernetes, at: datetime) -> None:
         """Resumes the start-ups of an earlier engine as soon as the pods of the cluster are known."""
         if cluster.name in self._resumed or not cluster.objects.held[PODS.name].version:
             return
         self._resumed.add(cluster.name)
-        own = [startup for startup in self._ledger.placed_at(at) if startup.id.startswith(f"{cluster.cluster}/")]
-        self._ledger.save_startups(cluster.startups.resume(own, at))
+        own = [startup for startup in self._change_log.placed_at(at) if startup.id.startswith(f"{cluster.cluster}/")]
+        self._change_log.save_startups(cluster.startups.resume(own, at))
 
     def _audit(self, at: datetime) -> None:
         if self._clusters:
@@ -108,11 +110,11 @@ class ChangeLogContributor(SilentContributor):
                 for cluster in self._clusters
                 for finding in audit(cluster.objects, cluster.replicas, cluster.cluster)
             ]
-            self._ledger.put_document(AUDIT_PAPER, {"findings": findings}, at)
+            self._change_log.put_document(AUDIT_PAPER, {"findings": findings}, at)
 
     async def close(self) -> None:
         """Closes the change log."""
-        self._ledger.close()
+        self._change_log.close()
 
 
 def _changes(events: Sequence[Event]) -> list[Change]:

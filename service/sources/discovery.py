@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from collectors.discovery.adapter_detection import guess
+from collectors.discovery.adapter_detection import detect_adapter
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.manager import Discovery, DiscoveryResult
-from collectors.discovery.relabeling import Rules
+from collectors.discovery.relabeling import RelabelRules
 from collectors.discovery.static_file_http_dns import DnsSource, FileSource, HttpSource, StaticSource
 from collectors.discovery.types import TargetSource
 from collectors.mapping.target import Target
@@ -98,7 +98,7 @@ class DiscoveryRun:
     health: tuple[TargetHealth, ...]
 
 
-async def once(settings: Settings, configured: Sequence[Target], at: datetime) -> DiscoveryRun:
+async def discover_once(settings: Settings, configured: Sequence[Target], at: datetime) -> DiscoveryRun:
     """Reads every target source once and waits for all of them. Failures are in ``health``."""
     discovery = discovery_of(settings, configured)
     try:
@@ -131,9 +131,9 @@ def _source(given: DiscoverSettings, cluster: str, clients: KubeClientPool) -> T
     )
 
 
-def _rules(given: DiscoverSettings, collect: CollectSettings) -> Rules:
+def _rules(given: DiscoverSettings, collect: CollectSettings) -> RelabelRules:
     scrape = given.scrape
-    return Rules(
+    return RelabelRules(
         keep={label: re.compile(pattern) for label, pattern in given.keep.items()},
         drop={label: re.compile(pattern) for label, pattern in given.drop.items()},
         labels=given.labels,
@@ -150,7 +150,7 @@ def _rules(given: DiscoverSettings, collect: CollectSettings) -> Rules:
     )
 
 
-async def _detect_adapter(url: str, rules: Rules) -> str | None:
+async def _detect_adapter(url: str, rules: RelabelRules) -> str | None:
     """Returns the adapter that reads a page, None if there is none. Raises CollectError if it cannot be read."""
     client = HttpClient("discover", url, timeout=rules.timeout, access=rules.access)
     try:
@@ -159,7 +159,7 @@ async def _detect_adapter(url: str, rules: Rules) -> str | None:
         await client.close()
     if answer.status != 200:
         raise client.fault(f"{url} answered {answer.status}", CollectReason.HTTP_STATUS)
-    return await asyncio.to_thread(guess, answer.body.decode("utf-8", errors="replace"))
+    return await asyncio.to_thread(detect_adapter, answer.body.decode("utf-8", errors="replace"))
 
 
 def _watcher(cluster: str, name: str) -> EntityRef:

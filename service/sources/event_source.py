@@ -14,7 +14,7 @@ from collectors.logs.engine_log import EngineLogs
 from collectors.logs.kernel_file import KernelFile
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs
 from collectors.logs.loki import LokiLogs
-from collectors.logs.matcher import LogLines
+from collectors.logs.matcher import LogMatcher
 from collectors.net.http import HttpClient
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef
@@ -41,10 +41,10 @@ class EventContributor(SilentContributor):
         return self._events.health
 
     @property
-    def logs(self) -> tuple[LogLines, ...]:
+    def logs(self) -> tuple[LogMatcher, ...]:
         """The matchers of the event sources that read logs."""
         lines = (getattr(source, "lines", None) for source in self._events.sources)
-        return tuple(each for each in lines if isinstance(each, LogLines))
+        return tuple(each for each in lines if isinstance(each, LogMatcher))
 
     async def read(self, at: datetime) -> None:
         """Reads the event sources."""

@@ -12,9 +12,9 @@ from collectors.recording.ring_buffer import FlightRing
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
-from outrider.errors import StoreAwayError
+from outrider.errors import StoreUnavailableError
 from outrider.ports import MetricStore, Source, StateStore
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from remediation.playbooks import files as playbook_files
 from service.config import knowledge_overlay
 from service.config.settings import Settings
@@ -35,7 +35,7 @@ from service.wiring.planning import planning as planning_of
 from service.wiring.remediation import actuator, policy
 from service.wiring.stores import open_change_log, open_stores
 from store import factory, memory
-from store.write_buffer.buffered_store import SpooledMetrics
+from store.write_buffer.buffered_store import BufferedMetricStore
 
 _log = log.get("engine")
 HISTORY = timedelta(days=15)
@@ -50,9 +50,9 @@ class Platform:
     metrics: factory.SqlMetricStore
     state: StateStore
     collector: CompositeSource
-    change_log: Ledger
+    change_log: ChangeLog
     settings: Settings
-    spool: SpooledMetrics
+    spool: BufferedMetricStore
     flight: IncidentRecorder | None = None
 
     def warm(self, now: datetime) -> None:
@@ -60,7 +60,7 @@ class Platform:
         self.cycle.parts.detection.restore(self.state)
         try:
             self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
-        except StoreAwayError as error:  # the metric server is unavailable: monitoring starts without warm-up
+        except StoreUnavailableError as error:  # the metric server is unavailable: monitoring starts without warm-up
             _log.error("not_warmed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
@@ -94,7 +94,7 @@ def platform(
     recorder = IncidentRecorder(ring, state, metrics, recording, folder) if ring else None
     pushed, change_log = receiving.pushed(settings), open_change_log(settings)
     source = sources_factory.source(settings, clock, ring.add if ring else None, pushed, change_log)
-    buffered = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
+    buffered = BufferedMetricStore(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     detection = detection_of(settings, rules(settings))
     planning = planning_of(settings, detection, state, buffered, change_log=change_log, in_background=not lockstep)
     cycle = Cycle(_parts(settings, source, clock, state, buffered, detection, planning, messaging_of(settings)))

@@ -1,4 +1,4 @@
-"""The file of a backup: a tar, zstd or not, of two SQLite files behind a manifest that says what they must be."""
+"""Backup file: a tar (optionally zstd) with a manifest, followed by two SQLite files that must match it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. ``engine`` is what it was taken from, ``sqlite`` or ``postgresql``."""
+    """Contents of a backup. ``engine`` is the source, ``sqlite`` or ``postgresql``."""
 
     program: str
     engine: str
@@ -50,7 +50,7 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the unpacked files."""
+        """Total size of the unpacked files in bytes."""
         return sum(member.bytes for member in self.members.values())
 
 
@@ -61,7 +61,7 @@ def member_of(path: Path) -> Member:
 
 
 def pack(file: IO[bytes], manifest: Manifest, folder: Path, progress: Progress, *, packed: bool) -> None:
-    """Write the manifest and its members, which lie in ``folder``. Raises OSError."""
+    """Writes the manifest and its members from ``folder``. Raises OSError."""
     plain = {**asdict(manifest), "format": FORMAT, "made_at": manifest.made_at.isoformat()}
     text = json.dumps(plain, indent=2).encode()
     done = 0
@@ -89,7 +89,7 @@ def _packing(file: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
 
 
 class _Steady(io.RawIOBase):
-    """A file that goes to disk while it grows: one flush of gigabytes at its end would hold up the store's own."""
+    """A file that is flushed while it grows: one flush of gigabytes at the end would stall the writes of the store."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._waiting = file, 0
@@ -104,7 +104,7 @@ class _Steady(io.RawIOBase):
 
 
 class _Told(io.RawIOBase):
-    """A file that tells how much of everything was read."""
+    """A file that reports the share read so far."""
 
     def __init__(self, source: IO[bytes], progress: Progress, done: int, total: int) -> None:
         self._source, self._progress, self._done, self._total = source, progress, done, total
@@ -117,20 +117,20 @@ class _Told(io.RawIOBase):
 
 
 def manifest_of(path: Path) -> Manifest:
-    """The manifest of a backup, before anything else of it is read. Raises UsageError."""
+    """The manifest of a backup, read before anything else. Raises UsageError."""
     with _reading(path) as tar:
         return _manifest(tar, path)
 
 
 def unpack(path: Path, folder: Path, progress: Progress) -> Manifest:
-    """Lay the members into ``folder`` and compare their digests. Raises UsageError when anything is amiss, OSError."""
+    """Extracts the members into ``folder`` and compares their digests. Raises UsageError on any mismatch, OSError."""
     with _reading(path) as tar:
         manifest = _manifest(tar, path)
         waiting, done = dict(manifest.members), 0
         while (info := tar.next()) is not None:
             source = tar.extractfile(info)
             if source is None or info.name not in waiting:
-                raise _broken(path, f"it holds {info.name!r}, which its manifest does not name")
+                raise _broken(path, f"it holds {info.name!r}, which the manifest does not list")
             member = waiting.pop(info.name)
             digest = hashlib.sha256()
             with (folder / info.name).open("wb") as target:
@@ -140,7 +140,7 @@ def unpack(path: Path, folder: Path, progress: Progress) -> Manifest:
                     done += len(piece)
                     progress(min(done / manifest.bytes, 1.0))
             if digest.hexdigest() != member.sha256:
-                raise _broken(path, f"{info.name} is not what the manifest says (sha256)")
+                raise _broken(path, f"{info.name} does not match the manifest (sha256)")
     if waiting:
         raise _broken(path, f"{next(iter(waiting))} is missing")
     return manifest
@@ -157,7 +157,7 @@ def _reading(path: Path) -> Iterator[tarfile.TarFile]:
                 with tarfile.open(fileobj=source, mode="r|") as tar:
                     yield tar
             except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
-                raise _broken(path, str(error) or "it ends too early") from error
+                raise _broken(path, str(error) or "it is truncated") from error
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}.", hint="Name a file that `outrider db backup` wrote."
@@ -174,8 +174,8 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
         form = plain.pop("format")
         if form != FORMAT:
             raise UsageError(
-                f"{path} is a backup of another form ({form}; this program reads {FORMAT}).",
-                hint="Restore it with the outrider that wrote it, or a newer one.",
+                f"{path} has an unknown backup format ({form}; this version reads {FORMAT}).",
+                hint="Restore it with the outrider version that wrote it, or a newer one.",
             )
         members = {name: Member(**member) for name, member in plain.pop("members").items()}
         made_at = datetime.fromisoformat(plain.pop("made_at"))
@@ -183,12 +183,12 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _broken(path, f"its manifest cannot be read ({error})") from error
     if set(members) != set(MEMBERS.values()) or set(manifest.revisions) != set(MEMBERS):
-        raise _broken(path, "its manifest names other members")
+        raise _broken(path, "its manifest lists other files")
     return manifest
 
 
 def _broken(path: Path, why: str) -> UsageError:
     return UsageError(
-        f"{path} is not a whole backup of outrider: {why}.",
-        hint="Take another backup; the store was not touched.",
+        f"{path} is not a complete outrider backup: {why}.",
+        hint="Use another backup; the store was not changed.",
     )

@@ -1,4 +1,4 @@
-"""Takes a backup of a store at work: one file, the same for SQLite and PostgreSQL, of one instant."""
+"""Online backup of a store: one consistent file, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from store.sql.database import Database
 from store.sql.urls import POSTGRESQL, SQLITE, parsed
 
 Progress = Callable[[str, float], None]
-"""Told a stage and the share of it that is done, 0 to 1."""
+"""Receives a stage name and the completed share, 0 to 1."""
 _PAGES_AT_ONCE = 256  # 4 MB
 _SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What was written."""
+    """Result of a backup."""
 
     file: Path
     bytes: int
@@ -41,14 +41,14 @@ class Backup:
 
 
 def backup(store_url: str, file: Path, *, program: str, now: datetime, force: bool, progress: Progress) -> Backup:
-    """Write a backup. The store may be at work: writers wait for nothing.
+    """Writes a backup of a store in use. Writers never wait for it.
 
-    ``file`` is packed by zstd when its name ends so. It is written beside its name and renamed when it is
-    whole and durable. Raises UsageError for a file that is there (without ``force``) or cannot be written,
-    StoreError for a store that is not there, is damaged, is newer than this program, or a disk that is too small.
+    ``file`` is zstd-compressed if its suffix says so. It is written under a temporary name and renamed once complete
+    and durable. Raises UsageError for a file that exists (without ``force``) or cannot be written. Raises StoreError
+    for a store that is missing, damaged or newer than this program, or a disk that is too small.
     """
     if file.exists() and not force:
-        raise UsageError(f"{file} is there already.", hint="Name another file, or give --force to replace it.")
+        raise UsageError(f"{file} already exists.", hint="Name another file, or give --force to replace it.")
     on_server = parsed(store_url).get_backend_name() == POSTGRESQL
     with _part(file) as (part, folder), _databases(store_url) as databases:
         revisions = _revisions(databases)
@@ -63,22 +63,22 @@ def backup(store_url: str, file: Path, *, program: str, now: datetime, force: bo
 
 def _unwritable(file: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"{file} cannot be written: {error.strerror}.", hint="Name a file in a folder that exists and may be written."
+        f"{file} cannot be written: {error.strerror}.", hint="Name a file in a folder that exists and is writable."
     )
 
 
 @contextmanager
 def _part(file: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """The file under its passing name, and a folder beside it; it gets its own name when the block ends well."""
+    """The temporary file and a temporary folder next to it. Renames the file when the block succeeds."""
     part, folder = file.with_name(f"{file.name}.part"), file.with_name(f"{file.name}.parts")
     try:
         with part.open("ab") as handle:
             _claim(handle, part, file)
             try:
-                handle.truncate(0)  # what one that was killed left behind
+                handle.truncate(0)  # left behind by a killed run
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(mode=0o700)
-                part.chmod(0o600)  # a store names people, hosts and what they did
+                part.chmod(0o600)  # a store contains names of people and hosts
                 yield handle, folder
                 handle.flush()
                 os.fsync(handle.fileno())
@@ -94,7 +94,7 @@ def _part(file: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 def _claim(handle: IO[bytes], part: Path, file: Path) -> None:
-    """Raise UsageError when another process writes the same file."""
+    """Raises UsageError if another process writes the same file."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ours = part.exists() and part.stat().st_ino == os.fstat(handle.fileno()).st_ino
@@ -111,8 +111,8 @@ def _databases(store_url: str) -> Iterator[dict[metadata.Database, Database]]:
         for database in found.values():
             if not database.exists():
                 raise StoreError(
-                    f"There is no store at {database.place}.",
-                    hint="Check store.url, or run outrider where its file is.",
+                    f"No store found at {database.place}.",
+                    hint="Check store.url, or run outrider in the folder of the file.",
                 )
         yield found
     finally:
@@ -125,14 +125,14 @@ def _revisions(databases: dict[metadata.Database, Database]) -> dict[metadata.Da
     for name, database in databases.items():
         revision = runner.current(database, name)
         if revision is None:
-            raise StoreError(f"There is no store in {database.place}.", hint="Check store.url.")
+            raise StoreError(f"No store found in {database.place}.", hint="Check store.url.")
         runner.refuse_newer(name, revision, database.place)
         found[name] = revision
     return found
 
 
 def _need_room(databases: dict[metadata.Database, Database], file: Path) -> None:
-    """The copies and the file made of them lie on one disk until the copies go."""
+    """Checks for twice the size of the databases: the copies and the file made from them coexist."""
     needed = _SPARE_BYTES
     for name, database in databases.items():
         with database.reading() as connection:
@@ -141,7 +141,7 @@ def _need_room(databases: dict[metadata.Database, Database], file: Path) -> None
 
 
 def need_room(folder: Path, needed: int, hint: str) -> None:
-    """Raise StoreError when a disk has less than so many bytes."""
+    """Raises StoreError if a disk has fewer free bytes."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreError(
@@ -157,11 +157,11 @@ def need_room(folder: Path, needed: int, hint: str) -> None:
 def _from_files(
     databases: dict[metadata.Database, Database], _: dict[metadata.Database, str], folder: Path, progress: Progress
 ) -> dict[metadata.Database, str]:
-    """Pages as they are, of one instant: each copy is made inside a read transaction that is held until its end.
+    """Copies pages inside one read transaction per database, held until the copy ends.
 
-    So a writer never makes the copy begin anew (without the transaction, one that commits every 20 ms made it
-    begin anew for ever), and never waits for it (it writes to the WAL). Decisions
-    are taken first: values of a cycle are written before what was decided upon them, and a copy has both.
+    Without that transaction every commit restarts the copy; a commit every 20 ms restarts it forever. A writer never
+    waits: it writes to the WAL. The state database is copied first. A cycle writes values before decisions, so that
+    the backup has the values of every decision.
     """
     revisions: dict[metadata.Database, str] = {}
     with ExitStack() as stack:
@@ -178,11 +178,11 @@ def _copy_pages(database: Database, source: sa.Connection, path: Path, progress:
     pages: sqlite3.Connection = source.connection.driver_connection  # type: ignore[assignment]
     target = sqlite3.connect(path, isolation_level=None)
     try:
-        target.execute("PRAGMA synchronous=OFF")  # whoever is killed here begins anew
+        target.execute("PRAGMA synchronous=OFF")  # a killed copy is started again from scratch
         pages.backup(
             target, pages=_PAGES_AT_ONCE, progress=lambda _, left, total: progress(1 - left / total if total else 1.0)
         )
-        target.execute("PRAGMA journal_mode=DELETE")  # one file, that can be read wherever it lies
+        target.execute("PRAGMA journal_mode=DELETE")  # a single file, readable anywhere
         (said,) = target.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as error:
         if "full" in str(error):
@@ -196,7 +196,7 @@ def _copy_pages(database: Database, source: sa.Connection, path: Path, progress:
     if said != "ok":
         raise StoreDamagedError(
             f"{database.place} is damaged ({said.strip().splitlines()[-1]}); no backup was written.",
-            hint="`outrider db check` says more; restore an older backup: outrider db restore FILE --force",
+            hint="Run `outrider db check` for details; restore an older backup: outrider db restore FILE --force",
         )
 
 
@@ -209,11 +209,13 @@ def _from_server(
     folder: Path,
     progress: Progress,
 ) -> dict[metadata.Database, str]:
-    """Rows, of one instant: both areas are read in one REPEATABLE READ transaction."""
+    """Copies rows of both databases in one REPEATABLE READ transaction."""
     with databases["state"].reading() as source:
         for name, member in archive.MEMBERS.items():
             if runner.current_on(source, name) != revisions[name]:
-                raise StoreError(f"{databases[name].place} was upgraded just now.", hint="Take the backup again.")
+                raise StoreError(
+                    f"{databases[name].place} was upgraded during the backup.", hint="Take the backup again."
+                )
             path = folder / member
             made = copying.file_database(path, name)
             try:

@@ -1,4 +1,4 @@
-"""What must be true of the blocks: each is whole, means what its row says, and none overlaps another."""
+"""Invariants of blocks: each is intact, matches its row, and overlaps no other block."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _UNREADABLE = (StoreError, ValueError, IndexError, struct.error, zstandard.ZstdE
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Instants of which reads see raw values, microseconds; ``since``: from when each cycle must have some.
+    """Timestamps with visible raw values, in microseconds. Each cycle from ``since`` on must have some.
 
-    ``since`` None: nothing was ever kept.
+    ``since`` None: no values were ever stored.
     """
 
     instants: Collection[int]
@@ -41,7 +41,7 @@ class Values:
 
 @dataclass(slots=True)
 class _Known:
-    """The lists that blocks refer to. A list that is damaged is None."""
+    """The member lists that blocks refer to; None for a damaged list."""
 
     cohorts: dict[int, Ids | None]
     keysets: dict[int, tuple[SignalKey, ...] | None]
@@ -50,7 +50,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the overlaps need of the rows, a few bytes each, and the instants of raw values."""
+    """Data for the overlap check, a few bytes per row, and the timestamps of raw values."""
 
     groups: dict[tuple[str, str], int] = field(default_factory=dict)
     numbers: dict[str, array[int]] = field(
@@ -60,10 +60,10 @@ class _Seen:
 
 
 def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Values:
-    """Tell what is wrong with the blocks and their lists; returns what must be there of the cycles.
+    """Reports damaged blocks and member lists; returns what the check of cycles needs.
 
-    Rows that upkeep is still writing, or has yet to delete, overlap those that reads see, and may.
-    ``deep`` unpacks every value. Memory: 48 bytes a block, and 8 an instant.
+    Rows that maintenance still writes or has yet to delete may overlap visible rows.
+    ``deep`` unpacks every value. Memory: 48 bytes per block, 8 per timestamp.
     """
     known = _Known(*_lists(connection, tell))
     total = introspection.count(connection, metadata.block) or 1
@@ -89,7 +89,7 @@ def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callab
 
 
 def _since(connection: sa.Connection, instants: NDArray[np.int64]) -> int | None:
-    """The later of the oldest raw values and of where retention cut them: a cycle that came late may stand before."""
+    """The later of the oldest raw values and of the retention cut: a late cycle may precede the cut."""
     cut = sa.select(sa.func.max(metadata.kept_from.c.start_us)).where(metadata.kept_from.c.tier == RAW)
     known = [connection.execute(cut).scalar(), int(instants[0]) if instants.size else None]
     return max((at for at in known if at is not None), default=None)
@@ -128,7 +128,7 @@ def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
         except (ValueError, KeyError):
             wrong = True
         if wrong:
-            tell(f"Entity {number} of the metrics is spelled {row.key!r}, which is no {row.kind}.")
+            tell(f"Entity {number} of the metrics has the key {row.key!r}, which is not a valid {row.kind} key.")
     return found
 
 
@@ -138,18 +138,18 @@ def _signals(connection: sa.Connection, tell: Tell) -> dict[int, SignalKey]:
         try:
             found[number] = SignalKey.parse(row.key)
         except (ValueError, KeyError):
-            tell(f"Column {number} of the metrics is spelled {row.key!r}, which names no signal.")
+            tell(f"Column {number} of the metrics has the key {row.key!r}, which is not a known signal.")
     return found
 
 
 def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids | None:
     if len(row.members) % 4 or hashlib.sha256(row.members).digest()[:16] != row.digest:
-        tell(f"List {what} {row.id} of the metrics is damaged: it is not what its digest says.")
+        tell(f"List {what} {row.id} of the metrics is damaged: its digest does not match.")
         return None
     members = np.frombuffer(row.members, dtype="<i4")
     lost = members[~np.isin(members, known)]
     if lost.size:
-        tell(f"List {what} {row.id} of the metrics names {lost.size} ids that are not there, such as {lost[0]}.")
+        tell(f"List {what} {row.id} of the metrics refers to {lost.size} missing ids, for example {lost[0]}.")
         return None
     return members
 
@@ -158,11 +158,11 @@ def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids |
 
 
 def _one(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
-    """A block whose header can be trusted, None when it cannot."""
+    """The block if its header can be trusted, else None."""
     what = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
     if cohort is None or keyset is None:
-        tell(f"{what} has lost the list of its {'entities' if cohort is None else 'columns'}.")
+        tell(f"{what} refers to a missing or damaged list of {'entities' if cohort is None else 'columns'}.")
         return None
     try:
         block = Block(row.payload)
@@ -179,18 +179,18 @@ def _one(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
 
 def _mismatch(row: Any, block: Block, cohort: Ids, keyset: tuple[SignalKey, ...]) -> str | None:
     if block.length != len(row.payload):
-        return f"has {len(row.payload)} bytes where its index says {block.length}"
+        return f"has {len(row.payload)} bytes; its index says {block.length}"
     times = block.times
     if block.instants != row.instants or not block.instants:
-        return f"has {block.instants} instants where its row says {row.instants}"
+        return f"has {block.instants} timestamps; its row says {row.instants}"
     if (np.diff(times) <= 0).any() or times[0] != row.start_us or times[-1] != row.end_us:
-        return "has other instants than its row says"
+        return "has other timestamps than its row"
     if block.entities != cohort.size:
-        return f"has {block.entities} entities where its list has {cohort.size}"
+        return f"has {block.entities} entities; its list has {cohort.size}"
     signals = sections_of(keyset)
     if row.tier == RAW:
         widths = [end - first for _, first, end in signals.values()]
-    else:  # one signal, a section a statistic
+    else:  # one signal, one section per statistic
         widths = [len(keyset)] * block.sections if len(signals) == 1 else []
     if [block.columns(section) for section in range(block.sections)] != widths:
         return "has other columns than its list"
@@ -201,10 +201,10 @@ def _contents(block: Block, *, raw: bool) -> str | None:
     for section in range(block.sections):
         cells = decode([block], section)
         if cells.status is not None and (cells.status > max(CellStatus)).any():
-            return f"has cells of no known status in section {section}"
+            return f"has cells with an unknown status in section {section}"
         present = True if cells.status is None else cells.status == CellStatus.PRESENT
-        if raw and (np.isnan(cells.values) & present).any():  # in a roll-up one section says it for all
-            return f"has cells without a number that say they have one in section {section}"
+        if raw and (np.isnan(cells.values) & present).any():  # in a roll-up the first section holds the status for all
+            return f"has PRESENT cells without a number in section {section}"
     return None
 
 
@@ -212,7 +212,7 @@ def _contents(block: Block, *, raw: bool) -> str | None:
 
 
 def _overlaps(seen: _Seen, known: _Known, tell: Tell) -> None:
-    """No two rows of one kind and tier may hold the same column of the same entity at the same time."""
+    """Reports rows of one kind and tier that hold the same column of an entity at the same time."""
     rows = {name: np.frombuffer(numbers, dtype=np.int64) for name, numbers in seen.numbers.items()}
     for (kind, tier), group in seen.groups.items():
         chosen = np.flatnonzero(rows["group"] == group)
@@ -227,7 +227,7 @@ def _overlaps(seen: _Seen, known: _Known, tell: Tell) -> None:
 
 
 def _by_column(keysets: NDArray[np.int64], known: _Known) -> dict[int, NDArray[np.intp]]:
-    """For each stored column the rows that hold it, in their order; columns that always come together count once."""
+    """For each stored column the indices of its rows; columns that always occur together are counted once."""
     holders: dict[int, list[int]] = {}
     for number in np.unique(keysets).tolist():
         members = known.columns.get(number)
@@ -240,7 +240,7 @@ def _by_column(keysets: NDArray[np.int64], known: _Known) -> dict[int, NDArray[n
 
 
 def _clusters(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[slice]:
-    """Runs of rows, sorted by start, in which each begins before all earlier ones have ended."""
+    """Runs of rows, sorted by start, in which each row starts before the previous ones have ended."""
     if starts.size < 2:
         return []
     fresh = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
@@ -249,7 +249,7 @@ def _clusters(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[slice]
 
 
 def _shared(rows: dict[str, NDArray[np.int64]], cluster: NDArray[np.intp], known: _Known) -> tuple[int, int] | None:
-    """Two rows of a cluster with an entity in common that overlap, None when there are none."""
+    """Two overlapping rows of a cluster that share an entity; None if there are none."""
     lists = [known.cohorts.get(number) for number in rows["cohort"][cluster].tolist()]
     sizes = [0 if members is None else members.size for members in lists]
     entities = np.concatenate([members for members in lists if members is not None] or [np.empty(0, dtype=np.int32)])

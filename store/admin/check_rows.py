@@ -1,4 +1,4 @@
-"""What must be true of the rows beside the blocks: each can be read, and its record too."""
+"""Invariants of all other rows: each can be read, and its record parsed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORDS: Final[dict[str, Any]] = {
     "baseline": Calibration,
     "load_test": Calibration,
 }
-"""What the ``body`` of a table is."""
+"""The type of the ``body`` column of a table."""
 _PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
     "topology_at": json.loads,
@@ -57,9 +57,9 @@ Tell = Callable[..., None]
 def check(
     database: Database, name: metadata.Database, *, deep: bool, tell: Tell, progress: Callable[[float], None]
 ) -> None:
-    """Read every row of every table but the blocks, and look whether its record is one. ``deep``: field by field.
+    """Reads every row of every table but the blocks and checks its record. ``deep`` parses every field.
 
-    A table that cannot be read does not hide the next one.
+    An unreadable table does not stop the check of the next one.
     """
     with database.reading() as connection:
         found = [table for table in introspection.of(connection, name) if table.name != "block"]

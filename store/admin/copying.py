@@ -1,4 +1,4 @@
-"""Copies the tables of a store from one database to another, of either kind."""
+"""Copies the tables of a store between databases of either backend."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from store.sql.backend import is_postgresql
 from store.sql.database import Database
 
 Progress = Callable[[float], None]
-"""Told the share that is done, 0 to 1."""
-_COST_OF_BYTES = 50  # a row with a block in it takes about as long as so many plain ones
+"""Receives the completed share, 0 to 1."""
+_COST_OF_BYTES = 50  # cost of a row with a block, in plain rows
 
 
 def copy(source: sa.Connection, target: sa.Connection, name: metadata.Database, progress: Progress) -> dict[str, int]:
-    """Every row of every table; returns how many there were. The target has the source's revision and no rows."""
+    """Copies every row of every table; returns row counts by table. The target is empty and at the same revision."""
     found = introspection.of(source, name)
     costs = {table.name: introspection.count(source, table) * _cost(table) for table in found}
     total, done = sum(costs.values()) or 1, 0
@@ -41,7 +41,7 @@ def copy(source: sa.Connection, target: sa.Connection, name: metadata.Database, 
 
 @contextmanager
 def _writing(target: sa.Connection, table: sa.Table) -> Iterator[Callable[[Sequence[sa.Row[Any]]], None]]:
-    """Takes rows of a table whose columns the target has, several times faster than an INSERT of Core a row."""
+    """Writes rows of a table that has the target's columns. Several times faster than one Core INSERT per row."""
     quote = target.dialect.identifier_preparer.quote
     names = ", ".join(quote(column.name) for column in table.columns)
     if not is_postgresql(target):
@@ -72,7 +72,7 @@ def _cost(table: sa.Table) -> int:
 
 
 def number_on(source: sa.Connection, target: sa.Connection, table: sa.Table) -> None:
-    """Let the target go on where the source stopped giving out ids, though the rows with the last ones may be gone."""
+    """Sets the target's id sequences to those of the source, even if the rows with the last ids were deleted."""
     column = _numbered(table)
     if column is None:
         return
@@ -109,7 +109,7 @@ def _last_number(connection: sa.Connection, table: str, column: str) -> int:
 
 
 def _is_counted(connection: sa.Connection, table: str) -> bool:
-    """True for a table of SQLite that never gives an id twice."""
+    """True for an SQLite table that never reuses an id."""
     asked = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
     made: str | None = connection.exec_driver_sql(asked, (table,)).scalar()
     return made is not None and "AUTOINCREMENT" in made.upper()
@@ -117,7 +117,7 @@ def _is_counted(connection: sa.Connection, table: str) -> bool:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[sa.Connection]:
-    """A connection to a file that nobody else knows: one transaction, fast, not durable before it is synced."""
+    """A connection to a private file: one transaction, fast, not durable until synced."""
     engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
 
     def fast(connection: Any, _record: object) -> None:
@@ -136,5 +136,5 @@ def new_file(path: Path) -> Iterator[sa.Connection]:
 
 
 def file_database(path: Path, name: metadata.Database) -> Database:
-    """A file as a database of an area."""
+    """Opens a file as a database."""
     return Database(sa.URL.create("sqlite", database=str(path)).render_as_string(), name)

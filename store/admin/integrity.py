@@ -1,6 +1,6 @@
-"""Looks for damage in a store, while the engine works: what the engine of the database says, then what must be true.
+"""Checks a store for damage while the engine runs: first the database engine's own checks, then our invariants.
 
-Nothing is written. Each database is read as of one instant.
+Writes nothing. Each database is read in one snapshot.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from store.sql.database import Database
 from store.write_buffer.dropped_cycles import Span
 
 Progress = Callable[[str, float], None]
-_MOST = 20  # problems told of one database: who has a thousand needs a backup, not a list
-_BLOCKS = 0.9  # share of the time of a metrics database that its blocks take
+_MOST = 20  # problems reported per database
+_BLOCKS = 0.9  # share of the check of a metrics database that blocks take
 RESTORE = "Restore a backup: outrider db restore FILE --force"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that must not be, and what to do about it."""
+    """One violation and its remedy."""
 
     message: str
     hint: str
@@ -42,9 +42,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class BufferedCycles:
-    """Cycles whose decisions stand without values, microseconds: those that wait, and spans that were given up.
+    """Cycles that have decisions and no values, in microseconds: buffered ones, and spans that were dropped.
 
-    ``trouble`` is a sentence when it is not known what was given up.
+    ``trouble`` is a sentence if the dropped cycles are not known.
     """
 
     waiting: Collection[int] = ()
@@ -54,7 +54,7 @@ class BufferedCycles:
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one database. ``revision`` None: it could not be read. ``notes`` are no damage."""
+    """Findings of one database. ``revision`` None: it could not be read. ``notes`` do not count as damage."""
 
     name: metadata.Database
     place: str
@@ -65,7 +65,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, message: str, hint: str = RESTORE) -> None:
-        """Tell a problem once, unless too many were told."""
+        """Adds a problem, unless too many were reported."""
         found = Problem(message, hint)
         if len(self.problems) < _MOST and found not in self.problems:
             self.problems.append(found)
@@ -74,23 +74,23 @@ class Report:
 def check(
     store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], BufferedCycles] | None = BufferedCycles
 ) -> tuple[Report, ...]:
-    """A report a database. ``deep`` unpacks every value and record, too.
+    """One report per database. ``deep`` also unpacks every value and parses every record.
 
-    ``spooled`` tells which cycles wait for the store in a spool, and which it gave up. None: values are kept
-    elsewhere. Raises StoreError when there is no store, StoreAwayError when it does not answer.
+    ``spooled`` returns the cycles that wait in the write buffer and those it dropped. None: values are stored on a
+    server. Raises StoreError if there is no store, StoreUnavailableError if it does not answer.
     """
     databases = runner.databases_of(store_url, create=False)
     reports = {name: Report(name, database.place) for name, database in databases.items()}
     try:
         if not any(database.exists() for database in databases.values()):
             place = databases["state"].place
-            raise StoreError(f"There is no store at {place}.", hint="Check store.url; outrider db upgrade makes one.")
+            raise StoreError(f"No store found at {place}.", hint="Check store.url; outrider db upgrade creates one.")
         found = _Found()
         for name, database in databases.items():
             if _is_sound_outside(database, reports[name]):
                 _inside(database, reports[name], found, spooled, partial(progress, name), deep=deep)
         if spooled is None:
-            reports["metrics"].notes.append("values are kept by the server of store.metrics: they were not looked at")
+            reports["metrics"].notes.append("values are stored on the server of store.metrics and were not checked")
         elif found.values is not None:
             _half(found.cycles, found.values, reports["metrics"], found.elsewhere)
     finally:
@@ -101,7 +101,7 @@ def check(
 
 @dataclass(slots=True)
 class _Found:
-    """What must be known of both databases to compare them. ``values`` None: the blocks could not be read."""
+    """What the comparison of both databases needs. ``values`` None: the blocks could not be read."""
 
     cycles: dict[int, str] = field(default_factory=dict)
     elsewhere: BufferedCycles = field(default_factory=BufferedCycles)
@@ -109,7 +109,7 @@ class _Found:
 
 
 def _is_sound_outside(database: Database, report: Report) -> bool:
-    """What can be said without knowing what it holds; True when the rest can be looked at."""
+    """Runs the checks that need no knowledge of the contents; True if the rest can run."""
     with _told(report):
         if not _is_known(database, report):
             return False
@@ -130,7 +130,7 @@ def _inside(
             found.cycles = _cycles(connection)
             found.elsewhere = (
                 spooled() if spooled else found.elsewhere
-            )  # later than the decisions, earlier than the blocks
+            )  # the cycles were read after the decisions and before the blocks
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
             found.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
@@ -145,7 +145,7 @@ def _part_of(progress: Callable[[float], None], first: float, last: float, share
 
 @contextmanager
 def _told(report: Report) -> Iterator[None]:
-    """Damage that keeps us from reading on becomes a problem of the report."""
+    """Turns damage that prevents further reads into a problem of the report."""
     try:
         yield
     except StoreDamagedError as error:
@@ -153,13 +153,13 @@ def _told(report: Report) -> Iterator[None]:
 
 
 def _is_known(database: Database, report: Report) -> bool:
-    """True when the database is at this program's revision, so that what must be true of it is known."""
+    """True if the database is at this program's revision, whose invariants are known."""
     if not database.exists():
         report.add(f"{database.place} is missing.")
         return False
     report.revision = runner.current(database, report.name)
     if report.revision is None:
-        report.add(f"{database.place} holds no store: it does not say its revision.")
+        report.add(f"{database.place} does not contain a store: it has no revision.")
         return False
     try:
         runner.refuse_newer(report.name, report.revision, database.place)
@@ -177,7 +177,7 @@ def _is_known(database: Database, report: Report) -> bool:
 
 
 def _count(database: Database, report: Report) -> None:
-    """Rows and bytes. A table that cannot be read does not hide the next one."""
+    """Counts rows and bytes. An unreadable table does not stop the count of the next one."""
     found: Sequence[sa.Table] = ()
     with _told(report), database.reading() as connection:
         found = introspection.of(connection, report.name)
@@ -202,7 +202,7 @@ def _pages(database: Database, report: Report) -> None:
         for table, *_ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             orphans[table] = orphans.get(table, 0) + 1
         for table, rows in orphans.items():
-            report.add(f"{database.place}: {rows} rows of {table} name rows of other tables that are not there.")
+            report.add(f"{database.place}: {rows} rows of {table} refer to missing rows of other tables.")
 
 
 _AMCHECK = sa.text("SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
@@ -215,10 +215,10 @@ _INDEXES = sa.text(
 
 
 def _server_pages(connection: sa.Connection, report: Report) -> None:
-    """Tables and indexes by amcheck, where it is installed and allowed. The rows themselves are read later."""
+    """Checks tables and indexes with amcheck, if installed and permitted. The rows themselves are read later."""
     home = connection.execute(_AMCHECK).scalar()
     if home is None:
-        report.notes.append("indexes were not compared with their tables: CREATE EXTENSION amcheck, then check again")
+        report.notes.append("indexes were not verified: run CREATE EXTENSION amcheck, then check again")
         return
     quoted = connection.dialect.identifier_preparer.quote(home)
     names = [table.name for table in introspection.of(connection, report.name)]
@@ -233,7 +233,7 @@ def _ask_amcheck(connection: sa.Connection, report: Report, asked: str, what: st
     try:
         with connection.begin_nested():
             for row in connection.exec_driver_sql(asked):
-                if len(row) > 1:  # verify_heapam: block, offset, attribute, what is wrong
+                if len(row) > 1:  # verify_heapam returns block, offset, attribute, message
                     report.add(f"{report.place}: {what}, block {row[0]}: {row[3]}.")
     except sa.exc.DBAPIError as error:
         code = getattr(error.orig, "sqlstate", None)
@@ -253,7 +253,7 @@ _REINDEX = "Run REINDEX DATABASE there, then check again; if that fails, outride
 
 
 def _cycles(connection: sa.Connection) -> dict[int, str]:
-    """Instants of the cycles that wrote values, with their ids. Read before the blocks: values are written first."""
+    """Timestamps of the cycles that wrote values, with their ids. Read before the blocks: values are written first."""
     table = metadata.cycle
     found: dict[int, str] = {}
     for row in connection.execute(sa.select(table.c.id, table.c.at_us, table.c.body)):
@@ -261,27 +261,27 @@ def _cycles(connection: sa.Connection) -> dict[int, str]:
             if json_codec.loads(CycleRecord, row.body).signals_written > 0:
                 found[row.at_us] = row.id
         except StoreError:
-            continue  # told by the look at the rows
+            continue  # reported by the check of the rows
     return found
 
 
 def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: BufferedCycles) -> None:
-    """Cycles whose decisions are there and whose values are not, as far back as values are kept."""
+    """Reports cycles that have decisions and no values, within raw retention."""
     if elsewhere.trouble:
-        report.notes.append(f"it is not known which cycles the spool gave up: {elsewhere.trouble}")
+        report.notes.append(f"the cycles that the write buffer dropped are not known: {elsewhere.trouble}")
     if values.since is None:
         return
     without = sorted(at for at in cycles if at >= values.since and at not in values.instants)
     absent = [at for at in without if at not in elsewhere.waiting]
     if len(without) > len(absent):
-        report.notes.append(f"{len(without) - len(absent)} cycles wait for the store in its spool")
+        report.notes.append(f"{len(without) - len(absent)} cycles wait in the write buffer")
     lost = _unexplained(absent, elsewhere.given_up)
     if len(absent) > len(lost):
-        report.notes.append(f"{_without_values(sorted(set(absent) - set(lost)))}: the spool gave them up")
+        report.notes.append(f"{_without_values(sorted(set(absent) - set(lost)))}: the write buffer dropped them")
     if lost:
         report.add(
             f"{report.place}: {_without_values(lost)}, the last at {rfc3339(instant(lost[-1]))}.",
-            "Look for lost writes: the disk's log.",
+            "Check the kernel log for disk errors: writes were lost.",
         )
 
 
@@ -290,7 +290,7 @@ def _without_values(cycles: Sequence[int]) -> str:
 
 
 def _unexplained(absent: Sequence[int], given_up: Collection[Span]) -> list[int]:
-    """Those outside of every span that was given up. A span explains no more cycles than it says it has."""
+    """Cycles outside every dropped span. A span explains at most as many cycles as it counts."""
     explained: set[int] = set()
     for span in given_up:
         inside = absent[bisect_left(absent, span.first) : bisect_right(absent, span.last)]
@@ -300,7 +300,7 @@ def _unexplained(absent: Sequence[int], given_up: Collection[Span]) -> list[int]
 
 
 def as_plain(reports: Collection[Report]) -> list[dict[str, Any]]:
-    """The reports for JSON."""
+    """The reports as JSON values."""
     return [
         {
             "name": one.name,

@@ -1,4 +1,4 @@
-"""Which tables belong to a database of a store, as they are there: of any revision, wide ones included."""
+"""The tables that a database really has, whatever its revision, wide tables included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.schema import metadata as schema_metadata
 from store.sql.backend import is_postgresql
 
 WIDE: Final = ("latest_", "hourly_")
-"""How the names of wide tables begin; the rest is a kind of entity. Their columns follow the catalogue."""
+"""Prefixes of the wide tables; the rest of the name is an entity kind. Their columns follow the signal catalog."""
 _SIZE = sa.text(
     "SELECT coalesce(sum(pg_total_relation_size(to_regclass(quote_ident(name)))), 0) "
     "FROM unnest(CAST(:names AS text[])) name"
@@ -21,7 +21,7 @@ _WITH_BYTES_AT_ONCE, _AT_ONCE = 32, 2_000  # rows in memory; a block may have me
 
 
 def of(connection: sa.Connection, name: schema_metadata.Database) -> tuple[sa.Table, ...]:
-    """The tables of a database that are there, parents before children, without the one of its revision."""
+    """The existing tables of a database, parents before children, without its revision table."""
     inspector = sa.inspect(connection)
     metadata: sa.MetaData = getattr(schema_metadata, name)
     wide = {f"{prefix}{kind.value}" for prefix in WIDE for kind in EntityKind} if name == "metrics" else set()
@@ -32,12 +32,12 @@ def of(connection: sa.Connection, name: schema_metadata.Database) -> tuple[sa.Ta
 
 
 def count(connection: sa.Connection, table: sa.Table) -> int:
-    """How many rows a table has."""
+    """The number of rows of a table."""
     return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
 def rows(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[sa.Row[Any]]]:
-    """Every row by its primary key, in parts that fit into memory."""
+    """All rows by primary key, in batches that fit into memory."""
     big = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
     asked = sa.select(table).order_by(*table.primary_key)
     part = _WITH_BYTES_AT_ONCE if big else _AT_ONCE
@@ -45,7 +45,7 @@ def rows(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[sa.Row
 
 
 def size(connection: sa.Connection, name: schema_metadata.Database) -> int:
-    """Bytes of a database: of its tables and indexes on a server, of its pages in a file."""
+    """Size in bytes: tables and indexes on a server, pages in a file."""
     if not is_postgresql(connection):
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
@@ -54,7 +54,7 @@ def size(connection: sa.Connection, name: schema_metadata.Database) -> int:
 
 
 def fit(connection: sa.Connection, table: sa.Table) -> None:
-    """Make sure that the same table is on this connection, with every column that the one given has."""
+    """Creates the same table on this connection, or adds the columns it lacks."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(table.name):
         _portable(table, sa.MetaData()).create(connection)

@@ -1,7 +1,7 @@
-"""Brings a backup back: into SQLite files or a PostgreSQL database, whatever it was taken from.
+"""Restores a backup into SQLite files or a PostgreSQL database, whatever its source was.
 
-Everything is unpacked, verified and upgraded beside the store first. Then the store changes in one
-step: files change places (``store.sql.atomic_swap``), or one transaction empties and fills the tables.
+The backup is unpacked, verified and upgraded in a temporary folder first. The store then changes in one step:
+files are swapped (``store.sql.atomic_swap``), or one transaction empties and fills the tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What was brought back, and the files that hold what was there before."""
+    """Result of a restore, with the files that hold the previous store."""
 
     manifest: archive.Manifest
     revisions: Mapping[metadata.Database, str]
@@ -44,11 +44,11 @@ class RestoreResult:
 
 
 def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress: Progress) -> RestoreResult:
-    """Put a backup in the place of a store. No engine may run on it: the caller holds its lock.
+    """Replaces a store by a backup. No engine may run on it: the caller holds its lock.
 
-    What the store holds is lost on PostgreSQL and moved aside on SQLite; without ``force`` a store with rows is
-    left alone. A kill leaves the old store or the new one. Raises UsageError for a file that is no whole backup
-    and for a store with rows, SchemaTooNewError, StoreError.
+    On PostgreSQL the previous contents are lost; on SQLite the files are moved aside. A store with rows needs ``force``.
+    A kill leaves either the old or the new store. Raises UsageError for an incomplete backup file or a store with rows,
+    SchemaTooNewError, StoreError.
     """
     manifest = archive.manifest_of(file)
     for name, revision in manifest.revisions.items():
@@ -62,7 +62,7 @@ def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress:
     except OSError as error:
         raise StoreError(
             f"The backup cannot be restored: {error.filename or file}: {error.strerror}.",
-            hint="Mend that and try again; the store is as it was.",
+            hint="Fix this and try again; the store was not changed.",
         ) from error
     finally:
         for database in databases.values():
@@ -79,7 +79,7 @@ def _refuse_newer(name: metadata.Database, revision: str, file: Path) -> None:
 
 
 def _unpack(file: Path, folder: Path, progress: Progress) -> None:
-    """Lay the members into a folder, at this program's revisions, durable, each a single file."""
+    """Extracts the members into a folder, upgraded, durable, one file each."""
     archive.unpack(file, folder, partial(progress, "unpack"))
     for name, member in archive.MEMBERS.items():
         database = copying.file_database(folder / member, name)
@@ -114,10 +114,10 @@ def _into_files(
         _settle(place)
     state = places["state"]
     folder = state.with_name(f".{state.name}.restore")
-    shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left behind by a killed run
     try:
         folder.mkdir(mode=0o700)
-        need_room(folder, manifest.bytes + _SPARE_BYTES, "Free space there: the old files stay until you remove them.")
+        need_room(folder, manifest.bytes + _SPARE_BYTES, "Free disk space: the old files stay until you delete them.")
         _unpack(file, folder, progress)
         mark = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         moves = []
@@ -133,7 +133,7 @@ def _into_files(
 
 
 def _free(place: Path, mark: str) -> str:
-    """A name for what is at a place now that no file has."""
+    """An unused file name for the previous file."""
     names = (
         f"{place.name}.before-{mark}{more}" for more in itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
     )
@@ -141,7 +141,7 @@ def _free(place: Path, mark: str) -> str:
 
 
 def _has_rows(database: Database) -> bool:
-    """True unless every table of a file is empty. A file that cannot be read may hold anything."""
+    """False if every table of a file is empty. An unreadable file counts as filled."""
     if not database.exists():
         return False
     try:
@@ -154,7 +154,7 @@ def _has_rows(database: Database) -> bool:
 
 
 def _settle(place: Path) -> None:
-    """Fold the WAL into its file, so that one file holds everything. A damaged file keeps its WAL beside it."""
+    """Merges the WAL into its file. A damaged file keeps its WAL."""
     if not place.exists():
         return
     with suppress(sqlite3.Error):
@@ -187,11 +187,13 @@ def _onto_server(
         _need_force(force or not _any_rows(connection), place)
     with tempfile.TemporaryDirectory(prefix="outrider-restore-") as made:
         folder = Path(made)
-        need_room(folder, manifest.bytes + _SPARE_BYTES, "Free space there, or set TMPDIR to a folder with more.")
+        need_room(
+            folder, manifest.bytes + _SPARE_BYTES, "Free space there, or set TMPDIR to a folder on a larger disk."
+        )
         _unpack(file, folder, progress)
         with databases["state"].writing(everything=True) as connection:
             _refuse_unknown(connection, place)
-            _need_force(force or not _any_rows(connection), place)  # somebody may have written meanwhile
+            _need_force(force or not _any_rows(connection), place)  # written meanwhile by another process
             for name in archive.MEMBERS:
                 runner.upgrade_on(connection, name, place)
             wide_tables.create_on(connection)
@@ -206,7 +208,7 @@ def _refuse_unknown(connection: sa.Connection, place: str) -> None:
         except SchemaTooNewError as error:
             raise SchemaTooNewError(
                 error.message,
-                hint="A backup of an older version goes into an empty database: createdb another one, point store.url "
+                hint="A backup of an older version needs an empty database: create one with createdb, point store.url "
                 "to it, and restore there.",
             ) from error
 

@@ -7,4 +7,4 @@ from store.memory.state import MemoryStateStore
 from store.state.change_log import MemoryChangeLog
 from store.state.ingest_buffer import MemoryIngestBuffer
 
-__all__ = ["MemoryChangeLog", "MemoryMetricStore", "MemoryIngestBuffer", "MemoryStateStore"]
+__all__ = ["MemoryChangeLog", "MemoryIngestBuffer", "MemoryMetricStore", "MemoryStateStore"]

@@ -83,7 +83,7 @@ def copy_history(
     """Copy [start, end) on a grid of ``interval``, the time between cycles, oldest first.
 
     An instant becomes the start of its step. A copy that was broken off may be made again: it brings the
-    same numbers for the same instants. Raises StoreError or StoreAwayError; what came over until then stays.
+    same numbers for the same instants. Raises StoreError or StoreUnavailableError; what came over until then stays.
     """
     values = events = 0
     at = start

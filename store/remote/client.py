@@ -82,7 +82,7 @@ class Server:
         return time.monotonic() + self.remote.retry_for.total_seconds()
 
     def write(self, body: bytes, samples: int, until: float) -> int:
-        """Send one body; return how many samples were taken. Raises StoreAwayError.
+        """Send one body; return how many samples were taken. Raises StoreUnavailableError.
 
         ``until`` is what ``patience`` gave when the whole write began.
         """
@@ -96,7 +96,7 @@ class Server:
         raise self._unusable(self.remote.write_url, answer, "store.metrics.url_write")
 
     def query(self, path: str, fields: Mapping[str, str]) -> bytes:
-        """The body of an answer of the Prometheus API. Raises StoreAwayError, and StoreError for a refused query."""
+        """The body of an answer of the Prometheus API. Raises StoreUnavailableError, and StoreError for a refused query."""
         url = f"{self.remote.read_url.rstrip('/')}/api/v1/{path}"
         answer = self._asked(url, self.patience, self.remote.query_timeout, data={**fields, **_WHOLE})
         if answer.is_success:
@@ -109,7 +109,7 @@ class Server:
         raise self._unusable(url, answer, "store.metrics.url_read")
 
     def _asked(self, url: str, until: float, timeout: timedelta, **request: object) -> httpx.Response:
-        """The first answer that is not "later". Raises StoreAwayError when none came in time."""
+        """The first answer that is not "later". Raises StoreUnavailableError when none came in time."""
         wait = FIRST_WAIT.total_seconds()
         while True:
             pause = wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the tries of several connections

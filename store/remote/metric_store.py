@@ -66,7 +66,7 @@ class PrometheusMetricStore(SqlMetricStore):
 
         A second write of an instant replaces the kinds it brings. Events go to the database first, so
         that they are there while the server is not. Samples that the server does not want are counted by
-        reason (``condition``). Raises StoreAwayError when the server does not answer: nothing of the
+        reason (``condition``). Raises StoreUnavailableError when the server does not answer: nothing of the
         cycle counts then, and the same call may be made again.
         """
         with self._cycle:

@@ -55,7 +55,7 @@ class UnflushedCycles:
             self._sent.popleft()
 
     def make_sure(self, until: float) -> None:
-        """Send again what the server no longer counts, once. Raises StoreAwayError when it does not arrive."""
+        """Send again what the server no longer counts, once. Raises StoreUnavailableError when it does not arrive."""
         known = [one for one in self._sent if not one.again and time.monotonic() - one.at >= SEARCHABLE_AFTER]
         if not known or not self._lost(known):
             return

@@ -72,7 +72,7 @@ class Cycles:
     def free_stamp(self, kind: EntityKind, at: int) -> tuple[int, str]:
         """The stamp for a cycle at an instant (microseconds), and whether that is its millisecond.
 
-        Raises StoreAwayError.
+        Raises StoreUnavailableError.
         """
         first = at // 1000
         taken = self._taken(kind, first)
@@ -101,7 +101,7 @@ class Cycles:
                 own.popitem(last=False)
 
     def between(self, kind: EntityKind, start: int, end: int) -> MarkedCycle:
-        """The cycles with an instant in [start, end), in microseconds. Raises StoreAwayError or StoreError."""
+        """The cycles with an instant in [start, end), in microseconds. Raises StoreUnavailableError or StoreError."""
         told = self._told(kind, start // 1000, end // 1000 + _SPARE)
         instants = np.rint(told.values).astype(np.int64)
         order = np.lexsort((told.stamps, instants))
@@ -114,7 +114,7 @@ class Cycles:
         return matrix(self._server.query("query", self.selector(kind).raw(first, last)))
 
     def count(self, kind: EntityKind, start: int, end: int) -> Count:
-        """How many cycles a span has, in microseconds, or a few more. Raises StoreAwayError or StoreError."""
+        """How many cycles a span has, in microseconds, or a few more. Raises StoreUnavailableError or StoreError."""
         asked = self.selector(kind).folded_once("count_over_time", start // 1000, end // 1000 + _SPARE)
         found = {
             labels.get("write", FIRST): int(value) for labels, value in numbers(self._server.query("query", asked))

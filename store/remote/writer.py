@@ -15,7 +15,7 @@ from store.remote.bodies import SeriesBytes, bodies, history, with_length
 from store.remote.client import Server
 from store.remote.names import FIRST
 from store.remote.sample_encoder import Columns, columns_of, has_number
-from store.remote.unflushed_cycles import UnflushedCycles, UnflushedCycle
+from store.remote.unflushed_cycles import UnflushedCycle, UnflushedCycles
 from store.remote.write_markers import Cycles
 from store.schema.metadata import instant, micros
 from store.tsdb.chunk_codec import Micros, Numeric
@@ -42,7 +42,7 @@ class Writer:
     def cycle(self, at: datetime, merged: Sequence[tuple[CycleMatrix, Entities]]) -> int:
         """Send one cycle, each kind with its entities; return how many cells with a number were taken.
 
-        Raises StoreAwayError when it did not arrive whole, StoreError when the server does not want it.
+        Raises StoreUnavailableError when it did not arrive whole, StoreError when the server does not want it.
         """
         if not merged:
             return 0

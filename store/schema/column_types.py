@@ -1,4 +1,4 @@
-"""Kinds of columns: text that any input fits into, ids, and instants."""
+"""Column types: text that accepts any input, ids and timestamps."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ metrics = sa.MetaData()
 state = sa.MetaData()
 
 BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""An id that many rows need: SQLite numbers rows by INTEGER alone, which holds 64 bits there."""
+"""A 64-bit id. SQLite numbers rows only for INTEGER, which holds 64 bits there."""
 
 
 class FreeText(sa.types.TypeDecorator[str]):
-    """Text of any length that no index holds. What no database takes in a text is replaced on the way in."""
+    """Unindexed text of any length. Characters that databases reject are replaced on write."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        """On the way to the database, in rows and in conditions alike."""
+        """Cleans the value, in rows and in conditions."""
         del dialect
         return None if value is None else clean(value)
 
 
 class Key(sa.types.TypeDecorator[str]):
-    """Text that an index may hold: never longer than an index takes, whatever comes.
+    """Indexed text, truncated to the longest key that an index accepts.
 
-    A condition is cut like a row, so that what was cut is found by its whole text.
+    Conditions are truncated like rows, so that a truncated row is found by its full text.
     """
 
     impl = sa.Text
     cache_ok = True
 
     def __init__(self, most_bytes: int = MOST_KEY_BYTES) -> None:
-        """``most_bytes`` is less where one index holds several."""
+        """``most_bytes`` is smaller if one index covers several columns."""
         super().__init__()
         self.most_bytes = most_bytes
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect | None) -> str | None:
-        """On the way to the database, in rows and in conditions alike."""
+        """Truncates the value, in rows and in conditions."""
         del dialect
         return None if value is None else fitted(value, self.most_bytes)
 
 
 def instant_column(name: str, comment: str, **more: Any) -> sa.Column[int]:
-    """A column of microseconds since 1970 in UTC."""
+    """A timestamp column: microseconds since 1970, UTC."""
     return sa.Column(name, sa.BigInteger, comment=comment, **more)
 
 

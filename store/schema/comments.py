@@ -1,4 +1,4 @@
-"""Puts what each table and column means into PostgreSQL, where the shell and every browser of databases show it."""
+"""Writes the table and column comments into PostgreSQL, for psql and database browsers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from store.schema import metadata as schema_metadata
 
 
 def write(connection: sa.Connection, name: schema_metadata.Database) -> None:
-    """Set every comment anew. SQLite keeps none: there docs/reference/tables.md is the place."""
+    """Sets every comment. SQLite stores none: see docs/reference/tables.md."""
     if not connection.dialect.supports_comments:
         return
     metadata = schema_metadata.metrics if name == "metrics" else schema_metadata.state

@@ -1,8 +1,8 @@
-"""Frozen dataclasses to JSON and back, by their type hints.
+"""JSON codec for frozen dataclasses, driven by their type hints.
 
-Entities become their key, instants RFC 3339 with microseconds, durations seconds, enums their value,
-arrays lists with null for NaN. Unknown keys are ignored and missing keys take the field's default,
-so that a row written by the release before still reads.
+Entities become their key, timestamps RFC 3339 with microseconds, durations seconds, enums their value, arrays lists
+with null for NaN. Unknown keys are ignored and missing keys take the field's default, so that rows of an earlier
+release stay readable.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 def dumps(value: Any) -> str:
-    """One dataclass (or a container of them) as JSON text."""
+    """A dataclass (or a container of them) as JSON text."""
     return text_of(to_plain(value))
 
 
 def text_of(plain: Any) -> str:
-    """Plain values as JSON text that every encoder takes: half of a surrogate pair is spelled out."""
+    """Plain values as JSON text in any encoding: lone surrogates are escaped."""
     text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     try:
         text.encode()
@@ -40,19 +40,19 @@ def text_of(plain: Any) -> str:
 
 
 def loads(kind: type[T], text: str) -> T:
-    """Read back what ``dumps`` wrote. Raises StoreError when the text does not fit the type."""
+    """Parses what ``dumps`` wrote. Raises StoreError if the text does not fit the type."""
     try:
         found: T = from_plain(kind, json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"A stored {kind.__name__} cannot be read: {error}.",
-            hint="`outrider db check --deep` names it; restore a backup: outrider db restore FILE --force",
+            hint="`outrider db check --deep` lists it; restore a backup: outrider db restore FILE --force",
         ) from error
     return found
 
 
 def to_plain(value: Any) -> Any:
-    """A value as dicts, lists, strings and numbers. Numbers that are not finite become None."""
+    """A value as dicts, lists, strings and numbers. Non-finite numbers become None."""
     if value is None or (isinstance(value, (bool, int)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
@@ -83,7 +83,7 @@ def _key(key: Any) -> str:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """The value as the type says. Raises ValueError, TypeError, KeyError or AttributeError when it does not fit."""
+    """The value converted to a type. Raises ValueError, TypeError, KeyError or AttributeError if it does not fit."""
     origin = get_origin(kind)
     if value is None and kind is not float:
         return None
@@ -125,7 +125,7 @@ def _record(kind: Any, value: Mapping[str, Any]) -> Any:
 
 
 def _from_union(choices: tuple[Any, ...], value: Any) -> Any:
-    """The only choice beside None, else the dataclass with the most required fields that are all there."""
+    """Picks the only choice beside None, else the dataclass with the most required fields that are all present."""
     others = [choice for choice in choices if choice is not type(None)]
     if len(others) == 1:
         return from_plain(others[0], value)

@@ -31,7 +31,7 @@ class AdvisoryLease:
         self._one_at_a_time = RLock()  # a connection is not for two threads
 
     def take(self) -> bool:
-        """Take the lock, or say that another session has it. Raises StoreAwayError while the server is away."""
+        """Take the lock, or say that another session has it. Raises StoreUnavailableError while the server is away."""
         with self._one_at_a_time:
             self.release()
             return self._try()

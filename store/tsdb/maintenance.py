@@ -116,7 +116,9 @@ class Maintenance:
         atomic_replace.purge(self._access)
         return found.done.get(Work.COMPACT, 0)
 
-    def _steps(self, settled: int, hourly_from: int, found: MaintenanceReport, *, settle: bool) -> Iterator[Callable[[], None]]:
+    def _steps(
+        self, settled: int, hourly_from: int, found: MaintenanceReport, *, settle: bool
+    ) -> Iterator[Callable[[], None]]:
         hours, days = settled // HOUR * HOUR, settled // DAY * DAY
         for mark in self._waiting(Work.COMPACT, hours):
             yield partial(self._compact, mark, found)
@@ -224,7 +226,9 @@ class Maintenance:
         atomic_replace.purge(self._access)
         return swapped
 
-    def _load(self, connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str) -> compaction.LoadedRows:
+    def _load(
+        self, connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str
+    ) -> compaction.LoadedRows:
         return compaction.load(connection, self._names, kind, rows_between(connection, kind, start, end, tier))
 
     def _write_hourly(self, kind: EntityKind, hours: Iterator[tuple[int, list[dict[str, object]]]]) -> None:

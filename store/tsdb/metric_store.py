@@ -35,7 +35,7 @@ from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Merger, column_o
 from store.tsdb.grid import Grid, empty_window, wants
 from store.tsdb.last_seen import Seen
 from store.tsdb.latest import LatestTables
-from store.tsdb.maintenance import MaintenanceReport, Maintenance
+from store.tsdb.maintenance import Maintenance, MaintenanceReport
 from store.tsdb.retention import Retention
 from store.tsdb.series_dictionary import Names, SeriesDictionary, StaleNumbersError
 from store.tsdb.status import Condition, LateSamples
@@ -173,7 +173,9 @@ class SqlMetricStore:
         """
         return self._upkeep.run(now, retention, stop=stop)
 
-    def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> MaintenanceReport:
+    def prune(
+        self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False
+    ) -> MaintenanceReport:
         """The same at once, waiting for nothing to settle.
 
         ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;

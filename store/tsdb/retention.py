@@ -168,7 +168,9 @@ class RetentionRun:
         if first is None:
             return before
         if told:
-            self.found.kept[DeletionReason.NOT_ROLLED_UP] = self.found.kept.get(DeletionReason.NOT_ROLLED_UP, 0) + int(many)
+            self.found.kept[DeletionReason.NOT_ROLLED_UP] = self.found.kept.get(DeletionReason.NOT_ROLLED_UP, 0) + int(
+                many
+            )
         return int(first)
 
     def _cut(self, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> None:
@@ -195,7 +197,9 @@ class RetentionRun:
         with self._access.reading() as connection:
             return connection.execute(asked.limit(1)).first() is not None
 
-    def _late(self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> set[int]:
+    def _late(
+        self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: DeletionReason
+    ) -> set[int]:
         work = _NEXT.get(tier)
         if work is None or because is DeletionReason.SIZE_NOTHING_ELSE_LEFT:
             return set()

@@ -13,7 +13,7 @@ from outrider import log
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import MetricStore
-from store.write_buffer.segments import BufferStatus, CycleFiles, BufferedCycle
+from store.write_buffer.segments import BufferedCycle, BufferStatus, CycleFiles
 
 CATCH_UP = timedelta(seconds=2)
 """How long one cycle may spend on those that wait: it must not be late itself."""

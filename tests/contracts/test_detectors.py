@@ -188,7 +188,7 @@ def test_values_without_end_are_no_values(detector):
             at = datetime.fromtimestamp(START, tz=UTC) + column * STEP
             status = np.full(values[:, column].shape, CellStatus.PRESENT, np.uint8)
             batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
-            found += detection.look(at, Collected((batch,)), Topology.build(())).findings
+            found += detection.run(at, Collected((batch,)), Topology.build(())).findings
         return found
 
     for endless in (np.inf, -np.inf):
@@ -247,11 +247,11 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
             detection.restore(store)
         status = np.full((there, len(detector.keys)), CellStatus.PRESENT, np.uint8)
         batch = SampleBatch("t", at, detector.kind, detector.keys, entities[:there], values[:there, column], status)
-        looked = detection.look(at, Collected((batch,) if there else ()), Topology.build(()))
+        result = detection.run(at, Collected((batch,) if there else ()), Topology.build(()))
         state = detection._states[detector.name]
         known[column] = measured(detector, state, entities[3])
         if column == 40 + silent - 1:
-            assert entities[3] not in {one.entity for one in looked.heard}, "nothing is said of who is away"
+            assert entities[3] not in {one.entity for one in result.alertable}, "nothing is said of who is away"
             assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
     learns = isinstance(detector, (LearningDetector, IngressDetector))
     assert learns == isinstance(detector, ResumableDetector)
@@ -274,7 +274,7 @@ def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
             detection = Detection([detector], step)
             detection.restore(store)
         batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
-        detection.look(at, Collected(() if 40 <= column < 42 else (batch,)), Topology.build(()))
+        detection.run(at, Collected(() if 40 <= column < 42 else (batch,)), Topology.build(()))
         held.append(measured(detector, detection._states[detector.name], entities[1]))
     assert held[42] >= 0.99 * held[39]
 

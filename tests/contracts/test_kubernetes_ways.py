@@ -13,7 +13,7 @@ import pytest
 
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.manager import Discovery
-from collectors.discovery.relabeling import Rules
+from collectors.discovery.relabeling import RelabelRules
 from collectors.kubernetes import watch
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
@@ -192,7 +192,7 @@ def test_targets_are_parts_of_the_same_topology(scene: str) -> None:
     async def whole() -> None:
         async with both() as (server, targets, events):
             fill(server, SCENES[scene])
-            discovery = Discovery([(targets, Rules())], "c")
+            discovery = Discovery([(targets, RelabelRules())], "c")
             known = await discovery.refresh(AT)
             await events.read(AT, [])
             of_events = KubeView([events]).topology(Topology(at=AT))

@@ -20,7 +20,8 @@ from outrider.topology import Topology
 from service.config.settings import Settings
 from service.drills import runner
 from service.drills.private_platform import PrivatePlatform, open_platform
-from service.sources.event_source import WithEvents, event_sources
+from service.sources.composite_source import CompositeSource
+from service.sources.event_source import EventContributor, event_sources
 from simulator.scenarios import Planned, Scenario
 from simulator.scoring.score import Run
 from simulator.servers import http
@@ -51,7 +52,8 @@ class OverHttp:
         self._server = self._on_loop(http.serve(world))
         self._collector = ScrapeManager([], Scraper())
         written = {"cluster": world.home.spec.cluster, "events": event_settings(self._server.base_url)}
-        self._source = WithEvents(self._collector, event_sources(Settings.model_validate(written)))
+        events = EventContributor(event_sources(Settings.model_validate(written)), self._collector)
+        self._source = CompositeSource(self._collector, (events,))
         self.scrapes = self.events = 0
 
     def _on_loop(self, work: Any) -> Any:
@@ -60,9 +62,6 @@ class OverHttp:
     @property
     def health(self) -> list[TargetHealth]:
         return self._collector.health
-
-    def topology(self, at: datetime) -> Topology:
-        return self._collector.topology(at)
 
     async def collect(self, at: datetime) -> Collected:
         return self.look(at)

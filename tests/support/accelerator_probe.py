@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from collectors.accelerators.dcgm import Dcgm
-from collectors.accelerators.exposition import Surroundings, page
+from collectors.accelerators.exposition import AgentInfo, exposition_page
 from collectors.accelerators.nvml import Nvml
-from collectors.accelerators.snapshot import AcceleratorsAwayError, XidLedger
+from collectors.accelerators.snapshot import AcceleratorsUnavailableError, XidLedger
 from outrider.clock import SystemClock
 
 
@@ -26,12 +26,12 @@ def main() -> None:
                     ledger.add(xid)
                 answer["xids"] = None if heard is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in heard]
             elif line.strip() == "page":
-                answer["page"] = page(
-                    reader.read(), ledger, Surroundings("node-1", reader.name, "0", 0.0), SystemClock().now()
+                answer["page"] = exposition_page(
+                    reader.read(), ledger, AgentInfo("node-1", reader.name, "0", 0.0), SystemClock().now()
                 )
             else:
                 answer = asdict(reader.read())
-        except AcceleratorsAwayError as error:
+        except AcceleratorsUnavailableError as error:
             answer = {"error": error.message, "hint": error.hint}
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from collectors.events.unresolved_event import UnresolvedEvent
-from collectors.logs.matcher import LogLines
+from collectors.logs.matcher import LogMatcher
 from collectors.receive import otlp_logs
 from outrider.errors import UsageError
 from outrider.model import Event
@@ -44,7 +44,7 @@ async def logs(request: Request, ctx: Ctx) -> Response:
 def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
     now, ledger = now_of(ctx), ledger_of(ctx)
     unpacked = _unpacked(body, request.headers.get("content-encoding", ""))
-    lines: LogLines = request.app.state.log_lines
+    lines: LogMatcher = request.app.state.log_lines
     found: list[UnresolvedEvent] = []
     read = otlp_logs.decode(unpacked, kind, ctx.settings.cluster)
     with _LOCK:  # bursts are remembered across requests

@@ -36,7 +36,7 @@ def entity_of(context: Context, name: str, namespace: str | None, *, stored: boo
     """The service of that name as live collection knows it, else as the configuration does.
 
     Only where ``stored`` is the store asked, and made where there is none: what cannot be kept is told before a test
-    runs. Raises UsageError where several namespaces have one and none is named, StoreAwayError.
+    runs. Raises UsageError where several namespaces have one and none is named, StoreUnavailableError.
     """
     settings = context.settings()
     collected: list[EntityRef] = []
@@ -68,7 +68,7 @@ def keep(context: Context, found: Calibration) -> None:
 
 
 def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
-    """Store a load test that was just run; a file keeps it where the store went away. Raises StoreAwayError."""
+    """Store a load test that was just run; a file keeps it where the store went away. Raises StoreUnavailableError."""
     assert found.measured_at is not None
     assert found.valid_until is not None
     test = LoadTestRecord(

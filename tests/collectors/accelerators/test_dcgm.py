@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 from nvml_fake import ROOT, Probe
 
-from collectors.accelerators.dcgm import PLACES, Dcgm, find, places
-from collectors.accelerators.snapshot import AcceleratorsAwayError
+from collectors.accelerators.dcgm import BINDINGS_FOLDERS, Dcgm, bindings_folders, find_bindings
+from collectors.accelerators.snapshot import AcceleratorsUnavailableError
 from outrider.clock import SystemClock
 
 HOME = ROOT / "tests" / "support" / "dcgm_home"
@@ -64,23 +64,23 @@ def by_uuid(reading):
 
 
 def test_the_bindings_are_where_nvidias_packages_put_them(tmp_path) -> None:
-    assert [str(place) for place in PLACES[:2]] == [
+    assert [str(place) for place in BINDINGS_FOLDERS[:2]] == [
         "/usr/share/datacenter-gpu-manager-4/bindings/python3", "/usr/local/dcgm/bindings/python3",
     ]  # fmt: skip
-    assert places({"DCGM_HOME": "/opt/dcgm"})[0] == Path("/opt/dcgm/bindings/python3")
+    assert bindings_folders({"DCGM_HOME": "/opt/dcgm"})[0] == Path("/opt/dcgm/bindings/python3")
     third, fourth = tmp_path / "3", tmp_path / "4"
-    assert find([fourth, third]) is None
+    assert find_bindings([fourth, third]) is None
     third.mkdir()
     (third / "pydcgm.py").write_text("")
-    assert find([fourth, third]) == third
+    assert find_bindings([fourth, third]) == third
     fourth.mkdir()
     (fourth / "pydcgm.py").write_text("")
-    assert find([fourth, third]) == fourth
+    assert find_bindings([fourth, third]) == fourth
 
 
 def test_bindings_that_cannot_be_imported_are_one_sentence(tmp_path) -> None:
     (tmp_path / "pydcgm.py").write_text("import a_module_that_nobody_has\n")
-    with pytest.raises(AcceleratorsAwayError, match="cannot be imported: No module named 'a_module_that_nobody_has'"):
+    with pytest.raises(AcceleratorsUnavailableError, match="cannot be imported: No module named 'a_module_that_nobody_has'"):
         Dcgm(SystemClock(), tmp_path)
     sys.path.remove(str(tmp_path))
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.relabeling import RelabelRules, target_of_discovered
 from collectors.discovery.types import DiscoverySnapshot
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
@@ -95,7 +95,7 @@ def test_a_deployment_is_found_scaled_and_lost(control_plane: Cluster, space: st
         seen = await found.read()
         assert [one.address for one in seen.found] == ["10.9.0.1:8000", "10.9.0.2:8000"]
         assert {one.identity for one in seen.found} == {pod["metadata"]["uid"] for pod in pods}
-        first = target_of_found("k", "test", seen.found[0], Rules(), seen.found[0].adapter or "")
+        first = target_of_discovered("k", "test", seen.found[0], RelabelRules(), seen.found[0].adapter or "")
         assert first.labels["service"] == "chat"
         assert first.labels["workload"] == "chat"
         assert first.labels["gpu_type"] == "NVIDIA-H100-80GB-HBM3"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.discovery.endpoints import page_of
+from collectors.discovery.endpoints import metrics_page_of
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.relabeling import RelabelRules, target_of_discovered
 from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.kubernetes.accelerators import node_facts
 from collectors.kubernetes.pods import PodFacts, pod_facts
@@ -28,7 +28,7 @@ SERVICES, SLICES = "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices
 GPU = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 LWS = "leaderworkerset.sigs.k8s.io"
 ASK = {"prometheus.io/scrape": "true"}
-VLLM = Rules(adapter="vllm")
+VLLM = RelabelRules(adapter="vllm")
 
 
 def pod(name: str, number: int = 1, **more: Any) -> dict[str, Any]:
@@ -165,15 +165,15 @@ def test_pods_that_are_over_have_no_page_and_rest_on_nothing(phase) -> None:
     ],
 )  # fmt: skip
 def test_the_port_of_a_page(notes, ports, address) -> None:
-    page = page_of(facts(notes=notes, ports=ports))
+    page = metrics_page_of(facts(notes=notes, ports=ports))
     assert isinstance(page, DiscoveredTarget)
     assert page.address == address
 
 
 def test_ports_that_nobody_can_tell() -> None:
-    assert "declares no port" in str(page_of(facts(ports=[])))
-    assert "neither a port nor the name of one" in str(page_of(facts(notes={"prometheus.io/port": "soon"})))
-    assert "neither a port" in str(page_of(facts(notes={"prometheus.io/port": "70000"})))
+    assert "declares no port" in str(metrics_page_of(facts(ports=[])))
+    assert "neither a port nor the name of one" in str(metrics_page_of(facts(notes={"prometheus.io/port": "soon"})))
+    assert "neither a port" in str(metrics_page_of(facts(notes={"prometheus.io/port": "70000"})))
 
 
 def test_all_that_a_page_says_of_its_pod() -> None:
@@ -183,9 +183,9 @@ def test_all_that_a_page_says_of_its_pod() -> None:
         notes={"prometheus.io/path": "/m", "prometheus.io/scheme": "https", "outrider.io/adapter": "vllm"},
         args=["--model", "llama"],
     )
-    page = page_of(found)
+    page = metrics_page_of(found)
     assert isinstance(page, DiscoveredTarget)
-    target = target_of_found("k", "test", page, Rules(), "vllm")
+    target = target_of_discovered("k", "test", page, RelabelRules(), "vllm")
     assert target.url == "https://10.0.0.1:8000/m"
     assert (page.adapter, target.identity) == ("vllm", "uid-chat-0")
     assert target.entity == entity(EntityKind.REPLICA, "chat-0")
@@ -289,7 +289,7 @@ def test_a_group_is_one_replica_and_only_its_leader_is_read_as_an_engine() -> No
         server.objects[PODS] = [member(group, worker) for group in range(2) for worker in range(2)]
         seen = await source.read()
         assert addresses(seen) == ["10.0.0.1:8000", "10.0.0.11:8000"]
-        targets = [target_of_found("k", "test", one, VLLM, "vllm") for one in seen.found]
+        targets = [target_of_discovered("k", "test", one, VLLM, "vllm") for one in seen.found]
         assert [one.entity.name for one in targets] == ["big-0", "big-1"]
         edges = [*seen.edges, *(edge for target in targets for edge in target.edges)]
         topology = Topology.build(edges, seen.labels, seen.labels)
@@ -466,7 +466,7 @@ def test_no_object_breaks_the_reader(data) -> None:
         owners=[{"kind": "ReplicaSet", "name": "x-abcde", "controller": True}],
     )
     found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
-    page = page_of(pod_facts(found if isinstance(found, dict) else {}))
+    page = metrics_page_of(pod_facts(found if isinstance(found, dict) else {}))
     if isinstance(page, DiscoveredTarget):
         assert all(isinstance(value, str) for value in page.labels.values())
     facts_of = node_facts(found if isinstance(found, dict) else {})

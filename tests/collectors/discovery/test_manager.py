@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
-from collectors.discovery.adapter_detection import guess
+from collectors.discovery.adapter_detection import detect_adapter
 from collectors.discovery.manager import MOST_TENANTS, Discovery
-from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.relabeling import RelabelRules, target_of_discovered
 from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.mapping.target import Target, target_of
 from collectors.pipeline.scrape_manager import ScrapeManager
@@ -22,7 +22,7 @@ from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 
 AT = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 STEP = timedelta(minutes=1)
-VLLM = Rules(adapter="vllm")
+VLLM = RelabelRules(adapter="vllm")
 
 
 class Source:
@@ -63,8 +63,8 @@ def names(known) -> list[str]:
 # --- targets --------------------------------------------------------------------------------------
 
 
-def made(found: DiscoveredTarget, rules: Rules = VLLM, adapter: str = "vllm") -> Target:
-    return target_of_found("src", "test", found, rules, adapter)
+def made(found: DiscoveredTarget, rules: RelabelRules = VLLM, adapter: str = "vllm") -> Target:
+    return target_of_discovered("src", "test", found, rules, adapter)
 
 
 def test_a_page_of_an_engine_is_a_replica() -> None:
@@ -92,7 +92,7 @@ def test_pages_of_other_kinds() -> None:
 
 
 def test_schemes_paths_and_ports() -> None:
-    rules = Rules(adapter="vllm", scheme="https", path="/m", port=9000)
+    rules = RelabelRules(adapter="vllm", scheme="https", path="/m", port=9000)
     assert made(DiscoveredTarget("a"), rules).url == "https://a:9000/m"
     own = DiscoveredTarget("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
     assert made(own, rules).url == "http://a:1/x/y"
@@ -102,7 +102,7 @@ def test_schemes_paths_and_ports() -> None:
 
 
 def test_keeping_dropping_and_labels_of_another_name() -> None:
-    rules = Rules(
+    rules = RelabelRules(
         keep={"job": re.compile("vllm.*")},
         drop={"env": re.compile("test|dev")},
         labels={"service": "app", "node": "host"},
@@ -116,20 +116,20 @@ def test_keeping_dropping_and_labels_of_another_name() -> None:
 
 
 def test_who_reads_a_page() -> None:
-    rules = Rules(adapter="dcgm", adapters={"vllm-prod": "vllm"})
+    rules = RelabelRules(adapter="dcgm", adapters={"vllm-prod": "vllm"})
     assert rules.adapter_of(DiscoveredTarget("a", {"job": "vllm-prod"})) == "vllm"
     assert rules.adapter_of(DiscoveredTarget("a", {"job": "other"})) == "dcgm"
     assert rules.adapter_of(DiscoveredTarget("a", {"job": "vllm-prod"}, adapter="sdk")) == "sdk"
-    assert Rules().adapter_of(DiscoveredTarget("a")) is None
+    assert RelabelRules().adapter_of(DiscoveredTarget("a")) is None
 
 
 def test_pages_tell_their_adapter() -> None:
-    assert guess('vllm:num_requests_running{model_name="x"} 3\nprocess_start_time_seconds 1\n') == "vllm"
-    assert guess('# HELP DCGM_FI_DEV_GPU_TEMP x\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n') == "dcgm"
-    assert guess('outrider_sdk_answers_total 1\noutrider_sdk_kpi{kpi="x"} 3\n') == "sdk"
-    assert guess("process_start_time_seconds 1\ngo_goroutines 4\nup 1\n") is None
-    assert guess("<html>") is None
-    assert guess("") is None
+    assert detect_adapter('vllm:num_requests_running{model_name="x"} 3\nprocess_start_time_seconds 1\n') == "vllm"
+    assert detect_adapter('# HELP DCGM_FI_DEV_GPU_TEMP x\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n') == "dcgm"
+    assert detect_adapter('outrider_sdk_answers_total 1\noutrider_sdk_kpi{kpi="x"} 3\n') == "sdk"
+    assert detect_adapter("process_start_time_seconds 1\ngo_goroutines 4\nup 1\n") is None
+    assert detect_adapter("<html>") is None
+    assert detect_adapter("") is None
 
 
 # --- sources side by side -------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_source_that_hangs_holds_up_nobody() -> None:
 def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
     looked: list[str] = []
 
-    async def look(url: str, _rules: Rules) -> str | None:
+    async def look(url: str, _rules: RelabelRules) -> str | None:
         looked.append(url)
         if url == "http://starts:1/metrics":
             raise CollectError("not yet", reason=CollectReason.REFUSED)
@@ -219,7 +219,7 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
 
     found = [DiscoveredTarget(f"{name}:1") for name in ("a", "b", "odd", "starts")]
     source = Source("src", *found, DiscoveredTarget("named:1", adapter="vllm"))
-    discovery = Discovery([(source, Rules())], "test", guess=look)
+    discovery = Discovery([(source, RelabelRules())], "test", guess=look)
     with structlog.testing.capture_logs():
         known = run(discovery, 12)
     assert {one.name: one.adapter for one in known.targets} == {

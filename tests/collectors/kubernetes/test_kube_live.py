@@ -14,7 +14,7 @@ from collectors.events.unresolved_event import EntityResolver
 from collectors.kubernetes.api import Feed, GoneError
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
-from collectors.logs.matcher import LogLines, Origin
+from collectors.logs.matcher import LogMatcher, Origin
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
 from outrider.records.change_log import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
 from outrider.topology import Topology
@@ -366,7 +366,7 @@ def test_every_phase_of_a_start_is_told_with_what_it_was_read_from(cluster: Clus
         event(cluster, pod, "Pulled", took, created + timedelta(seconds=72.5))
         run(cluster, pod, started=created)
         await until(reader, lambda: bool(list(reader.startups.waiting())), "a ready pod")
-        lines = LogLines("engine_log")
+        lines = LogMatcher("engine_log")
         origin = Origin(EntityRef("c", EntityKind.POD, space, pod["metadata"]["name"]), pod["metadata"]["uid"])
         for said in (
             "INFO 11-18 12:00:20 [default_loader.py:272] Loading weights took 31.27 seconds",

@@ -104,7 +104,7 @@ def test_figures_of_a_line_become_attributes() -> None:
 @given(st.text())
 def test_no_log_breaks_the_reader(text: str) -> None:
     log = PodLog(POD, "p1", "vllm", 0)
-    for one in log.sightings(text + "\n" + line(text), AT):
+    for one in log.new_events(text + "\n" + line(text), AT):
         assert one.at <= AT
     assert list(stamped(""))[:0] == []
 
@@ -122,9 +122,9 @@ def test_no_pod_breaks_the_reader(anything: Any) -> None:
 def test_a_burst_is_one_event_and_the_next_failure_is_another() -> None:
     log = PodLog(POD, "p1", "vllm", 0)
     text = line(DEAD, 0) + line(DEAD, 0.5) + line(OOM.format("1.00 MiB"), 1) + line(DEAD, 30)
-    assert [one.code for one in log.sightings(text, AT)] == ["engine_dead", "cuda_oom"]
+    assert [one.code for one in log.new_events(text, AT)] == ["engine_dead", "cuda_oom"]
     later = AT + timedelta(minutes=5)
-    assert [one.code for one in log.sightings(line(DEAD, 300), later)] == ["engine_dead"]
+    assert [one.code for one in log.new_events(line(DEAD, 300), later)] == ["engine_dead"]
 
 
 # --- pods -----------------------------------------------------------------------------------------

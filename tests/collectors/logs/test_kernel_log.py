@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent, pci_of
 from collectors.logs import kmsg
-from collectors.logs.kernel_file import KernelFile, Part
+from collectors.logs.kernel_file import KernelFile, KernelLogChunk
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs, NodeLog
 from collectors.logs.patterns import packaged, read
 from collectors.net.http import HttpClient
@@ -38,7 +38,7 @@ def record(sequence: int, message: str, seconds: float = 3590.0, priority: int =
 
 
 def look(log: NodeLog, text: str, boot: str = "b1", at: datetime = AT) -> list[UnresolvedEvent]:
-    return log.sightings(text, Part(text, boot, BOOT), at, packaged("kernel_log"))
+    return log.new_events(text, KernelLogChunk(text, boot, BOOT), at, packaged("kernel_log"))
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.startup_log import expressions, mark_of
-from collectors.logs.matcher import SAME_BURST, LogLines, Origin
+from collectors.logs.matcher import SAME_BURST, LogMatcher, Origin
 from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef
 
@@ -17,12 +17,12 @@ POD = EntityRef("c", EntityKind.POD, "serving", "chat-0")
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB for bob@mail.example on 10.1.2.3"
 
 
-def take(lines: LogLines, said: str, ago: float = 0.0, uid: str = "p1") -> list[UnresolvedEvent]:
+def take(lines: LogMatcher, said: str, ago: float = 0.0, uid: str = "p1") -> list[UnresolvedEvent]:
     return list(lines.take(Origin(POD, uid, "vllm"), AT - timedelta(seconds=ago), said, AT))
 
 
 def test_a_line_is_told_redacted_and_bound_for_its_replica() -> None:
-    (seen,) = take(LogLines("loki"), OOM)
+    (seen,) = take(LogMatcher("loki"), OOM)
     assert (seen.code, seen.source, seen.aim, seen.entity) == ("cuda_oom", "loki", EntityKind.REPLICA, POD)
     assert seen.attributes["asked"] == "1.25 GiB"
     assert "bob" not in str(seen)
@@ -31,33 +31,33 @@ def test_a_line_is_told_redacted_and_bound_for_its_replica() -> None:
 
 
 def test_a_burst_is_one_event_and_every_line_is_counted() -> None:
-    lines = LogLines("loki")
+    lines = LogMatcher("loki")
     told = [len(take(lines, OOM, ago)) for ago in (300, 299, 280, 230, 100)]
     assert told == [1, 0, 0, 0, 1]  # each within a minute of the one before it, then a pause
     assert lines.counts["cuda_oom"] == 5
     assert take(lines, OOM, 0, uid="p2")[0].attributes.get("lines_before") is None
     again = take(lines, OOM, 0)
     assert again[0].attributes.get("lines_before") is None  # nothing was left untold since 100 s ago
-    later = LogLines("loki")
+    later = LogMatcher("loki")
     take(later, OOM, 300)
     take(later, OOM, 290)
     assert take(later, OOM, 200)[0].attributes["lines_before"] == "1"
 
 
 def test_what_is_long_past_is_counted_and_not_told() -> None:
-    lines = LogLines("loki")
+    lines = LogMatcher("loki")
     assert take(lines, OOM, FIRST_LOOK.total_seconds() + 60) == []
     assert lines.counts["cuda_oom"] == 1
 
 
 def test_one_line_through_two_doors_has_one_key() -> None:
-    (one,), (other,) = take(LogLines("engine_log"), OOM, 5), take(LogLines("loki"), OOM, 5, uid="other-identity")
+    (one,), (other,) = take(LogMatcher("engine_log"), OOM, 5), take(LogMatcher("loki"), OOM, 5, uid="other-identity")
     assert one.key == other.key
     assert SAME_BURST.total_seconds() == 60
 
 
 def test_lines_of_a_start_are_marks_and_no_events() -> None:
-    lines = LogLines("engine_log")
+    lines = LogMatcher("engine_log")
     assert take(lines, "Graph capturing finished in 8 secs, took 0.31 GiB") == []
     ((namespace, pod, mark),) = lines.drain_marks()
     assert (namespace, pod, mark.phase, mark.seconds) == ("serving", "chat-0", "graph_capture", 8.0)

@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("pynvml", reason="missing: nvidia-ml-py")
 
-from collectors.accelerators.exposition import Surroundings, page
+from collectors.accelerators.exposition import AgentInfo, exposition_page
 from collectors.accelerators.processes import Owner, owner
 from collectors.accelerators.snapshot import (
-    AcceleratorsAwayError,
+    AcceleratorsUnavailableError,
     Device,
     Instance,
-    Name,
+    DeviceName,
     Process,
-    Reading,
+    AcceleratorSnapshot,
     Xid,
     XidLedger,
 )
@@ -34,8 +34,8 @@ from service.agent.device_reader import opener
 from service.agent.logs import XidRecords
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NAME = Name("GPU-a", 0, 'odd "model"\\', "00000000:3B:00.0", 0)
-READING = Reading("580.95.05", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}),))
+NAME = DeviceName("GPU-a", 0, 'odd "model"\\', "00000000:3B:00.0", 0)
+READING = AcceleratorSnapshot("580.95.05", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}),))
 
 
 class Scripted:
@@ -49,9 +49,9 @@ class Scripted:
             self.go.set()
         self.looks = 0
         self.closed = False
-        self.error: AcceleratorsAwayError | None = None
+        self.error: AcceleratorsUnavailableError | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> AcceleratorSnapshot:
         self.looks += 1
         self.go.wait(20)
         if self.error is not None:
@@ -118,7 +118,7 @@ def test_a_driver_that_hangs_holds_up_no_other_door(monkeypatch, tmp_path) -> No
 def test_what_cannot_be_read_is_a_sentence_at_its_own_door(tmp_path) -> None:
     async def scene() -> None:
         reader = Scripted()
-        reader.error = AcceleratorsAwayError("no NVIDIA device can be read: gone", hint="modprobe nvidia")
+        reader.error = AcceleratorsUnavailableError("no NVIDIA device can be read: gone", hint="modprobe nvidia")
         async with doors(reader, KernelFile(tmp_path / "kmsg")) as (_, get):
             status, text = await get("/metrics")
             assert (status, text.splitlines()[:2]) == (
@@ -144,7 +144,7 @@ def test_a_library_that_cannot_be_opened_is_tried_again() -> None:
     def open_reader() -> Scripted:
         tries.append(1)
         if len(tries) == 1:
-            raise AcceleratorsAwayError("not yet")
+            raise AcceleratorsUnavailableError("not yet")
         return Scripted()
 
     async def scene() -> None:
@@ -159,7 +159,7 @@ def test_a_library_that_cannot_be_opened_is_tried_again() -> None:
 
 def test_a_reader_that_fails_gives_way_to_whichever_can_be_opened_next() -> None:
     first, second = Scripted(), Scripted()
-    first.error = AcceleratorsAwayError("the host engine has gone")
+    first.error = AcceleratorsUnavailableError("the host engine has gone")
     waiting = [first, second]
 
     async def scene() -> None:
@@ -177,7 +177,7 @@ def test_a_reader_that_fails_gives_way_to_whichever_can_be_opened_next() -> None
 
 def test_auto_falls_back_to_nvml_where_there_is_no_dcgm(monkeypatch) -> None:
     def none(*_: object) -> None:
-        raise AcceleratorsAwayError("no bindings")
+        raise AcceleratorsUnavailableError("no bindings")
 
     monkeypatch.setattr("service.agent.device_reader.Dcgm", none)
     assert opener("auto", SystemClock())().name == "nvml"
@@ -191,12 +191,12 @@ def test_auto_falls_back_to_nvml_where_there_is_no_dcgm(monkeypatch) -> None:
 def test_a_page_is_read_by_the_parser_whatever_a_device_is_called() -> None:
     parts = (Instance(7, "MIG-x", "1g.10gb", {"DCGM_FI_DEV_FB_USED": 1.5}),)
     processes = (Process(4711, 2.0**31, 7), Process(4712, None))
-    reading = Reading("580", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}, parts, processes),), (Name("GPU-b", 1),))
+    reading = AcceleratorSnapshot("580", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}, parts, processes),), (DeviceName("GPU-b", 1),))
     ledger = XidLedger()
     ledger.add(Xid(AT - timedelta(minutes=6), NAME, 31))
     ledger.add(Xid(AT, NAME, 79))
     owners = {4711: Owner("0a1b2c3d-0000-1111-2222-333344445555", "c" * 64)}
-    text = page(reading, ledger, Surroundings("node-1", "nvml", "1", 0.25), AT, owners.get)
+    text = exposition_page(reading, ledger, AgentInfo("node-1", "nvml", "1", 0.25), AT, owners.get)
     told = Parser().parse(text.encode())
     rows = {
         (one.name, one.labels.get("UUID", ""), one.labels.get("GPU_I_ID", ""), one.labels.get("xid", "")): value

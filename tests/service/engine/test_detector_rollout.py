@@ -33,7 +33,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
 from service.config.settings import Settings, StoreSettings
 from service.engine.detection import Detection
-from service.engine.detector_rollout import DetectorRun, DetectorRollout, alertable_verdicts
+from service.engine.detector_rollout import DetectorRollout, DetectorRun, alertable_verdicts
 from service.wiring import platform as wiring_platform
 from store.memory import MemoryStateStore
 
@@ -174,10 +174,10 @@ def test_the_class_learns_as_values_come_and_gaps_are_left_out():
     rng, now = np.random.default_rng(1), NOW
     for _ in range(40):
         now += STEP
-        detection.look(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
+        detection.run(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
     now += timedelta(hours=5)
-    looked = detection.look(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
-    (standing,) = looked.standings
+    result = detection.run(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
+    (standing,) = result.standings
     assert 600 <= standing.learnt_seconds <= 600 + 615
     assert standing.needed_seconds == 2 * 86400
 
@@ -186,7 +186,7 @@ def test_standings_are_told_once_a_minute_and_when_one_changes(statistics):
     detection = Detection([statistics], STEP)
 
     def told(seconds):
-        return bool(detection.look(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
+        return bool(detection.run(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
 
     assert [told(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
     statistics.past = timedelta(hours=1)

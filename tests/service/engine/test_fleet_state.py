@@ -63,7 +63,7 @@ def detection(verdict: TrustVerdict, about: EntityRef) -> Detection:
         keys = fleet_state.NEEDS[EntityKind.WORKLOAD]
         at = NOW + turn * timedelta(seconds=15)
         batch = SampleBatch("watch", at, EntityKind.WORKLOAD, keys, (EXPORTER, ENGINE), values, status)
-        found.look(at, Collected((batch,), ()), TOPOLOGY)
+        found.run(at, Collected((batch,), ()), TOPOLOGY)
     return found
 
 

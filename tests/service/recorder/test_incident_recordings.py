@@ -35,7 +35,6 @@ from service.config.collect_settings import FlightSettings
 from service.config.settings import Settings
 from service.ops import replay
 from service.recorder.incident_recordings import AFTER, IncidentRecorder, loud_since
-from service.sources.event_source import pages_of
 from service.wiring import platform as wiring_platform
 from simulator.faults import inject
 from simulator.fleet import Fleet
@@ -63,7 +62,7 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
     )
     clock = ManualClock(fleet.now)
     platform = wiring_platform.platform(settings, clock, lockstep=True)
-    source = pages_of(platform.collector)
+    source = platform.collector.pages
     assert isinstance(source, ScrapeManager)
     assert platform.flight is not None
     try:

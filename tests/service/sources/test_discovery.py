@@ -23,8 +23,8 @@ from outrider.errors import ConfigError, UnavailableError
 from outrider.model import EntityKind, EntityRef, SignalKey
 from service.cli.tree import app
 from service.config import settings
-from service.sources import event_source, factory
-from service.sources.discovery import Discovering
+from service.sources import factory
+from service.sources.discovery import DiscoveryContributor
 from service.sources.kube_clients import KubeClientPool
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
@@ -104,8 +104,8 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
 
     async def whole() -> None:
         source = factory.source(settings.load(file), ManualClock(START))
-        assert isinstance(source, Discovering)
-        assert isinstance(event_source.pages_of(source), ScrapeManager)
+        assert isinstance(source.contributors[0], DiscoveryContributor)
+        assert isinstance(source.pages, ScrapeManager)
         try:
             collected = await source.collect(START)
             told = {
@@ -116,8 +116,8 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
             }
             assert told == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
             service = EntityRef("default", EntityKind.SERVICE, "default", "chat")
-            assert source.topology(START).rests_on(service)
-            assert source.topology(START).shares_graph(source.topology(START + STEP))
+            assert collected.topology.rests_on(service)
+            assert (await source.collect(START)).topology.shares_graph(collected.topology)
             write(listed, group(pages, "/one/metrics", "/two/metrics", service="chat"), at=2)
             await source.collect(START + STEP)  # the reading is under way; nobody waits for it
             await asyncio.sleep(0.1)
@@ -230,7 +230,7 @@ def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
         assert (health["static"].up, health["static"].samples) == (True, 1)
         assert (health["dns"].up, health["dns"].samples) == (True, 1)
         assert "refuses connections" in (health["kubernetes"].error or "")
-        names = {one.name: one.labels["service"] for one in event_source.pages_of(source).targets}
+        names = {one.name: one.labels["service"] for one in source.pages.targets}
         assert names == {"static-127.0.0.1:1": "chat"}, "one page, one target"
         await source.close()
 

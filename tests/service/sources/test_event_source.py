@@ -18,9 +18,8 @@ from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from service.config import settings
 from service.config.settings import Settings
-from service.engine.cycle import Source
 from service.ops import demo
-from service.sources import event_source, factory
+from service.sources import factory
 from service.wiring import platform
 from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
@@ -124,10 +123,12 @@ def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
         assert found == {}
         speeches(watch.fleet)
         # No page is read: nodes to ask, pods, replicas and services are known by the Kubernetes API alone.
-        codes = {event.code for event in await watch.round()}
+        watch.fleet.step(STEP)
+        collected = await watch.source.collect(watch.fleet.now)
+        codes = {event.code for event in collected.events}
         assert {"BackOff", "rollout", "flags", "cuda_oom", "power-limit"} <= codes
         assert "79" in codes
-        topology = watch.source.topology(watch.fleet.now)
+        topology = collected.topology
         pod = watch.fleet.entity(EntityKind.POD, "chat-70b-2", "serving")
         assert [one.name for one in topology.above(pod, EntityKind.SERVICE)] == ["chat-70b"]
         assert topology.below(pod, EntityKind.NODE)
@@ -211,13 +212,13 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
     play(scene, adapters=("node_exporter",))
 
 
-def test_without_sources_of_events_nothing_is_put_around_the_pages() -> None:
+def test_without_event_sources_the_pages_have_no_contributors() -> None:
     plain = factory.source(Settings(), ManualClock(START))
-    assert isinstance(plain, ScrapeManager)
-    assert event_source.pages_of(plain) is plain
+    assert isinstance(plain.pages, ScrapeManager)
+    assert plain.contributors == ()
     given = Settings.model_validate({"events": [{"type": "kubernetes", "url": "https://k8s.example"}]})
     beside = factory.source(given, ManualClock(START))
-    assert isinstance(event_source.pages_of(beside), ScrapeManager)
+    assert isinstance(beside.pages, ScrapeManager)
     assert [one.target for one in beside.health] == ["kubernetes"]
     assert callable(demo.Demo.discover)
 

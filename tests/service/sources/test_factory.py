@@ -56,6 +56,6 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
 @pytest.mark.parametrize(("interval", "spread"), [(15, 1), (15, 0), (4, 1), (1, 1), (1, 30)])
 def test_doors_are_waited_for_as_long_as_the_last_page_of_a_round_can_wait(interval: int, spread: int) -> None:
     deadline, later = timedelta(seconds=interval) / 4, timedelta(seconds=spread)
-    doors = factory.doors_within(deadline, later)
+    doors = factory.endpoint_timeout(deadline, later)
     assert timedelta(0) < doors < deadline
     assert later >= deadline / 2 or later + doors < deadline

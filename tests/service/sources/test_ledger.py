@@ -30,8 +30,9 @@ from reports.inputs.history import read_history
 from service.api.app import create_app
 from service.config.api_settings import ApiExtras, ApiSettings, Webhooks
 from service.config.settings import Settings, load
-from service.sources.change_log_source import Recorded
-from service.sources.event_source import event_sources, pages_of
+from service.sources.change_log_source import ChangeLogContributor
+from service.sources.composite_source import CompositeSource
+from service.sources.event_source import event_sources
 from service.sources.kube_view import KubeView
 from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 from tests.collectors.receive.test_webhooks import DEPLOYMENT, GITLAB
@@ -264,11 +265,10 @@ class Pages:
         self.next = Collected()
         self.health: list[TargetHealth] = []
 
-    def topology(self, at: Any) -> Topology:
-        return self.graph
+    watched = ()
 
     async def collect(self, at: Any) -> Collected:
-        return self.next
+        return replace(self.next, topology=self.graph)
 
     async def close(self) -> None:
         """Nothing to release."""
@@ -276,7 +276,7 @@ class Pages:
 
 def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
-    source = Recorded(pages, ledger)
+    source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     pod = EntityRef("prod", EntityKind.POD, "serving", "chat-0")
     nameless = EntityRef("prod", EntityKind.SERVICE, None, "chat")
     ledger.post(
@@ -293,14 +293,13 @@ def test_what_was_left_reaches_the_cycle_once_about_the_component_it_names() -> 
     ]
     assert asyncio.run(source.collect(NOW)).events == ()
     assert [one.actor for one in ledger.changes()] == ["ada"]
-    assert pages_of(source) is pages
 
 
 def test_changes_of_the_cluster_are_kept_once() -> None:
     pages, ledger = Pages(), MemoryChangeLog()
     told = {"actor": "kubectl-edit", "actor_kind": "person", "from": "3", "to": "4"}
     pages.next = Collected(events=(Event("s", EventKind.CHANGE, SERVICE, NOW, "kubernetes", "scale", told, "s"),))
-    source = Recorded(pages, ledger)
+    source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for _ in range(2):
         asyncio.run(source.collect(NOW))
     ledger.append_ends([ChangeEnd("s", Ended.SUCCEEDED, NOW)])

@@ -12,8 +12,8 @@ from outrider.errors import StoreUnavailableError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.ports import Collected
 from outrider.records.change_log import Change
-from outrider.topology import Topology
-from service.sources.change_log_source import Recorded
+from service.sources.change_log_source import ChangeLogContributor
+from service.sources.composite_source import CompositeSource
 from store.memory import MemoryChangeLog
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -24,9 +24,6 @@ class Source:
     """One change a round."""
 
     health: ClassVar[list[TargetHealth]] = []
-
-    def topology(self, at: datetime) -> Topology:
-        return Topology()
 
     async def collect(self, at: datetime) -> Collected:
         name = f"{at:%M}"
@@ -47,8 +44,9 @@ class Ledger(MemoryChangeLog):
 
 def test_changes_of_an_outage_are_kept_afterwards() -> None:
     ledger = Ledger()
-    recorded: Any = Recorded(Source(), ledger)
+    pages: Any = Source()
+    source = CompositeSource(pages, (ChangeLogContributor(ledger),))
     for minute, away in enumerate((False, True, True, False)):
         ledger.away = away
-        asyncio.run(recorded.collect(T0 + timedelta(minutes=minute)))
+        asyncio.run(source.collect(T0 + timedelta(minutes=minute)))
     assert [change.at.minute for change in reversed(ledger.changes())] == [0, 1, 2, 3]

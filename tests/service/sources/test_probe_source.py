@@ -27,9 +27,8 @@ from outrider.topology import Topology
 from service.cli.tree import app
 from service.config import settings
 from service.engine.window_cache import WindowCache
-from service.sources import event_source, factory
-from service.sources.change_log_source import Recorded
-from service.sources.probe_source import WithProbes
+from service.sources import factory
+from service.sources.probe_source import ProbeContributor
 from service.wiring import platform as wiring_platform
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
@@ -95,9 +94,8 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
     async def whole() -> None:
         platform = wiring_platform.platform(settings.load(file), clock, lockstep=True)
         try:
-            assert isinstance(platform.collector, Recorded)
-            assert isinstance(platform.collector.recorded, WithProbes)
-            assert isinstance(event_source.pages_of(platform.collector), ScrapeManager)
+            assert any(isinstance(each, ProbeContributor) for each in platform.collector.contributors)
+            assert isinstance(platform.collector.pages, ScrapeManager)
             await platform.cycle.run()
             clock.advance(timedelta(seconds=15))
             record = await platform.cycle.run()
@@ -121,7 +119,8 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
 
     async def whole() -> None:
         source = factory.source(given, ManualClock(START))
-        first, second = source.topology(START), source.topology(START + timedelta(seconds=15))
+        first = (await source.collect(START)).topology
+        second = (await source.collect(START + timedelta(seconds=15))).topology
         assert second.shares_graph(first)
         assert second.at == START + timedelta(seconds=15)
         await source.close()

@@ -18,7 +18,9 @@ def spool(request):
     if request.param == "memory":
         found = MemoryIngestBuffer()
     else:
-        found = open_ingest_buffer(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+        found = open_ingest_buffer(
+            request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+        )
     yield found
     found.close()
 

@@ -19,7 +19,7 @@ from store.schema.metadata import micros
 from store.write_buffer import buffered_store as store_away
 from store.write_buffer.buffered_store import CATCH_UP, BufferedMetricStore
 from store.write_buffer.dropped_cycles import Span
-from store.write_buffer.segments import CycleFiles, BufferedCycle
+from store.write_buffer.segments import BufferedCycle, CycleFiles
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
