@@ -205,7 +205,7 @@ def _family(name: str, kind: str, help_text: str, rows: Iterable[_Row]) -> str:
 
 def _text(labels: Labels) -> str:
     pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items() if value)
-    return f"{{{written}}}" if pairs else ""
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:

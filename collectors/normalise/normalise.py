@@ -143,8 +143,8 @@ class Normaliser:
             return resolve(entity, scrape.target)
 
         since = None if interval is None else scrape.at - timedelta(seconds=interval)
-        events = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
-        past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
+        events = past.codes.new_events(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
+        past.codes.mark_present([entity for entities in past.binding.entities.values() for entity in entities])
         return events
 
 

@@ -80,7 +80,9 @@ def test_the_bindings_are_where_nvidias_packages_put_them(tmp_path) -> None:
 
 def test_bindings_that_cannot_be_imported_are_one_sentence(tmp_path) -> None:
     (tmp_path / "pydcgm.py").write_text("import a_module_that_nobody_has\n")
-    with pytest.raises(AcceleratorsUnavailableError, match="cannot be imported: No module named 'a_module_that_nobody_has'"):
+    with pytest.raises(
+        AcceleratorsUnavailableError, match="cannot be imported: No module named 'a_module_that_nobody_has'"
+    ):
         Dcgm(SystemClock(), tmp_path)
     sys.path.remove(str(tmp_path))
 

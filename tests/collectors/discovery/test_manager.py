@@ -112,7 +112,10 @@ def test_keeping_dropping_and_labels_of_another_name() -> None:
     assert not rules.wants(DiscoveredTarget("a", {"job": "x-vllm"}))
     assert not rules.wants(DiscoveredTarget("a", {"job": "vllm", "env": "dev"}))
     assert not rules.wants(DiscoveredTarget("a", {}))
-    assert made(DiscoveredTarget("a:1", {"app": "chat", "host": "n1"}), rules).labels == {"service": "chat", "node": "n1"}
+    assert made(DiscoveredTarget("a:1", {"app": "chat", "host": "n1"}), rules).labels == {
+        "service": "chat",
+        "node": "n1",
+    }
 
 
 def test_who_reads_a_page() -> None:
@@ -242,7 +245,9 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
 
 
 def test_ten_thousand_targets_of_which_one_changes() -> None:
-    found = [DiscoveredTarget(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)]
+    found = [
+        DiscoveredTarget(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)
+    ]
     source = Source("src", *found)
     discovery = Discovery([(source, VLLM)], "test")
     first = run(discovery)
@@ -352,8 +357,12 @@ def test_two_pages_whose_names_only_differ_in_odd_letters_are_two_targets() -> N
 
 
 def test_tenants_and_request_classes_are_few() -> None:
-    found = [DiscoveredTarget(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)]
-    known = run(Discovery([(Source("src", *found, DiscoveredTarget("b:1", {"request_class": "my own"})), VLLM)], "test"))
+    found = [
+        DiscoveredTarget(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)
+    ]
+    known = run(
+        Discovery([(Source("src", *found, DiscoveredTarget("b:1", {"request_class": "my own"})), VLLM)], "test")
+    )
     tenants = {one.labels.get("tenant") for one in known.targets} - {None}
     assert len(tenants) == MOST_TENANTS + 1
     assert "other" in tenants

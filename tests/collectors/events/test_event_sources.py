@@ -163,7 +163,9 @@ def test_two_faults_seconds_apart_are_two_whoever_tells_them() -> None:
     assert {one.id for one in deduplicator.deduplicate(pages)} == told, "the same two, told by one door more"
     (third,) = deduplicator.deduplicate([xid("dcgm-node-1", 35)])
     assert third.id not in told
-    assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [third.id]  # which the page has told already
+    assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [
+        third.id
+    ]  # which the page has told already
     (fourth,) = deduplicator.deduplicate([xid("kernel_log", 101)])
     assert fourth.id not in {*told, third.id}
 

@@ -329,7 +329,9 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
             (Access(bearer_token_file=none), CollectReason.OTHER, f"its token file {none} cannot be read"),
             (Access(tls=Tls(ca_file=none)), CollectReason.TLS, f"the certificates in {none} cannot be read"),
         ):
-            source = Kubernetes("kubernetes", KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9", access=given_)), "c")
+            source = Kubernetes(
+                "kubernetes", KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9", access=given_)), "c"
+            )
             found, errors = await source.read(AT, [])
             assert found == []
             assert {error.reason for error in errors} == {reason}

@@ -86,4 +86,6 @@ def test_what_a_system_never_publishes_is_said_too() -> None:
     assert ttft["fix"].startswith("Hugging Face TGI does not publish it")
     found = check_coverage(adapter("nvidia_gpu_exporter"), Parser().parse(b"nvidia_smi_count 1\n")).as_dict()
     assert any(one["signal"] == "hw_accel_fault_code" and "dcgm-exporter" in one["fix"] for one in found["missing"])
-    assert all(one["expected"] for one in check_coverage(adapter("vllm"), Parser().parse(b"up 1\n")).as_dict()["missing"])
+    assert all(
+        one["expected"] for one in check_coverage(adapter("vllm"), Parser().parse(b"up 1\n")).as_dict()["missing"]
+    )

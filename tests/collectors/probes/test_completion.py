@@ -78,7 +78,9 @@ def streaming(*pieces: bytes | float, hang: bool = False, slam: bool = False) ->
     return handler
 
 
-def ask(handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more) -> ProbeResult:
+def ask(
+    handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more
+) -> ProbeResult:
     async def whole() -> ProbeResult:
         async with door(handler, **more) as url:
             asked = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
@@ -117,7 +119,9 @@ def test_what_is_asked_is_short_streamed_and_counted() -> None:
         async with door(handler) as url:
             access = Access(headers={"Authorization": "Bearer x"})
             extra = {"stream_options": None, "top_k": 1}
-            probe = CompletionProbe(ProbeRequest("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra))
+            probe = CompletionProbe(
+                ProbeRequest("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra)
+            )
             assert (await probe.ask(AT)).outcome is Outcome.OK
             text = CompletionProbe(ProbeRequest("a", SERVICE), url, Question("m", api="completions", prompt="Once"))
             await text.ask(AT)
@@ -308,7 +312,9 @@ def test_nobody_there_and_no_such_name() -> None:
 def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_path) -> None:
     async def whole() -> ProbeResult:
         access = Access(bearer_token_file=tmp_path / "no-token")
-        return await CompletionProbe(ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")).ask(AT)
+        return await CompletionProbe(
+            ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")
+        ).ask(AT)
 
     found = asyncio.run(whole())
     assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None)
