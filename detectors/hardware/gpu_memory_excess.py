@@ -40,7 +40,7 @@ from outrider.topology import Topology
 
 USED, RESERVED = "hw_accel_memory_used_bytes", "engine_memory_reserved_ratio"
 CACHE = "engine_kv_cache_usage_ratio"
-# Of the cache in use and the share reserved. Weights and reservation do not depend on the cache content: it explains little
+# Of the cache in use and the share reserved. The cache content explains little
 # at most engines, all but the weights at some. Within a class the reservation is mostly constant; if
 # not, memory is nearly proportional to it.
 HELD = Relation("cr", (0.1, 0.8), (0.3, 0.3), least_noise=0.005, least_share=0.05, min_samples=120.0)
@@ -261,8 +261,9 @@ def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, lea
 
 
 def _far(sight: _Sight, group: NDArray[np.intp], off: Flags) -> Flags:
-    """True for GPUs that use too much on their own, (entities,); one that is ``off`` stays so down to half the
-    threshold.
+    """True for GPUs that use too much on their own, (entities,).
+
+    A GPU that is ``off`` stays so down to half the threshold.
     """
     with np.errstate(invalid="ignore"):
         # NaN if no usual distance is known yet

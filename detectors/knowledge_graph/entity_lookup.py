@@ -1,4 +1,4 @@
-"""Which component somebody means by what they wrote: a key, ``kind/name``, a name, or a long name cut short. Pure."""
+"""Resolves a component from user input: a key, ``kind/name``, a name, or a truncated long name. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HINT = (
     "or a long name by its beginning"
 )
 _OTHERS = "; faults, signals, actions and runbooks go by their own names (outrider drill list shows the faults)"
-_TARGETS = "targets"  # namespace of scraped pages, each called after what it tells of: "node-3" is the node
-_LEAST = 6  # characters of a long name's beginning: fewer are more likely a slip than a name
+_TARGETS = "targets"  # namespace of scrape targets, which are named after their entity: "node-3" is the node
+_LEAST = 6  # minimum prefix length of a truncated name
 _CUTS = ("…", "...")
 _OFFERED = 3
 
 
 def component(topology: Topology, text: str, known: Iterable[str] = ()) -> EntityRef:
-    """The component of that key, ``kind/name`` or name. Raises UsageError when it is none, or not one alone.
+    """The component of a key, ``kind/name`` or name. Raises UsageError if there is none, or more than one.
 
-    A name too long to be shown whole may be given as it is shown, or by its beginning where only one begins so.
-    ``known`` are names of other things than components that may have been meant.
+    A truncated name is accepted as displayed, or as a unique prefix. ``known`` are names of other things that may have
+    been meant.
     """
     for found, how in (
         ([one for one in topology.entities if text in (one.key, str(one), f"{one.kind}/{one.name}")], "called"),
@@ -44,7 +44,7 @@ def component(topology: Topology, text: str, known: Iterable[str] = ()) -> Entit
 
 
 def _nothing(text: str, names: Iterable[str], hint: str) -> UsageError:
-    """The error for a name that nothing bears, with what is close to it; of a long name its beginning counts too."""
+    """The error for an unknown name, with similar names."""
     whole: dict[str, str] = {}
     for name in sorted(names):
         if len(name) > LONG_NAME:

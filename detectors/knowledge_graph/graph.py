@@ -1,9 +1,9 @@
-"""The knowledge graph: the live topology joined with the catalogue of faults, asked and walked, never drawn whole.
+"""Knowledge graph: the live topology joined with the fault catalog. It is queried and walked, never drawn whole.
 
-Pure. Nodes are components, faults, signals, actions and runbooks. An edge reads from its source: a pod *rests on*
-its node, a card *may have* a fault, a fault *shows as* a signal, *hurts* what rests on its component, *explains*
-and *looks like* other faults, is *remedied by* an action. Edges are made where somebody looks, so that a fleet of
-ten thousand components costs no more than the part of it that is asked about.
+Pure. Nodes are components, faults, signals, actions and runbooks. Edges are directed: a pod *rests on* its node, a GPU
+*may have* a fault, a fault *shows as* a signal, *hurts* what rests on its component, *explains* and *looks like* other
+faults, is *remedied by* an action. Edges are built on demand, so that a fleet of ten thousand components costs no more
+than the queried part.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from outrider.text.yaml_file import near
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
-MOST_NODES = 60  # that a drawing holds; nobody reads more
+MOST_NODES = 60  # maximum nodes of a drawing
 MOST_ANSWERS = 50
-MOST_WALKED = 20_000  # nodes that the search for a path looks at
+MOST_WALKED = 20_000  # maximum nodes visited by a path search
 
 
 class Sort(StrEnum):
-    """What a node stands for."""
+    """Kind of a node."""
 
     ENTITY = "entity"
     FAULT = "fault"
@@ -40,7 +40,7 @@ class Sort(StrEnum):
 
 
 class Link(StrEnum):
-    """What joins two nodes, read from the source."""
+    """Kind of an edge, read from its source."""
 
     RESTS_ON = "rests_on"
     MAY_HAVE = "may_have"
@@ -55,7 +55,7 @@ class Link(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. ``name`` is a fault id, signal, action or page; of a component its key."""
+    """One node. ``name`` is a fault id, signal, action or page; for a component its key."""
 
     sort: Sort
     name: str
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``note`` says which way a signal moves, or in which scope one fault explains another."""
+    """``note`` gives the direction of a signal, or the scope in which one fault explains another."""
 
     source: Node
     target: Node
@@ -79,7 +79,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the graph. ``roles`` are of an incident's drawing; ``left_out`` nodes had no room."""
+    """A subgraph. ``roles`` are those of an incident's drawing; ``left_out`` counts omitted nodes."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -89,18 +89,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A fault of a component that can show as what was asked about. ``steps`` apart in the topology."""
+    """A fault of a component that can show as the queried symptom, ``steps`` away in the topology."""
 
     entity: EntityRef
     fault: str
     scope: Scope
-    moves: Moves | None  # of the signal that was asked about; None where a fault was
+    moves: Moves | None  # of the queried signal; None for a fault
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What a fault would explain: a fault, or with None any symptom, of a component."""
+    """Effect of a fault on a component: a fault, or any symptom if None."""
 
     entity: EntityRef
     fault: str | None
@@ -112,7 +112,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[_T]):
-    """The nearest answers, and how many more there are."""
+    """The nearest results, and the number of further ones."""
 
     found: tuple[_T, ...]
     more: int
@@ -129,10 +129,10 @@ def fault_node(fault: str) -> Node:
 
 
 class KnowledgeGraph:
-    """Topology and knowledge of one instant, joined."""
+    """Topology and knowledge at one time, joined."""
 
     def __init__(self, topology: Topology, knowledge: Knowledge) -> None:
-        """Nothing is walked before somebody asks."""
+        """Builds nothing before the first query."""
         self.topology, self.knowledge = topology, knowledge
         self._reach = Reach(topology)
         self._of_kind: dict[EntityKind, list[str]] = {}
@@ -145,9 +145,9 @@ class KnowledgeGraph:
     # --- questions ------------------------------------------------------------------------------------
 
     def causes_of(self, symptom: str, entity: EntityRef, most: int = MOST_ANSWERS) -> Answers[Cause]:
-        """Which faults, of which components, can show as a signal or a fault at a component; the nearest first.
+        """Faults of components that can show as a signal or fault at a component; nearest first.
 
-        Raises UsageError for a symptom or a component that nobody knows.
+        Raises UsageError for an unknown symptom or component.
         """
         self._check(entity)
         if symptom not in self.knowledge and symptom not in catalog.signals():
@@ -163,7 +163,7 @@ class KnowledgeGraph:
         return Answers(tuple(ranked[:most]), max(0, len(ranked) - most))
 
     def explains(self, entity: EntityRef, fault: str, most: int = MOST_ANSWERS) -> Answers[Consequence]:
-        """What a fault of a component would explain elsewhere. Raises UsageError for what nobody knows."""
+        """Effects of a fault of a component elsewhere. Raises UsageError for unknown names."""
         self._check(entity)
         if fault not in self.knowledge:
             raise UsageError(f"{fault!r} is no fault{near(fault, self.knowledge)}", hint=_FAULTS)
@@ -178,16 +178,15 @@ class KnowledgeGraph:
         return Answers(tuple(islice(found, most)), max(0, len(found) - most))
 
     def path(self, one: Node, other: Node) -> tuple[Edge, ...]:
-        """The shortest chain of edges between two nodes, in either direction; empty where none is near enough.
+        """The shortest chain of edges between two nodes, in either direction; empty if none is near enough.
 
-        Every path between two components stays among components, so that not each pair of cards is joined by
-        "both may be lost".
+        Paths between two components use components only, so that not every pair of GPUs is joined by a common fault.
         """
         plain = one.sort is other.sort is Sort.ENTITY
         return self.paths(one, (other,), plain=plain).get(other, ())
 
     def paths(self, start: Node, ends: Iterable[Node], *, plain: bool = True) -> dict[Node, tuple[Edge, ...]]:
-        """The shortest chain to each of several nodes, in one search. ``plain``: among components only."""
+        """The shortest chain to each of several nodes, in one search. ``plain``: components only."""
         wanted = set(ends)
         came: dict[Node, Edge | None] = {start: None}
         waiting = deque([start])
@@ -203,7 +202,7 @@ class KnowledgeGraph:
     # --- walking --------------------------------------------------------------------------------------
 
     def edges(self, node: Node) -> Iterator[Edge]:
-        """Every edge of a node, out of it and into it."""
+        """Every edge of a node, in both directions."""
         if node.entity is not None:
             yield from self._of_entity(node)
             return
@@ -215,7 +214,7 @@ class KnowledgeGraph:
                 yield Edge(entity_node(entity), node, Link.MAY_HAVE)
 
     def around(self, centre: Node, depth: int = 1, most: int = MOST_NODES) -> Part:
-        """The neighbourhood of a node, nearest first."""
+        """The neighborhood of a node, nearest first."""
         nodes = {centre: 0}
         edges: dict[Edge, None] = {}
         waiting, beyond = deque([centre]), set()
@@ -235,9 +234,9 @@ class KnowledgeGraph:
         return Part(tuple(nodes), tuple(edges), len(beyond))
 
     def find(self, text: str) -> Node:
-        """The node that somebody means: a fault, signal, action, page, or a component by key, kind/name or name.
+        """Resolves a node: a fault, signal, action, page, or a component by key, kind/name or name.
 
-        Raises UsageError when nothing or more than one thing is called so.
+        Raises UsageError if nothing or more than one thing has that name.
         """
         if text in self.knowledge:
             return fault_node(text)
@@ -250,7 +249,7 @@ class KnowledgeGraph:
         return entity_node(self.component(text, known=(*self.knowledge, *catalog.signals(), *ActionKind)))
 
     def component(self, text: str, known: Iterable[str] = ()) -> EntityRef:
-        """The component that is called so; ``known`` may be meant as well. Raises UsageError as ``called`` does."""
+        """Resolves a component; ``known`` are other names. Raises UsageError as ``entity_lookup.component`` does."""
         return entity_lookup.component(self.topology, text, known)
 
     def _of_entity(self, node: Node) -> Iterator[Edge]:
@@ -260,7 +259,7 @@ class KnowledgeGraph:
             yield Edge(node, fault_node(fault), Link.MAY_HAVE)
 
     def _supports(self, node: Node) -> Iterator[Edge]:
-        """What a component rests on, and what rests on it."""
+        """Components below and above a component."""
         if node.entity is None:
             return
         for lower in self.topology.rests_on(node.entity):
@@ -286,25 +285,25 @@ class KnowledgeGraph:
     # --- reach ----------------------------------------------------------------------------------------
 
     def _shows(self, fault: str, symptom: str, scope: Scope, kind: EntityKind) -> Moves | Literal[""] | None:
-        """How the fault shows as the symptom across a scope: which way it moves, empty for a fault, None: not."""
+        """Direction in which a fault shows as the symptom in a scope; empty for a fault, None if it does not."""
         known = self.knowledge[fault]
         if symptom in self.knowledge:
             return "" if symptom in known.consequences(scope) else None
-        # What is wrong with a whole service shows on each of its replicas, in their own signals.
+        # A fault of a whole service shows on each of its replicas, in their own signals.
         if scope != "path" and not (scope == "below" and catalog.signals()[symptom].entity is kind):
             return None
         return next((sign.moves for sign in known.signs if sign.signal == symptom), None)
 
     def _places_before(self, entity: EntityRef) -> Iterator[tuple[Scope, EntityRef, int]]:
-        """From where a fault can reach the component: (scope, component, steps)."""
+        """Components whose faults can reach the component: (scope, component, steps)."""
         yield from (("path", place, steps) for place, steps in _walk(entity, self.topology.rests_on))
         yield from (("below", place, steps) for place, steps in _walk(entity, self.topology.holds_up) if steps)
-        for service in self._reach.services(entity):  # whatever holds one of its services up has peers there
+        for service in self._reach.services(entity):  # whatever its services rest on has peers there
             yield from (("peers", place, steps + 1) for place, steps in _walk(service, self.topology.rests_on))
         yield from (("cluster", place, 9) for place in self._views(entity))
 
     def _places_after(self, entity: EntityRef) -> Iterator[tuple[Scope, EntityRef, int]]:
-        """What a fault of the component can reach."""
+        """Components that a fault of the component can reach."""
         yield from (("path", place, steps) for place, steps in _walk(entity, self.topology.holds_up))
         yield from (("below", place, steps) for place, steps in _walk(entity, self.topology.rests_on) if steps)
         yield from (("peers", place, steps) for place, steps in self._peers(entity))
@@ -313,7 +312,7 @@ class KnowledgeGraph:
             yield from (("cluster", place, 9) for place in inside)
 
     def _peers(self, entity: EntityRef) -> Iterator[tuple[EntityRef, int]]:
-        """The services that the component can hurt, and the other replicas of each."""
+        """The services that the component can affect, and the other replicas of each."""
         for service in self._reach.services(entity):
             yield service, 1
             for other in self.topology.rests_on(service):
@@ -330,7 +329,7 @@ class KnowledgeGraph:
 
 
 def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) -> Iterator[tuple[EntityRef, int]]:
-    """Everything in reach with its distance, nearest first; ``step`` gives the neighbours."""
+    """Everything in reach with its distance, nearest first; ``step`` gives the neighbors."""
     seen, waiting = {start}, deque([(start, 0)])
     while waiting:
         here, steps = waiting.popleft()

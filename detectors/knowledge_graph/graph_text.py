@@ -1,4 +1,4 @@
-"""The knowledge graph in words: a part of it, or an answer, as JSON with labels in one language. Pure."""
+"""Knowledge graph as text and JSON: subgraphs and query results, with labels in one language. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from outrider.documents.summaries import entity_name, fault_name, signal_name, w
 from outrider.text.i18n import Language, translate
 
 Json = dict[str, Any]
-MOST_NAMED = 12  # components in one row; a node has about as many
+MOST_NAMED = 12  # maximum components per row
 
 
 def part_json(part: Part, language: Language) -> Json:
-    """A part of the graph: nodes and edges with labels, and how many nodes had no room."""
+    """A subgraph: nodes and edges with labels, and the number of omitted nodes."""
     return {
         "nodes": [_node(node, part.roles.get(node, ""), language) for node in part.nodes],
         "edges": [edge_json(edge, language) for edge in part.edges],
@@ -24,7 +24,7 @@ def part_json(part: Part, language: Language) -> Json:
 
 
 def label(node: Node, language: Language) -> str:
-    """What a node is called."""
+    """Label of a node."""
     if node.entity is not None:
         return entity_name(node.entity, language)
     if node.sort is Sort.FAULT:
@@ -37,7 +37,7 @@ def label(node: Node, language: Language) -> str:
 
 
 def link(one: Link, note: str, language: Language) -> str:
-    """What an edge says, with its note."""
+    """Label of an edge, with its note."""
     said = translate(f"knowledge.link.{one}", language)
     return f"{said}: {translate(f'knowledge.note.{note}', language)}" if note else said
 
@@ -60,9 +60,9 @@ def edge_line(edge: Edge, language: Language) -> str:
 
 
 def grouped(part: Part, language: Language, most: int = MOST_NAMED) -> list[tuple[str, str]]:
-    """The edges of the first node of a part, one row a kind of edge and direction: what it says, and of what.
+    """The edges of the first node of a subgraph, one row per edge kind and direction.
 
-    Of components that share a row the first ``most`` are named and the others counted.
+    Of the components in a row, the first ``most`` are named and the others counted.
     """
     centre = part.nodes[0]
     groups: dict[tuple[bool, str], list[Node]] = {}
@@ -85,7 +85,7 @@ def _named(nodes: Sequence[Node], most: int, language: Language) -> str:
 
 
 def causes_json(answers: Answers[Cause], language: Language) -> Json:
-    """What could be behind a symptom."""
+    """Possible causes of a symptom."""
     rows = [
         {
             "entity": serialization.entity(one.entity),
@@ -101,7 +101,7 @@ def causes_json(answers: Answers[Cause], language: Language) -> Json:
 
 
 def consequences_json(answers: Answers[Consequence], language: Language) -> Json:
-    """What a fault would explain."""
+    """Effects of a fault."""
     rows = [
         {
             "entity": serialization.entity(one.entity),

@@ -1,4 +1,4 @@
-"""What an incident is about as a piece of the knowledge graph: the cause, how it shows, what it reaches, what helps."""
+"""Subgraph of an incident: cause, symptoms, affected components, remedies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from detectors.knowledge_graph.graph import Edge, KnowledgeGraph, Link, Node, Pa
 from detectors.rca.fault_catalogue import FaultKnowledge
 from outrider.model import EntityKind, EntityRef, Hypothesis, Incident
 
-MOST_COMPONENTS = 16  # with alerts of their own; a storm has hundreds that say the same
+MOST_COMPONENTS = 16  # components with alerts of their own; an alert storm has hundreds of equal ones
 MOST_REJECTED = 4
 MOST_SIGNS = 4
 CAUSE, ALTERNATIVE, REJECTED, SYMPTOM, SERVICE = "cause", "alternative", "rejected", "symptom", "service"
 
-Wrong = tuple[EntityRef, str | None]  # a component and the fault that an alert names, None for a symptom
+Wrong = tuple[EntityRef, str | None]  # a component and the fault of an alert, None for a symptom
 
 
 @dataclass
@@ -24,18 +24,18 @@ class _Drawing:
     left_out: int = 0
 
     def put(self, node: Node, role: str = "") -> Node:
-        """A node; the first role it got stays."""
+        """Adds a node; it keeps the first role it got."""
         self.nodes[node] = self.nodes.get(node) or role
         return node
 
     def join(self, source: Node, target: Node, link: Link, note: str = "") -> None:
-        """An edge between two nodes that are there by now."""
+        """Adds an edge between two existing nodes."""
         if source in self.nodes and target in self.nodes:
             self.edges[Edge(source, target, link, note)] = None
 
 
 def of_incident(graph: KnowledgeGraph, incident: Incident, wrong: Sequence[Wrong]) -> Part:
-    """The part of the graph that an incident is about. ``wrong`` is what its alerts say, the first ones first."""
+    """The subgraph of an incident. ``wrong`` are the components and faults of its alerts, most important first."""
     drawing = _Drawing()
     cause = incident.suspected_cause
     if cause is not None:
@@ -60,7 +60,7 @@ def _has(drawing: _Drawing, entity: EntityRef, fault: str | None, role: str) -> 
 
 
 def _cause(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis) -> None:
-    """The cause with the signals that spoke for it, else those that it usually shows as."""
+    """The cause with its supporting signals, else with its usual signals."""
     _has(drawing, cause.entity, cause.fault, CAUSE)
     known = graph.knowledge.get(cause.fault)
     if known is None:
@@ -73,7 +73,7 @@ def _cause(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis) -> None:
 
 
 def _symptoms(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None, wrong: Sequence[Wrong]) -> None:
-    """What else is wrong, component by component; of a storm the first ones."""
+    """Other affected components, one by one; the first ones of an alert storm."""
     places = list(dict.fromkeys(entity for entity, _ in wrong))
     kept = set(places[:MOST_COMPONENTS])
     drawing.left_out += len(places) - len(kept)
@@ -101,7 +101,7 @@ def _services(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None
 
 
 def _join(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None) -> None:
-    """The ways in the topology from the cause to every component of the drawing."""
+    """Topology paths from the cause to every component of the drawing."""
     places = [node for node in drawing.nodes if node.entity is not None]
     if not places:
         return
@@ -114,7 +114,7 @@ def _join(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None) ->
 
 
 def _told_apart(drawing: _Drawing, graph: KnowledgeGraph, incident: Incident, cause: Hypothesis) -> None:
-    """What it could have been, and what it still could be."""
+    """Alternatives that were ruled out, and those still possible."""
     known = graph.knowledge.get(cause.fault)
     alike = [other for other in incident.hypotheses[1:] if known is not None and known.resembles(other.fault)]
     for other in alike:

@@ -1,6 +1,6 @@
-"""How many requests arrive at a service, and what their level was before: shared by all that judge demand.
+"""Arrival rate of requests at a service and its earlier level, shared by all detectors of demand.
 
-Arrivals are what was answered plus what was added to flight, so that a queue hides none of them.
+Arrivals are responses plus growth of requests in flight, so that a queue hides none of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from outrider.model import Floats, SignalKey, Window
 
 KEYS = tuple(SignalKey(name) for name in ("svc_requests_total", "svc_inflight_requests"))
 RECENT = timedelta(minutes=2)
-LEVEL_SECONDS = 1800.0  # the level before: half an hour's memory, short against a day's rhythm
+LEVEL_SECONDS = 1800.0  # earlier level: half an hour of memory, short relative to daily patterns
 LEVEL_KNOWN_SECONDS = 30.0
 
 
 def arrivals(window: Window) -> Floats:
-    """Requests arriving per second, (entities, times); NaN where the last page before is not known."""
+    """Requests arriving per second, (entities, times); NaN if the previous page is unknown."""
     answered = window.column("svc_requests_total")
     inflight = window.column("svc_inflight_requests")
     seen = ~np.isnan(answered)
@@ -38,27 +38,27 @@ def recent(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
 
 
 def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
-    """The mean of what the window holds before the newest ``span``; NaN under half a minute of it."""
+    """The mean of the window before the newest ``span``; NaN for less than half a minute of it."""
     before = values[:, : windows.recent(window, span).start]
     known = (~np.isnan(before)).sum(axis=1) * window.step.total_seconds()
     return np.where(known >= LEVEL_KNOWN_SECONDS, windows.mean_by_row(before), np.nan)
 
 
 def level(window: Window, values: Floats, held: Floats, weight: Floats) -> Floats:
-    """The level before the recent minutes: the lower of the window's own and the remembered one."""
+    """The level before the recent minutes: the lower of the window's and the stored one."""
     lower: Floats = np.fmin(earlier(window, values), remembered(held, weight))
     return lower
 
 
 def remembered(held: Floats, weight: Floats) -> Floats:
-    """The remembered level where it has seen more than the recent minutes, else NaN."""
+    """The stored level if it covers more than the recent minutes, else NaN."""
     return np.where(weight >= RECENT.total_seconds() + LEVEL_KNOWN_SECONDS, held, np.nan)
 
 
 def follow(memory: Arrays, name: str, value: Floats, step_seconds: float, frozen: Flags) -> None:
-    """Move the remembered level ``name`` towards the newest value; not while ``frozen``, which is no level.
+    """Moves the stored level ``name`` towards the newest value, unless ``frozen``.
 
-    Its weight, the seconds it has seen up to half an hour, is ``<name>_weight``.
+    Its weight, the seconds it covers up to half an hour, is ``<name>_weight``.
     """
     weight_name = f"{name}_weight"
     use = ~np.isnan(value) & ~frozen
@@ -70,7 +70,7 @@ def follow(memory: Arrays, name: str, value: Floats, step_seconds: float, frozen
 
 
 def per_first_token(window: Window, amount: str, count: Floats, span: timedelta) -> Floats:
-    """``amount`` of the span for each of ``count`` requests, NaN under ten of them."""
+    """``amount`` of the span per ``count`` requests, NaN for fewer than ten."""
     total = np.nan_to_num(windows.total(window, amount, span))
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = np.where(count >= 10.0, total / count, np.nan)

@@ -1,8 +1,8 @@
-"""What probes at the entries of services say: a certificate or a name that fails, or a whole cluster gone.
+"""Blackbox probes at service entries: a failing certificate or name, or a whole cluster that is gone.
 
-A probe from outside that does not get past the name or the handshake says nothing about engines. Of one service it
-is the way in; of every service of a cluster at once, while our own view of the services ends too, it is the cluster.
-A gateway that answers with an error has shaken hands and is no business of this detector.
+A probe that fails at the name or the handshake gives no information about engines. For one service it is the entry;
+for every service of a cluster at once, with the internal view of the services gone as well, it is the cluster. A
+gateway that returns an error has completed the handshake and is not judged here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-FAILED_PROBES = 2  # one failed probe may be a blip of the network
+FAILED_PROBES = 2  # one failed probe may be a network blip
 DNS, TLS = 3, 4  # probe_outcome_code
-QUICK_SECONDS = 5.0  # a host that does not answer at all takes until the probe's time is up
+QUICK_SECONDS = 5.0  # an unresponsive host takes the probe's whole timeout
 EVENT_HOLD = timedelta(minutes=10)
 _SEEN = ("svc_requests_total", "svc_requests_per_second")
 
@@ -44,7 +44,7 @@ _DEFAULTS = {"certified": False, "answered": False, "viewed": False}
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """The entries of one window; arrays of shape (entities,). ``expiry`` is NaN where no handshake began."""
+    """The entries of one window; arrays of shape (entities,). ``expiry`` is NaN without a handshake."""
 
     window: Window
     memory: Arrays
@@ -78,7 +78,7 @@ class BlackboxDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """Judge all entries together."""
+        """Judges all entries together."""
         entries = _look(window, memory)
         lost = self._lost_clusters(entries, now)
         gone = {item.entity.cluster for item in lost}
@@ -88,7 +88,7 @@ class BlackboxDetector(StatefulDetector):
         return found
 
     def _lost_clusters(self, entries: _Entries, now: datetime) -> list[Finding]:
-        """Clusters whose every entry is out of reach from outside, and whose services we no longer see ourselves."""
+        """Clusters whose entries are all unreachable, and whose services have no internal data either."""
         handshake = ~np.isnan(entries.expiry) | np.isin(entries.code, (TLS,))
         out = entries.failing & ~handshake & entries.memory["answered"]
         dark = entries.memory["viewed"] & ~entries.viewed
@@ -106,10 +106,10 @@ class BlackboxDetector(StatefulDetector):
         return found
 
     def _shut(self, entries: _Entries, now: datetime) -> list[Finding]:
-        """Entries where nobody gets past the name or the handshake."""
+        """Entries at which every probe fails at the name or the handshake."""
         expired = entries.expiry <= 0
         said = np.isin(entries.code, (DNS, TLS))
-        # Without the probe's own word: no handshake any more, and no waiting for a host that keeps silent.
+        # Without a probe outcome: no handshake any more, and no timeout of an unresponsive host.
         bare = np.isnan(entries.code) & np.isnan(entries.expiry) & (entries.took < QUICK_SECONDS)
         nameless = bare & entries.memory["certified"] & entries.viewed
         orders = _orders(entries.window, now)
@@ -158,7 +158,7 @@ def _look(window: Window, memory: Arrays) -> _Entries:
 
 
 def _orders(window: Window, now: datetime) -> dict[EntityRef, Event]:
-    """What a certificate manager says of certificates it could not get, by service."""
+    """Failed certificate orders reported by a certificate manager, by service."""
     return {
         event.entity: event
         for event in window.events

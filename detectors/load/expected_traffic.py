@@ -1,7 +1,7 @@
-"""What traffic is due at a service now: what was forecast, or where no forecast can be used what is usual at this hour.
+"""Expected traffic of a service: the forecast, or the seasonal baseline if no forecast is usable.
 
-A forecast counts if it is of the same signal, of slots as long as what comes is read in, made by this process and not
-in the future, and reaches as far as now. Else what is usual at this hour stands in, and why is told.
+A forecast is usable if it has the same signal, slots as long as the readings, was made by this process and not in the
+future, and covers now. Otherwise the seasonal baseline is used, with the reason.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from outrider.model import Evidence, Floats, ForecastView, Interval, Window
 from outrider.vocabulary import catalog
 
 RATE = "svc_requests_per_second"
-SPAN = timedelta(minutes=10)  # a slot of the forecast: of longer ones the quantiles lie closer together
-SCALES = 3.0  # about usual, where that stands in for the forecast
+SPAN = timedelta(minutes=10)  # a slot of the forecast; quantiles of longer slots are narrower
+SCALES = 3.0  # around the baseline, if it replaces the forecast
 
 
 class Against(StrEnum):
-    """What traffic is held against, as the key of the text that says so."""
+    """Reference of the comparison, as the key of its text."""
 
     FORECAST = "traffic_was_forecast"
     NONE = "usual_no_forecast"
@@ -39,10 +39,10 @@ _AGAINST = tuple(Against)
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What should come, in requests per second, and who says so; arrays of shape (entities,), NaN unknown.
+class ExpectedTraffic:
+    """Expected requests per second and their source; arrays of shape (entities,), NaN unknown.
 
-    ``against`` are places in ``Against``, ``place`` those of the entities in ``foreseen``, -1 for none.
+    ``against`` are indexes into ``Against``, ``place`` those of the entities in ``foreseen``, -1 for none.
     """
 
     low: Floats
@@ -55,16 +55,16 @@ class Expected:
 
     @property
     def forecast(self) -> Flags:
-        """Where the forecast speaks."""
+        """True if the forecast is used."""
         found: Flags = self.against == _AGAINST.index(Against.FORECAST)
         return found
 
     def why(self, row: int) -> Evidence:
-        """What a row is held against: the forecast and when it was made, or why there is none."""
+        """Reference of a row: the forecast and its time, or the reason that there is none."""
         said, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
         if said is None or place < 0:
             return evidence(RATE, None, text)
-        ago = max(0.0, self.at - float(said.made_at[place]))  # a clock that was set back makes it one of the future
+        ago = max(0.0, self.at - float(said.made_at[place]))  # after a clock step back it lies in the future
         told = {"minutes": f"{ago / 60.0:.0f}"}
         if text is Against.FORECAST:
             low, middle, high = (float(one[row]) for one in (self.low, self.middle, self.high))
@@ -79,8 +79,8 @@ class Expected:
         return evidence(RATE, None, text, None, **told)
 
 
-def expected(window: Window, memory: Arrays, usual: Usual) -> Expected:
-    """What should come now; ``usual`` is of the one signal, with the ``memory`` of its baseline beside it."""
+def expected(window: Window, memory: Arrays, usual: Usual) -> ExpectedTraffic:
+    """Expected traffic now; ``usual`` is the baseline of the one signal, ``memory`` its state."""
     at, count = float(window.times[-1]), len(window.entities)
     ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
     level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
@@ -97,11 +97,11 @@ def expected(window: Window, memory: Arrays, usual: Usual) -> Expected:
             np.where(use, one[place], other) if there.any() else other
             for one, other in ((said.low, low), (said.middle, middle), (said.high, high))
         )
-    return Expected(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
+    return ExpectedTraffic(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
 
 
 def _judged(said: ForecastView, at: float) -> NDArray[np.intp]:
-    """Whether each forecast counts, as a place in ``Against``."""
+    """Usability of each forecast, as an index into ``Against``."""
     same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
     reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)
     slots = np.isclose(said.step_seconds, SPAN.total_seconds())

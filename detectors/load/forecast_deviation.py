@@ -1,10 +1,9 @@
-"""Whether as much traffic comes as was forecast; where no forecast can be used, as is usual at this hour.
+"""Deviation of traffic from its forecast, or from the seasonal baseline if no forecast is usable.
 
-The mean of ten minutes, as long as a slot of the forecast, is held against the forecast's lowest and highest quantile:
-the highest is what replicas are planned for. Outside is what lies beyond them and far from the median, too, for five
-minutes; it ends after five minutes inside. It names no fault, and is not told while *gateway-fault* or *traffic-drop*
-says why, nor fewer on a day that the calendar names. Where ten minutes are not known yet, or neither a forecast nor
-what is usual at this hour, no verdict is given.
+The ten-minute mean, as long as a forecast slot, is compared with the lowest and highest quantile of the forecast;
+replicas are planned for the highest. A deviation is outside both and far from the median for five minutes. It ends
+after five minutes inside. It names no fault, and is suppressed while *gateway-fault* or *traffic-drop* explains it, or
+if the calendar names the day. Without ten minutes of data or any expectation there is no verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from detectors.base import sampling
 from detectors.base.condition_durations import Flags, why_silent
 from detectors.base.findings import evidence, oddity
 from detectors.base.state_arrays import Arrays
-from detectors.load.expected_traffic import RATE, SPAN, Expected
+from detectors.load.expected_traffic import RATE, SPAN, ExpectedTraffic
 from detectors.load.ingress_state import IngressDetector, Way
 from outrider import windows
 from outrider.model import (
@@ -33,15 +32,15 @@ from outrider.model import (
 )
 
 NAME = "traffic-forecast"
-PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it is over
-MORE, FEWER = 1.3, 0.6  # of the median: above the scatter of arrivals, and below a day the calendar names
-SEEN_SHARE = 0.5  # of the ten minutes: a mean of fewer is no level
-STRETCH = 2.0  # of the usual time between readings: no reading speaks for more of a gap before it
-LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known once it was seen on two days
+PERSISTS = timedelta(minutes=5)  # time outside before a report, and inside before its end
+MORE, FEWER = 1.3, 0.6  # of the median; above the scatter of arrivals, below the effect of a calendar day
+SEEN_SHARE = 0.5  # share of the ten minutes that must have data
+STRETCH = 2.0  # of the usual interval; a reading covers at most this much of a data gap
+LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known after two days
 
 
 class ForecastDeviationDetector(IngressDetector):
-    """More or fewer requests than were forecast: no fault, for the report."""
+    """More or fewer requests than forecast: names no fault; for reports."""
 
     name = NAME
     state_version = 1
@@ -54,7 +53,7 @@ class ForecastDeviationDetector(IngressDetector):
     }
 
     def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """A finding per service that has been outside for long, and why nothing can be said of others."""
+        """A finding per service that is outside for long; NoVerdict for unknown ones."""
         memory, due = way.memory, way.due
         near = _follow(window, memory, due, way.last)
         other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
@@ -62,10 +61,10 @@ class ForecastDeviationDetector(IngressDetector):
         return (*found, *_silences(window, memory, near, due))
 
 
-def _follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats:
-    """Take up the mean of the last ten minutes, (entities,) per second, and return it. Changes ``memory``.
+def _follow(window: Window, memory: Arrays, due: ExpectedTraffic, last: float) -> Floats:
+    """Updates and returns the mean of the last ten minutes, (entities,) per second. Changes ``memory``.
 
-    ``last`` is the newest instant that was taken up before: what is not told yet does not outlast a gap.
+    ``last`` is the time of the previous update. A pending deviation does not survive a data gap.
     """
     near, at, long = _near(window), due.at, PERSISTS.total_seconds()
     with np.errstate(invalid="ignore"):
@@ -86,9 +85,9 @@ def _follow(window: Window, memory: Arrays, due: Expected, last: float) -> Float
 
 
 def _findings(
-    entities: tuple[EntityRef, ...], memory: Arrays, near: Floats, due: Expected, silent: Flags, now: datetime
+    entities: tuple[EntityRef, ...], memory: Arrays, near: Floats, due: ExpectedTraffic, silent: Flags, now: datetime
 ) -> list[Finding]:
-    """What is outside, but for entities of which something else says so (``silent``); no fault and no page."""
+    """Deviations without another explanation (``silent``); no fault and no page."""
     found = []
     for row in np.flatnonzero(memory["off_told"] & ~silent & np.isfinite(near) & np.isfinite(due.middle)):
         rate, middle, more = float(near[row]), float(due.middle[row]), bool(memory["off_side"][row] > 0)
@@ -113,8 +112,8 @@ def _findings(
     return found
 
 
-def _silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> list[NoVerdict]:
-    """Of whom nobody can say, and why; what was outside is not over for that."""
+def _silences(window: Window, memory: Arrays, near: Floats, due: ExpectedTraffic) -> list[NoVerdict]:
+    """NoVerdicts and their reasons; a running deviation does not end for that."""
     told, fit = np.isfinite(near), np.isfinite(due.middle)
     absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
     learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
@@ -128,7 +127,7 @@ def _silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> li
 def _near(window: Window) -> Floats:
     columns = windows.recent(window, SPAN)
     values = windows.believed(window, RATE)[:, columns]
-    each = sampling.spacing(window)[columns]  # cycles may come slower than they were ordered
+    each = sampling.spacing(window)[columns]  # cycles may be slower than configured
     stands = np.minimum(each, STRETCH * np.median(each))
     seconds = np.where(np.isnan(values), 0.0, stands).sum(axis=1)
     return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.mean_by_row(values), np.nan)

@@ -1,10 +1,9 @@
-"""The way in of a service: whether requests get through, and whether as many come as are usual.
+"""Ingress of a service: failing requests, and missing requests.
 
-*gateway-fault*: the probe from outside gets errors or no answer, while the engines are healthy, nobody
-queues, and fewer requests reach them than before. A probe that fails at its name or at TLS is another
-fault. *traffic-drop*: far fewer come than before and than was forecast, or is usual at this hour where no
-forecast can be used, and the probe gets through. What the calendar names, a view that loses engines, and the end of a
-burst are none. More or fewer than forecast for long is the business of ``traffic-forecast``.
+*gateway-fault*: the blackbox probe gets errors or timeouts, while engines are healthy, nothing queues, and fewer
+requests arrive than before. A probe that fails at DNS or TLS is another fault. *traffic-drop*: far fewer requests than
+before and than forecast (or than the baseline without a usable forecast), while probes succeed. Calendar days, lost
+engine data and the end of a burst do not qualify. Long deviations from the forecast belong to ``traffic-forecast``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class GatewayDetector(IngressDetector):
     state_version = 2
 
     def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """A finding per service whose way in fails or whose requests stay away."""
+        """A finding per service with a failing ingress or missing requests."""
         untold = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
         quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
         return (*self._findings(window, way, now), *quiet)

@@ -1,7 +1,7 @@
-"""The way in of a service as two detectors see it: what comes, what came before, what is due, what a probe meets.
+"""Shared ingress state: arrivals, their earlier level, expected traffic, and probe results.
 
-Whether the gateway fails and whether requests stay away is judged here, for it says what is no level to learn from and
-what the other one need not tell. Detectors know nothing of each other, so each follows the way in by itself.
+The gateway fault and the traffic drop are decided here, since they also define which levels not to learn and which
+findings to suppress. Detectors do not know each other, so each of the two keeps its own copy of this state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from detectors.base.state_arrays import Arrays, align
 from detectors.learning.dormant_state import begin_anew
 from detectors.learning.learning_detector import newest_of
 from detectors.load import arrivals, probe_window
-from detectors.load.expected_traffic import RATE, Expected, expected
+from detectors.load.expected_traffic import RATE, ExpectedTraffic, expected
 from detectors.load.probe_window import Probes
 from detectors.statistics.baseline import Baseline, follow
 from outrider import windows
@@ -29,26 +29,26 @@ from outrider.model import DetectorState, EntityKind, EventKind, Finding, Floats
 from outrider.topology import Topology
 
 MINUTE = timedelta(minutes=1)
-FAILED_PROBES = 2  # of two minutes; one may be a blip of the network between
-FEWER = 0.85  # a gateway that loses less than this share of the requests is a matter of the error budget
-DROP_RATIO = 0.4  # of the level before; a day the calendar names leaves about half
-DROP_RATIO_UNTAUGHT = 0.15  # while the hours of the day are not known, a burst may have ended
-USUAL_RATIO = 0.6  # of what was forecast, or is usual at this hour
+FAILED_PROBES = 2  # of two minutes; one may be a network blip
+FEWER = 0.85  # a smaller loss at the gateway is left to the error budget
+DROP_RATIO = 0.4  # of the earlier level; a calendar day leaves about half
+DROP_RATIO_UNTAUGHT = 0.15  # stricter while the time of day is unknown, as a burst may have ended
+USUAL_RATIO = 0.6  # of the forecast or the baseline
 BACK_RATIO = 0.7
 SIGMAS = 5.0
 QUEUE_SHARE = 0.1
 FAILED_MOST = 0.05
 CALENDAR_SECONDS = 86400.0
-HELD_AT_MOST = 12 * 3600.0  # then what is low is the new usual
+HELD_AT_MOST = 12 * 3600.0  # after this, the low level is the new normal
 _BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is known of one instant; arrays of shape (entities,), rates per second, NaN unknown.
+    """Ingress values at one time; arrays of shape (entities,), rates per second, NaN unknown.
 
-    ``last`` is the newest instant that was taken up before, in unix seconds, ``rate`` (entities, times) what arrived.
-    ``near`` is that of the last minute, ``before`` the level before it, ``usual`` that of this hour.
+    ``last`` is the time of the previous update in unix seconds, ``rate`` (entities, times) the arrivals. ``near`` is
+    the rate of the last minute, ``before`` the earlier level, ``usual`` the baseline.
     """
 
     memory: Arrays
@@ -58,11 +58,11 @@ class Way:
     near: Floats
     before: Floats
     usual: Floats
-    due: Expected
+    due: ExpectedTraffic
 
 
 class IngressDetector(ABC):
-    """The memory of the way in of each service, and whether its gateway fails or its requests stay away."""
+    """Ingress state per service, and whether its gateway fails or its requests are missing."""
 
     name: str
     kind = EntityKind.SERVICE
@@ -94,35 +94,35 @@ class IngressDetector(ABC):
     }
 
     def __init__(self) -> None:
-        """The hours of the day and the days of the week are learnt for one signal, the rate of requests."""
+        """Time of day and day of week are learned for one signal, the request rate."""
         self._baseline = Baseline((RATE,))
 
     def set_zone(self, zone: tzinfo) -> None:
-        """Where the days of the week begin and end; before the first cycle."""
+        """Sets the time zone of days of the week. Call before the first cycle."""
         self._baseline.set_zone(zone)
 
     def initial(self) -> DetectorState:
-        """Nothing learnt."""
+        """Returns the state before anything is learned."""
         return DetectorState(self.state_version, (), {**self.of_entities(0), "last": np.array([-np.inf])})
 
     def of_entities(self, count: int) -> Arrays:
-        """Memory of ``count`` services that nothing is known about."""
+        """State of ``count`` unknown services."""
         return {
             **{name: np.full(count, value) for name, value in self.defaults.items()},
             **self._baseline.empty(count),
         }
 
     def clock(self, state: DetectorState) -> float:
-        """The newest unix second that was seen."""
+        """The newest unix second in the state."""
         return newest_of(state)
 
     def resume(self, memory: Arrays, away: Absence) -> None:
-        """Bring services that return up to now: of what goes on there nothing is known, of their days all."""
+        """Advances returning services to now: profiles stay, the present is unknown. Changes ``memory``."""
         begin_anew(memory, self.of_entities(away.seconds.size), tuple(self.defaults))
         self._baseline.rest(memory, away.seconds)
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn the hours of the day from history, oldest first."""
+        """Learns the time of day from history, oldest first."""
         memory, last = self._follow(state, window)
         seconds = sampling.spacing(window)
         first = int(np.searchsorted(window.times, last, side="right"))
@@ -136,7 +136,7 @@ class IngressDetector(ABC):
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """What is said of the way in of each service, and why nothing can be said of others."""
+        """Returns the verdicts on the ingress of each service."""
         reason = unusable(window, now.timestamp())
         if reason is not None or not window.entities:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
@@ -146,10 +146,10 @@ class IngressDetector(ABC):
 
     @abstractmethod
     def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """What is said of the window's services; changes ``way.memory``."""
+        """Returns the verdicts on the window's services; changes ``way.memory``."""
 
     def _look(self, state: DetectorState, window: Window) -> Way:
-        """What is known of the way in now, and learnt."""
+        """Returns the current ingress values, and learns them."""
         memory, last = self._follow(state, window)
         _note_calendar(window, memory)
         at = float(window.times[-1])
@@ -170,10 +170,10 @@ class IngressDetector(ABC):
         probe: Probes,
         near: tuple[Floats, Floats],
         before: tuple[Floats, Floats],
-        due: Expected,
+        due: ExpectedTraffic,
         healthy: Flags,
     ) -> None:
-        """Set ``shut`` (the gateway fails) and ``dropped`` (requests stay away)."""
+        """Sets ``shut`` (the gateway fails) and ``dropped`` (requests are missing)."""
         at, usual = due.at, due.middle
         with np.errstate(invalid="ignore"):
             fewer = _below(near, before, FEWER)
@@ -192,7 +192,7 @@ class IngressDetector(ABC):
         memory["since"] = np.where(standing | memory["shut"], begun, np.nan)
 
     def _learn(self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float) -> None:
-        """Follow the level; one that is far below what came before is none until it has lasted."""
+        """Follows the level; one far below the earlier level counts only after it has lasted."""
         at, step = float(window.times[-1]), window.step.total_seconds()
         levels = {"arriving": newest(window, rate), "each": newest(window, each)}
         with np.errstate(invalid="ignore"):
@@ -227,7 +227,7 @@ class IngressDetector(ABC):
 
 
 def _note_calendar(window: Window, memory: Arrays) -> None:
-    """A day that the calendar names explains that few come, until a day after it was told."""
+    """A calendar day explains few requests until a day after its event."""
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in window.events:
         row = place.get(event.entity)
@@ -237,7 +237,7 @@ def _note_calendar(window: Window, memory: Arrays) -> None:
 
 
 def _rates(window: Window) -> tuple[Floats, Floats]:
-    """Arrivals of the service and of each backend that is ready: a view that loses engines halves the first only."""
+    """Arrivals of the service and per ready backend; lost engine data halves the first only."""
     rate = arrivals.arrivals(window)
     ready = window.column("svc_ready_backends")
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -261,7 +261,7 @@ def _now_and_before(
 
 
 def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: float | Floats) -> Flags:
-    """True where the arrivals, in all and for each backend, are below a share of before by more than chance."""
+    """True if arrivals, in total and per backend, are below a share of the earlier level by more than chance."""
     seconds = MINUTE.total_seconds()
     far = (before[0] - near[0]) * seconds > SIGMAS * np.sqrt(np.maximum(before[0] * seconds, 1.0))
     found: Flags = (near[0] < ratio * before[0]) & (near[1] < ratio * before[1]) & far
@@ -269,10 +269,10 @@ def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: fl
 
 
 def _healthy(window: Window) -> Flags:
-    """True where engines are ready, do not fail, and nobody queues for them."""
+    """True if engines are ready and do not fail, and nothing queues."""
     columns = windows.recent(
         window, probe_window.PROBES
-    )  # a probe without an engine, or behind a queue, failed for that
+    )  # a probe without an engine or behind a queue failed because of that
     queue, flight = window.column("svc_queue_requests")[:, columns], window.column("svc_inflight_requests")[:, columns]
     answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
     failed = np.nan_to_num(window.column("svc_failed_total")[:, columns]).sum(axis=1)

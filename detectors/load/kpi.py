@@ -1,7 +1,7 @@
-"""kpi-drop: the business figure of a service stands well below what it was, while the service has requests to answer.
+"""kpi-drop: the KPI of a service is well below its earlier level while the service receives requests.
 
-The owner's figure has no known unit or direction; the one of the catalogue falls when things get worse. Well
-below is a relative fall, and far outside the figure's own scatter. With hardly any requests it says nothing.
+The owner's KPI has no known unit or direction; in the catalog it falls when things get worse. Well below means a
+relative fall far outside the KPI's own scatter. With hardly any requests there is no verdict.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SPAN = timedelta(minutes=1)
 FALL = 0.15
 FALL_HOLDS = 0.08
 SCALES = 5.0
-FEWEST = 10.0  # answers in a minute
+FEWEST = 10.0  # responses per minute
 LEARNT_SECONDS = 120.0
-FROZEN_AT_MOST = 86400.0  # then what was low is the new usual
+FROZEN_AT_MOST = 86400.0  # after this, the low level is the new normal
 KPI, INVALID = "svc_kpi_value", "svc_output_invalid_ratio"
-INVALID_MOST = 0.001  # MEASURES: output validity of 99.9 %
+INVALID_MOST = 0.001  # SLO: output validity of 99.9 %
 
 
 class KpiDetector(StatefulDetector):
@@ -52,7 +52,7 @@ class KpiDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """A finding while the figure stands below what it was."""
+        """A finding while the KPI is below its earlier level."""
         values = window.column(KPI)
         value = newest(window, values)
         columns = windows.recent(window, SPAN)

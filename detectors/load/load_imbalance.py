@@ -1,8 +1,8 @@
-"""traffic-skew: one replica is sent far more than its peers, and has far more in flight for it.
+"""traffic-skew: one replica receives far more requests than its peers and has more in flight.
 
-Judged by what arrives, against the median of at least two peers of the same model and card in the same
-service, so that a slow replica (as much arrives, more piles up) and a surge (all alike) are none. Routing that
-has always been uneven is how it is meant: the share of before counts, too.
+Compares arrivals with the median of at least two peers of the same model and GPU in the same service. A slow replica
+(normal arrivals, more in flight) and a surge (all alike) do not qualify. Routing that was always uneven is intended,
+so the earlier share counts too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outrider.model import EntityKind, Finding, Floats, Interval, NoVerdict, Sig
 from outrider.topology import Topology
 
 SPAN = timedelta(seconds=90)
-SHARE = 1.5  # times the peers' median; least-loaded and prefix routing scatter by less over a minute and a half
+SHARE = 1.5  # times the peers' median; least-loaded and prefix routing vary less over 90 s
 SHARE_HOLDS = 1.25
 IN_FLIGHT = 1.4
 SIGMAS = 5.0
@@ -32,7 +32,7 @@ FEWEST = 20.0  # arrivals at a peer
 
 
 class LoadImbalanceDetector(StatefulDetector):
-    """One finding per replica that is sent far more than its peers."""
+    """One finding per replica that receives far more than its peers."""
 
     name = "skew"
     kind = EntityKind.REPLICA
@@ -56,7 +56,7 @@ class LoadImbalanceDetector(StatefulDetector):
     }
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """A finding while a replica gets far more than its peers; silence for those without two peers."""
+        """A finding while a replica receives far more than its peers; NoVerdict without two peers."""
         came, held = _came(window), _in_flight(window)
         group = peer_groups.groups(window.entities, topology) if window.entities else np.zeros(0, dtype=np.intp)
         usual, usual_held = peer_groups.medians(np.column_stack((came, held)), group).T
@@ -90,7 +90,7 @@ class LoadImbalanceDetector(StatefulDetector):
 
 
 def _came(window: Window) -> Floats:
-    """Requests that arrived at each replica within the span; NaN where its pages do not cover it."""
+    """Requests that arrived at each replica within the span; NaN if its pages do not cover it."""
     http = window.column("engine_http_requests_total")
     answered = np.where(np.isnan(http), window.column("engine_requests_finished_total"), http)
     flight = _flight(window)

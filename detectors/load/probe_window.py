@@ -1,4 +1,4 @@
-"""What the probes of a service's entry found lately: no failure, errors, no answer, or no way to it at all."""
+"""Recent results of a service's blackbox probes: success, errors, no response, or no connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the probes of the last two minutes found, arrays of shape (entities,)."""
+    """Probe results of the last two minutes, arrays of shape (entities,)."""
 
     failed: Floats
     asked: Floats
@@ -40,7 +40,7 @@ def read(window: Window) -> Probes:
     status = window.column("probe_http_status_code")[:, columns]
     expiry = window.column("probe_cert_expiry_seconds")[:, columns]
     with np.errstate(invalid="ignore"):
-        # Without an outcome: nothing answered, and no valid certificate was seen on the way.
+        # Without an outcome: no response, and no valid certificate.
         no_way = np.isnan(code) & (status == 0) & ~(expiry > 0)
         unreached = failed & (np.isin(code, DNS_TLS) | no_way)
     counted = unreached.sum(axis=1)
@@ -57,7 +57,7 @@ def read(window: Window) -> Probes:
 
 
 def why(probe: Probes, row: int) -> Evidence:
-    """What the probes of a row got instead of an answer."""
+    """Failure of the probes of a row."""
     failed, asked, status = int(probe.failed[row]), int(probe.asked[row]), probe.status[row]
     text = "probe_answered_wrongly" if status > 0 else "probe_fails"
     return evidence("probe_success", 0.0, text, Interval(1.0, 1.0), failed=failed, asked=asked, status=f"{status:.0f}")

@@ -1,10 +1,9 @@
-"""Users of a service wait: what their waiting comes from, as far as the service's own traffic says.
+"""Queueing requests of a service, with the cause as far as the service's own traffic shows it.
 
-*traffic-surge* wants arrivals above the level of before; *retry-storm* wants them too, and clients that
-leave while others ask again; *long-prompt-burst* wants prompts far longer at the same arrivals;
-*batch-misconfigured* a batch that stands at a ceiling, memory to spare, steps as fast as ever and flags
-that were changed. A queue with none of these is a symptom: it is told under the name ``queue`` and without a
-fault, and what else is found on the way to the service explains it.
+*traffic-surge* needs arrivals above their earlier level. *retry-storm* needs the same, and clients that disconnect
+while others retry. *long-prompt-burst* needs far longer prompts at the same arrivals. *batch-misconfigured* needs a
+batch at a ceiling, free memory, normal step times and changed flags. A queue with none of these is a symptom, reported
+under the name ``queue`` without a fault and explained by other faults on its path.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
 SURGE_RATIO = 1.3  # above the scatter of two minutes of Poisson arrivals at 1/s and more
-PROMPT_RATIO = 1.6  # a shifted mix inside its objectives has prompts up to half longer
-LEFT_SHARE = 0.25  # of the answers nobody waited for; in a surge alone fewer have left while it rises
+PROMPT_RATIO = 1.6  # a shifted mix within its SLO has prompts up to 50 % longer
+LEFT_SHARE = 0.25  # share of responses without a client; lower in a surge without retries
 RETRY_SHARE = 0.1
-STEP_RATIO = 1.2  # slower steps than this are another fault
-CEILING_SPREAD = 0.15  # a batch that grows and shrinks with its requests moves more than this in a minute
+STEP_RATIO = 1.2  # slower steps are another fault
+CEILING_SPREAD = 0.15  # a batch that follows its requests varies more in a minute
 MINUTE = timedelta(minutes=1)
-CHANGED = 1800.0  # seconds within which a change of flags may be why
+CHANGED = 1800.0  # seconds within which a change of flags may be the cause
 _LEVELS = ("level", "prompt", "step")
 
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """What the services get and give, arrays of shape (entities,); ``known`` levels are those of before."""
+    """Requests and responses of the services, (entities,); ``known`` levels are the earlier ones."""
 
     rate: Floats
     prompt: Floats
@@ -66,7 +65,7 @@ class _Traffic:
 
 
 class QueueingDetector(StatefulDetector):
-    """One finding per service whose users wait, named by its traffic where that says why."""
+    """One finding per service with queueing requests, named by its traffic if that explains it."""
 
     name = "surge"
     kind = EntityKind.SERVICE
@@ -101,7 +100,7 @@ class QueueingDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """A finding while users wait; named when arrivals, prompts or a change of flags explain it."""
+        """A finding while requests queue; named if arrivals, prompts or a flag change explain it."""
         waiting = window.column("svc_queue_requests")
         inflight = window.column("svc_inflight_requests")
         queue = read_queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
@@ -122,7 +121,7 @@ class QueueingDetector(StatefulDetector):
         because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
         since = queue.since[row]
         if fault == "batch-misconfigured":
-            since = max(since, changed)  # the queue may be older, and have had another reason
+            since = max(since, changed)  # the queue may be older and have another cause
         told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
         if fault:
             return told
@@ -130,7 +129,7 @@ class QueueingDetector(StatefulDetector):
 
 
 def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
-    """Levels of now and of before the queue; moves the remembered ones on."""
+    """Current levels and those before the queue; updates the stored ones."""
     rate = arrivals.arrivals(window)
     firsts = windows.buckets(window, "svc_ttft_seconds", arrivals.RECENT).sum(axis=1)
     prompt = arrivals.per_first_token(window, "svc_prompt_tokens_total", firsts, arrivals.RECENT)
@@ -169,14 +168,14 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
 
 
 def _mean_step(window: Window) -> Floats:
-    """Seconds an output token takes, the median of the last two minutes' requests."""
+    """Seconds per output token, the median of the last two minutes' requests."""
     counted = windows.buckets(window, "svc_tpot_seconds", arrivals.RECENT)
     value, _ = catalog.bucket_quantile(counted, catalog.signal("svc_tpot_seconds").bounds, 0.5)
     return np.where(counted.sum(axis=1) >= 10.0, value, np.nan)
 
 
 def _capped(window: Window) -> Flags:
-    """True where the batch of the last minute stood at one size while requests waited."""
+    """True if the batch of the last minute was constant while requests waited."""
     columns = windows.recent(window, MINUTE)
     waiting = window.column("svc_queue_requests")[:, columns]
     running = window.column("svc_inflight_requests")[:, columns] - waiting
@@ -189,7 +188,7 @@ def _capped(window: Window) -> Flags:
 
 
 def _lowered(window: Window, changed: Floats) -> Flags:
-    """True where fewer run, while requests wait, than in the minute before a change inside the window."""
+    """True if fewer run, with requests waiting, than in the minute before a change inside the window."""
     waiting = window.column("svc_queue_requests")
     running = window.column("svc_inflight_requests") - waiting
     apart = window.times[None, :] - changed[:, None]
@@ -210,7 +209,7 @@ def _note_changes(window: Window, memory: Arrays) -> None:
 
 
 def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) -> list[str]:
-    """The fault of each service's queue, empty where its traffic does not explain it."""
+    """The fault of each service's queue, empty if its traffic does not explain it."""
     surging = memory["surging"]
     with np.errstate(invalid="ignore"):
         rose = traffic.rate > SURGE_RATIO * traffic.rate_before
@@ -218,10 +217,10 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
         steady = ~(traffic.step > STEP_RATIO * traffic.step_before)
         again = (traffic.left >= LEFT_SHARE) | (traffic.retries >= RETRY_SHARE * traffic.rate)
         changed = now_seconds - memory["changed_at"] <= CHANGED
-    # A surge stays one while its backlog is served, though the arrivals have fallen again.
+    # A surge lasts until its backlog is served, even if arrivals have fallen.
     memory["rose"] = surging & (rose | (was & memory["rose"]))
     memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
-    # A backlog of a surge that is over is none of it where a change took away what would serve it.
+    # A backlog after a surge has another cause if a change removed the capacity to serve it.
     shrinks = ~rose & traffic.capped & changed & traffic.lowered & steady
     memory["shrunk"] = surging & (shrinks | (was & memory["shrunk"]))
     choices = (

@@ -1,8 +1,8 @@
-"""What becomes of a service's requests while nobody waits: refused for their own fault, or left by their clients.
+"""Failing requests of a service without queueing: client errors and client disconnects.
 
-*bad-requests*: the share answered 4xx has risen, and nothing else has. *client-aborts*: clients leave
-answers that come in time. Both against the share of before, since every service has some of either. Where
-users wait, or the engines fail, clients leave because of that, and it is no fault of theirs.
+*bad-requests*: only the share of 4xx responses has risen. *client-aborts*: clients disconnect although responses are
+on time. Both are compared with their earlier share, as every service has some. During queueing or engine errors,
+disconnects are a consequence and not reported.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
 SPAN = timedelta(minutes=1)
-FEWEST = 20.0  # answers in a minute; with fewer a share is one client's luck
+FEWEST = 20.0  # responses per minute; with fewer, a share depends on single clients
 FEWEST_SUCH = 8.0
 SIGMAS = 4.0
-RISE = {"bad-requests": 0.05, "client-aborts": 0.10}  # of all answers, above the share of before
-HELD_SECONDS = 30.0  # beyond the minute that is counted
+RISE = {"bad-requests": 0.05, "client-aborts": 0.10}  # of all responses, above the earlier share
+HELD_SECONDS = 30.0  # in addition to the counted minute
 FAILED_MOST = 0.02
 _SIGNAL = {"bad-requests": "svc_refused_total", "client-aborts": "svc_abandoned_total"}
 _TEXT = {"bad-requests": "refused_share", "client-aborts": "left_share"}
@@ -79,7 +79,7 @@ class RequestOutcomeDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """A finding while a share stands above that of before and nobody waits."""
+        """A finding while a share is above its earlier level and nothing queues."""
         answered = windows.total(window, "svc_requests_total", SPAN)
         calm = _calm(window, answered)
         verdicts: list[Finding | NoVerdict] = []
@@ -115,7 +115,7 @@ class RequestOutcomeDetector(StatefulDetector):
 
 
 def _above(answered: Floats, count: Floats, before: Floats, rise: float) -> tuple[Floats, Flags]:
-    """The share of a minute's answers, and where it is above that of before by more than chance."""
+    """The share of a minute's responses, and whether it is above the earlier one by more than chance."""
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(answered >= FEWEST, np.minimum(count / answered, 1.0), np.nan)
         spread = np.sqrt(np.maximum(before * (1.0 - before), 1.0 / answered) / answered)
@@ -124,7 +124,7 @@ def _above(answered: Floats, count: Floats, before: Floats, rise: float) -> tupl
 
 
 def _calm(window: Window, answered: Floats) -> Flags:
-    """True where answers come in time and the engines do not fail."""
+    """True if responses are on time and the engines do not fail."""
     counted = windows.buckets(window, "svc_ttft_seconds", SPAN)
     late, _ = catalog.bucket_quantile(counted, catalog.signal("svc_ttft_seconds").bounds, TTFT_QUANTILE)
     slow = (counted.sum(axis=1) >= TTFT_EVENTS) & (np.nan_to_num(late) > TTFT_LIMIT_SECONDS)

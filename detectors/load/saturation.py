@@ -1,8 +1,8 @@
-"""Too much work for the engines: tokens flow and the queue grows. The opposite of a hang.
+"""Engine saturation: tokens are generated and the queue grows, the opposite of a hang.
 
-Nobody is told about a full batch with a short queue, nor about a full KV cache with nothing waiting.
-It takes users who wait: TTFT beyond the objective, or a queue longer than the running batch, for a
-minute, and not already draining. So the backlog that an outage leaves behind belongs to that outage.
+A full batch with a short queue is not reported, nor is a full KV cache without waiting requests. Waiting users are:
+TTFT above the SLO, or a queue longer than the running batch, for a minute and not already draining. The backlog of an
+outage therefore belongs to that outage.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from outrider.model import (
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
 
-TTFT_LIMIT_SECONDS = 2.0  # MEASURES: P1 at TTFT P99 > 2 s
-TTFT_QUANTILE = 0.9  # over one minute P99 would hang on a single request
-TTFT_EVENTS = 10.0  # fewer first tokens than this in a minute prove neither harm nor health
-SUSTAINED = timedelta(minutes=1)  # a burst that is served within a minute is what a queue is for
+TTFT_LIMIT_SECONDS = 2.0  # SLO: P1 at TTFT P99 > 2 s
+TTFT_QUANTILE = 0.9  # over one minute, P99 would depend on a single request
+TTFT_EVENTS = 10.0  # fewer first tokens per minute prove neither impact nor health
+SUSTAINED = timedelta(minutes=1)  # a burst that is served within a minute is normal queueing
 SUSTAINED_SCRAPES = 3
 RECENT = timedelta(minutes=2)
-DRAINING = 0.9  # a queue a tenth below its peak of the last minute is draining
-KV_FULL_RATIO = 0.95  # MEASURES, memory rule
-KV_RISE = 1.4  # cache per running request against that of before; contexts grow and shrink by less
-RUNNING_FEWEST = 4.0  # of fewer requests one long context is a rise
-SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # what symptoms without a name are told as; no rule is about the second
+DRAINING = 0.9  # a queue 10 % below its peak of the last minute is draining
+KV_FULL_RATIO = 0.95  # limit of the memory rule
+KV_RISE = 1.4  # cache per running request relative to before; contexts vary less
+RUNNING_FEWEST = 4.0  # with fewer requests, one long context is a rise
+SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # names of symptoms without a fault; no rule uses the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Queue:
 
 
 def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, ttft: str) -> Queue:
-    """Read the queue; ``waiting`` and ``running`` have shape (entities, times).
+    """Reads the queue; ``waiting`` and ``running`` have shape (entities, times).
 
-    ``starts``: users wait for at least ``SUSTAINED``, tokens flow and the queue is not draining.
-    ``holds``: what once started still goes on.
+    ``starts``: requests wait for at least ``SUSTAINED``, tokens are generated and the queue is not draining.
+    ``holds``: a started condition continues.
     """
     seen = ~np.isnan(waiting)
     length = newest(window, waiting)
@@ -88,7 +88,7 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
 
 
 def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
-    """Whether TTFT over the last minute is beyond the objective, inside it (neither: unknown), and its value."""
+    """Whether TTFT of the last minute is above the SLO, within it (neither: unknown), and its value."""
     counted = windows.buckets(window, ttft, SUSTAINED)
     value, _ = catalog.bucket_quantile(counted, catalog.signal(ttft).bounds, TTFT_QUANTILE)
     enough = counted.sum(axis=1) >= TTFT_EVENTS
@@ -97,7 +97,7 @@ def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
 
 
 def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
-    """How long the queue of a row is, and how late first tokens come where that is known."""
+    """Queue length of a row, and its TTFT if known."""
     length, running = float(queue.length[row]), float(queue.running[row])
     found = [evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)]
     if not np.isnan(queue.ttft[row]):
@@ -108,11 +108,11 @@ def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]
 
 
 class SaturationDetector(StatefulDetector):
-    """kv-pressure: a replica whose KV cache is what keeps its queue from being served.
+    """kv-pressure: a replica whose KV cache limits the service of its queue.
 
-    A full cache under a queue is told in any case. It is called kv-pressure where each running request
-    holds more of the cache than before, and prompts do not explain it: then cache is missing. Where each
-    holds what it did, the load is what fills it, and the finding is a symptom without a name.
+    A full cache under a queue is always reported. It is kv-pressure if each running request holds more cache than
+    before, and prompts do not explain it: then cache is missing. Otherwise load fills it, and the finding is a symptom
+    without a fault.
     """
 
     name = "saturation"
@@ -145,7 +145,7 @@ class SaturationDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """A finding while the queue stands and memory is short; silence where there is no queue to read."""
+        """A finding while requests queue and memory is short; NoVerdict without queue data."""
         queue = read_queue(
             window,
             window.column("engine_requests_waiting"),
@@ -182,7 +182,7 @@ class SaturationDetector(StatefulDetector):
 
 
 def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
-    """The finding as a symptom: users wait, and this alone does not say why."""
+    """The finding as a symptom without a fault."""
     return replace(
         told,
         detector=detector,
@@ -194,7 +194,7 @@ def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
 
 
 def _grown(window: Window, memory: Arrays, queue: Queue, full: Flags) -> Floats:
-    """Cache a running request holds, as a multiple of before and of what longer prompts explain; NaN unknown."""
+    """Cache per running request, relative to before and to longer prompts; NaN unknown."""
     running = newest(window, window.column("engine_requests_running"))
     used = newest(window, window.column("engine_kv_cache_usage_ratio"))
     firsts = windows.buckets(window, "engine_ttft_seconds", RECENT).sum(axis=1)

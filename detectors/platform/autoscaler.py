@@ -1,6 +1,6 @@
-"""autoscaler-stuck: the autoscaler of a service cannot read what it scales by, so nobody orders what is needed.
+"""autoscaler-stuck: the autoscaler of a service cannot read its metric, so it does not scale.
 
-Told by the autoscaler itself: its condition that scaling is active is false, or errors of its trigger grow.
+Reported by the autoscaler itself: its ScalingActive condition is false, or errors of its trigger grow.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from outrider.model import DetectorState, EntityKind, EntityRef, Finding, Interv
 from outrider.topology import Topology
 
 ERRORS = "autoscaler_errors_per_second"
-LASTING_SECONDS = 60.0  # an autoscaler asks every 15 s; a reading or two may fail
+LASTING_SECONDS = 60.0  # an autoscaler reads every 15 s; one or two reads may fail
 LASTING_SCRAPES = 4
 
 
 class AutoscalerDetector:
-    """One finding per service whose autoscaler does not get its metric."""
+    """One finding per service whose autoscaler cannot read its metric."""
 
     name = "scaling"
     kind = EntityKind.WORKLOAD
@@ -30,7 +30,7 @@ class AutoscalerDetector:
     state_version = 1
 
     def initial(self) -> DetectorState:
-        """Everything is read from the window."""
+        """Empty state: the window holds everything."""
         return empty(self.state_version, {})
 
     def detect(
@@ -45,7 +45,7 @@ class AutoscalerDetector:
         untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
         run = spell(seen, np.nan_to_num(values) > 0, window.times)
         stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
-        oldest: dict[EntityRef, int] = {}  # a service may have several workloads, each with an autoscaler
+        oldest: dict[EntityRef, int] = {}  # a service may have several workloads with an autoscaler each
         for row in np.flatnonzero(stuck):
             for service in _services(window.entities[row], topology):
                 oldest[service] = min(oldest.get(service, int(row)), int(row), key=lambda one: int(run.start[one]))
@@ -67,6 +67,6 @@ class AutoscalerDetector:
 
 
 def _services(workload: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
-    """What the workload serves; the service of its own name where the topology does not say."""
+    """Services of the workload; the service of its own name if the topology has none."""
     above = topology.above(workload, EntityKind.SERVICE)
     return tuple(above) or (EntityRef(workload.cluster, EntityKind.SERVICE, workload.namespace, workload.name),)

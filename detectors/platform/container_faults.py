@@ -1,7 +1,7 @@
-"""What a container's own cgroup tells: held back at its CPU limit, or growing without end below its memory limit.
+"""Container faults from cgroup metrics: throttling at the CPU limit, and unbounded memory growth.
 
-Memory that grows while an engine warms up, or with the work it has, is no leak: a leak climbs on from a level that
-had been steady, scrape by scrape, while the container does no more work than before.
+Memory growth during warm-up or with the load is not a leak. A leak climbs from a level that was steady, scrape by
+scrape, while the container does no more work than before.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-THROTTLED_RATIO = 0.2  # of the CFS periods; kubernetes-mixin warns at a quarter, after a quarter of an hour
-THROTTLED_SECONDS = 120.0  # start-ups and bursts of tokenising are shorter
+THROTTLED_RATIO = 0.2  # of the CFS periods; kubernetes-mixin warns at 25 % for 15 min
+THROTTLED_SECONDS = 120.0  # start-ups and tokenization bursts are shorter
 CLIMB = timedelta(minutes=5)
 CLIMB_SCRAPES = 8
-CLIMBING_SHARE = 0.9  # of the scrapes see more than the one before
-LEAST_STEP = 1e-4  # of the level: less is the page cache breathing
-GROWTH_RATIO, ABOVE_STEADY = 0.02, 1.05  # within the climb; of the level that was steady
-STEADY_RATIO = 0.01  # spread of a level that counts as steady
-MORE_WORK = 1.2  # CPU against the begin of the climb: memory may grow with work
+CLIMBING_SHARE = 0.9  # share of scrapes above the previous one
+LEAST_STEP = 1e-4  # of the level; less is page-cache variation
+GROWTH_RATIO, ABOVE_STEADY = 0.02, 1.05  # within the climb; of the steady level
+STEADY_RATIO = 0.01  # spread of a steady level
+MORE_WORK = 1.2  # CPU relative to the start of the climb; memory may grow with work
 
-WARM_SECONDS = 1200.0  # a process that is younger still fills its caches and pools
-FALL_RATIO = 0.7  # of the level before: a new process
+WARM_SECONDS = 1200.0  # a younger process still fills its caches and pools
+FALL_RATIO = 0.7  # of the earlier level; a new process
 
 _DEFAULTS = {"steady": np.nan, "leaks_since": np.nan, "level": np.nan, "born": np.nan}
 
 
 class ContainerFaultDetector:
-    """cpu-throttled and host-memory-leak, named by the pod."""
+    """cpu-throttled and host-memory-leak, on the pod."""
 
     name = "container-faults"
     kind = EntityKind.CONTAINER
@@ -59,13 +59,13 @@ class ContainerFaultDetector:
     state_version = 1
 
     def initial(self) -> DetectorState:
-        """No container known."""
+        """Empty state."""
         return empty(self.state_version, _DEFAULTS)
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge every container on the window."""
+        """Judges every container of the window."""
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
@@ -73,7 +73,7 @@ class ContainerFaultDetector:
         found: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
         used = window.column("container_memory_working_set_bytes")
         level, growth, climbing = _climb(window, used)
-        if not state.entities:  # what is there at the first look has mostly been there for long
+        if not state.entities:  # containers in the first window have mostly run for long
             memory["born"] = np.where(np.isnan(level), np.nan, 0.0)
         anew = np.isnan(memory["born"]) | (level < FALL_RATIO * memory["level"])
         memory["born"] = np.where(anew & ~np.isnan(level), now.timestamp(), memory["born"])
@@ -116,7 +116,7 @@ class ContainerFaultDetector:
 
 
 def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:
-    """The newest level, its growth within ``CLIMB``, and whether it rose all the while; each of shape (entities,)."""
+    """The newest level, its growth within ``CLIMB``, and whether it rose throughout; each (entities,)."""
     lately = used[:, windows.recent(window, CLIMB)]
     level = newest(window, used)
     if lately.shape[1] < 2:
@@ -128,7 +128,7 @@ def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:
 
 
 def _is_steady(window: Window, used: Floats) -> Flags:
-    """True where the level of the last ``CLIMB`` has hardly moved."""
+    """True if the level of the last ``CLIMB`` has hardly changed."""
     lately = used[:, windows.recent(window, CLIMB)]
     known = ~np.isnan(lately)
     high = np.where(known, lately, -np.inf).max(axis=1, initial=-np.inf)
@@ -138,7 +138,7 @@ def _is_steady(window: Window, used: Floats) -> Flags:
 
 
 def _works_more(window: Window) -> Flags:
-    """True where the container uses clearly more CPU than when the climb began."""
+    """True if the container uses clearly more CPU than at the start of the climb."""
     cores = window.column("container_cpu_usage_cores")[:, windows.recent(window, CLIMB)]
     half = max(1, cores.shape[1] // 2)
     early, late = (windows.mean_by_row(part) for part in (cores[:, :half], cores[:, half:]))
@@ -147,7 +147,7 @@ def _works_more(window: Window) -> Flags:
 
 
 def _pod_of(container: EntityRef, topology: Topology) -> EntityRef:
-    """The pod that a container is in: by the topology, else by its name, which begins with the pod's."""
+    """The pod of a container: from the topology, else from its name, which starts with the pod's."""
     pods = topology.below(container, EntityKind.POD)
     if pods:
         return pods[0]

@@ -1,8 +1,8 @@
-"""Faults of a host that its own exporter, kernel and kubelet tell: disks, clock, network card, power and fans.
+"""Host faults reported by exporter, kernel and kubelet: disks, clock, network card, power and fans.
 
-Everything here is a level with a meaning of its own (a full disk, a clock that is off) or a line that a healthy
-kernel never writes. A level has to last; a line counts for ``EVENT_HOLD``. A disk that is busy is no slow one: a
-model that loads keeps it busy for minutes, so it takes the kernel's word, or far longer than a load.
+Inputs are levels with an absolute meaning (a full disk, a clock offset) and log lines that a healthy kernel never
+writes. A level must last; a line counts for ``EVENT_HOLD``. A busy disk is not a slow one: a loading model keeps it
+busy for minutes. Slow needs a kernel line, or far longer than a load.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from outrider.model import (
 from outrider.topology import Topology
 
 EVENT_HOLD = timedelta(minutes=10)
-ALARM_HOLD_SECONDS = 1800.0  # a power supply says once that it failed and stays so
+ALARM_HOLD_SECONDS = 1800.0  # a power supply reports its failure once
 LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
-DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this writes begin to fail
-DISK_SHORT_RATIO = 0.15  # the kubelet's word about a disk with more room than this is history
+DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this, writes start to fail
+DISK_SHORT_RATIO = 0.15  # above this, the kubelet's message about a full disk is outdated
 DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
-DISK_BUSY_SECONDS = 480.0  # weights are read within this, with a disk busy all the while
-DISK_ERRORS = 2  # one request that timed out held up all others for half a minute, but may stay the only one
+DISK_BUSY_SECONDS = 480.0  # weights load within this time, with a busy disk
+DISK_ERRORS = 2  # a timed-out request blocks all others for 30 s, but may be the only one
 CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
-PACKETS_LOST_RATIO = 0.02  # of all packets: TCP throughput breaks down at a per cent or two
-PACKET_BYTES = 1500.0  # so the ratio is a lower bound of packets and an upper one of what is lost
+PACKETS_LOST_RATIO = 0.02  # of all packets; TCP throughput collapses at 1-2 %
+PACKET_BYTES = 1500.0  # makes the ratio an upper bound of the loss
 LEAST_ERRORS_PER_SECOND = 1.0
 
 _DISK_FULL = frozenset({"disk-full", "EvictionThresholdMet", "NodeHasDiskPressure"})
@@ -55,13 +55,13 @@ _DEFAULTS = {"alarm_at": np.nan}
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Events of one sort by node, oldest first: instants in unix seconds, and the newest one's text."""
+    """Events of one kind by node, oldest first: times in unix seconds, and the newest text."""
 
     at: dict[EntityRef, list[float]]
     text: dict[EntityRef, str]
 
     def rows(self, entities: Sequence[EntityRef], least: int = 1) -> Flags:
-        """True for entities with at least so many."""
+        """True for entities with at least this many."""
         return np.array([len(self.at.get(entity, ())) >= least for entity in entities], dtype=np.bool_)
 
 
@@ -78,7 +78,7 @@ class HostFaultDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """Judge every node on its newest scrapes and the lines of the window."""
+        """Judges every node on its newest scrapes and the log lines of the window."""
         found: list[Finding | NoVerdict] = [
             *self._disk_full(window, now),
             *self._disk_slow(window, now),
@@ -94,7 +94,7 @@ class HostFaultDetector(StatefulDetector):
         return found
 
     def _disk_full(self, window: Window, now: datetime) -> list[Finding]:
-        """No room left, or the kubelet says that it makes room."""
+        """The disk is full, or the kubelet reports eviction for disk pressure."""
         free = window.column("node_filesystem_available_ratio")
         left = newest(window, free)
         run = spell(~np.isnan(free), free < DISK_FULL_RATIO, window.times)
@@ -115,7 +115,7 @@ class HostFaultDetector(StatefulDetector):
         return found
 
     def _disk_slow(self, window: Window, now: datetime) -> list[Finding]:
-        """Requests to the disk time out, or it has been busy for longer than any load takes."""
+        """Disk requests time out, or the disk is busy for longer than any load."""
         busy, stall = window.column("node_disk_busy_ratio"), window.column("node_io_stall_ratio")
         held = (busy >= DISK_BUSY_RATIO) & (stall >= IO_STALL_RATIO)
         run = spell(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
@@ -152,7 +152,7 @@ class HostFaultDetector(StatefulDetector):
         return found
 
     def _network(self, window: Window, now: datetime) -> list[Finding]:
-        """A share of the packets is lost; a handful of errors on a busy card is nothing."""
+        """Packet loss above a share; a few errors on a busy card do not count."""
         errors = window.column("node_network_errors_per_second")
         packets = window.column("node_network_bytes_per_second") / PACKET_BYTES
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -169,7 +169,7 @@ class HostFaultDetector(StatefulDetector):
         return found
 
     def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
-        """A sensor of the box said that a power supply or a fan failed."""
+        """A hardware sensor reported a failed power supply or fan."""
         lines = _lines(window.events, frozenset({"sensor-alarm"}), now)
         heard = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
         memory["alarm_at"] = np.fmax(memory["alarm_at"], heard)
@@ -187,7 +187,7 @@ class HostFaultDetector(StatefulDetector):
 
 
 def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until: str = "") -> _Lines:
-    """Events with one of the codes of the last ``EVENT_HOLD``; one with the code ``until`` ends what was before."""
+    """Events with one of the codes of the last ``EVENT_HOLD``; one with the code ``until`` ends earlier ones."""
     lines = _Lines({}, {})
     for event in sorted(events, key=lambda event: event.at):
         if event.kind not in (EventKind.LOG, EventKind.KUBERNETES) or not now - EVENT_HOLD < event.at <= now:

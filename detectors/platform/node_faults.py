@@ -1,6 +1,6 @@
-"""Hard faults of nodes and their ports: a count too low, a link or a whole switch down, a kubelet that says no.
+"""Hard faults of nodes and their ports: missing GPUs, a link or a switch down, a node that is not ready.
 
-What every page of a node goes dark together is ``targets``' business; here the pages answer.
+A node whose pages all fail belongs to ``targets``; here the pages respond.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from outrider.topology import Topology
 LASTING_SCRAPES = 2
 EVENT_HOLD = timedelta(minutes=10)
 SWITCH_NODES = 2  # faults.yaml, switch-down: links of several nodes of one rack
-SWITCH_SHARE = 0.5  # of the nodes behind it: less is a matter of single links
-TOGETHER_SECONDS = 60.0  # links that one switch takes down are seen down within a few scrapes
+SWITCH_SHARE = 0.5  # share of the nodes behind it; less means single links
+TOGETHER_SECONDS = 60.0  # links behind one switch are seen down within a few scrapes
 
 
 class NodeFaultDetector(StatefulDetector):
-    """gpu-lost by count, XIDs that only name a node, and a node that is not ready."""
+    """gpu-lost by count, XIDs with only a node, and a node that is not ready."""
 
     name = "node-faults"
     kind = EntityKind.NODE
@@ -53,7 +53,7 @@ class NodeFaultDetector(StatefulDetector):
     defaults: ClassVar[dict[str, Any]] = {"most": 0.0}
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge every node on its newest scrapes."""
+        """Judges every node on its newest scrapes."""
         shown = np.nan_to_num(window.column("hw_accel_present"))
         memory["most"] = np.maximum(memory["most"], shown.max(axis=1, initial=0.0))
         found: list[Finding | NoVerdict] = []
@@ -63,9 +63,9 @@ class NodeFaultDetector(StatefulDetector):
         return found
 
     def _short_of_accelerators(self, window: Window, most: Floats, now: datetime) -> list[Finding]:
-        """Fewer accelerators than the kubelet counts, where the missing one has never been seen.
+        """Fewer accelerators than the kubelet counts, if the missing one was never seen.
 
-        One that was seen is named by the accelerators' own detector; this one can only name the node.
+        The accelerators' own detector names one that was seen; this one can only name the node.
         """
         shown = window.column("hw_accel_present")
         capacity = newest(window, window.column("node_accel_capacity"))
@@ -89,7 +89,7 @@ class NodeFaultDetector(StatefulDetector):
         return found
 
     def _not_ready(self, window: Window, now: datetime) -> list[Finding]:
-        """A kubelet that reports its node not ready: a deviation, no fault of its own name."""
+        """A node whose kubelet reports not ready: an anomaly without a fault."""
         ready = window.column("node_ready")
         run = spell(~np.isnan(ready), ready == 0, window.times)
         rows = np.flatnonzero((run.scrapes >= LASTING_SCRAPES) & (newest(window, ready) == 0))
@@ -111,7 +111,7 @@ class NodeFaultDetector(StatefulDetector):
 
 
 class PortFaultDetector(StatefulDetector):
-    """A scale-out port that was up and is not: ib-link-down of its node, or switch-down where a rack's go together."""
+    """A scale-out port that went down: ib-link-down of its node, or switch-down for a rack."""
 
     name = "port-faults"
     kind = EntityKind.PORT
@@ -152,9 +152,9 @@ class PortFaultDetector(StatefulDetector):
 def _behind_one_switch(
     began: Mapping[EntityRef, float], wired: AbstractSet[EntityRef], topology: Topology
 ) -> dict[EntityRef, list[EntityRef]]:
-    """The nodes whose links went down together with those of most others behind the same switch.
+    """Nodes whose links went down together with most others behind the same switch.
 
-    ``began`` is when each node's first link went down, ``wired`` are all nodes with a port that is seen.
+    ``began`` is when each node's first link went down, ``wired`` are all nodes with a visible port.
     """
     behind: dict[EntityRef, list[EntityRef]] = {}
     for node in sorted(began, key=lambda node: node.key):
@@ -171,7 +171,7 @@ def _behind_one_switch(
 
 
 def _node_of(port: EntityRef, topology: Topology) -> EntityRef:
-    """The port's node by topology or by its label; the port itself when neither is known."""
+    """The port's node by topology or by its label; the port itself if neither is known."""
     nodes = [
         entity for entity in (*topology.rests_on(port), *topology.holds_up(port)) if entity.kind is EntityKind.NODE
     ]

@@ -1,7 +1,7 @@
-"""A host whose CPU is taken by something that is not its usual work.
+"""noisy-neighbour: host CPU taken by something other than the usual work.
 
-Engines use little CPU and use it evenly; what rises on one host alone, far above its own usual and not on the others,
-is a neighbour's. A surge rises everywhere, and a model that loads keeps the disk busy.
+Engines use little CPU, evenly. CPU that rises far above its usual level on a single host belongs to a neighbor. A
+surge rises everywhere, and a loading model keeps the disk busy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from detectors.base.stateful import StatefulDetector
 from outrider.model import EntityKind, Finding, Interval, NoVerdict, NoVerdictReason, SignalKey, Window
 from outrider.topology import Topology
 
-RISE = 0.3  # of all cores: several times what an engine takes
-LASTING_SECONDS = 120.0  # images are unpacked and models compiled within this, or with the disk busy
+RISE = 0.3  # of all cores; several times the use of an engine
+LASTING_SECONDS = 120.0  # images are unpacked and models compiled within this time, or with a busy disk
 DISK_BUSY_RATIO = 0.3
 USUAL_TAU_SECONDS = 3600.0
 KNOWN_SECONDS = 240.0
@@ -41,7 +41,7 @@ class NoisyNeighborDetector(StatefulDetector):
     def judge(
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
-        """Compare each node's CPU with its own usual and with how far the others have risen."""
+        """Compares each node's CPU with its usual level and with the rise of the other nodes."""
         busy = window.column("node_cpu_utilization_ratio")
         value = newest(window, busy)
         known = memory["seen"] >= KNOWN_SECONDS
@@ -75,7 +75,7 @@ class NoisyNeighborDetector(StatefulDetector):
 
 
 def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """How far the middle node is above its usual at each instant, shape (times,); 0 where nobody is known."""
+    """Rise of the median node above its usual level at each time, (times,); 0 if none is known."""
     nodes = np.where(known[:, None], over, np.nan)
     there = ~np.isnan(nodes).all(axis=0) if nodes.size else np.zeros(over.shape[1], dtype=np.bool_)
     common = np.zeros(over.shape[1])
@@ -85,7 +85,7 @@ def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _learn(memory: dict[str, np.ndarray], value: np.ndarray, seconds: float) -> None:
-    """Usual follows within the hour, and is the mean of all while less than that was seen."""
+    """The usual level follows within the hour, and is a plain mean before that."""
     taken = ~np.isnan(value)
     pace = np.maximum(seconds / (memory["seen"] + seconds), 1.0 - np.exp(-seconds / USUAL_TAU_SECONDS))
     moved = np.where(np.isnan(memory["usual"]), value, memory["usual"] + pace * (value - memory["usual"]))

@@ -1,9 +1,9 @@
-"""Why a pod does not stay up, in Kubernetes' own words: killed for memory, or ending soon after each start.
+"""Pods that do not stay up, by Kubernetes' own reason: out of memory, or a crash loop.
 
-Both show as restarts; the kernel's line, the reason of the last termination and the kubelet's events tell them
-apart. ``pod_last_terminated_oom`` stays up for ever, so it only counts beside a restart of the window. A
-container that waits in CrashLoopBackOff is not yet a loop, since an engine may have died once and not come
-back: a loop is seen to start and to end again. A pod that was made anew has started for the first time.
+Both show as restarts. The kernel's line, the last termination reason and the kubelet's events separate them.
+``pod_last_terminated_oom`` stays set for ever, so it only counts with a restart in the window. A container in
+CrashLoopBackOff is not yet a loop, since an engine may die once and not return; a loop must be seen to start and end
+again. A recreated pod counts as a first start.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from outrider.topology import Topology
 
 EVENT_HOLD = timedelta(minutes=10)
 CRASH_LOOP = 3.0  # pod_waiting_reason: CrashLoopBackOff
-ENDS = 2  # a process that ends once may be started anew and be well
-RESTARTS_UNHEARD = 3.0  # restarts in the window that are a loop where nobody reads the kubelet's events
-UNHEARD_SCORE = 0.6  # an engine that died once and cannot start again restarts as often
+ENDS = 2  # a process that ends once may restart and be healthy
+RESTARTS_UNHEARD = 3.0  # restarts in the window that are a loop without kubelet events
+UNHEARD_SCORE = 0.6  # lower score: an engine that died once and cannot start restarts as often
 KILLED = frozenset({"oom-kill", "OOMKilling", "OOMKilled"})
 STARTED, BACK_OFF = "Started", "BackOff"
 _MADE_ANEW = frozenset({"Scheduled", "Killing", "Evicted"})
@@ -45,9 +45,9 @@ _MADE_ANEW = frozenset({"Scheduled", "Killing", "Evicted"})
 
 @dataclass(slots=True)
 class _Life:
-    """What the window's events say of one pod. Instants are unix seconds; ``starts`` of its newest incarnation.
+    """Events of one pod in the window. Times are unix seconds; ``starts`` of its newest incarnation.
 
-    ``ends`` counts processes that started and are known to have ended by themselves, in every incarnation.
+    ``ends`` counts processes that started and ended by themselves, in every incarnation.
     """
 
     killed: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Life:
     runs: bool = False
 
     def take(self, event: Event) -> None:
-        """The next event in order of time."""
+        """Adds the next event in time order."""
         at = event.at.timestamp()
         if event.code in KILLED:
             self.killed.append(at)
@@ -74,7 +74,7 @@ class _Life:
 
 
 class PodFaultDetector:
-    """pod-oom and crash-loop of each pod; a pod that memory kills again and again is only the first."""
+    """pod-oom and crash-loop of each pod; a pod that is OOM-killed again and again is only the first."""
 
     name = "pod-faults"
     kind = EntityKind.POD
@@ -85,13 +85,13 @@ class PodFaultDetector:
     state_version = 1
 
     def initial(self) -> DetectorState:
-        """Nothing is remembered: the window holds all that counts."""
+        """Empty state: the window holds everything."""
         return empty(self.state_version, {})
 
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge every pod on the window's events and restarts."""
+        """Judges every pod on the window's events and restarts."""
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
@@ -109,7 +109,7 @@ class PodFaultDetector:
     def _killed(
         self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
     ) -> dict[EntityRef, Finding]:
-        """Pods with a process that was killed for memory in the window, by the kernel's word or the kubelet's."""
+        """Pods with an OOM-killed process in the window, by the kernel or the kubelet."""
         ended = newest(window, window.column("pod_last_terminated_oom")) == 1
         since = _first(restarts, window.times)
         found: dict[EntityRef, Finding] = {}
@@ -132,7 +132,7 @@ class PodFaultDetector:
     def _loops(
         self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
     ) -> dict[EntityRef, Finding]:
-        """Pods with a process that starts and ends, again and again."""
+        """Pods with a process that starts and ends repeatedly."""
         waits = newest(window, window.column("pod_waiting_reason")) == CRASH_LOOP
         waiting = {window.entities[row] for row in np.flatnonzero(waits)}
         since, counted = _first(restarts, window.times), restarts.sum(axis=1)
@@ -161,7 +161,7 @@ def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _Life]:
 
 
 def _first(counts: Floats, times: Floats) -> Floats:
-    """When each row was first above nothing; NaN where it never was. ``counts`` is (entities, times)."""
+    """Time at which each row was first above zero; NaN if never. ``counts`` is (entities, times)."""
     some = counts > 0
     if some.shape[1] == 0:
         return np.full(some.shape[0], np.nan)

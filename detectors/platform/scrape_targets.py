@@ -1,9 +1,9 @@
-"""Which watch post went dark: one exporter, a whole node, or our own view.
+"""Failed scrape targets: one exporter, a whole node, or the monitoring itself.
 
-One entity per scrape target (kind workload, namespace ``targets``), with the topology labels
-``adapter``, ``node`` and ``stands_for``. A refused connection proves that the host is reachable, so it
-speaks about what should listen there; a target that times out or cannot be resolved may as well be our
-own fault. Engines that do not answer are the liveness detector's business.
+One entity per scrape target (kind workload, namespace ``targets``), with the topology labels ``adapter``, ``node`` and
+``stands_for``. A refused connection proves that the host is reachable, so it concerns the process that should listen.
+A timeout or a failed name lookup may be a fault of the monitoring. Engines without a response belong to the liveness
+detector.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NAMESPACE = "targets"
 _TRUST = SignalKey("target_trust_code")
 DOWN_SCRAPES = 2  # one failed scrape is a blip
 BLIND_TARGETS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
-AT_ONCE_SECONDS = 60.0  # what one loss of sight takes away is gone within a few scrapes; nodes that die, die apart
-NODE_TARGETS = 2  # a node seen by a single target cannot be told from that target
-_STALE_SECONDS = 120.0  # an exporter that reads its devices once a minute serves some pages twice
+AT_ONCE_SECONDS = 60.0  # a monitoring outage hits all targets within a few scrapes; nodes fail at different times
+NODE_TARGETS = 2  # a node with a single target cannot be separated from that target
+_STALE_SECONDS = 120.0  # an exporter with a one-minute device poll serves some pages twice
 REFUSED = 1
-REACHABLE = (0, 1, 5, 6)  # the host answered: no failure, a refusal, an HTTP error, an odd page
+REACHABLE = (0, 1, 5, 6)  # the host responded: success, refusal, HTTP error, invalid page
 
 _DEFAULTS = {"up_seen": False, "down_since": np.nan}
 
 
 @dataclass(frozen=True, slots=True)
 class _Posts:
-    """The targets of one window; arrays of shape (entities,). ``node`` is "" where it has none."""
+    """The targets of one window; arrays of shape (entities,). ``node`` is "" without a node."""
 
     entities: tuple[EntityRef, ...]
     node: tuple[str, ...]
@@ -69,7 +69,7 @@ class _Posts:
 
 
 class ScrapeTargetDetector(StatefulDetector):
-    """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one; and stale-metrics."""
+    """exporter-down, node-lost or monitor-blind, only the widest that fits; and stale-metrics."""
 
     name = "targets"
     kind = EntityKind.WORKLOAD
@@ -79,7 +79,7 @@ class ScrapeTargetDetector(StatefulDetector):
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """Judge all targets together."""
+        """Judges all targets together."""
         posts = _read(window, memory, topology)
         verdicts: list[Finding | NoVerdict] = []
         hidden = np.zeros(posts.known.size, dtype=np.bool_)
@@ -89,7 +89,7 @@ class ScrapeTargetDetector(StatefulDetector):
             verdicts.extend(blind)
             hidden |= inside & bool(blind)
         lost = self._lost_nodes(posts, memory["up_seen"], now)
-        # Of a node that was lost before its cluster went out of sight nobody can say that it is back.
+        # A node lost before its cluster became invisible cannot be known to be back.
         unseen = {posts.node[row] for row in np.flatnonzero(hidden)}
         verdicts.extend(
             NoVerdict(self.name, said.entity, NoVerdictReason.NO_VALUES) if node in unseen else said
@@ -103,10 +103,10 @@ class ScrapeTargetDetector(StatefulDetector):
         return verdicts
 
     def _blind(self, posts: _Posts, inside: Flags, now: datetime) -> tuple[Finding, ...]:
-        """Our own view of one cluster is gone: too many targets of too many nodes at once, or all of them."""
+        """The view of one cluster is gone: too many targets of too many nodes at once, or all of them."""
         dark, known = posts.dark & inside, posts.known & inside
         unreachable = _at_once(dark & ~np.isin(posts.code, REACHABLE), posts.since)
-        # Engines that refuse are dead engines; an exporter that refuses along with all else is not.
+        # Engines that refuse are dead; an exporter that refuses together with all others is not.
         counted = dark & ~(posts.engine & np.isin(posts.code, REACHABLE))
         everything = bool(known.any()) and bool(dark[known].all()) and bool(counted.any())
         rows = np.flatnonzero(dark if everything else unreachable)
@@ -128,12 +128,12 @@ class ScrapeTargetDetector(StatefulDetector):
         return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, because=(one,)),)
 
     def _lost_nodes(self, posts: _Posts, up_seen: Flags, now: datetime) -> dict[str, Finding]:
-        """Nodes whose every target is gone, though they were there."""
+        """Nodes whose targets are all gone, though they were present."""
         found: dict[str, Finding] = {}
         for node, rows in posts.rows_by_node().items():
             if len(rows) < NODE_TARGETS or not posts.dark[rows].all() or not up_seen[rows].any():
                 continue
-            # A host that refuses is up: its daemons are gone. That is weaker evidence than silence.
+            # A host that refuses is up without its daemons, which is weaker evidence than no response.
             refused = bool((posts.code[rows] == REFUSED).all())
             one = evidence("target_up", 0.0, "node_dark", Interval(1.0, 1.0), targets=len(rows))
             entity = EntityRef(posts.entities[rows[0]].cluster, EntityKind.NODE, None, node)
@@ -146,7 +146,7 @@ class ScrapeTargetDetector(StatefulDetector):
     def _exporters(
         self, posts: _Posts, judged: Flags, lost: set[str], topology: Topology, now: datetime
     ) -> tuple[Finding, ...]:
-        """Single exporters that went dark while their node is otherwise seen."""
+        """Single exporters that are gone while their node is still visible."""
         gone: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(posts.dark & ~posts.engine & judged):
             if posts.node[row] not in lost:
@@ -160,7 +160,7 @@ class ScrapeTargetDetector(StatefulDetector):
         return tuple(found)
 
     def _frozen(self, posts: _Posts, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
-        """Places whose pages answer and are old ones, or whose lines go on being about another time."""
+        """Targets whose pages are old, or whose log lines refer to another time."""
         trust = window.column(_TRUST)
         frozen, stale = (trust == verdict.code for verdict in (TrustVerdict.FROZEN, TrustVerdict.STALE))
         run = spell(~np.isnan(trust), frozen | stale, window.times)
@@ -205,7 +205,7 @@ def _read(window: Window, memory: Arrays, topology: Topology) -> _Posts:
 
 
 def _at_once(gone: Flags, since: Floats) -> Flags:
-    """Of what is gone, the most that went within ``AT_ONCE_SECONDS``; the latest such where there are several."""
+    """The largest group of failures within ``AT_ONCE_SECONDS``; the latest of equal ones."""
     begun = np.sort(since[gone])
     if begun.size == 0:
         return gone
@@ -216,19 +216,19 @@ def _at_once(gone: Flags, since: Floats) -> Flags:
 
 
 def _is_engine(entity: EntityRef, topology: Topology) -> bool:
-    """True for targets that stand for a replica, whichever engine serves it."""
+    """True for targets that stand for a replica, of any engine."""
     return stands_for(entity, topology).kind is EntityKind.REPLICA
 
 
 def _stands_at(entity: EntityRef, node: str, topology: Topology) -> EntityRef:
-    """What an exporter's absence is about: its node, else what it stands for, else the target itself."""
+    """The entity of an exporter's failure: its node, else what it stands for, else the target itself."""
     if node:
         return EntityRef(entity.cluster, EntityKind.NODE, None, node)
     return stands_for(entity, topology)
 
 
 def stands_for(entity: EntityRef, topology: Topology) -> EntityRef:
-    """The entity whose key the label ``stands_for`` holds; the target itself when it holds none."""
+    """The entity of the label ``stands_for``; the target itself without that label."""
     try:
         return EntityRef.from_key(topology.label(entity, "stands_for"))
     except ValueError:

@@ -1,8 +1,8 @@
-"""What services of a call graph show too much of, against a quiet window, in units that add up along calls.
+"""Excess of services in a call graph over a quiet window, in units that add up along calls.
 
-The excess of a step is requests x (latency - its median), requests x (its median success - success), or
-the requests that are missing to their median. Weighing by requests is what keeps a nearly noise-free
-load balancer, which sees a few of the calls, behind the service that sees them all.
+The excess of a step is requests x (latency - its median), requests x (its median success - success), or the requests
+missing to their median. Weighting by requests ranks a nearly noise-free load balancer, which sees few of the calls,
+behind the service that sees them all.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import numpy as np
 
 from outrider.model import Floats, NoVerdictReason
 
-USUAL = 0.95  # what quiet steps stay below in 19 of 20
-RANGE = (0.01, 0.99)  # of quiet steps; a level outside it has moved since
-FEW = 20  # quiet steps with requests; with fewer, what is usual is hardly known
-SECONDS_PER_FAILURE = 1.0  # a call that gives up or is tried again waits about that long
+USUAL = 0.95  # quantile of quiet steps
+RANGE = (0.01, 0.99)  # quantiles of quiet steps; a level outside has shifted since
+FEW = 20  # quiet steps with requests; fewer give a weak baseline
+SECONDS_PER_FAILURE = 1.0  # waiting time of a call that fails or is retried
 
 
 class Symptom(StrEnum):
-    """What is wrong at the target."""
+    """Symptom at the target."""
 
     LATENCY = "latency"  # seconds of waiting
     FAILURES = "failures"  # failed requests
-    REQUESTS = "requests"  # requests that do not come
+    REQUESTS = "requests"  # missing requests
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What n entities served in t steps of equal length; every array has the shape (n, t).
+    """Traffic of n entities in t steps of equal length; every array has the shape (n, t).
 
-    ``requests`` counts the calls of a step, ``latency_seconds`` is their mean, ``success_ratio`` 0-1.
-    NaN is a value that is not known; latency and success of a step without requests are not read.
+    ``requests`` counts the calls of a step, ``latency_seconds`` is their mean, ``success_ratio`` 0-1. NaN is unknown;
+    latency and success of a step without requests are ignored.
     """
 
     requests: Floats
@@ -41,7 +41,7 @@ class Calls:
     success_ratio: Floats
 
     def __post_init__(self) -> None:
-        """Raises ValueError when the shapes differ."""
+        """Raises ValueError if the shapes differ."""
         if not self.requests.shape == self.latency_seconds.shape == self.success_ratio.shape or self.requests.ndim != 2:
             raise ValueError("requests, latency and success need one shape (entities, steps)")
 
@@ -50,9 +50,9 @@ class Calls:
 class Excess:
     """Excess over the incident: ``own`` (n, t) of the target's symptom, ``other`` (n, t) of the related one.
 
-    Both are in the unit of the symptom and at least 0, NaN where a value is not known; 0 where there is no
-    normal to compare with. ``sure`` and ``other_sure`` (n,) are 0-1: near 0 for what quiet steps show as
-    well. ``total`` and ``usual`` (n,) are of ``own``, ``each`` (n, t) is ``own`` a request.
+    Both are in the unit of the symptom and at least 0, NaN if unknown; 0 without a baseline. ``sure`` and
+    ``other_sure`` (n,) are 0-1: near 0 for an excess that quiet steps show as well. ``total`` and ``usual`` (n,) are
+    of ``own``; ``each`` (n, t) is ``own`` per request.
     """
 
     own: Floats
@@ -66,14 +66,14 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Medians of the quiet window, (n, 1); NaN where nothing was known."""
+    """Medians of the quiet window, (n, 1); NaN if nothing was known."""
 
     requests: Floats
     latency_seconds: Floats
     success_ratio: Floats
 
 
-# the symptom that may stand behind one, and what one unit of it comes to
+# the symptom that may cause another one, and the conversion of its unit
 _RELATED = {
     Symptom.LATENCY: (Symptom.FAILURES, SECONDS_PER_FAILURE),
     Symptom.FAILURES: (Symptom.LATENCY, 1.0 / SECONDS_PER_FAILURE),
@@ -84,7 +84,7 @@ _RELATED = {
 def measure(
     normal: Calls, incident: Calls, before: Calls | None, target: int, symptom: Symptom
 ) -> Excess | NoVerdictReason:
-    """The excess of every entity, or why the target has none to speak of. Infinite values are not known."""
+    """The excess of every entity, or the reason that the target has none. Infinite values are unknown."""
     normal, incident = _finite(normal), _finite(incident)
     before = None if before is None else _finite(before)
     levels = _levels(normal)
@@ -116,7 +116,7 @@ def _levels(normal: Calls) -> _Levels:
 
 
 def _read(calls: Calls, symptom: Symptom) -> Floats:
-    """The values that a symptom is read from; NaN where there was nothing to measure."""
+    """The values of a symptom; NaN if there was nothing to measure."""
     if symptom is Symptom.REQUESTS:
         return calls.requests
     values = calls.latency_seconds if symptom is Symptom.LATENCY else calls.success_ratio
@@ -124,7 +124,7 @@ def _read(calls: Calls, symptom: Symptom) -> Floats:
 
 
 def _excess(calls: Calls, levels: _Levels, symptom: Symptom) -> Floats:
-    """(n, t), below 0 where things are better than their median, NaN where they are not known."""
+    """(n, t), negative if better than the median, NaN if unknown."""
     values = _read(calls, symptom)
     if symptom is Symptom.REQUESTS:
         found = levels.requests - values
@@ -140,12 +140,12 @@ def _excess(calls: Calls, levels: _Levels, symptom: Symptom) -> Floats:
 def _over(
     normal: Calls, incident: Calls, before: Calls | None, levels: _Levels, symptom: Symptom, target: int
 ) -> tuple[Floats, Floats]:
-    """Excess of the incident (n, t), and what is usual in quiet spans of that length (n,)."""
+    """Excess of the incident (n, t), and the usual excess of quiet spans of that length (n,)."""
     quiet, found = _excess(normal, levels, symptom), _excess(incident, levels, symptom)
     if before is not None and before.requests.shape[1]:
         found = found - _moved(quiet, _excess(before, levels, symptom), target)[:, None]
     known = np.isfinite(quiet).sum(axis=1)
-    nothing = (known == 0)[:, None]  # a service that was not called before is not what broke: who calls it is
+    nothing = (known == 0)[:, None]  # a service that was not called before is not the cause; its caller is
     if symptom is not Symptom.REQUESTS:
         nothing = nothing | (incident.requests == 0)
     found = np.where(nothing, 0.0, found)
@@ -156,9 +156,9 @@ def _over(
 
 
 def _moved(quiet: Floats, before: Floats, target: int) -> Floats:
-    """How far the level just before the incident lay from the quiet one, (n,); 0 inside the quiet range.
+    """Shift of the level just before the incident from the quiet one, (n,); 0 inside the quiet range.
 
-    Nothing has moved when the target itself was already bad: then the incident had begun.
+    Zero if the target itself was already bad: then the incident had begun.
     """
     level = quantile(before, 0.5)
     low, high = quantile(quiet, RANGE[0]), quantile(quiet, RANGE[1])
@@ -176,7 +176,7 @@ def _sure(excess: Floats, usual: Floats) -> Floats:
 
 
 def quantile(values: Floats, share: float) -> Floats:
-    """The quantile of each row's known values, linear between neighbours; NaN for a row without any."""
+    """The quantile of each row's known values, linearly interpolated; NaN for a row without any."""
     if not values.shape[1]:
         return np.full(values.shape[0], np.nan)
     ordered = np.sort(values, axis=1)  # NaN last

@@ -1,13 +1,11 @@
-"""Which service in a call graph is at fault: the excess that one of them shows is followed along the calls.
+"""Root cause in a service call graph: excess is followed along the calls.
 
-What calls cost is counted in units that add up along a call: seconds of waiting, failed requests,
-requests that are missing. A caller's excess is explained by what its callees show too much of in the
-same steps; what nobody explains is its own. A load balancer or any other proxy shows what it passes on
-and no more, so it explains itself by what lies behind it and needs no rule of its own.
+The cost of calls is counted in units that add up along a call: seconds of waiting, failed requests, missing requests.
+A caller's excess is explained by the excess of its callees in the same steps; the rest is its own. A load balancer or
+proxy only shows what it passes on, so it is explained by what lies behind it and needs no special rule.
 
-It misleads where calls do not wait for their answer, where two services fail in the same steps and
-only one of them hurts, and where a link of the graph is missing: a service that no link leads to can
-only take half of what the last known one leaves unexplained, and so comes second at best.
+Misleading for asynchronous calls, for two services that fail in the same steps, and for missing links. A service
+without a link can only take half of what the last known one leaves unexplained, so it ranks second at best.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ from detectors.rca.call_links import SETTLED, Links, Numbers, alike, followed, j
 from outrider.model import Floats, NoVerdict, NoVerdictReason
 
 NAME = "callgraph"
-OTHER_SYMPTOM = 0.8  # slow callees explain failures, and failing ones waiting, less surely than their like
-MIRRORED = 0.9  # a leaf that shows no more a call than a traced service beside it may be a proxy in front of it
-MIRROR_FROM = 0.05  # leaves with less blame are not looked at
-UNLINKED = 0.5  # a service with the same excess and no link to it may be the cause, or chance
+OTHER_SYMPTOM = 0.8  # weight of a callee's related symptom, such as slowness behind failures
+MIRRORED = 0.9  # a leaf without more excess per call than a traced sibling may be a proxy in front of it
+MIRROR_FROM = 0.05  # leaves with less blame are skipped
+UNLINKED = 0.5  # a service with the same excess but no link may be the cause, or chance
 
 
 @dataclass(frozen=True, slots=True)
 class CallGraph:
-    """Who calls whom: entity ``caller[k]`` calls entity ``callee[k]``, numbers from 0 to ``size - 1``.
+    """Calls between services: entity ``caller[k]`` calls entity ``callee[k]``, numbers from 0 to ``size - 1``.
 
-    Make it with ``of``. Cycles, missing links and entities without any call are allowed.
+    Create it with ``CallGraph.of``. Cycles, missing links and entities without calls are allowed.
     """
 
     size: int
@@ -42,7 +40,7 @@ class CallGraph:
 
     @staticmethod
     def of(size: int, calls: Iterable[tuple[int, int]]) -> CallGraph:
-        """Build from (caller, callee) pairs; a call of oneself and repetitions are dropped.
+        """Builds the graph from (caller, callee) pairs; self-calls and duplicates are dropped.
 
         Raises ValueError for a number outside ``size``.
         """
@@ -55,9 +53,9 @@ class CallGraph:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One entity under suspicion. ``confidence`` is its share of the target's excess, 0-1.
+    """One suspected entity. ``confidence`` is its share of the target's excess, 0-1.
 
-    ``excess`` is what it shows too much of itself, in the unit of the symptom, own or passed on.
+    ``excess`` is its own total excess in the unit of the symptom, caused or passed on.
     """
 
     entity: int
@@ -67,10 +65,10 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Suspects best first; none when the target shows no excess ("no fault").
+    """Suspects best first; empty if the target shows no excess ("no fault").
 
-    ``observed`` is the target's excess over the incident and ``usual`` what it exceeds in one of twenty
-    quiet spans of that length: seconds, failed requests or missing requests.
+    ``observed`` is the target's excess over the incident, ``usual`` what one of twenty quiet spans of that length
+    exceeds: seconds, failed requests or missing requests.
     """
 
     suspects: tuple[Suspect, ...]
@@ -86,15 +84,15 @@ def rank(
     symptom: Symptom,
     before: Calls | None = None,
 ) -> Ranking | NoVerdict:
-    """Rank what may have given ``target`` its symptom.
+    """Ranks the possible causes of the symptom of ``target``.
 
-    ``normal`` is a quiet window of the same entities in steps of the same length, ``incident`` the steps
-    since the symptom began, ``before`` those just before it: where they lie outside what is normal, the
-    normal window is out of date and they count instead. NaN is a value that is not known. Failures and
-    waiting travel from callee to caller, missing requests from caller to callee.
+    ``normal`` is a quiet window of the same entities in steps of the same length. ``incident`` are the steps since the
+    symptom began, ``before`` those just before it. If the latter are outside the normal range, the normal window is
+    outdated and they replace it. NaN is unknown. Failures and waiting propagate from callee to caller, missing
+    requests from caller to callee.
 
-    NoVerdict: the target was not measured in the incident, or has no normal to compare with. Raises
-    ValueError when the graph and the windows are about different numbers of entities.
+    NoVerdict: the target was not measured in the incident, or has no baseline. Raises ValueError if the graph and the
+    windows have different numbers of entities.
     """
     windows = [normal, incident] if before is None else [normal, incident, before]
     if any(window.requests.shape[0] != graph.size for window in windows) or not 0 <= target < graph.size:
@@ -118,7 +116,7 @@ def rank(
 
 
 def _ways(start: Numbers, end: Numbers, excess: Excess, target: int, size: int) -> Links:
-    """Links by the same symptom, by the related one, from proxies to what is behind them, to what no link leads to."""
+    """Links by the same symptom, by the related one, from proxies to what is behind them, to unlinked services."""
     same = alike(start, end, excess.own, excess.own, excess.sure)
     related = alike(start, end, excess.own, excess.other, excess.other_sure)
     links = same + weaker(related, OTHER_SYMPTOM, same, size)
@@ -130,10 +128,10 @@ def _ways(start: Numbers, end: Numbers, excess: Excess, target: int, size: int) 
 
 
 def _mirrors(start: Numbers, end: Numbers, excess: Excess, blame: Floats) -> Links:
-    """From leaves to services that their callers call as well and that do call others, by excess a request.
+    """Links from leaves to siblings that call others, by excess per request.
 
-    What lies behind a load balancer is not known where the trace ends at it. A service that itself calls
-    the leaf is no candidate: it waits for the leaf.
+    The services behind a load balancer are unknown if the trace ends at it. A service that itself calls the leaf is
+    excluded, since it waits for the leaf.
     """
     leaf = np.bincount(start, minlength=blame.size) == 0
     pairs = [np.zeros((0, 2), dtype=np.intp)]

@@ -1,6 +1,6 @@
-"""Ways on which an excess may have come to an entity, and following them.
+"""Links along which an excess may have propagated, and the propagation of blame.
 
-A link has a capacity, 0-1: how much of what its start shows too much of its end shows in the same steps.
+A link has a capacity, 0-1: the share of the excess at its start that its end shows in the same steps.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from outrider.model import Floats
 
-PASSED_ON = 0.95  # of what links explain: a chain of equal excess ends at its last entity, not beyond doubt
-SHARPNESS = 2.0  # of two that could explain, one with half the excess gets a fifth
+PASSED_ON = 0.95  # of what links explain; some blame stays along a chain of equal excess
+SHARPNESS = 2.0  # exponent; of two explanations, the one with half the excess gets a fifth
 SETTLED = 1e-6
 _ROUNDS = 500  # 0.95 ** 500 is far below SETTLED: cycles end too
 
@@ -24,14 +24,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Ways on which an excess may have come: ``capacity[k]`` of what ``start[k]`` shows, 0-1, from ``end[k]``."""
+    """Links of an excess: ``capacity[k]`` of the excess at ``start[k]``, 0-1, comes from ``end[k]``."""
 
     start: Numbers
     end: Numbers
     capacity: Floats
 
     def explained(self, size: int) -> Floats:
-        """The share of each entity's excess that its links explain together, as if by independent chances."""
+        """The share of each entity's excess that its links explain together, as independent chances."""
         left = np.log1p(-np.minimum(self.capacity, 1.0 - 1e-12))
         found: Floats = 1.0 - np.exp(np.bincount(self.start, left, minlength=size))
         return found
@@ -47,20 +47,20 @@ class Links:
 def alike(start: Numbers, end: Numbers, own: Floats, theirs: Floats, sure: Floats) -> Links:
     """Links whose capacity is the part of the excess at ``start`` that ``end`` shows in the same steps."""
     mine = own[start]
-    common = np.minimum(mine, theirs[end])  # NaN where one of the two is not known
+    common = np.minimum(mine, theirs[end])  # NaN if one of the two is unknown
     total = np.where(np.isnan(common), 0.0, mine).sum(axis=1)
     shared = np.nansum(common, axis=1) * sure[end]
     return Links(start, end, np.divide(shared, total, out=np.zeros(start.size), where=total > 0))
 
 
 def weaker(links: Links, by: float, better: Links, size: int) -> Links:
-    """Weaker links: ``by`` times what the better ones leave unexplained."""
+    """Weaker links: ``by`` times the remainder that better ones leave unexplained."""
     left = 1.0 - better.explained(size)[links.start]
     return Links(links.start, links.end, by * left * links.capacity)
 
 
 def followed(links: Links, target: int, size: int) -> Floats:
-    """Follow one unit of blame from the target; each entity keeps what its links do not explain. Sums to 1."""
+    """Propagates one unit of blame from the target; each entity keeps its unexplained share. Sums to 1."""
     weight = links.capacity**SHARPNESS
     weights = np.bincount(links.start, weight, minlength=size)[links.start]
     passed = PASSED_ON * links.explained(size)[links.start]
@@ -78,7 +78,7 @@ def followed(links: Links, target: int, size: int) -> Floats:
 
 
 def joined(start: Numbers, end: Numbers, entities: Iterable[int], size: int) -> Mask:
-    """Everything on a way from or to one of the entities."""
+    """True for entities on a path from or to one of the entities."""
     found = np.zeros(size, dtype=np.bool_)
     for entity in entities:
         found |= reached(start, end, entity, size) | reached(end, start, entity, size)
@@ -86,7 +86,7 @@ def joined(start: Numbers, end: Numbers, entities: Iterable[int], size: int) -> 
 
 
 def reached(start: Numbers, end: Numbers, origin: int, size: int) -> Mask:
-    """Everything that links lead to from one entity, itself included."""
+    """True for entities reachable from one entity, itself included."""
     found = np.zeros(size, dtype=np.bool_)
     found[origin] = True
     while True:

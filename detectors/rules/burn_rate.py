@@ -1,11 +1,10 @@
-"""SLOs as detectors, named ``slo:<name>``: the error budget burns too fast over a long and a short window.
+"""SLOs as detectors, named ``slo:<name>``: error-budget burn rate over a long and a short window.
 
-The events of three days are counted in blocks of a minute and of half an hour in the detector's own memory,
-so that no window of three days is kept for all. While an entity is younger than the long window, its burn
-rate counts for the part that it has lived: what is asked is which share of the budget is gone. It says
-nothing where there are no values, and nothing where so few events came that a few bad ones look like many;
-then an alert that fires goes on. An entity that was not seen for three hours begins anew.
-Misleads where the same clients repeat what failed: one fault is then many events.
+Events of three days are counted in blocks of a minute and of half an hour in the detector's own state, so that no
+three-day window is kept. For an entity younger than the long window, the burn rate covers its lifetime: the question
+is the share of the budget spent. Without values, or with so few events that a few bad ones look like many, there is no
+verdict; a firing alert then continues. An entity unseen for three hours starts over. Misleading if clients retry
+failures: one fault then counts as many events.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from outrider.vocabulary import indicators
 from outrider.vocabulary.slo import BURNS, Burn, Slo
 from outrider.vocabulary.units import format_duration
 
-KEPT_SECONDS = 3 * 3600.0  # of an entity that is not seen
+KEPT_SECONDS = 3 * 3600.0  # seconds that counts of an unseen entity are kept
 MINUTES = RollingCounts("minutes", timedelta(minutes=1), timedelta(hours=6))
 HALF_HOURS = RollingCounts("half_hours", timedelta(minutes=30), timedelta(days=3))
 _COUNTED = ("bad", "total")
@@ -68,13 +67,13 @@ class _Burning:
 
 
 class BurnRateDetector:
-    """One SLO over every entity that has to keep it."""
+    """One SLO over all entities that it covers."""
 
     state_version = 1
     window = timedelta(minutes=10)
 
     def __init__(self, slo: Slo) -> None:
-        """Raises ValueError for an objective outside (0, 1): it has no budget."""
+        """Raises ValueError for an objective outside (0, 1), which has no budget."""
         indicators.burn_rate(1.0, slo.objective)
         self._slo = slo
         self.name = slo.detector
@@ -83,16 +82,16 @@ class BurnRateDetector:
         self._counts = [f"{which}:{key}" for which, keys in (("bad", slo.bad), ("total", slo.total)) for key in keys]
 
     def initial(self) -> DetectorState:
-        """Nothing counted."""
+        """Returns the state without counts."""
         return self._state((), _fresh(0), -np.inf)
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """A check-point as far as it can be used: events of another definition are not ours."""
+        """The usable part of a checkpoint: events of another SLO definition are dropped."""
         fits = state_fingerprint.same_signals(state, self._counts)
         return (state, "") if fits else (self.initial(), "it counted other events")
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Count the last three days of history. Finds nothing."""
+        """Counts the last three days of history. Finds nothing."""
         entities, memory, last = self._follow(state, window)
         if window.times.size:
             reach = float(window.times[-1]) - HALF_HOURS.span.total_seconds()
@@ -102,7 +101,7 @@ class BurnRateDetector:
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """One finding for each entity whose budget burns, with its most urgent pair of windows."""
+        """One finding per entity whose budget burns, with its most urgent pair of windows."""
         reason = unusable(window, now.timestamp())
         if reason is None and now.timestamp() < _last(state):
             reason = NoVerdictReason.CLOCK_STEP
@@ -176,7 +175,7 @@ class BurnRateDetector:
         )
 
     def _count(self, window: Window, memory: Arrays, after: float, last: float) -> float:
-        """Count every column later than ``after``; returns when something was counted last."""
+        """Counts every column after ``after``; returns the time of the last count."""
         count, seconds = len(window.entities), spacing(window)
         bad, total = _events(window, self._slo.bad), _events(window, self._slo.total)
         for place in np.flatnonzero(window.times > after):
@@ -195,7 +194,7 @@ class BurnRateDetector:
         return last
 
     def _follow(self, state: DetectorState, window: Window) -> tuple[tuple[EntityRef, ...], Arrays, float]:
-        """The memory of the window's entities, then of those that were there lately."""
+        """State of the window's entities, then of recently seen ones."""
         state, _ = self.restored(state)
         there, seen = set(window.entities), state.arrays.get("seen")
         newest = float(window.times[-1]) if window.times.size else -np.inf
@@ -234,7 +233,7 @@ def _share(bad: Floats, total: Floats) -> Floats:
 
 
 def _events(window: Window, keys: Sequence[SignalKey]) -> Floats:
-    """Sums over the columns, (entities, times); NaN where none of them has a value that can be believed."""
+    """Sums over the columns, (entities, times); NaN if none of them has a usable value."""
     values = np.stack([window.column(key) for key in keys], axis=2)
     status = np.stack([window.column_status(key) for key in keys], axis=2)
     good = (status <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values) & (values >= 0)

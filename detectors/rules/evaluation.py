@@ -1,8 +1,8 @@
-"""Values of rule expressions: a number or a truth for every entity, or the reason why there is none.
+"""Values of rule expressions: a number or a truth value per entity, or the reason that there is none.
 
-*Undefined*: nothing happened, so a ratio or a quantile has no value, and no comparison with it holds.
-*Missing* and *untrusted*: nothing may be concluded either way. ``and``/``or`` follow Kleene: a false
-operand decides an ``and`` whatever the other one is.
+*Undefined*: nothing happened, so a ratio or a quantile has no value, and no comparison with it holds. *Missing* and
+*untrusted*: no conclusion either way. ``and``/``or`` follow Kleene logic: a false operand decides an ``and``
+regardless of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outrider.model import CellStatus, Floats, SignalKey, Window
 
 
 class Unknown(IntEnum):
-    """Why an entity has no value, the graver the larger."""
+    """Reason that an entity has no value, in order of severity."""
 
     KNOWN = 0
     UNDEFINED = 1
@@ -30,7 +30,7 @@ class Unknown(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A value per entity, NaN where ``unknown`` is not KNOWN."""
+    """A value per entity, NaN unless ``unknown`` is KNOWN."""
 
     values: Floats
     unknown: NDArray[np.uint8]
@@ -38,7 +38,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Truths:
-    """Whether it holds per entity; False where ``unknown`` is not KNOWN."""
+    """A truth value per entity; False unless ``unknown`` is KNOWN."""
 
     holds: NDArray[np.bool_]
     unknown: NDArray[np.uint8]
@@ -50,7 +50,7 @@ def certain(values: Floats) -> Numbers:
 
 
 def mapped(operands: list[Numbers], apply: Callable[[list[Floats]], Floats]) -> Numbers:
-    """Arithmetic on operands; a result that is no number (0/0, x/0) is undefined."""
+    """Arithmetic on operands; a result that is not a number (0/0, x/0) is undefined."""
     with np.errstate(invalid="ignore", divide="ignore"):
         values = apply([operand.values for operand in operands])
     unknown = operands[0].unknown
@@ -61,14 +61,14 @@ def mapped(operands: list[Numbers], apply: Callable[[list[Floats]], Floats]) -> 
 
 
 def all_of(parts: list[Truths]) -> Truths:
-    """``and``: holds where all do, known false where one is known to be false."""
+    """``and``: true if all are true, known false if one is known to be false."""
     holds = np.logical_and.reduce([part.holds for part in parts])
     denied = np.logical_or.reduce([~part.holds & (part.unknown == Unknown.KNOWN) for part in parts])
     return _decided(holds, denied, parts)
 
 
 def any_of(parts: list[Truths]) -> Truths:
-    """``or``: holds where one does, known false where all are known to be false."""
+    """``or``: true if one is true, known false if all are known to be false."""
     holds = np.logical_or.reduce([part.holds for part in parts])
     denied = np.logical_and.reduce([~part.holds & (part.unknown == Unknown.KNOWN) for part in parts])
     return _decided(holds, denied, parts)
@@ -80,14 +80,14 @@ def _decided(holds: NDArray[np.bool_], denied: NDArray[np.bool_], parts: list[Tr
 
 
 def negated(inner: Truths) -> Truths:
-    """``not``: what is unknown stays unknown."""
+    """``not``: unknown stays unknown."""
     return Truths(~inner.holds & (inner.unknown == Unknown.KNOWN), inner.unknown)
 
 
 def with_reasons(window: Window, keys: list[SignalKey], values: Floats) -> Numbers:
-    """Say why values are missing, and take back those that rest on nothing fresh.
+    """Adds the reasons of missing values, and drops values without any fresh cell.
 
-    What counts is the newest cell within ``late_seconds`` that is not simply absent, in any of the columns.
+    The newest cell within ``late_seconds`` that is not merely absent decides, in any of the columns.
     """
     fresh = window.times > window.times[-1] - late_seconds(window)
     status = np.stack([window.column_status(key)[:, fresh] for key in keys], axis=2).min(axis=2)
@@ -104,7 +104,7 @@ def _sum(values: Floats, _window: Window, _span: timedelta) -> Floats:
 
 
 def _rate(values: Floats, window: Window, span: timedelta) -> Floats:
-    """Per second of the time covered: a window that just began is not divided by the whole span."""
+    """Rate per second of the covered time: a young window is not divided by the whole span."""
     covered = min(span.total_seconds(), float(window.times[-1] - window.times[0]) + window.step.total_seconds())
     return _sum(values, window, span) / covered
 

@@ -1,9 +1,9 @@
-"""The language of rules: expressions over signals, compiled once into arithmetic over all entities.
+"""The rule language: expressions over signals, compiled once into arithmetic over all entities.
 
     mean(engine_kv_cache_usage_ratio, "5m") > 0.95 and last(engine_requests_waiting) > 0
 
-What an expression is about comes first, guards such as a least number of requests follow. It is read by
-Python's own parser, of whose nodes only a handful are let in; nothing is ever executed as Python.
+The main comparison comes first; guards such as a minimum number of requests follow. Python's own parser reads the
+text, and only a few node types are accepted. Nothing is ever executed as Python.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Floats, Floats], NDArra
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The comparison an expression is about: its first one; those after it are guards."""
+    """The main comparison of an expression, its first one; the others are guards."""
 
     left: Callable[[Window], Numbers]
     right: Callable[[Window], Numbers]
@@ -71,7 +71,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A rule's expression. ``span`` is the longest duration named, ``keys`` the columns it reads."""
+    """A rule's compiled expression. ``span`` is the longest duration in it, ``keys`` the columns it reads."""
 
     holds: Callable[[Window], Truths]
     condition: Condition | None
@@ -81,7 +81,7 @@ class Compiled:
 
 
 def compile_expression(rule: str, text: str) -> Compiled:
-    """Compile an expression of the rule of that name.
+    """Compiles an expression of the named rule.
 
     Raises UsageError with the rule, the position (from 1) and what was expected.
     """
@@ -89,10 +89,10 @@ def compile_expression(rule: str, text: str) -> Compiled:
 
 
 class _Compiler:
-    """Turns one syntax tree into closures and gathers what they read."""
+    """Turns one syntax tree into closures and collects the columns they read."""
 
     def __init__(self, rule: str, text: str) -> None:
-        """``rule`` is for messages."""
+        """``rule`` is for error messages."""
         self._rule = rule
         self._text = " ".join(text.split())
         self._keys: dict[SignalKey, None] = {}

@@ -1,8 +1,8 @@
-"""Replays a rule over stored values at several thresholds and waiting times at once, as if it had had them.
+"""Replays a rule over stored values at several thresholds and waiting times at once.
 
-The steps from values to alerts are those of the cycle: the compiled expression over the rule's own window, then
-pending, firing, resolved with waiting and clear time; what has no values stays as it is. A test holds this
-against the state machine of alerts.
+The steps from values to alerts are those of the cycle: the compiled expression over the rule's window, then pending,
+firing, resolved with waiting and clear time. Missing values leave the state unchanged. A test compares this with the
+alert state machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One spell of an alert that a person judged; ``useful``: there was a reason for it.
+    """One span of an alert with operator feedback; ``useful``: it had a real cause.
 
-    Spells of one ``occasion`` (an incident) speak once when verdicts are counted.
+    Spans of one ``occasion`` (an incident) count once.
     """
 
     fingerprint: str
@@ -39,17 +39,17 @@ class Judged:
 
     @property
     def is_page(self) -> bool:
-        """True for an alert that wakes people."""
+        """True for an alert that pages."""
         return self.priority.rank <= Priority.P1.rank
 
 
 def window_of(dial: TunableThreshold) -> timedelta:
-    """How much of the past the rule looks at in each cycle."""
+    """The history that the rule reads in each cycle."""
     return max(dial.whole.span, SHORTEST_WINDOW)
 
 
 def parts(window: Window, since: datetime, span: timedelta) -> Iterator[tuple[float, Window]]:
-    """What the rule would have seen at each column from ``since`` on: the instant, and its own window."""
+    """The rule's input at each column from ``since`` on: the time and its window."""
     for column in range(int(np.searchsorted(window.times, since.timestamp())), window.times.size):
         at = float(window.times[column])
         past = slice(int(np.searchsorted(window.times, at - span.total_seconds(), side="right")), column + 1)
@@ -58,10 +58,10 @@ def parts(window: Window, since: datetime, span: timedelta) -> Iterator[tuple[fl
 
 
 class RuleBacktest:
-    """The alerts of one rule at every setting. ``feed`` it windows in order; then read what came of it.
+    """The alerts of one rule at every setting. Feed windows in order with ``feed``, then read the results.
 
-    ``alarms`` (settings,) counts alerts that fired, ``caught`` (settings, judged) which judged spells would
-    have fired, ``fired_at`` when, unix seconds, NaN where not.
+    ``alarms`` (settings,) counts fired alerts. ``caught`` (settings, judged) marks judged spans that would have fired,
+    ``fired_at`` the time in unix seconds, NaN otherwise.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class RuleBacktest:
         self.fired_at = np.full((shape[0], len(judged)), np.nan)
 
     def feed(self, window: Window, since: datetime) -> None:
-        """Go through the columns from ``since`` on that were not looked at yet; those before are their past."""
+        """Replays the new columns from ``since`` on; earlier ones are their history."""
         for at, part in parts(window, since, self._span):
             if at > self._last:
                 self._step(*self._dial.judge(part, self._thresholds), at)
                 self._last = at
 
     def _step(self, holds: Flags, silent: Flags, at: float) -> None:
-        """One cycle, as ``alerts.state.machine`` has it."""
+        """One cycle, as in ``alerts.state.machine``."""
         waiting = ~np.isnan(self._pending) & ~self._firing
         lost = waiting & self._kept & (at - self._seen > self._waits)
         begins = holds & ~self._firing & (~waiting | lost)
@@ -119,7 +119,7 @@ class RuleBacktest:
         self._match(at)
 
     def _match(self, at: float) -> None:
-        """A judged spell is caught when the same entity's alert fires inside of it."""
+        """A judged span is caught if the same entity's alert fires within it."""
         during = np.flatnonzero(self._known & (self._starts <= at) & (at <= self._ends))
         if during.size == 0:
             return

@@ -1,4 +1,4 @@
-"""Rules with an expression, as detectors: one compiled detector a rule, named ``rule:<rule>``."""
+"""Rules with an expression as detectors: one compiled detector per rule, named ``rule:<rule>``."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from outrider.vocabulary.faults import faults
 from outrider.vocabulary.rules import Rule
 
 PREFIX = "rule:"
-SHORTEST_WINDOW = timedelta(minutes=5)  # enough slots to know whether the newest value is fresh
+SHORTEST_WINDOW = timedelta(minutes=5)  # enough slots to decide whether the newest value is fresh
 
 
 def compile_rules(rules: Sequence[Rule]) -> tuple[Detector, ...]:
-    """A detector for every rule that has an expression, in the order of the rules.
+    """A detector for every rule with an expression, in the order of the rules.
 
-    Raises UsageError that names the rule, the position and what was expected.
+    Raises UsageError with the rule, the position and what was expected.
     """
     return tuple(RuleDetector(rule) for rule in rules if rule.expr is not None)
 
 
 class RuleDetector:
-    """Finds the entities for which a rule's expression holds. It remembers nothing."""
+    """Finds the entities for which a rule's expression holds. Stateless."""
 
     state_version = 1
 
@@ -57,13 +57,13 @@ class RuleDetector:
         self._severity = rule.priority or (known.otherwise if known else Priority.P2)
 
     def initial(self) -> DetectorState:
-        """Nothing to remember."""
+        """Empty state."""
         return empty(self.state_version, {})
 
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """A finding where it holds, NoVerdict where values are missing or not to be trusted."""
+        """A finding if the expression holds, NoVerdict if values are missing or untrusted."""
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
@@ -123,7 +123,7 @@ class RuleDetector:
 
 
 def _expected(symbol: str, limit: float) -> Interval | None:
-    """What would have been in order: the other side of the limit."""
+    """The interval on the normal side of the threshold."""
     if np.isnan(limit):
         return None
     if symbol in {">", ">="}:

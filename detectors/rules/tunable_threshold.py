@@ -1,9 +1,8 @@
-"""The one number of a rule's expression that can be turned: what its first comparison compares with.
+"""The tunable number of a rule's expression: the right side of its first comparison.
 
     last(engine_kv_cache_usage_ratio) > 0.95 and last(engine_requests_waiting) > 0
                                         ^^^^
-An expression is true or not by its first comparison and its guards; a dial tells what the whole is with the
-comparison true and with it false, so that any number of thresholds is judged by one look at the values.
+An expression is evaluated with the first comparison true and with it false. That allows any number of thresholds to be judged in one pass over the values.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from outrider.model import Floats, Window
 
 _SYMBOLS: dict[type[ast.cmpop], str] = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
 _TRUE, _FALSE = "1 > 0", "0 > 1"
-_ROUNDED = 1e-6  # stored values are single precision: they may lie so far below what they were
-_DIGITS = 3  # significant ones of a threshold that is proposed
+_ROUNDED = 1e-6  # stored values are single precision and may be lower by this much
+_DIGITS = 3  # significant digits of a proposed threshold
 
 
 @dataclass(frozen=True, slots=True)
 class TunableThreshold:
-    """A rule's expression with its threshold; ``start`` and ``end`` are where that stands in ``text``.
+    """A rule's expression with its threshold, at ``start`` to ``end`` in ``text``.
 
-    ``threshold`` is None where the first comparison has no number on its right side, or is negated: then the
-    rule has a waiting time to turn and nothing else.
+    ``threshold`` is None if the first comparison has no number on its right side, or is negated. Then only the rule's
+    waiting time can be tuned.
     """
 
     text: str
@@ -44,7 +43,7 @@ class TunableThreshold:
 
     @property
     def above(self) -> bool:
-        """True when larger values alert."""
+        """True if larger values alert."""
         return self.symbol in {">", ">="}
 
     def turned(self, threshold: float) -> str:
@@ -52,11 +51,11 @@ class TunableThreshold:
         return self.text[: self.start] + spelt(threshold) + self.text[self.end :]
 
     def stricter(self, threshold: float, than: float) -> bool:
-        """True when fewer values alert."""
+        """True if fewer values alert."""
         return threshold > than if self.above else threshold < than
 
     def beyond(self, level: float) -> float:
-        """The nearest threshold of few digits at which ``level`` does not alert any more."""
+        """The nearest threshold of few digits at which ``level`` no longer alerts."""
         if level == 0.0:
             return 0.001 if self.above else -0.001
         unit = 10.0 ** (math.floor(math.log10(abs(level))) + 1 - _DIGITS)
@@ -65,7 +64,7 @@ class TunableThreshold:
         return float(f"{near * unit:.12g}")
 
     def left(self, window: Window) -> tuple[Floats, NDArray[np.bool_]]:
-        """What is compared, (entities,), and where it is known: nowhere without a threshold."""
+        """The compared value, (entities,), and whether it is known; never known without a threshold."""
         if self.threshold is None or self.whole.condition is None:
             nothing = np.full(len(window.entities), np.nan)
             return nothing, np.zeros(nothing.shape, dtype=bool)
@@ -73,7 +72,7 @@ class TunableThreshold:
         return numbers.values, numbers.unknown == Unknown.KNOWN
 
     def judge(self, window: Window, thresholds: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(holds, silent) at each threshold, (thresholds, entities); silent: no verdict, as the rule itself says."""
+        """(holds, silent) at each threshold, (thresholds, entities); silent means no verdict, as in the rule."""
         if self.threshold is None:
             whole = self.whole.holds(window)
             shape = (thresholds.size, len(window.entities))
@@ -81,7 +80,7 @@ class TunableThreshold:
         values, known = self.left(window)
         with np.errstate(invalid="ignore"):
             hit = _COMPARE[self.symbol](values[None, :], thresholds[:, None])
-        # mostly all is calm and known: what no cell needs is not worked out
+        # usually all values are normal and known: skip what no cell needs
         no = self.if_false.holds(window)
         yes = self.if_true.holds(window) if hit.any() else no
         whole = no if known.all() else self.whole.holds(window)
@@ -94,12 +93,12 @@ _COMPARE = {">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less
 
 
 def spelt(threshold: float) -> str:
-    """A threshold as an expression writes it."""
+    """A threshold in the notation of expressions."""
     return f"{threshold:.12g}" if abs(threshold) < 1e12 else repr(threshold)
 
 
 def dial_of(rule: str, expression: str) -> TunableThreshold:
-    """The dial of an expression. Raises UsageError for one that cannot be compiled."""
+    """The tunable threshold of an expression. Raises UsageError if it cannot be compiled."""
     text = " ".join(expression.split())
     whole = compile_expression(rule, text)
     first = _first(ast.parse(text, mode="eval").body)
@@ -123,7 +122,7 @@ def dial_of(rule: str, expression: str) -> TunableThreshold:
 
 
 def _first(node: ast.expr) -> ast.Compare | None:
-    """The comparison an expression is about, as the compiler takes it; None where ``not`` or present() stands first."""
+    """The main comparison as the compiler picks it; None if ``not`` or present() comes first."""
     if isinstance(node, ast.BoolOp):
         return _first(node.values[0])
     return node if isinstance(node, ast.Compare) else None
@@ -137,5 +136,5 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _reads(node: ast.expr) -> bool:
-    """True when a signal is read there."""
+    """True if the node reads a signal."""
     return any(isinstance(child, ast.Name) for child in ast.walk(node))

@@ -1,12 +1,12 @@
-"""Proposes a threshold or a waiting time of a rule from verdicts, with its effect measured on stored values.
+"""Proposes a threshold or a waiting time of a rule from feedback, with its effect on stored values.
 
-The rule is replayed as it is and at stricter settings; either the threshold or the waiting time is changed,
-never both. A setting is weighed by useless alerts dropped, less five for every useful one; one that drops a
-useful P0 or P1, or tells it more than two minutes later, is never proposed. Of equal ones the nearest to the
-present setting is taken: what was useful keeps the largest distance.
+The rule is replayed as it is and at stricter settings; either the threshold or the waiting time changes, never both. A
+setting scores the useless alerts dropped, minus five for every useful one dropped. A setting that drops a useful P0 or
+P1, or delays it by more than two minutes, is never proposed. Of equal ones the nearest to the current setting wins,
+which keeps the largest margin for useful alerts.
 
-It misleads where verdicts are few or of one kind of day: the intervals say how few. It knows the rule alone:
-what another rule would have told of the same fault is not looked at.
+Misleading with little feedback or feedback from one kind of day; the intervals show how little. Other rules that alert
+on the same fault are not considered.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from outrider.vocabulary.rules import Rule
 Read = Callable[[datetime, datetime], Window]
 """Stored values of the rule's entities in [start, end), on the grid of cycles."""
 
-LEAST_VERDICTS = 10  # occasions that are judged and that the replay finds again
+LEAST_VERDICTS = 10  # judged occasions that the replay reproduces
 LEAST_USELESS = 3
-WORTH = 5  # useless alerts that one useful P2 or P3 is worth
+WORTH = 5  # useless alerts that offset one useful P2 or P3
 MOST_PAGE_DELAY = timedelta(minutes=2)
 WAITS = tuple(timedelta(seconds=seconds) for seconds in (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200))
 _MOST_THRESHOLDS, _MOST_WAITS, _MOST_LEVELS = 8, 5, 200
-_LEVEL_OF = timedelta(hours=6)  # of a spell that lasts longer, its beginning says how far it went
+_LEVEL_OF = timedelta(hours=6)  # of a longer span, its start shows the extreme
 MOST_AT_ONCE = timedelta(hours=6)
 
 
 class ProposalReason(StrEnum):
-    """Why a setting is proposed, or none."""
+    """Reason for a proposed setting, or for none."""
 
     BETTER = "better"
     NOT_OVER_VALUES = "not_over_values"
@@ -49,14 +49,14 @@ class ProposalReason(StrEnum):
     NOT_REPRODUCED = "not_reproduced"
     DROPS_A_PAGE = "drops_a_page"
     NONE_BETTER = "none_better"
-    BUDGET = "budget"  # of a rule of statistical detectors, which have budgets instead of values to replay
+    BUDGET = "budget"  # rule of statistical detectors, which have budgets instead of replayable values
     BUDGET_STAYS = "budget_stays"
     TOO_FEW_FOR_BUDGET = "too_few_for_budget"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What can be changed. ``threshold`` None: the rule has none that could be."""
+    """Tunable values of a rule. ``threshold`` None: it has no tunable threshold."""
 
     threshold: float | None
     wait: timedelta
@@ -64,9 +64,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a setting would have made of the judged alerts. Delays are against the present setting, of kept useful ones.
+    """Effect of a setting on the judged alerts. Delays are relative to the current setting, of kept useful ones.
 
-    ``late_pages`` are useful P0 and P1 that would have been told more than ``MOST_PAGE_DELAY`` later.
+    ``late_pages`` are useful P0 and P1 delayed by more than ``MOST_PAGE_DELAY``.
     """
 
     setting: Setting
@@ -82,26 +82,26 @@ class Effect:
 
     @property
     def worth(self) -> int:
-        """Useless alerts dropped, less what the useful ones are worth."""
+        """Useless alerts dropped, minus the weight of dropped useful ones."""
         return self.dropped_useless - WORTH * self.dropped_useful
 
     @property
     def safe(self) -> bool:
-        """True when every useful page is still told, in time."""
+        """True if every useful page still fires in time."""
         return not self.dropped_pages and not self.late_pages
 
     @property
     def dropped_useless_interval(self) -> tuple[float, float]:
-        """In which the share of useless alerts that go lies with 95 %."""
+        """95 % interval of the share of useless alerts dropped."""
         return wilson_interval(self.dropped_useless, self.dropped_useless + self.kept_useless)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """``best`` is what is proposed, None with a reason. ``expression`` is the rule's with its threshold.
+    """``best`` is the proposed setting, None with a reason. ``expression`` is the rule's with its threshold.
 
-    ``unchecked`` are judged spells that the replay cannot speak of: their values are gone, or the present
-    setting does not fire on what is stored.
+    ``unchecked`` are judged spans that the replay cannot evaluate: their values are gone, or the current setting does
+    not fire on stored values.
     """
 
     rule: str
@@ -128,11 +128,11 @@ def propose(
     piece: timedelta = MOST_AT_ONCE,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Proposal:
-    """The best setting of a rule with an expression, and what all that were tried would have done.
+    """Returns the best setting of a rule with an expression, and the effects of all tried ones.
 
-    ``span`` is what the stored values cover, read ``piece`` by piece; ``kept`` are values of single spells from
-    before it, by the id of the judged one. ``tried`` are settings to measure instead of our own. Pure but for
-    ``read``. Raises UsageError for an expression that cannot be compiled.
+    ``span`` is the range of stored values, read in steps of ``piece``. ``kept`` are values of single spans from before
+    it, by the id of the judged one. ``tried`` replaces the default settings. Pure except for ``read``. Raises
+    UsageError for an expression that cannot be compiled.
     """
     useless = [one for one in judged if not one.useful]
     found = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, occasions(judged), occasions(useless))
@@ -175,7 +175,7 @@ def _too_little(judged: Sequence[Judged], useless: Sequence[Judged]) -> Proposal
 
 
 def occasions(judged: Sequence[Judged]) -> int:
-    """On how many occasions people judged: all alerts of one incident are one."""
+    """Number of judged occasions: all alerts of one incident count once."""
     return len({one.occasion or f"{one.fingerprint} {one.starts_at}" for one in judged})
 
 
@@ -205,7 +205,7 @@ def _chosen(found: Proposal, dial: TunableThreshold, effects: Sequence[Effect]) 
 
 
 def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: RuleBacktest, days: float) -> Effect:
-    """Over the spells that the present setting tells of: what it does not find again says nothing."""
+    """Effect on spans that the current setting reproduces; others are not evidence."""
     seen, caught = replayed.caught[0], replayed.caught[place]
     useful = np.array([one.useful for one in judged], dtype=bool)
     page = np.array([one.is_page for one in judged], dtype=bool)
@@ -260,7 +260,7 @@ def _add_apart(
     judged: Sequence[Judged],
     apart: Mapping[str, Window],
 ) -> None:
-    """Replay each spell whose own values were kept; what else fired then is not known and counts nowhere."""
+    """Replays each span with stored values of its own; other alerts in it are unknown and do not count."""
     for place, one in enumerate(judged):
         window = apart.get(one.id)
         if window is not None:
@@ -276,7 +276,7 @@ def _candidates(
     read: Read,
     apart: Mapping[str, Window],
 ) -> tuple[Setting, ...]:
-    """Thresholds just beyond what useless alerts reached, and longer waiting times."""
+    """Thresholds just beyond the levels of useless alerts, and longer waiting times."""
     found = [Setting(dial.threshold, wait) for wait in WAITS if wait > rule.wait][:_MOST_WAITS]
     if dial.threshold is None:
         return tuple(found)
@@ -297,7 +297,7 @@ def _candidates(
 
 
 def _level(dial: TunableThreshold, wait: timedelta, one: Judged, window: Window) -> float:
-    """The strictest threshold at which the alert would still have fired, guards aside; NaN when nothing is known."""
+    """The strictest threshold at which the alert would still fire, without guards; NaN if unknown."""
     if one.entity not in window.entities:
         return float("nan")
     row = window.entities.index(one.entity)
@@ -306,7 +306,7 @@ def _level(dial: TunableThreshold, wait: timedelta, one: Judged, window: Window)
 
 
 def _sustained(values: Floats, steps: int, *, above: bool) -> float:
-    """The level that was kept for so many steps in a row; steps without a value break nothing."""
+    """The level held for this many steps in a row; steps without a value do not interrupt it."""
     known = values[~np.isnan(values)] * (1.0 if above else -1.0)
     if known.size == 0:
         return float("nan")
