@@ -11,7 +11,7 @@ from collectors.pipeline.scrape_manager import PushSource, ScrapeManager, Tap
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.scraper import Scraper
 from outrider.clock import Clock
-from outrider.records.change_log import Ledger
+from outrider.records.change_log import ChangeLog
 from service.config.access_settings import AccessSettings
 from service.config.collect_settings import CollectSettings, PrometheusSettings, TargetSettings
 from service.config.settings import Settings
@@ -28,7 +28,7 @@ def source(
     clock: Clock,
     tap: Tap | None = None,
     pushed: PushSource | None = None,
-    change_log: Ledger | None = None,
+    change_log: ChangeLog | None = None,
 ) -> CompositeSource:
     """Returns the source of batches and events of a configuration, with what is ``pushed``.
 

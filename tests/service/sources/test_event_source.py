@@ -20,6 +20,7 @@ from service.config import settings
 from service.config.settings import Settings
 from service.ops import demo
 from service.sources import factory
+from service.sources.composite_source import CompositeSource
 from service.wiring import platform
 from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
@@ -43,7 +44,7 @@ def master() -> Fleet:
 class Watch:
     """A fleet behind its server, and a source of the cycle that reads it."""
 
-    def __init__(self, fleet: Fleet, server: FleetServer, source: Source) -> None:
+    def __init__(self, fleet: Fleet, server: FleetServer, source: CompositeSource) -> None:
         self.fleet, self.server, self.source = fleet, server, source
 
     async def round(self) -> tuple[Event, ...]:
