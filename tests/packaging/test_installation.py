@@ -92,4 +92,4 @@ def test_a_store_can_be_made(tmp_path: Path) -> None:
     from store import factory
 
     url = f"sqlite:///{tmp_path}/x.db"
-    assert sql.upgrade(url) == sql.revision(url)
+    assert factory.upgrade(url) == factory.revision(url)

@@ -51,7 +51,7 @@ def buy(
     spec = None if gpu_type is None and kind in (None, "unknown") else gpu(gpu_type or kind or "")
     offers = [setting.offer() for setting in context.settings().gpus]
     prices = purchasing.prices_of(demand, spec, offers, held_price, burst_price)
-    made = buying.plan(
+    made = reservations.plan(
         hourly,
         now,
         held_price=prices.held,
@@ -62,9 +62,9 @@ def buy(
         group=demand.group,
     )
     end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
-    day = buying.coming_day(hourly, made.growth, demand.group)
+    day = reservations.coming_day(hourly, made.growth, demand.group)
     times = end.timestamp() + 3600.0 * _hours(day.size)
-    free = buying.troughs(times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group)
+    free = reservations.troughs(times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group)
     result = {
         "held_gpus": made.held,
         "burst_gpus": made.burst,
@@ -91,7 +91,7 @@ def buy(
         },
         "spikes": [
             {"at": rfc3339(end - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
-            for place in buying.spikes(hourly)
+            for place in reservations.spikes(hourly)
         ],
         "offline": [
             {"start": rfc3339(one.start), "back_by": rfc3339(one.back_by), "gpus": one.gpus, "gpu_hours": one.gpu_hours}

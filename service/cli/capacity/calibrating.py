@@ -77,7 +77,7 @@ def calibrate(
     if import_file is not None:
         from service.capacity import pending_loadtests, sizing  # noqa: PLC0415
 
-        kept = kept_tests.of_file(import_file)
+        kept = pending_loadtests.of_file(import_file)
         if kept is not None:
             return _import_kept(context, kept, (space, service), slo, where | of, keep=keep)
         source, found, points = sizing.of_file(import_file, slo, tokens=tokens)

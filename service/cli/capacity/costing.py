@@ -84,7 +84,7 @@ def cost(
     from service.capacity import stored_loadtests  # noqa: PLC0415
 
     settings, shape = context.settings(), shape_of(model, config_json, parameters)
-    tests = loadtests.matching_tests(settings, shape.name, SystemClock().now(), bits) if measured else []
+    tests = stored_loadtests.matching_tests(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
         offers = chosen(offers, {gpu(name).name: gpu(name) for name in gpu_types})

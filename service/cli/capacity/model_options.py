@@ -41,8 +41,8 @@ def shape_of(model: str | None, config: Path | None, parameters: float | None) -
 
     if config is None:
         if model is None:
-            raise UsageError("which model?", hint=f"give --config-json, or --model: {', '.join(shapes.known())}")
-        return shapes.model(model)
+            raise UsageError("which model?", hint=f"give --config-json, or --model: {', '.join(model_specs.known())}")
+        return model_specs.model(model)
     from service.config import model_files  # noqa: PLC0415
 
     return model_files.shape_of(config, model, parameters)

@@ -42,7 +42,7 @@ def split(
     else:
         source = f"{service}, {span}"
         lengths, counts = _of_store(context, str(service), duration_of("--span", span))
-    found = balance.split(lengths, long_ratio, counts)
+    found = weights.split(lengths, long_ratio, counts)
     said = None if found is None else found.as_dict()
     empty = dict.fromkeys(("split_tokens", "requests", "long_requests_ratio", "long_tokens_ratio"))
     result = {**empty, **(said or {}), "long_ratio": long_ratio, "source": source}

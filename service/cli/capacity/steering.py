@@ -88,7 +88,7 @@ def steer(
         weights = {one.name: made.found.weights[name] for name, one in made.replica_of.items()}
         found = list(routes.documents("istio" if form == "istio" else "gateway", place, weights))
     if out is not None and found:
-        reading.write(out, yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True))
+        input_files.write(out, yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True))
     shown = {
         "service": fleet.service.name,
         "namespace": fleet.service.namespace,
