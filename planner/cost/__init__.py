@@ -1,1 +1,4 @@
-"""Cost of a fleet: GPU mix, offers, reservations, the front of cost and latency."""
+"""Cost of a fleet: offers, GPU mix, reservations, and the Pareto front of cost and latency.
+
+Must not import ``capacity``, ``forecast`` or ``replay``.
+"""

@@ -1,13 +1,13 @@
-"""The cheapest mix of GPU types for a load, exactly: a covering problem in whole replicas, solved by HiGHS.
+"""The cheapest mix of GPU types for a load: a covering problem in whole replicas, solved exactly by HiGHS.
 
-    minimise    sum over pools of price x GPUs bought
-    subject to  sum of capacity x replicas - losses x the most that one of them takes along >= need
-                GPUs of a pool's replicas <= GPUs bought <= quota         (whole nodes where asked for)
+    minimize    sum over pools of price x GPUs bought
+    subject to  sum of capacity x replicas - losses x the largest capacity lost at once >= need
+                GPUs of a pool's replicas <= GPUs bought <= quota         (whole nodes if requested)
                 GPUs of a device, whole and cut into slices (each GPU of one profile) <= its quota
                 capacity on spot <= share of all capacity
 
-A replica that is lost takes its capacity along; slices go with the GPU that they are on, as many as it can hold.
-And the front of cost against latency by the epsilon constraint: solve, forbid what is as slow as the answer, repeat.
+A lost replica takes its capacity along; a lost GPU takes all slices on it. The front of cost against latency follows
+from the epsilon constraint: solve, forbid options as slow as the solution, repeat.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 
 _SAME_COST = 1e-9
-_SECONDS = 0.5  # of one solution; what is best by then is taken, with its gap
-_OUT_OF_TIME = 1  # as scipy.optimize.milp numbers how it ended
+_SECONDS = 0.5  # seconds of one solution; the best one by then is used, with its gap
+_OUT_OF_TIME = 1  # status code of scipy.optimize.milp
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """GPUs of one type in one place under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once.
+    """GPUs of one type in one region under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once.
 
-    Of slices, ``parts`` of which make one GPU, price, node and the GPUs of an option count slices, the quota whole
-    GPUs; pools of one ``device`` share it. ``per_gpu`` replicas go with a GPU that is lost, ``parts`` where it
-    is 0: slices that are offered by themselves are counted singly and lost together.
+    For slices, ``parts`` of which make one GPU, price, node and the GPUs of an option count slices, the quota whole
+    GPUs. Pools of one ``device`` share its quota. ``per_gpu`` replicas are lost with a GPU, ``parts`` if it is 0:
+    slices with their own offer count singly and are lost together.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Pool:
 
     @property
     def lost(self) -> int:
-        """Replicas that go with one GPU, or with one group of GPUs."""
+        """Replicas lost with one GPU, or with one group of GPUs."""
         return self.per_gpu or self.parts
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to run a replica: ``gpus`` of ``pool`` carry ``capacity`` requests a second, ``latency`` s each."""
+    """One option to run a replica: ``gpus`` of ``pool`` serve ``capacity`` requests per second, ``latency`` s each."""
 
     name: str
     pool: str
@@ -62,19 +62,19 @@ class Option:
     latency: float
 
     def __post_init__(self) -> None:
-        """Refuse replicas that carry nothing."""
+        """Refuses replicas without capacity."""
         if not (self.capacity > 0 and self.gpus >= 1 and self.latency >= 0):
             raise UsageError(
-                f"option {self.name!r} carries {self.capacity:g} requests/s on {self.gpus} GPUs",
-                hint="leave out what cannot serve",
+                f"invalid option {self.name!r}: {self.capacity:g} requests/s on {self.gpus} GPUs",
+                hint="leave out options that cannot serve",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a mix must do: ``need`` requests a second, also when any ``losses`` replicas or GPUs of slices are gone.
+    """Demand of a mix: ``need`` requests per second, also after the loss of any ``losses`` replicas or GPUs of slices.
 
-    ``spot_ratio`` is the largest share of capacity that may be taken away at short notice.
+    ``spot_ratio`` is the largest share of capacity that may be reclaimed at short notice.
     """
 
     need: float
@@ -84,10 +84,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Replicas of each option (by its place), what they cost an hour and the latency of the slowest of them.
+    """Replicas of each option (by index), their hourly cost, and the latency of the slowest of them.
 
-    ``gap_ratio`` is how far from the best the solver may still be: 0 when it proved the answer. ``gpus`` are whole
-    ones, also of pools of slices; ``slices`` are those of such pools that are paid for.
+    ``gap_ratio`` bounds the distance to the optimum: 0 if it is proven. ``gpus`` are whole ones, also of pools of
+    slices; ``slices`` are the paid slices of such pools.
     """
 
     replicas: Mapping[int, int]
@@ -100,73 +100,73 @@ class Mix:
 
 
 class NoMixReason(StrEnum):
-    """Why there is no mix."""
+    """Reasons why there is no mix."""
 
     NOTHING_SERVES = "nothing_serves"
     QUOTA = "quota"
-    TIME = "time"  # none was found in the time that a solution is given; there may be one
+    TIME = "time"  # none was found in the time of one solution; there may be one
 
 
 @dataclass(frozen=True, slots=True)
 class NoMix:
-    """No mix meets the demand; ``most`` is the load that all quotas together can carry."""
+    """No mix meets the demand; ``most`` is the load within all quotas."""
 
     reason: NoMixReason
     most: float = 0.0
 
 
 def cheapest(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, latency: float = inf) -> Mix | NoMix:
-    """The cheapest mix of options that are no slower than ``latency``. A need of 0 costs nothing."""
+    """Finds the cheapest mix of options no slower than ``latency``. A need of 0 costs nothing."""
     by_name = {pool.name: pool for pool in pools}
     usable = [
-        place
-        for place, option in enumerate(options)
+        index
+        for index, option in enumerate(options)
         if option.latency <= latency and (by_name[option.pool].quota is None or by_name[option.pool].quota)
     ]
     if demand.need <= 0:
         return Mix({}, {}, 0.0, 0.0, 0.0)
     if not usable:
-        held = any(option.latency <= latency for option in options)
-        return NoMix(NoMixReason.QUOTA if held else NoMixReason.NOTHING_SERVES)
+        fast_enough = any(option.latency <= latency for option in options)
+        return NoMix(NoMixReason.QUOTA if fast_enough else NoMixReason.NOTHING_SERVES)
     return _solve(options, _undominated(options, usable, by_name, demand), by_name, demand)
 
 
 def front(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, most: int = 40) -> list[Mix] | NoMix:
-    """Every mix for which nothing is both cheaper and faster, cheapest first; at most ``most`` of them."""
-    found: list[Mix] = []
+    """Finds every Pareto-optimal mix of cost and latency, cheapest first; at most ``most`` of them."""
+    mixes: list[Mix] = []
     limit = inf
-    while len(found) < most:
+    while len(mixes) < most:
         mix = cheapest(options, pools, demand, latency=limit)
         if isinstance(mix, NoMix):
-            if not found:
+            if not mixes:
                 return mix
             break
-        while found and found[-1].cost_per_hour >= mix.cost_per_hour * (1 - _SAME_COST):
-            found.pop()  # as cheap, and slower
-        found.append(mix)
+        while mixes and mixes[-1].cost_per_hour >= mix.cost_per_hour * (1 - _SAME_COST):
+            mixes.pop()  # same cost, but slower
+        mixes.append(mix)
         faster = [option.latency for option in options if option.latency < mix.latency]
         if not faster:
             break
         limit = max(faster)
-    return found
+    return mixes
 
 
 def _undominated(
     options: Sequence[Option], usable: Sequence[int], pools: Mapping[str, Pool], demand: Demand
 ) -> list[int]:
-    """Leave out an option when another does as much for no more, wherever that one could be taken instead.
+    """Removes an option if another one does the same for no more, wherever it can be used instead.
 
-    All of them are fast enough by now; the latency of the mix may end below the limit, never above. Of another pool
-    only GPUs that are bought singly, without a quota and without the risk of spot can stand in.
+    All of them are fast enough here; the latency of the mix may be below the limit, never above. An option of another
+    pool can replace one only if its GPUs are bought singly, without a quota and without spot risk.
     """
-    if demand.losses > 1:  # of several larger replicas more is lost at once
+    if demand.losses > 1:  # losing several larger replicas loses more at once
         return list(usable)
 
-    def cost(place: int) -> float:
-        return options[place].gpus * pools[options[place].pool].price
+    def cost(index: int) -> float:
+        return options[index].gpus * pools[options[index].pool].price
 
-    def stands_in(other: int, place: int) -> bool:
-        one, two = options[other], options[place]
+    def stands_in(other: int, index: int) -> bool:
+        one, two = options[other], options[index]
         if one.capacity < two.capacity:
             return False
         if one.pool == two.pool:
@@ -174,82 +174,87 @@ def _undominated(
         if demand.losses and pools[one.pool].lost > 1:  # more of them are lost at once
             return False
         free = pools[one.pool].quota is None and not pools[one.pool].spot
-        singly = pools[one.pool].node == pools[two.pool].node == 1  # in a node that is paid for, one more is free
-        return free and singly and cost(other) <= cost(place)
+        singly = pools[one.pool].node == pools[two.pool].node == 1  # one more in a node already paid for is free
+        return free and singly and cost(other) <= cost(index)
 
     kept: list[int] = []
-    for place in sorted(usable, key=lambda p: (cost(p), options[p].gpus, -options[p].capacity, options[p].latency, p)):
-        if not any(stands_in(other, place) for other in kept):
-            kept.append(place)
+    for index in sorted(usable, key=lambda p: (cost(p), options[p].gpus, -options[p].capacity, options[p].latency, p)):
+        if not any(stands_in(other, index) for other in kept):
+            kept.append(index)
     return sorted(kept)
 
 
-def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, Pool], demand: Demand) -> Mix | NoMix:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 - a third of a second
+def _solve(
+    options: Sequence[Option], candidates: Sequence[int], pools: Mapping[str, Pool], demand: Demand
+) -> Mix | NoMix:
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 - a third of a second to import
 
-    names = list(dict.fromkeys(options[place].pool for place in kept))
-    count, units = len(kept), np.array([max(1, pools[name].node) for name in names], dtype=np.float64)
-    capacity = np.array([options[place].capacity for place in kept])
-    gpus = np.array([options[place].gpus for place in kept], dtype=np.float64)
+    names = list(dict.fromkeys(options[index].pool for index in candidates))
+    count, units = len(candidates), np.array([max(1, pools[name].node) for name in names], dtype=np.float64)
+    capacity = np.array([options[index].capacity for index in candidates])
+    gpus = np.array([options[index].gpus for index in candidates], dtype=np.float64)
     shared = _shared(names, pools)
-    opened = {name: count + len(names) + place for place, name in enumerate(_cut_pools(shared, names, pools))}
-    first = count + len(names) + len(opened)  # of what losses add
+    opened = {name: count + len(names) + index for index, name in enumerate(_cut_pools(shared, names, pools))}
+    first = count + len(names) + len(opened)  # columns added by losses
     cut = [name for name in names if pools[name].lost > 1]
     width = first + (count + len(cut) + 1 if demand.losses else 0)
     cost, whole, upper = np.zeros(width), np.ones(width), np.full(width, np.inf)
     cost[count : count + len(names)] = [pools[name].price * unit for name, unit in zip(names, units, strict=True)]
-    parts = np.array([pools[options[place].pool].lost for place in kept])
+    parts = np.array([pools[options[index].pool].lost for index in candidates])
     upper[:count] = np.ceil(demand.need / capacity) + demand.losses * parts + 1
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         quota = pools[name].quota
         if quota is not None:
-            upper[count + place] = quota * pools[name].parts // units[place]
-    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width)
+            upper[count + index] = quota * pools[name].parts // units[index]
+    rows, low, high = _rows(options, candidates, names, units, pools, capacity, gpus, demand, width)
     _share_quotas(rows, low, high, names, units, pools, shared, opened, count, width)
     if demand.losses:
         whole[-1], upper[first:-1] = 0, 1
-        pool_of = [options[place].pool for place in kept]
+        pool_of = [options[index].pool for index in candidates]
         lost = _lost(pool_of, cut, parts, capacity, upper[:count], width, first)
         rows, low, high = rows + lost, low + [-np.inf] * len(lost), high + _ends(lost, cut, first + count)
-    found = milp(
+    solution = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), np.array(low), np.array(high)),
         bounds=Bounds(np.zeros(width), upper),
         integrality=whole,
         options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
     )
-    if found.x is None:
-        late = found.status == _OUT_OF_TIME
+    if solution.x is None:
+        late = solution.status == _OUT_OF_TIME
         return NoMix(
-            NoMixReason.TIME if late else NoMixReason.QUOTA, _most(capacity, gpus, names, units, pools, options, kept)
+            NoMixReason.TIME if late else NoMixReason.QUOTA,
+            _most(capacity, gpus, names, units, pools, options, candidates),
         )
-    amounts = np.rint(found.x[:count]).astype(int)
-    bought = np.rint(found.x[count : count + len(names)]) * units
+    amounts = np.rint(solution.x[:count]).astype(int)
+    bought = np.rint(solution.x[count : count + len(names)]) * units
     paid = {name: int(amount) for name, amount in zip(names, bought, strict=True) if amount}
-    used = [place for place, amount in zip(kept, amounts, strict=True) if amount]
+    used = [index for index, amount in zip(candidates, amounts, strict=True) if amount]
     return Mix(
-        replicas={place: int(amount) for place, amount in zip(kept, amounts, strict=True) if amount},
+        replicas={index: int(amount) for index, amount in zip(candidates, amounts, strict=True) if amount},
         gpus={name: -(-amount // pools[name].parts) for name, amount in paid.items()},
-        cost_per_hour=float(cost @ np.rint(found.x)),
+        cost_per_hour=float(cost @ np.rint(solution.x)),
         capacity=float(capacity @ amounts),
-        latency=max(options[place].latency for place in used),
-        gap_ratio=float(found.mip_gap or 0.0),
+        latency=max(options[index].latency for index in used),
+        gap_ratio=float(solution.mip_gap or 0.0),
         slices={name: amount for name, amount in paid.items() if pools[name].parts > 1},
     )
 
 
 def _shared(names: Sequence[str], pools: Mapping[str, Pool]) -> dict[str, list[int]]:
-    """Places of pools by device, of those devices whose quota several of them share."""
-    found: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
+    """Positions of pools by device, for devices whose quota several pools share."""
+    positions_by_device: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
         if pools[name].quota is not None and pools[name].device:
-            found.setdefault(pools[name].device, []).append(place)
-    return {device: places for device, places in found.items() if len(places) > 1}
+            positions_by_device.setdefault(pools[name].device, []).append(position)
+    return {device: positions for device, positions in positions_by_device.items() if len(positions) > 1}
 
 
 def _cut_pools(shared: Mapping[str, Sequence[int]], names: Sequence[str], pools: Mapping[str, Pool]) -> list[str]:
-    """Pools of slices among them: how many GPUs are cut for each is a variable of its own."""
-    return [names[place] for places in shared.values() for place in places if pools[names[place]].parts > 1]
+    """Pools of slices among them: the number of GPUs cut for each is a variable of its own."""
+    return [
+        names[position] for positions in shared.values() for position in positions if pools[names[position]].parts > 1
+    ]
 
 
 def _share_quotas(
@@ -264,28 +269,28 @@ def _share_quotas(
     count: int,
     width: int,
 ) -> None:
-    """Whole GPUs and those that are cut, each for one profile, together stay within the quota of their device."""
-    for places in shared.values():
+    """Keeps whole GPUs and cut ones, each for one profile, within the quota of their device."""
+    for positions in shared.values():
         all_of = np.zeros(width)
-        for place in places:
-            pool = pools[names[place]]
+        for position in positions:
+            pool = pools[names[position]]
             if pool.parts == 1:
-                all_of[count + place] = units[place]
+                all_of[count + position] = units[position]
                 continue
             all_of[opened[pool.name]] = 1.0
             cut = np.zeros(width)
-            cut[opened[pool.name]], cut[count + place] = pool.parts, -units[place]
+            cut[opened[pool.name]], cut[count + position] = pool.parts, -units[position]
             rows.append(cut)
             low.append(0.0)
             high.append(np.inf)
         rows.append(all_of)
         low.append(-np.inf)
-        high.append(float(pools[names[places[0]]].quota or 0))
+        high.append(float(pools[names[positions[0]]].quota or 0))
 
 
 def _rows(
     options: Sequence[Option],
-    kept: Sequence[int],
+    candidates: Sequence[int],
     names: Sequence[str],
     units: Floats,
     pools: Mapping[str, Pool],
@@ -294,7 +299,7 @@ def _rows(
     demand: Demand,
     width: int,
 ) -> tuple[list[Floats], list[float], list[float]]:
-    count = len(kept)
+    count = len(candidates)
     rows: list[Floats] = []
     low: list[float] = []
     high: list[float] = []
@@ -308,14 +313,14 @@ def _rows(
     cover[:count] = capacity
     cover[-1] = -demand.losses if demand.losses else cover[-1]
     add(cover, demand.need, np.inf)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         row = np.zeros(width)
-        row[:count] = [gpus[i] if options[kept[i]].pool == name else 0.0 for i in range(count)]
-        row[count + place] = -units[place]
+        row[:count] = [gpus[i] if options[candidates[i]].pool == name else 0.0 for i in range(count)]
+        row[count + index] = -units[index]
         add(row, -np.inf, 0.0)
     if demand.spot_ratio < 1.0:
         row = np.zeros(width)
-        spot = np.array([pools[options[place].pool].spot for place in kept])
+        spot = np.array([pools[options[index].pool].spot for index in candidates])
         row[:count] = capacity * (spot - demand.spot_ratio)
         add(row, -np.inf, 0.0)
     return rows, low, high
@@ -324,34 +329,34 @@ def _rows(
 def _lost(
     pool_of: Sequence[str], cut: Sequence[str], parts: Floats, capacity: Floats, most: Floats, width: int, first: int
 ) -> list[Floats]:
-    """Rows that hold the last variable at or above what one loss takes along.
+    """Rows that keep the last variable at or above the capacity of one loss.
 
-    From ``first`` on stands one switch an option, 1 where it is in use, then one a pool of slices: 1 where all slices
-    of the pool may be on one GPU, so that no more than they are is lost; else a GPU full of the largest.
+    From ``first`` on there is one switch per option, 1 if it is used, then one per pool of slices: 1 if all slices of
+    the pool may be on one GPU, so that no more than they are is lost; otherwise a GPU full of the largest ones.
     """
     count = len(pool_of)
     rows: list[Floats] = []
-    place = {name: first + count + at for at, name in enumerate(cut)}
+    switches = {name: first + count + at for at, name in enumerate(cut)}
     for i in range(count):
         row = np.zeros(width)
         row[i], row[first + i] = 1.0, -most[i]
         rows.append(row)
         row = np.zeros(width)
         row[first + i], row[-1] = capacity[i] * parts[i], -1.0
-        if pool_of[i] in place:
-            row[place[pool_of[i]]] = -capacity[i] * parts[i]
+        if pool_of[i] in switches:
+            row[switches[pool_of[i]]] = -capacity[i] * parts[i]
         rows.append(row)
     for name in cut:
         mine = np.array([pool == name for pool in pool_of])
         row = np.zeros(width)
         row[:count], row[-1] = capacity * mine, -1.0
-        row[place[name]] = float((capacity * most)[mine].sum())
+        row[switches[name]] = float((capacity * most)[mine].sum())
         rows.append(row)
     return rows
 
 
 def _ends(rows: Sequence[Floats], cut: Sequence[str], first: int) -> list[float]:
-    """Upper ends of those rows: what all slices of a pool can carry where its switch may lift the row, else 0."""
+    """Upper bounds of those rows: the capacity of all slices of a pool if its switch may raise the row, otherwise 0."""
     pools = len(cut)
     return [0.0] * (len(rows) - pools) + [float(row[first + at]) for at, row in enumerate(rows[len(rows) - pools :])]
 
@@ -363,17 +368,17 @@ def _most(
     units: Floats,
     pools: Mapping[str, Pool],
     options: Sequence[Option],
-    kept: Sequence[int],
+    candidates: Sequence[int],
 ) -> float:
-    """Requests a second that the quotas can carry: the best option of each device, as often as it fits."""
+    """Requests per second within the quotas: the best option of each device, as often as it fits."""
     best: dict[str, float] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         pool = pools[name]
         if pool.quota is None:
             return inf
-        held = pool.quota * pool.parts // units[place] * units[place]
-        mine = [i for i in range(len(kept)) if options[kept[i]].pool == name]
-        carried = max((capacity[i] * (held // gpus[i]) for i in mine), default=0.0)
+        available = pool.quota * pool.parts // units[index] * units[index]
+        mine = [i for i in range(len(candidates)) if options[candidates[i]].pool == name]
+        served = max((capacity[i] * (available // gpus[i]) for i in mine), default=0.0)
         device = pool.device or name
-        best[device] = max(best.get(device, 0.0), float(carried))
+        best[device] = max(best.get(device, 0.0), float(served))
     return sum(best.values())

@@ -1,4 +1,4 @@
-"""GPUs that can be had: whole ones, MIG slices of them, and shares of them by MPS."""
+"""GPU offers: whole GPUs, MIG slices of them, and shares of them by MPS."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from planner.performance.gpu_catalog import Cut, GpuSpec, Purchase, terms
 from planner.performance.queueing import StepTimes
 
 MPS_SHARES = (2, 3, 4)
-"""Processes that may share a GPU: with more of them each has less time than the launches of a step take."""
+"""Processes that may share a GPU: with more of them, each gets less time than the launches of a step take."""
 
 DEFAULT_CURRENCY = "USD"
-"""That of the priors."""
+"""Currency of the prior prices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """GPUs that can be had. ``price`` is per GPU-hour, in ``currency``; ``quota`` GPUs at most, None: no limit.
+    """Available GPUs. ``price`` is per GPU-hour, in ``currency``; at most ``quota`` GPUs, None: no limit.
 
-    ``latency`` seconds are added to every answer for the way to ``region``. ``step_times`` are measured ones.
-    ``cut``: a part of a GPU that is offered whole too; its quota counts whole GPUs, and is that of all their parts.
+    ``latency`` seconds are added to every answer for the network path to ``region``. ``step_times`` are measured ones.
+    ``cut``: a part of a GPU that is also offered whole; its quota counts whole GPUs, shared by all their parts.
     """
 
     gpu: GpuSpec
@@ -37,39 +37,42 @@ class Offer:
     currency: str = DEFAULT_CURRENCY
 
     def __post_init__(self) -> None:
-        """Refuse prices and quotas that nobody has."""
+        """Refuses impossible prices and quotas."""
         if self.price is not None and not (isfinite(self.price) and self.price >= 0):
-            raise UsageError(f"{self.name}: a price of {self.price:g}", hint="give the price of one GPU and hour")
+            raise UsageError(f"{self.name}: invalid price {self.price:g}", hint="give the price of one GPU-hour")
         if self.quota is not None and self.quota < 0:
-            raise UsageError(f"{self.name}: a quota of {self.quota}", hint="0 is none, leave it out for no limit")
+            raise UsageError(f"{self.name}: invalid quota {self.quota}", hint="0 means none; omit it for no limit")
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Display name."""
         return " ".join(filter(None, (self.gpu.name, self.purchase, self.region)))
 
     @property
     def device(self) -> str:
-        """The whole GPU's offer, whose quota this one shares."""
+        """Name of the whole GPU's offer, whose quota this one shares."""
         return " ".join(filter(None, (self.gpu.whole or self.gpu.name, self.purchase, self.region)))
 
     @property
     def hourly(self) -> float:
-        """Price of a GPU-hour: the given one, else the prior under this contract."""
+        """Price of a GPU-hour: the given one, otherwise the prior under this contract."""
         return self.gpu.price * terms()[self.purchase].price_ratio if self.price is None else self.price
 
     @property
     def assumed(self) -> bool:
-        """Whether the price is another device's: no public list has this one."""
+        """True if the price is another device's: no public list has this one."""
         return self.price is None and self.gpu.price_assumed
 
     @property
     def lead(self) -> float:
-        """Seconds until such a GPU is there."""
+        """Seconds until such a GPU is available."""
         return terms()[self.purchase].lead_seconds if self.lead_seconds is None else self.lead_seconds
 
     def part(self, gpu: GpuSpec) -> Offer:
-        """One of ``gpu.parts`` of each of these GPUs, at its share of the price. Step times must be measured anew."""
+        """One of ``gpu.parts`` of each of these GPUs, at its share of the price.
+
+        Its step times must be measured again.
+        """
         price = None if self.price is None else self.price / gpu.parts
         return replace(self, gpu=gpu, price=price, step_times=None, cut=True)
 
@@ -80,7 +83,7 @@ def default_offers(known: Mapping[str, GpuSpec]) -> list[Offer]:
 
 
 def cuts_of(*, mig: bool, mps: bool) -> frozenset[Cut]:
-    """The ways to cut GPUs that are wanted."""
+    """The requested methods to cut GPUs."""
     wanted: set[Cut] = set()
     if mig:
         wanted.add("mig")
@@ -89,31 +92,31 @@ def cuts_of(*, mig: bool, mps: bool) -> frozenset[Cut]:
     return frozenset(wanted)
 
 
-def chosen(offers: Iterable[Offer], wanted: Mapping[str, GpuSpec]) -> list[Offer]:
-    """The offers of the types that are asked for by name; one that is not offered comes from the table.
+def select_offers(offers: Iterable[Offer], wanted: Mapping[str, GpuSpec]) -> list[Offer]:
+    """The offers of the requested types; a type without an offer comes from the catalog.
 
-    A slice is cut from its whole GPU where that is offered.
+    A slice is cut from its whole GPU if that is offered.
     """
     known = list(offers)
-    found: list[Offer] = []
+    selected: list[Offer] = []
     for name, spec in wanted.items():
         mine = [offer for offer in known if offer.gpu.name == name]
         mine = mine or [offer.part(spec) for offer in known if spec.whole and offer.gpu.name == spec.whole]
-        found += mine or [Offer(spec)]
-    return found
+        selected += mine or [Offer(spec)]
+    return selected
 
 
 def with_parts(offers: Sequence[Offer], cuts: frozenset[Cut]) -> list[Offer]:
-    """The offers, and after each whole GPU its MIG slices and its MPS shares as asked for.
+    """The offers, and after each whole GPU its MIG slices and MPS shares, as requested.
 
-    A profile that is one whole GPU is none; one that is offered by itself stays as it is offered.
+    A profile of a whole GPU is skipped; a part with its own offer keeps it.
     """
     named = {offer.name for offer in offers}
-    found: list[Offer] = []
+    extended: list[Offer] = []
     for offer in offers:
-        found.append(offer)
+        extended.append(offer)
         spec = offer.gpu
         parts = [spec.part(cut) for cut in spec.slices if cut.most > 1] if "mig" in cuts else []
         parts += [spec.share(count) for count in MPS_SHARES] if "mps" in cuts and spec.mps else []
-        found += [part for part in map(offer.part, parts) if part.name not in named]
-    return found
+        extended += [part for part in map(offer.part, parts) if part.name not in named]
+    return extended

@@ -1,7 +1,7 @@
-"""Which GPUs to run a service on: every type, group size and contract that fits, as a front of cost and latency.
+"""Cost optimizer: every GPU type, group size and contract that fits a service, as a front of cost and latency.
 
-For each offer the largest load of one replica that keeps the promise comes from ``queueing``, on measured step times
-where there are some, else on those of data sheets. ``mix`` then finds the cheapest whole numbers.
+For each offer, ``queueing`` gives the largest load of one replica within the SLO, on measured step times if available,
+otherwise on those of data sheets. ``milp`` then finds the cheapest whole numbers.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from planner.performance.queueing import SAFE_LOAD, AtSlo, Bounds, Slo, StepTime
 
 GROUPS = (1, 2, 4, 8)
 PIPELINES = (1, 2, 4)
-"""Stages that are tried: with more of them most of a step is waiting for the stage before."""
+"""Pipeline stages that are tried: with more, most of a step is waiting for the stage before."""
 LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
-"""Loads at which a replica may run, relative to the largest that keeps the promise: less load answers sooner."""
+"""Loads of a replica, relative to the largest within the SLO: less load has lower latency."""
 MOST_LOAD = 1e9
-"""Requests a second: what is above is a slip of the pen."""
+"""Largest rate in requests per second: higher ones are typing errors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is wanted: a model, its requests, the peak and mean load, a promise, and what is allowed.
+class CostRequest:
+    """What to serve: a model, its requests, peak and mean load, an SLO, and constraints.
 
     ``buffer`` is added to the peak. A replica is TP x PP GPUs, of ``groups`` and ``pipelines``. ``tests`` are load
-    tests of this model: their step times count before those of data sheets. ``regions`` are those where the data
-    may go, empty: all. ``within`` seconds the GPUs must be there. ``losses`` replicas may be gone at any time;
-    ``spot_ratio`` of the capacity may be on spot. ``cuts``: slices by MIG and shares by MPS are offered as well.
+    tests of this model: their step times take precedence over data sheets. ``regions`` are the allowed regions, empty:
+    all. The GPUs must be available ``within`` seconds. ``losses`` replicas may be lost at any time; ``spot_ratio`` of
+    the capacity may be on spot. ``cuts``: MIG slices and MPS shares are offered as well.
     """
 
     shape: ModelShape
@@ -63,7 +63,7 @@ class Request:
 
 
 class Refusal(StrEnum):
-    """Why an offer is not considered."""
+    """Reasons why an offer is not considered."""
 
     NO_FIT = "no_fit"
     SLO = "slo"
@@ -73,8 +73,8 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to run a replica, with what it was counted from."""
+class CostOption:
+    """One option to run a replica, with the figures behind it."""
 
     offer: Offer
     setup: Setup
@@ -108,15 +108,15 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The front, cheapest first, the ways its mixes count, and why others of the ``offers`` are not in it.
+class CostComparison:
+    """The front, cheapest first, the options its mixes refer to, and the reasons of refused ``offers``.
 
-    ``slo_kept`` is False when no offer keeps the promise at any load: then the front shows what loads that leave the
-    engines stable would cost, and nothing is to be pinned to it.
+    ``slo_kept`` is False if no offer meets the SLO at any load: then the front shows the cost of loads that keep the
+    engines stable, and no latency is guaranteed.
     """
 
     front: tuple[Mix, ...]
-    ways: tuple[Way, ...]
+    options: tuple[CostOption, ...]
     refused: tuple[tuple[str, Refusal, str], ...]
     slo_kept: bool
     nothing: NoMix | None = None
@@ -125,41 +125,41 @@ class Answer:
 
     @property
     def currency(self) -> str:
-        """What prices are in: one of all offers."""
+        """Currency of the prices, the same for all offers."""
         return self.offers[0].currency if self.offers else DEFAULT_CURRENCY
 
     @property
     def cheapest(self) -> Mix | None:
-        """The first of the front."""
+        """The first mix of the front."""
         return self.front[0] if self.front else None
 
 
-def compare(request: Request, offers: Sequence[Offer]) -> Answer:
-    """Every way to serve the request, and the front of cost against the latency of a usual answer.
+def compare(request: CostRequest, offers: Sequence[Offer]) -> CostComparison:
+    """Finds every option to serve the request, and the front of cost against the latency of an average answer.
 
-    Raises UsageError for a request that means nothing, and for prices in several currencies.
+    Raises UsageError for an invalid request, and for prices in several currencies.
     """
-    _usable(request)
+    _check_request(request)
     currencies = sorted({offer.currency for offer in offers})
     if len(currencies) > 1:
         raise UsageError(
             f"prices in {' and '.join(currencies)} cannot be compared",
-            hint="give every offer under gpus: a price_per_gpu_hour in one currency; prices that are not given are USD",
+            hint="give every offer under gpus: a price_per_gpu_hour in one currency; default prices are in USD",
         )
-    ways, refused = _ways(request, offers, keep_slo=True)
-    kept = bool(ways) or not any(reason is Refusal.SLO for _, reason, _ in refused)
-    if not kept:
-        ways, _ = _ways(request, offers, keep_slo=False)
+    options, refused = _cost_options(request, offers, keep_slo=True)
+    slo_kept = bool(options) or not any(reason is Refusal.SLO for _, reason, _ in refused)
+    if not slo_kept:
+        options, _ = _cost_options(request, offers, keep_slo=False)
     demand = Demand(request.qps * (1.0 + request.buffer), request.losses, request.spot_ratio)
-    pools, options = _problem(request, ways)
-    found = front(options, pools, demand)
-    if isinstance(found, NoMix):
-        return Answer((), tuple(ways), tuple(refused), kept, found, demand.need, tuple(offers))
-    return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need, tuple(offers))
+    pools, options = _problem(request, options)
+    points = front(options, pools, demand)
+    if isinstance(points, NoMix):
+        return CostComparison((), tuple(options), tuple(refused), slo_kept, points, demand.need, tuple(offers))
+    return CostComparison(tuple(points), tuple(options), tuple(refused), slo_kept, None, demand.need, tuple(offers))
 
 
-def _usable(request: Request) -> None:
-    """Refuse loads, ratios and lengths that mean nothing, by the name of their option."""
+def _check_request(request: CostRequest) -> None:
+    """Refuses invalid loads, ratios and lengths, with the name of their option."""
     for option, load in (("--qps", request.qps), ("--mean-qps", request.mean_qps)):
         if load is not None and not 0 <= load <= MOST_LOAD:
             raise UsageError(f"{option} is {load:g} requests/s", hint=f"give 0 to {MOST_LOAD:g}")
@@ -169,18 +169,18 @@ def _usable(request: Request) -> None:
     length, most = request.work.prompt + request.work.output, request.shape.context
     if length > most:
         raise UsageError(
-            f"a request of {length:g} tokens is longer than the {most} that {request.shape.name} takes",
-            hint="give --prompt and --tokens of a usual request",
+            f"a request of {length:g} tokens exceeds the context of {request.shape.name}, {most} tokens",
+            hint="give --prompt and --tokens of an average request",
         )
 
 
 def cost_per_1k_tokens(cost_per_hour: float, tokens_per_second: float) -> float | None:
-    """What a thousand generated tokens cost at that rate; None without any."""
+    """Cost of a thousand generated tokens at that rate; None without any."""
     return cost_per_hour / (tokens_per_second * 3.6) if tokens_per_second > 0 else None
 
 
-def describe(request: Request, answer: Answer, mix: Mix) -> dict[str, Any]:
-    """One point of the front as plain values; the mean load pays for what the peak needs."""
+def describe(request: CostRequest, answer: CostComparison, mix: Mix) -> dict[str, Any]:
+    """One point of the front as plain values; the mean load shares the cost of the peak's capacity."""
     mean = request.qps if request.mean_qps is None else request.mean_qps
     return {
         "cost_per_hour": mix.cost_per_hour,
@@ -190,31 +190,31 @@ def describe(request: Request, answer: Answer, mix: Mix) -> dict[str, Any]:
         "capacity_requests_per_second": mix.capacity,
         "gpus": dict(mix.gpus),
         "slices": dict(mix.slices),
-        "replicas": [answer.ways[place].as_dict() | {"replicas": count} for place, count in mix.replicas.items()],
+        "replicas": [answer.options[index].as_dict() | {"replicas": count} for index, count in mix.replicas.items()],
         "gap_ratio": mix.gap_ratio,
     }
 
 
-def _ways(
-    request: Request, offers: Sequence[Offer], *, keep_slo: bool
-) -> tuple[list[Way], list[tuple[str, Refusal, str]]]:
-    ways: list[Way] = []
+def _cost_options(
+    request: CostRequest, offers: Sequence[Offer], *, keep_slo: bool
+) -> tuple[list[CostOption], list[tuple[str, Refusal, str]]]:
+    options: list[CostOption] = []
     refused: list[tuple[str, Refusal, str]] = []
     for offer in with_parts(offers, request.cuts):
         why = _not_allowed(request, offer)
         if why is not None:
-            if not offer.cut:  # said of the whole GPU
+            if not offer.cut:  # reported for the whole GPU
                 refused.append((offer.name, *why))
             continue
         mine, reasons = _of_offer(request, offer, keep_slo=keep_slo)
-        ways += mine
-        # a slice is offered where the model fits it
+        options += mine
+        # a slice is offered only if the model fits it
         if not mine and not (offer.cut and reasons[-1][0] is Refusal.NO_FIT):
             refused.append((offer.name, *reasons[-1]))
-    return ways, refused
+    return options, refused
 
 
-def _not_allowed(request: Request, offer: Offer) -> tuple[Refusal, str] | None:
+def _not_allowed(request: CostRequest, offer: Offer) -> tuple[Refusal, str] | None:
     if request.regions and offer.region not in request.regions:
         return Refusal.REGION, offer.region or "-"
     if offer.quota == 0:
@@ -224,8 +224,10 @@ def _not_allowed(request: Request, offer: Offer) -> tuple[Refusal, str] | None:
     return None
 
 
-def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[Way], list[tuple[Refusal, str]]]:
-    ways: list[Way] = []
+def _of_offer(
+    request: CostRequest, offer: Offer, *, keep_slo: bool
+) -> tuple[list[CostOption], list[tuple[Refusal, str]]]:
+    options: list[CostOption] = []
     reasons: list[tuple[Refusal, str]] = [(Refusal.NO_FIT, "")]
     nearest = inf
     for tp, pp in product(request.groups, request.pipelines):
@@ -233,104 +235,106 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
             continue
         setup = replace(request.setup, tp=tp, pp=pp)
         length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
-        held = fit(request.shape, offer.gpu, setup, context=length)
-        if isinstance(held, NoFit):
-            reasons.append((Refusal.NO_FIT, held.text(request.language)))
+        memory = fit(request.shape, offer.gpu, setup, context=length)
+        if isinstance(memory, NoFit):
+            reasons.append((Refusal.NO_FIT, memory.text(request.language)))
             continue
         if offer.quota is not None and setup.gpus > offer.quota:
             reasons.append((Refusal.QUOTA, f"{offer.quota} < {setup.gpus}"))
             continue
-        found = _at_loads(request, offer, setup, held, keep_slo=keep_slo)
-        if not found:
-            misses, text = _alone(request, offer, setup, held)
+        at_loads = _at_loads(request, offer, setup, memory, keep_slo=keep_slo)
+        if not at_loads:
+            misses, text = _alone(request, offer, setup, memory)
             reasons += [(Refusal.SLO, text)] if misses < nearest else []
             nearest = min(nearest, misses)
-        ways += found
-    # what came nearest to serving says most: the sort keeps the order of equals, and groups that miss the promise by
-    # more than one before them were left out
+        options += at_loads
+    # The nearest miss is reported last: the sort is stable, and groups that miss the SLO by more than an
+    # earlier one were left out.
     order = [Refusal.NO_FIT, Refusal.QUOTA, Refusal.SLO]
-    return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
+    return options, sorted(reasons, key=lambda reason: order.index(reason[0]))
 
 
-def _possible(request: Request, offer: Offer, tp: int, pp: int) -> bool:
-    """Whether an engine can be set up so at all: slices and shares have no link to each other."""
+def _possible(request: CostRequest, offer: Offer, tp: int, pp: int) -> bool:
+    """True if an engine supports the setup: slices and shares have no link to each other."""
     if offer.gpu.whole and (tp, pp) != (1, 1):
         return False
     return tp <= offer.gpu.node and pp <= request.shape.layers
 
 
-def used(request: Request, offers: Sequence[Offer]) -> list[Calibration]:
-    """The tests of a request that step times of any of its groups on these offers come from."""
-    found: list[Calibration] = []
+def used_tests(request: CostRequest, offers: Sequence[Offer]) -> list[Calibration]:
+    """The tests that the step times of a request's groups on these offers come from."""
+    used: list[Calibration] = []
     for offer in with_parts(offers, request.cuts):
         if offer.step_times is not None or _not_allowed(request, offer) is not None:
             continue
         for tp, pp in product(request.groups, request.pipelines):
             test = measured.nearest(offer.gpu, replace(request.setup, tp=tp, pp=pp), request.tests)
-            if test is not None and _possible(request, offer, tp, pp) and test not in found:
-                found.append(test)
-    return found
+            if test is not None and _possible(request, offer, tp, pp) and test not in used:
+                used.append(test)
+    return used
 
 
-def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[StepTimes, Bounds]:
+def _engine(request: CostRequest, offer: Offer, setup: Setup, memory: Fit) -> tuple[StepTimes, Bounds]:
     times = offer.step_times or measured.step_times(request.shape, offer.gpu, setup, request.work, request.tests)
-    return times, roofline.bounds(held, setup)
+    return times, roofline.bounds(memory, setup)
 
 
-def _at_loads(request: Request, offer: Offer, setup: Setup, held: Fit, *, keep_slo: bool) -> list[Way]:
-    times, limits = _engine(request, offer, setup, held)
+def _at_loads(request: CostRequest, offer: Offer, setup: Setup, memory: Fit, *, keep_slo: bool) -> list[CostOption]:
+    times, limits = _engine(request, offer, setup, memory)
     rate, binds = 0.0, "stability"
     if keep_slo:
-        top = queueing.at_slo(times, limits, request.work, request.slo)
-        if not isinstance(top, AtSlo):
+        limit = queueing.at_slo(times, limits, request.work, request.slo)
+        if not isinstance(limit, AtSlo):
             return []
-        rate, binds = top.prediction.rate, top.binds
+        rate, binds = limit.prediction.rate, limit.binds
     if not keep_slo or binds == "stability":
         rate, binds = SAFE_LOAD * queueing.most(times, limits, request.work), "stability"
-    ways = []
+    options = []
     for share in LOADS:
-        said = queueing.predict(times, limits, request.work, rate * share, request.slo.quantile)
-        latency = said.ttft + (request.work.output - 1.0) * said.tpot + offer.latency
-        ways.append(Way(offer, setup, rate * share, latency, said, held, binds, times.source))
-    return ways
+        prediction = queueing.predict(times, limits, request.work, rate * share, request.slo.quantile)
+        latency = prediction.ttft + (request.work.output - 1.0) * prediction.tpot + offer.latency
+        options.append(CostOption(offer, setup, rate * share, latency, prediction, memory, binds, times.source))
+    return options
 
 
-def _alone(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[float, str]:
-    """How many times the promised time a request takes that is alone, and its times."""
-    times, limits = _engine(request, offer, setup, held)
+def _alone(request: CostRequest, offer: Offer, setup: Setup, memory: Fit) -> tuple[float, str]:
+    """Latency of a single request relative to the SLO, and its latencies as text."""
+    times, limits = _engine(request, offer, setup, memory)
     idle = queueing.predict(times, limits, request.work, 0.0, request.slo.quantile)
     misses = max(idle.ttft / request.slo.ttft, idle.tpot / request.slo.tpot)
     return misses, f"{group_text(setup)}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
 
 
-def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Option]]:
+def _problem(request: CostRequest, options: Sequence[CostOption]) -> tuple[list[Pool], list[Option]]:
     pools: dict[str, Pool] = {}
-    options = []
-    for way in ways:
-        offer = way.offer
+    choices = []
+    for choice in options:
+        offer = choice.offer
         node = offer.gpu.node if request.whole_nodes else 1
         parts = offer.gpu.parts if offer.cut else 1
         spot = offer.purchase == "spot"
         pools[offer.name] = Pool(
             offer.name, offer.hourly, offer.quota, node, spot, parts, offer.device, per_gpu=offer.gpu.parts
         )
-        options.append(
-            Option(f"{offer.name} {group_text(way.setup)}", offer.name, way.setup.gpus, way.rate, way.latency)
+        choices.append(
+            Option(
+                f"{offer.name} {group_text(choice.setup)}", offer.name, choice.setup.gpus, choice.rate, choice.latency
+            )
         )
-    return list(pools.values()), options
+    return list(pools.values()), choices
 
 
 def group_text(setup: Setup) -> str:
-    """A replica's GPUs as people write them: ``TP 4``, ``TP 4 PP 2``."""
+    """A replica's GPUs as text: ``TP 4``, ``TP 4 PP 2``."""
     return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
 
 
 __all__ = [
-    "Answer",
+    "CostComparison",
+    "CostOption",
+    "CostRequest",
     "Offer",
     "Refusal",
-    "Request",
-    "Way",
     "cheapest",
     "compare",
     "cost_per_1k_tokens",

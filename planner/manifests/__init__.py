@@ -1,1 +1,4 @@
-"""The plan as Kubernetes and autoscaler documents. Renders only, sends nothing."""
+"""The plan as Kubernetes and autoscaler documents. Renders only, sends nothing.
+
+Must not import other packages of the planner.
+"""

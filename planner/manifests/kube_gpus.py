@@ -1,7 +1,7 @@
-"""What Kubernetes calls accelerators: the resource that pods ask for, the taints and the labels of nodes with them.
+"""Accelerators in Kubernetes: the resource that pods request, and the taints and labels of their nodes.
 
-Resource names are those of the vendors' device plug-ins; labels those of NVIDIA's gpu-feature-discovery, AMD's node
-labeller, Huawei's device plug-in and, where nothing is installed, of Google's clusters.
+Resource names are those of the vendors' device plug-ins. Labels are those of NVIDIA's gpu-feature-discovery, AMD's node
+labeler, Huawei's device plug-in and, without any of them, of Google's clusters.
 """
 
 from __future__ import annotations
@@ -38,51 +38,54 @@ _LABELS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def resource_of(gpu_type: str) -> str:
-    """The resource that pods ask for by the name of a GPU type; NVIDIA's where the name tells no other vendor."""
+    """Returns the resource requested by pods for a GPU type; NVIDIA's unless the name has another vendor."""
     return next((resource for resource, name in _NAMES.items() if name.search(gpu_type)), NVIDIA)
 
 
 def checked_resource(name: str) -> str:
-    """The name of an extended resource. Raises UsageError for what no pod can ask for."""
+    """Returns the name of an extended resource. Raises UsageError for an invalid one."""
     if not _RESOURCE.fullmatch(name):
-        raise UsageError(f"--gpu-resource {name!r} is no resource", hint=f"such as {NVIDIA} or huawei.com/npu")
+        raise UsageError(f"--gpu-resource {name!r} is not a resource name", hint=f"such as {NVIDIA} or huawei.com/npu")
     return name
 
 
-def selector_of(given: Sequence[str]) -> dict[str, str]:
-    """Labels from texts ``KEY=VALUE``. Raises UsageError for what no label can be, and for a key with two values."""
-    found: dict[str, str] = {}
-    for text in given:
+def selector_of(texts: Sequence[str]) -> dict[str, str]:
+    """Parses labels from texts ``KEY=VALUE``. Raises UsageError for an invalid label, and for a key with two values."""
+    labels: dict[str, str] = {}
+    for text in texts:
         key, _, value = text.partition("=")
-        hint = "write KEY=VALUE as nodes bear it, such as nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3"
+        hint = "write KEY=VALUE as on the nodes, such as nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3"
         if not _LABEL.fullmatch(text):
-            raise UsageError(f"--node-selector {text!r} is no label with its value", hint=hint)
-        if found.setdefault(key, value) != value:
-            raise UsageError(f"--node-selector gives {key} two values", hint="a node has one: give one of them")
-    return found
+            raise UsageError(f"--node-selector {text!r} is not a label with a value", hint=hint)
+        if labels.setdefault(key, value) != value:
+            raise UsageError(f"--node-selector gives {key} two values", hint="a node has one value: give one of them")
+    return labels
 
 
 def taints_of(resource: str) -> tuple[str, ...]:
-    """Keys of the taints that nodes usually bear: that of the resource; of a slice also that of whole devices."""
-    whole = next((one for one in (NVIDIA, AMD, HUAWEI) if _vendor(one) == _vendor(resource)), resource)
+    """Keys of the usual taints of nodes: that of the resource; for a slice also that of whole devices."""
+    whole = next(
+        (resource_name for resource_name in (NVIDIA, AMD, HUAWEI) if _vendor(resource_name) == _vendor(resource)),
+        resource,
+    )
     return tuple(dict.fromkeys((resource, whole)))
 
 
 def labels_of(resource: str) -> tuple[str, ...]:
-    """Labels of nodes with such a resource, one of which is enough; empty for a vendor that is not known."""
-    return tuple(str(one["key"]) for one in _LABELS.get(_vendor(resource), ()))
+    """Labels of nodes with such a resource, any of which is enough; empty for an unknown vendor."""
+    return tuple(str(resource_name["key"]) for resource_name in _LABELS.get(_vendor(resource), ()))
 
 
 def affinity_to(resource: str) -> dict[str, Any]:
-    """Node affinity for pods that ask for no accelerator and yet belong on its nodes.
+    """Node affinity for pods that request no accelerator but belong on its nodes.
 
-    Raises UsageError for the resource of a vendor whose labels are not known.
+    Raises UsageError for a resource of a vendor without known labels.
     """
     labels = _LABELS.get(_vendor(resource))
     if labels is None:
-        said = f"no label of nodes with {resource} is known"
-        raise UsageError(said, hint="name one with --node-selector KEY=VALUE, or the nodes with --node")
-    terms = [{"matchExpressions": [dict(one)]} for one in labels]
+        message = f"no node label is known for {resource}"
+        raise UsageError(message, hint="give one with --node-selector KEY=VALUE, or the nodes with --node")
+    terms = [{"matchExpressions": [dict(label)]} for label in labels]
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
 

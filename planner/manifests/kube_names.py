@@ -1,4 +1,4 @@
-"""Names and labels that Kubernetes takes, of services and nodes called otherwise."""
+"""Names and labels valid in Kubernetes, for services and nodes with other names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ PART_OF = "app.kubernetes.io/part-of"
 _LENGTH = 45  # so that "-pre-pull", a digest and the suffixes of pods still fit into 63
 
 
-def name_of(given: str, most: int = _LENGTH) -> str:
-    """A name as names of objects and values of labels take it; what had to be changed ends in a digest.
+def name_of(name: str, most: int = _LENGTH) -> str:
+    """Returns a name valid for objects and label values; a changed name ends in a digest.
 
-    Both allow at most 63 characters of a-z, 0-9 and '-' (RFC 1123); models are served under names such as
-    Org/Qwen_2.5. ``most`` bounds what is kept of the name; the digest adds seven.
+    Both allow at most 63 characters of a-z, 0-9 and '-' (RFC 1123); models have served names such as Org/Qwen_2.5.
+    ``most`` bounds the part kept of the name; the digest adds seven characters.
     """
-    plain = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:most].strip("-")
-    if plain == given:
-        return given
-    return f"{plain}-{short(given)}" if plain else f"service-{short(given)}"
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:most].strip("-")
+    if plain == name:
+        return name
+    return f"{plain}-{short(name)}" if plain else f"service-{short(name)}"
 
 
 def short(text: str, length: int = 6) -> str:

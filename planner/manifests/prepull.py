@@ -1,8 +1,8 @@
-"""An engine's image on nodes before its pods are: as Jobs that end, or as a DaemonSet that stays.
+"""Pre-pulls an engine image to nodes before its pods: by Jobs that end, or by a DaemonSet that stays.
 
-Jobs suit one rollout: the nodes are known, each pulls once, and nothing is left behind. A DaemonSet suits nodes that
-come and go: one that joins pulls at once, for a small pod on each node for good. Neither asks for a GPU. Documents
-are Kubernetes objects as plain values (Kubernetes 1.29 or newer); nothing is sent from here.
+Jobs suit one rollout: the nodes are known, each pulls once, and nothing remains. A DaemonSet suits changing nodes: a
+new one pulls at once, at the cost of a small permanent pod per node. Neither requests a GPU. Documents are Kubernetes
+objects as plain values (Kubernetes 1.29 or newer); this module sends nothing.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ Document = Mapping[str, Any]
 Kind = Literal["job", "daemonset"]
 
 PRIORITY = -20
-"""Below balloons, and below -10, from which the cluster autoscaler by default starts no node for a pod."""
+"""Below balloons, and below -10: from there the cluster autoscaler by default starts no node for a pod."""
 PRIORITY_CLASS = "outrider-pre-pull"
 LASTS_SECONDS, KEPT_SECONDS = 3600, 3600
-"""A pull that takes longer is given up; an ended Job is kept so long to be looked at, then removed by the cluster."""
+"""Deadline of a pull, and time that a finished Job is kept for inspection before the cluster removes it."""
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 _PULL, _IMAGE, _NODE = "outrider.io/pull", "outrider.io/image", "outrider.io/node"
 _MOST_NAME = 20  # with "-pull-", two digests and the index of a pod within 63
-_HOLD_SECONDS = 30  # a pod that has ended keeps no other off its node: stay until the rest are placed
+_HOLD_SECONDS = 30  # a finished pod does not keep others off its node: stay until the rest are placed
 _TRIES = 3
 
 
 class PrePullReason(StrEnum):
-    """Why an image is pulled ahead by what it is."""
+    """Reasons for the method of a pre-pull."""
 
     ASKED = "asked"
     NODES_KNOWN = "nodes_known"
-    NO_NODE_KNOWN = "no_node_known"  # Jobs need to know where: a DaemonSet finds the nodes by itself
+    NO_NODE_KNOWN = "no_node_known"  # Jobs need node names: a DaemonSet finds the nodes by itself
 
 
 @dataclass(frozen=True, slots=True)
 class PrePull:
-    """How an image is pulled. Jobs are for ``nodes``, one each, or one for any ``count`` nodes where no name is known.
+    """Method of a pre-pull. Jobs are for ``nodes``, one each, or for any ``count`` nodes if no name is known.
 
-    ``secret`` is an image pull secret of the namespace; ``taints`` are keys of further taints to tolerate.
+    ``secret`` is an image pull secret of the namespace; ``taints`` are keys of further tolerated taints.
     """
 
     kind: Kind
@@ -56,14 +56,14 @@ class PrePull:
 
 
 TO_COME = PrePull("daemonset", PrePullReason.NO_NODE_KNOWN)
-"""Where nothing is known of nodes."""
+"""Used if nothing is known about nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is pulled, for whom, onto nodes with ``gpu_resource``, whose taints are tolerated.
+    """The image, its service, and the nodes with ``gpu_resource``, whose taints are tolerated.
 
-    ``node_selector`` are the labels of these nodes; without it those that the vendor's programs give them.
+    ``node_selector`` are the labels of these nodes; by default those set by the vendor's software.
     """
 
     service: str
@@ -81,40 +81,43 @@ def choose(
     secret: str | None = None,
     taints: Sequence[str] = (),
 ) -> PrePull:
-    """Jobs where nodes or their number are known, else a DaemonSet. Raises UsageError for Jobs without either."""
+    """Chooses Jobs if nodes or their number are known, otherwise a DaemonSet.
+
+    Raises UsageError for Jobs without either.
+    """
     known = bool(nodes) or count > 0
     if kind == "job" and not known:
         raise UsageError(
-            "pre-pull Jobs need nodes, and none is known",
-            hint="name them with --node, say how many with --nodes, or take --pre-pull daemonset",
+            "pre-pull Jobs need nodes, but none is known",
+            hint="name them with --node, give their number with --nodes, or use --pre-pull daemonset",
         )
     reason = PrePullReason.NODES_KNOWN if known else PrePullReason.NO_NODE_KNOWN
     if kind is not None:
         reason = PrePullReason.ASKED
-    chosen = kind or ("job" if known else "daemonset")
-    jobs = chosen == "job"
+    method = kind or ("job" if known else "daemonset")
+    jobs = method == "job"
     unique = tuple(dict.fromkeys(nodes)) if jobs else ()
-    return PrePull(chosen, reason, unique, count if jobs and not unique else 0, secret, tuple(taints))
+    return PrePull(method, reason, unique, count if jobs and not unique else 0, secret, tuple(taints))
 
 
 def pinned(image: str) -> bool:
-    """True where the image is named by its digest: a tag may mean another image tomorrow."""
+    """True if the image is named by its digest: a tag may refer to another image later."""
     return "@sha256:" in image
 
 
-def documents(subject: Subject, how: PrePull) -> tuple[Document, ...]:
-    """The priority class, then the Jobs or the DaemonSet.
+def documents(subject: Subject, method: PrePull) -> tuple[Document, ...]:
+    """Returns the priority class, then the Jobs or the DaemonSet.
 
-    Names hold a digest of all that is pulled and how: the same documents once more change nothing, another image or
-    another toleration makes other Jobs (a Job's template cannot be changed), and the DaemonSet rolls over to it.
-    Nodes that nobody named are chosen by their labels: no other node pulls. Raises UsageError without a selector for
-    a resource whose labels are not known.
+    Names contain a digest of the image and the pod spec. So the same documents change nothing, and another image or
+    toleration makes other Jobs (a Job's template cannot be changed) and rolls over the DaemonSet. Unnamed nodes are
+    selected by their labels: no other node pulls. Raises UsageError without a selector for a resource without known
+    labels.
     """
-    if how.kind == "daemonset":
-        return _priority(), _daemon_set(subject, how)
-    if how.nodes:
-        return _priority(), *(_job_of(subject, how, node) for node in how.nodes)
-    return _priority(), _indexed_job(subject, how)
+    if method.kind == "daemonset":
+        return _priority(), _daemon_set(subject, method)
+    if method.nodes:
+        return _priority(), *(_job_of(subject, method, node) for node in method.nodes)
+    return _priority(), _indexed_job(subject, method)
 
 
 def _priority() -> Document:
@@ -130,23 +133,23 @@ def _priority() -> Document:
 
 
 def _container(subject: Subject, seconds: int = 0) -> dict[str, Any]:
-    """The image with a shell's nothing in place of its own entry point, which would load a model."""
+    """The image with a no-op command instead of its entry point, which would load a model."""
     return {
         "name": "pull",
         "image": subject.image,
         "command": ["sh", "-c", f"sleep {seconds}" if seconds else "true"],
-        # of a tag the node's copy may be old
+        # the node's copy of a tag may be outdated
         "imagePullPolicy": "IfNotPresent" if pinned(subject.image) else "Always",
-        # images built on CUDA ask the runtime for every GPU of the node, which needs no request where it is the default
+        # CUDA images request every GPU of the node from its runtime, even without a resource request
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
 
 
-def _pod(subject: Subject, how: PrePull, **spec: Any) -> dict[str, Any]:
-    """A pod that any GPU node takes, and that takes nothing of it. Taints are met whatever their effect."""
-    keys = dict.fromkeys((*kube_gpus.taints_of(subject.gpu_resource), *how.taints))
+def _pod(subject: Subject, method: PrePull, **spec: Any) -> dict[str, Any]:
+    """A pod for any GPU node that takes no GPU. Taints are tolerated whatever their effect."""
+    keys = dict.fromkeys((*kube_gpus.taints_of(subject.gpu_resource), *method.taints))
     return {
         "priorityClassName": PRIORITY_CLASS,
         "tolerations": [{"key": key, "operator": "Exists"} for key in keys],
@@ -154,13 +157,13 @@ def _pod(subject: Subject, how: PrePull, **spec: Any) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 0,
         "securityContext": {"runAsUser": 65534, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         **({"nodeSelector": dict(subject.node_selector)} if subject.node_selector else {}),
-        **({"imagePullSecrets": [{"name": how.secret}]} if how.secret else {}),
+        **({"imagePullSecrets": [{"name": method.secret}]} if method.secret else {}),
         **spec,
     }
 
 
 def _nodes_of(subject: Subject) -> dict[str, Any]:
-    """Affinity to nodes with GPUs: a pod that asks for none would go to any node. A selector stands in for it."""
+    """Affinity to nodes with GPUs: a pod that requests none would go to any node. A selector replaces it."""
     return {} if subject.node_selector else {"nodeAffinity": kube_gpus.affinity_to(subject.gpu_resource)}
 
 
@@ -172,30 +175,30 @@ def _key(subject: Subject, spec: Mapping[str, Any]) -> str:
     return short(json.dumps([subject.image, spec], sort_keys=True), 10)
 
 
-def _job_of(subject: Subject, how: PrePull, node: str) -> Document:
-    """Bound to its node by the scheduler, so that a node that takes no pods is waited for until time is up."""
-    spec = _pod(subject, how, restartPolicy="Never", containers=[_container(subject)])
-    key = _key(subject, spec)  # without the node: all Jobs of one pull bear the same
+def _job_of(subject: Subject, method: PrePull, node: str) -> Document:
+    """Bound to its node by the scheduler: it waits for a node that takes no pods until the deadline."""
+    spec = _pod(subject, method, restartPolicy="Never", containers=[_container(subject)])
+    key = _key(subject, spec)  # without the node: all Jobs of one pull share it
     field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [field]}}
     placed = {**spec, "affinity": {"nodeAffinity": wanted}}
     return _job(subject, key, f"-{short(node, 10)}", {_NODE: node}, placed, {"backoffLimit": _TRIES})
 
 
-def _indexed_job(subject: Subject, how: PrePull) -> Document:
-    """One pod on each of ``count`` nodes that nobody named: all at once, each keeping the others off its node."""
+def _indexed_job(subject: Subject, method: PrePull) -> Document:
+    """One pod on each of ``count`` unnamed nodes: all at once, each keeping the others off its node."""
     nodes = _nodes_of(subject)
-    spec = _pod(subject, how, restartPolicy="Never", containers=[_container(subject, _HOLD_SECONDS)])
+    spec = _pod(subject, method, restartPolicy="Never", containers=[_container(subject, _HOLD_SECONDS)])
     key = _key(subject, {**spec, "affinity": nodes})
     term = {"labelSelector": {"matchLabels": {_PULL: key}}, "topologyKey": "kubernetes.io/hostname"}
     apart = {**nodes, "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     each = {
         "completionMode": "Indexed",
-        "completions": how.count,
-        "parallelism": how.count,
-        "backoffLimitPerIndex": _TRIES,  # a node that cannot pull stops no other
+        "completions": method.count,
+        "parallelism": method.count,
+        "backoffLimitPerIndex": _TRIES,  # a node that cannot pull does not stop others
     }
-    return _job(subject, key, f"-n{how.count}", {}, {**spec, "affinity": apart}, each)
+    return _job(subject, key, f"-n{method.count}", {}, {**spec, "affinity": apart}, each)
 
 
 def _job(
@@ -220,7 +223,7 @@ def _job(
     }
 
 
-def _daemon_set(subject: Subject, how: PrePull) -> Document:
+def _daemon_set(subject: Subject, method: PrePull) -> Document:
     keep = {
         "name": "keep",
         "image": PAUSE_IMAGE,
@@ -230,7 +233,7 @@ def _daemon_set(subject: Subject, how: PrePull) -> Document:
     nodes = _nodes_of(subject)
     spec = _pod(
         subject,
-        how,
+        method,
         initContainers=[_container(subject)],
         containers=[keep],
         **({"affinity": nodes} if nodes else {}),
@@ -247,7 +250,7 @@ def _daemon_set(subject: Subject, how: PrePull) -> Document:
         },
         "spec": {
             "selector": {"matchLabels": dict(labels)},
-            # nobody is served by these pods: let every node pull a new image at once
+            # these pods serve nobody: every node may pull a new image at once
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
             "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
         },

@@ -1,9 +1,9 @@
-"""The plan as documents: patches, annotations, scalers and files that others read. Renders, and sends nothing.
+"""The plan as documents: patches, annotations, scalers and files for other controllers. Renders only, sends nothing.
 
-A document says the least number of replicas (the floor that the plan wants), never ``replicas`` of an object that
-another controller sets; whoever sends one looks at the object first. Numbers follow the format of HPA v2,
-KEDA 2 (``ScaledObject``, triggers ``cron`` and ``metrics-api``) and Knative Serving 1;
-``tests/service/test_documents_accepted.py`` applies each to an API server with the real definitions.
+A document sets the least number of replicas (the floor required by the plan), never ``replicas`` of an object that
+another controller sets; the sender checks the object first. Formats follow HPA v2, KEDA 2 (``ScaledObject``, triggers
+``cron`` and ``metrics-api``) and Knative Serving 1; ``tests/service/test_documents_accepted.py`` applies each
+to an API server with the real definitions.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """Where a service's number goes. ``file`` is a path inside a Git repository, for kustomize."""
+class ScalingTarget:
+    """Target of a service's replica count. ``file`` is a path inside a Git repository, for kustomize."""
 
     kind: Kind
     name: str
@@ -52,9 +52,9 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. ``path`` is where an API server takes it as a merge patch, empty for a file.
+    """One document. ``path`` is the API path for it as a merge patch, empty for a file.
 
-    ``sets`` is the field with the number, ``most`` the field of the same object that the number may not exceed.
+    ``sets`` is the field with the number, ``most`` the field of the same object that limits it.
     """
 
     service: str
@@ -69,39 +69,44 @@ class Document:
 
 
 def documents(
-    found: Recommendation, aims: Sequence[Aim], forecast: Forecast | None = None, *, url: str = ""
+    recommendation: Recommendation, targets: Sequence[ScalingTarget], forecast: Forecast | None = None, *, url: str = ""
 ) -> tuple[Document, ...]:
-    """Everything that a recommendation is told as. ``url`` is Outrider's API, which KEDA's triggers ask."""
-    return tuple(render(found, aim, forecast, url=url) for aim in aims)
+    """Renders every document of a recommendation. ``url`` is Outrider's API, queried by KEDA's triggers."""
+    return tuple(render(recommendation, target, forecast, url=url) for target in targets)
 
 
-def render(found: Recommendation, aim: Aim, forecast: Forecast | None = None, *, url: str = "") -> Document:
-    """One document. Raises UsageError for a cron scaler without a forecast."""
-    if aim.kind == "webhook":
-        return _webhook(found, aim)
-    if aim.kind == "kustomize":
-        return _kustomize(found, aim)
-    if aim.kind == "cron":
+def render(
+    recommendation: Recommendation, target: ScalingTarget, forecast: Forecast | None = None, *, url: str = ""
+) -> Document:
+    """Renders one document. Raises UsageError for a cron scaler without a forecast."""
+    if target.kind == "webhook":
+        return _webhook(recommendation, target)
+    if target.kind == "kustomize":
+        return _kustomize(recommendation, target)
+    if target.kind == "cron":
         if forecast is None:
-            raise UsageError(f"{aim.name} has no forecast to make hours of", hint="see outrider capacity plan")
-        return _cron(found, aim, forecast, url)
-    replicas, notes = found.target_replicas, _notes(found)
-    if aim.kind == "hpa":
-        # an HPA without the alpha feature for zero takes 1 at least
+            raise UsageError(f"{target.name} has no forecast for a cron schedule", hint="see outrider capacity plan")
+        return _cron(recommendation, target, forecast, url)
+    replicas, notes = recommendation.target_replicas, _notes(recommendation)
+    if target.kind == "hpa":
+        # an HPA without the alpha feature for zero needs at least 1
         body = {"metadata": {"annotations": notes}, "spec": {"minReplicas": max(1, replicas)}}
-        return _patch(found, aim, body, ("spec", "minReplicas"), ("spec", "maxReplicas"))
-    if aim.kind == "scaled_object":
+        return _patch(recommendation, target, body, ("spec", "minReplicas"), ("spec", "maxReplicas"))
+    if target.kind == "scaled_object":
         body = {"metadata": {"annotations": notes}, "spec": {"minReplicaCount": replicas}}
-        return _patch(found, aim, body, ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"))
-    if aim.kind == "knative":
-        # on the revision: a change of the service's template would make a new one, and start every replica anew
+        return _patch(recommendation, target, body, ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"))
+    if target.kind == "knative":
+        # on the revision: changing the service's template would create a new one, and restart every replica
         body = {"metadata": {"annotations": {**notes, KNATIVE_MIN_SCALE: str(replicas)}}}
-        return _patch(found, aim, body, ("metadata", "annotations", KNATIVE_MIN_SCALE), ())
-    return _patch(found, aim, {"spec": {"replicas": replicas}}, ("spec", "replicas"), ())
+        return _patch(recommendation, target, body, ("metadata", "annotations", KNATIVE_MIN_SCALE), ())
+    return _patch(recommendation, target, {"spec": {"replicas": replicas}}, ("spec", "replicas"), ())
 
 
 def git_patch(document: Document, before: str) -> str:
-    """What ``git apply`` takes: from ``before``, empty for a new file, to the document. Empty when nothing changes."""
+    """Returns a patch for ``git apply`` from ``before``, empty for a new file, to the document.
+
+    Empty without changes.
+    """
     if before == document.text:
         return ""
     path, old = document.file, before.splitlines(keepends=True)
@@ -113,34 +118,34 @@ def git_patch(document: Document, before: str) -> str:
     return "".join([*head, *lines])
 
 
-def payload(found: Recommendation) -> dict[str, Any]:
-    """What a webhook is told; the same plan always bears the same id."""
+def payload(recommendation: Recommendation) -> dict[str, Any]:
+    """Body of a webhook; the same plan always has the same id."""
     return {
-        "id": f"{found.service.key}@{rfc3339(found.made_at)}",
-        "service": found.service.name,
-        "namespace": found.service.namespace,
-        "cluster": found.service.cluster,
-        "gpu_type": found.gpu_type,
-        "current_replicas": found.current_replicas,
-        "target_replicas": found.target_replicas,
-        "gpus": found.gpus,
-        "need_at": None if found.need_at is None else rfc3339(found.need_at),
-        "needed_by": None if found.needed_by is None else rfc3339(found.needed_by),
-        "lead_time_seconds": found.lead_time.total_seconds(),
-        "reason": found.reason.value,
-        "binding": found.binding,
-        "made_at": rfc3339(found.made_at),
+        "id": f"{recommendation.service.key}@{rfc3339(recommendation.made_at)}",
+        "service": recommendation.service.name,
+        "namespace": recommendation.service.namespace,
+        "cluster": recommendation.service.cluster,
+        "gpu_type": recommendation.gpu_type,
+        "current_replicas": recommendation.current_replicas,
+        "target_replicas": recommendation.target_replicas,
+        "gpus": recommendation.gpus,
+        "need_at": None if recommendation.need_at is None else rfc3339(recommendation.need_at),
+        "needed_by": None if recommendation.needed_by is None else rfc3339(recommendation.needed_by),
+        "lead_time_seconds": recommendation.lead_time.total_seconds(),
+        "reason": recommendation.reason.value,
+        "binding": recommendation.binding,
+        "made_at": rfc3339(recommendation.made_at),
     }
 
 
-def hours(found: Recommendation, forecast: Forecast, timezone: str) -> list[tuple[datetime, datetime, int]]:
-    """Spans of whole hours of the next day, in local time, and the replicas of each; equal neighbours are joined.
+def hours(recommendation: Recommendation, forecast: Forecast, timezone: str) -> list[tuple[datetime, datetime, int]]:
+    """Spans of whole hours of the next day in local time, with their replicas; equal adjacent spans are merged.
 
-    Each hour has what its own p95 and the one of the lead time after it needs, so that a start is not late.
+    Each hour has the need of its own p95 and of the lead time after it, so that a start is not late.
     """
-    carried = found.derivation.get("capacity_now") or 0.0
-    each = carried / found.current_replicas if found.current_replicas else 0.0
-    if each <= 0:
+    capacity = recommendation.derivation.get("capacity_now") or 0.0
+    per_replica = capacity / recommendation.current_replicas if recommendation.current_replicas else 0.0
+    if per_replica <= 0:
         return []
     zone, values = ZoneInfo(timezone), forecast.quantiles[_QUANTILE]
     begins = from_unix(float(forecast.times[0])).astimezone(zone).replace(minute=0, second=0, microsecond=0)
@@ -149,12 +154,12 @@ def hours(found: Recommendation, forecast: Forecast, timezone: str) -> list[tupl
         start = begins + timedelta(hours=number)
         end = start + timedelta(hours=1)
         inside = (forecast.times >= start.timestamp()) & (
-            forecast.times < end.timestamp() + found.lead_time.total_seconds()
+            forecast.times < end.timestamp() + recommendation.lead_time.total_seconds()
         )
         if not inside.any():
             continue
-        wanted = int(np.ceil(float(values[inside].max()) / each - 1e-9))
-        wanted = min(max(wanted, found.floor), found.ceiling)
+        wanted = int(np.ceil(float(values[inside].max()) / per_replica - 1e-9))
+        wanted = min(max(wanted, recommendation.floor), recommendation.ceiling)
         if spans and spans[-1][2] == wanted and spans[-1][1] == start:
             spans[-1] = (spans[-1][0], end, wanted)
         else:
@@ -163,74 +168,92 @@ def hours(found: Recommendation, forecast: Forecast, timezone: str) -> list[tupl
 
 
 def _patch(
-    found: Recommendation, aim: Aim, body: dict[str, Any], where: tuple[str, ...], most: tuple[str, ...]
+    recommendation: Recommendation,
+    target: ScalingTarget,
+    body: dict[str, Any],
+    field: tuple[str, ...],
+    most: tuple[str, ...],
 ) -> Document:
-    path = _PATHS[aim.kind].format(namespace=aim.namespace, name=aim.name)
+    path = _PATHS[target.kind].format(namespace=target.namespace, name=target.name)
     return Document(
-        service=found.service.name,
-        kind=aim.kind,
-        file=f"{aim.kind}-{aim.namespace}-{aim.name}.yaml",
+        service=recommendation.service.name,
+        kind=target.kind,
+        file=f"{target.kind}-{target.namespace}-{target.name}.yaml",
         body=body,
         text=_yaml(body),
         path=path,
-        sets=where,
+        sets=field,
         most=most,
-        replicas=found.target_replicas,
+        replicas=recommendation.target_replicas,
     )
 
 
-def _kustomize(found: Recommendation, aim: Aim) -> Document:
-    """A component that Argo CD or Flux builds with the rest: it patches the least replicas of HPA and ScaledObject."""
+def _kustomize(recommendation: Recommendation, target: ScalingTarget) -> Document:
+    """A component for Argo CD or Flux: it patches the least replicas of HPA and ScaledObject."""
     patches = []
     for group, version, kind, name in _GROUPS.values():
-        value = max(1, found.target_replicas) if kind == "HorizontalPodAutoscaler" else found.target_replicas
-        # a merge patch by name: kustomize leaves out a target that is not there
+        value = (
+            max(1, recommendation.target_replicas)
+            if kind == "HorizontalPodAutoscaler"
+            else recommendation.target_replicas
+        )
+        # a merge patch by name: kustomize skips a missing target
         inline = {
             "apiVersion": f"{group}/{version}",
             "kind": kind,
-            "metadata": {"name": aim.name, "annotations": _notes(found)},
+            "metadata": {"name": target.name, "annotations": _notes(recommendation)},
             "spec": {name: value},
         }
-        target = {"group": group, "version": version, "kind": kind, "name": aim.name, "namespace": aim.namespace}
-        patches.append({"target": target, "patch": _yaml(inline)})
+        match_target = {
+            "group": group,
+            "version": version,
+            "kind": kind,
+            "name": target.name,
+            "namespace": target.namespace,
+        }
+        patches.append({"target": match_target, "patch": _yaml(inline)})
     body = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": patches}
-    name = aim.file or f"outrider/{aim.namespace}-{aim.name}/kustomization.yaml"
-    return Document(found.service.name, aim.kind, name, body, _yaml(body), replicas=found.target_replicas)
+    name = target.file or f"outrider/{target.namespace}-{target.name}/kustomization.yaml"
+    return Document(
+        recommendation.service.name, target.kind, name, body, _yaml(body), replicas=recommendation.target_replicas
+    )
 
 
-def _cron(found: Recommendation, aim: Aim, forecast: Forecast, url: str) -> Document:
-    """A ScaledObject: the least of the day as its floor, a cron trigger for each span above, and the plan's own number.
+def _cron(recommendation: Recommendation, target: ScalingTarget, forecast: Forecast, url: str) -> Document:
+    """A ScaledObject with the least of the day as its floor, a cron trigger for each span above, and the plan's number.
 
-    The last where ``url`` is. What KEDA refuses is not written: an object without a trigger, a span that begins and
-    ends at the same hour (every hour needs the same), and a floor above the ceiling.
+    The plan's number needs ``url``. Objects that KEDA refuses are avoided: an object without a trigger, a span that
+    starts and ends at the same hour (every hour has the same need), and a floor above the ceiling.
     """
-    spans = hours(found, forecast, aim.timezone)
-    most = max(1, found.ceiling)
+    spans = hours(recommendation, forecast, target.timezone)
+    most = max(1, recommendation.ceiling)
     whole = sum((end - start for start, end, _ in spans), timedelta(0)) >= _DAY
-    least = min(max(found.floor, min(wanted for *_, wanted in spans)) if whole else found.floor, most)
-    triggers = [_cron_trigger(start, end, wanted, aim.timezone) for start, end, wanted in spans if wanted > least]
+    least = min(max(recommendation.floor, min(wanted for *_, wanted in spans)) if whole else recommendation.floor, most)
+    triggers = [_cron_trigger(start, end, wanted, target.timezone) for start, end, wanted in spans if wanted > least]
     if url:
-        service = f"{found.service.namespace or '-'}/{found.service.name}"
+        service = f"{recommendation.service.namespace or '-'}/{recommendation.service.name}"
         metadata = {"url": f"{url}/api/v1/scaling/{service}", "valueLocation": "value", "targetValue": "1"}
         triggers.append({"type": "metrics-api", "metricType": "AverageValue", "metadata": metadata})
     if not triggers:
-        # the same all day long: half a day at that number changes nothing, and an object needs a trigger
-        begins = from_unix(float(forecast.times[0])).astimezone(ZoneInfo(aim.timezone)).replace(minute=0)
-        steady = max(1, least if whole else min(found.target_replicas, most))
-        triggers.append(_cron_trigger(begins, begins + _DAY / 2, steady, aim.timezone))
+        # constant all day: half a day at that number changes nothing, and an object needs a trigger
+        begins = from_unix(float(forecast.times[0])).astimezone(ZoneInfo(target.timezone)).replace(minute=0)
+        steady = max(1, least if whole else min(recommendation.target_replicas, most))
+        triggers.append(_cron_trigger(begins, begins + _DAY / 2, steady, target.timezone))
     body = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": {"name": aim.name, "namespace": aim.namespace, "annotations": _notes(found)},
+        "metadata": {"name": target.name, "namespace": target.namespace, "annotations": _notes(recommendation)},
         "spec": {
-            "scaleTargetRef": {"name": aim.name},
+            "scaleTargetRef": {"name": target.name},
             "minReplicaCount": least,
             "maxReplicaCount": most,
             "triggers": triggers,
         },
     }
-    file = f"cron-{aim.namespace}-{aim.name}.yaml"
-    return Document(found.service.name, aim.kind, file, body, _yaml(body), replicas=found.target_replicas)
+    file = f"cron-{target.namespace}-{target.name}.yaml"
+    return Document(
+        recommendation.service.name, target.kind, file, body, _yaml(body), replicas=recommendation.target_replicas
+    )
 
 
 def _cron_trigger(start: datetime, end: datetime, replicas: int, timezone: str) -> dict[str, Any]:
@@ -244,20 +267,20 @@ def _cron_trigger(start: datetime, end: datetime, replicas: int, timezone: str) 
     return {"type": "cron", "metadata": metadata}
 
 
-def _webhook(found: Recommendation, aim: Aim) -> Document:
-    body = payload(found)
+def _webhook(recommendation: Recommendation, target: ScalingTarget) -> Document:
+    body = payload(recommendation)
     return Document(
-        found.service.name,
-        aim.kind,
-        f"webhook-{aim.name}.yaml",
+        recommendation.service.name,
+        target.kind,
+        f"webhook-{target.name}.yaml",
         body,
         _yaml(body),
-        replicas=found.target_replicas,
+        replicas=recommendation.target_replicas,
     )
 
 
-def _notes(found: Recommendation) -> dict[str, str]:
-    return {PLAN_ANNOTATION: rfc3339(found.made_at), REASON_ANNOTATION: found.reason.value}
+def _notes(recommendation: Recommendation) -> dict[str, str]:
+    return {PLAN_ANNOTATION: rfc3339(recommendation.made_at), REASON_ANNOTATION: recommendation.reason.value}
 
 
 def _yaml(body: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Faster starts: which phase to attack first, what each remedy saves and costs, and the documents to apply.
+"""Advice for faster starts: the phase to shorten first, saving and cost of each remedy, and the documents to apply.
 
-Documents are Kubernetes objects as plain values; nothing is sent from here.
+Documents are Kubernetes objects as plain values; this module sends nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Document = Mapping[str, Any]
 
 _MOST_NAME = 24  # with "-warm-up-", two digests and the suffix of a pod within 63
 BALLOON_PRIORITY = -10
-"""Below every pod without a priority class, so that any of those pushes a balloon out."""
+"""Below every pod without a priority class, so that any of those preempts a balloon."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmSettings:
-    """One service. ``gpu_resource`` is what its pods ask for; ``spare`` replicas are kept ahead.
+    """Settings of one service. ``gpu_resource`` is the resource its pods request; ``spare`` replicas are kept ahead.
 
-    ``node_selector`` are the labels of the nodes for balloons and for the image. ``pre_pull`` says how ``image`` is
-    pulled ahead; a DaemonSet, which needs to know no node, when it is not given.
+    ``node_selector`` are the labels of the nodes for balloons and for the image. ``pre_pull`` is the method to pull
+    ``image`` ahead; by default a DaemonSet, which needs no node names.
     """
 
     service: str
@@ -45,7 +45,7 @@ class WarmSettings:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What one remedy saves of a start, and what it costs while nothing starts.
+    """Time that one remedy saves of a start, and its cost while nothing starts.
 
     ``idle_cost_per_hour`` is None without a price. ``phases`` are those it shortens.
     """
@@ -59,7 +59,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class WarmPlan:
-    """``phases``: median seconds of each phase; ``attack_first`` None when no start was measured."""
+    """``phases``: median seconds of each phase; ``attack_first`` is None without a measured start."""
 
     service: str
     starts: int
@@ -70,7 +70,7 @@ class WarmPlan:
     documents: tuple[Document, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -85,55 +85,57 @@ _HOLDS_GPUS = frozenset({"balloon_pods", "warm_pool"})
 
 
 def phases_of(startups: Sequence[Startup]) -> dict[str, float]:
-    """Median seconds of each phase over the starts that told it, in the order in which they happen."""
-    told: dict[str, list[float]] = {}
-    for one in startups:
-        for phase in one.phases:
-            told.setdefault(phase.phase.value, []).append(phase.seconds)
-    return {phase.value: median(told[phase.value]) for phase in StartPhase if phase.value in told}
+    """Median seconds of each phase over the starts that report it, in order of occurrence."""
+    seconds_by_phase: dict[str, list[float]] = {}
+    for start in startups:
+        for phase in start.phases:
+            seconds_by_phase.setdefault(phase.phase.value, []).append(phase.seconds)
+    return {
+        phase.value: median(seconds_by_phase[phase.value]) for phase in StartPhase if phase.value in seconds_by_phase
+    }
 
 
 def warm(settings: WarmSettings, phases: Mapping[str, float], startups: Sequence[Startup] = ()) -> WarmPlan:
-    """Remedies, largest saving first, and the documents of those that are documents.
+    """Returns remedies, largest saving first, and the documents that implement them.
 
-    ``phases`` are seconds by phase, measured (``phases_of``) or given by hand. The time in which a ready
-    replica waits for its first request is saved by nobody and counts for nothing.
+    ``phases`` are seconds by phase, measured (``phases_of``) or given. The time a ready replica waits for its first
+    request cannot be saved, and does not count.
     """
-    counted = {name: seconds for name, seconds in phases.items() if name != StartPhase.FIRST_REQUEST}
+    avoidable = {name: seconds for name, seconds in phases.items() if name != StartPhase.FIRST_REQUEST}
     lead = lead_time_quantile(startups)
-    total = lead.total_seconds() if lead is not None else sum(counted.values())
-    remedies = [_remedy(settings, name, covered, counted) for name, covered in _REMEDIES.items()]
-    remedies = [one for one in remedies if one.seconds_saved > 0]
+    total = lead.total_seconds() if lead is not None else sum(avoidable.values())
+    remedies = [_remedy(settings, name, covered, avoidable) for name, covered in _REMEDIES.items()]
+    remedies = [remedy for remedy in remedies if remedy.seconds_saved > 0]
     if total > 0:
-        remedies.append(_holding(settings, "warm_pool", tuple(counted), total))
-    remedies.sort(key=lambda one: (one.idle_gpus > 0, -one.seconds_saved))
+        remedies.append(_holding(settings, "warm_pool", tuple(avoidable), total))
+    remedies.sort(key=lambda remedy: (remedy.idle_gpus > 0, -remedy.seconds_saved))
     return WarmPlan(
         settings.service,
         len(startups),
         dict(phases),
         lead.total_seconds() if lead is not None else None,
-        max(counted, key=lambda name: counted[name]) if counted else None,
+        max(avoidable, key=lambda name: avoidable[name]) if avoidable else None,
         tuple(remedies),
         documents(settings),
     )
 
 
 def documents(settings: WarmSettings) -> tuple[Document, ...]:
-    """PriorityClass and balloon Deployment; what pulls an image ahead with its own class; the prompts with a URL."""
-    found: list[Document] = [_priority(), _balloons(settings)]
+    """PriorityClass and balloon Deployment; the image pre-pull with its own class; the prompts if a URL is given."""
+    objects: list[Document] = [_priority(), _balloons(settings)]
     if settings.image:
         subject = prepull.Subject(
             settings.service, settings.namespace, settings.image, settings.gpu_resource, settings.node_selector
         )
-        found += prepull.documents(subject, settings.pre_pull)
+        objects += prepull.documents(subject, settings.pre_pull)
     if settings.url:
-        found.append(_prompts(settings, settings.url))
-    return tuple(found)
+        objects.append(_prompts(settings, settings.url))
+    return tuple(objects)
 
 
 def _remedy(settings: WarmSettings, name: str, covered: Sequence[StartPhase], phases: Mapping[str, float]) -> Remedy:
     names = tuple(phase.value for phase in covered if phase.value in phases)
-    saved = sum(phases[each] for each in names)
+    saved = sum(phases[phase] for phase in names)
     if name in _HOLDS_GPUS:
         return _holding(settings, name, names, saved)
     return Remedy(name, names, saved, 0, 0.0)
@@ -191,7 +193,7 @@ def _balloons(settings: WarmSettings) -> Document:
 
 
 def _prompts(settings: WarmSettings, url: str) -> Document:
-    """A Job named by a digest of what it asks and whom: a Job's template cannot be changed. Any node takes its pod."""
+    """A Job named by a digest of its template and URL: a Job's template cannot be changed. Any node may run its pod."""
     script = (
         "import json, os, urllib.request as r\n"
         "for n in (16, 512, 2048):\n"

@@ -28,7 +28,7 @@ BUFFERS = (0.25, 0.0, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Forecast of each fit: (fits, slots ahead); column 0 is the slot of ``begins``, the first one unknown to the fit."""
+    """Forecast of each fit: (fits, slots ahead); column 0 is the slot of ``begins``, the first unknown one."""
 
     begins: NDArray[np.int64]
     predicted: Floats

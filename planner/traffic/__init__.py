@@ -1,1 +1,4 @@
-"""Load-balancer weights: balance, steering, prompt-length routes."""
+"""Load-balancer weights: balance, weight changes, routes.
+
+Must not import ``capacity``, ``forecast`` or ``replay``.
+"""

@@ -25,7 +25,7 @@ from outrider.model import (
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.traffic import routes, weight_changes
-from planner.traffic.weight_changes import Rules, Steering
+from planner.traffic.weight_changes import SteeringRules, Steering
 from planner.traffic.weights import ReplicaLoad
 from service.capacity import purchasing
 from service.config import input_files
@@ -90,7 +90,7 @@ class Proposal:
     unrouted: tuple[str, ...]
 
 
-def propose(fleet: Fleet, rules: Rules, now: Mapping[str, float] | None) -> Proposal:
+def propose(fleet: Fleet, rules: SteeringRules, now: Mapping[str, float] | None) -> Proposal:
     """Weights for the backends of a route, or for every replica where there is none yet. Raises UsageError."""
     names = routes.backends([one.name for one in fleet.replicas])
     listed = list(now) if now is not None else list(names.values())

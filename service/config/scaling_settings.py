@@ -13,7 +13,7 @@ from outrider.errors import ConfigProblem
 from outrider.text import yaml_file
 from planner.capacity.lead_time import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
 from planner.capacity.prescale import ScaleLimits
-from planner.manifests.scaling_manifests import Aim
+from planner.manifests.scaling_manifests import ScalingTarget
 from service.config.settings_base import Duration, Port, Ratio, Section, TimeZone
 
 _LIMITS = ScaleLimits()
@@ -37,9 +37,9 @@ class EmitSettings(Section):
     timezone: TimeZone = Field("UTC", description="of the cron scaler's hours, such as Asia/Shanghai")
     file: str = Field("", description="path inside the Git repository that a kustomize patch is for")
 
-    def aim(self, namespace: str | None) -> Aim:
+    def aim(self, namespace: str | None) -> ScalingTarget:
         """As the planner's renderer takes it; ``namespace`` is that of the service."""
-        return Aim(
+        return ScalingTarget(
             kind=self.type,
             name=self.name or self.service,
             namespace=self.namespace or namespace or "default",

@@ -148,7 +148,7 @@ def test_balloons_that_another_program_counts_keep_its_number(cluster: Cluster) 
 def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
     cluster: Cluster, levels: tuple[float, ...], url: str, changes: dict[str, Any]
 ) -> None:
-    aim = scaling_manifests.Aim("cron", "chat", SPACE, timezone="Asia/Kolkata")
+    aim = scaling_manifests.ScalingTarget("cron", "chat", SPACE, timezone="Asia/Kolkata")
     document = scaling_manifests.render(wanted(**changes), aim, forecast(levels), url=url)
     assert document.text == yaml.safe_dump(dict(document.body), sort_keys=False, allow_unicode=True)
     taken(cluster, document.body)
@@ -165,7 +165,7 @@ def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
 
 
 def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> None:
-    spec = scaling_manifests.render(wanted(), scaling_manifests.Aim("cron", "chat", SPACE), forecast((90.0,))).body[
+    spec = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((90.0,))).body[
         "spec"
     ]
     assert spec["minReplicaCount"] == 9
@@ -174,7 +174,7 @@ def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> Non
 
 def test_a_field_that_the_schema_does_not_know_is_refused(cluster: Cluster) -> None:
     """The check of the checks: strict validation is on for definitions, too."""
-    body = scaling_manifests.render(wanted(), scaling_manifests.Aim("cron", "chat", SPACE), forecast((20.0, 90.0))).body
+    body = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((20.0, 90.0))).body
     answer = applied(cluster, {**body, "spec": {**body["spec"], "minReplicas": 3}})
     assert answer.status_code >= 400, answer.text
     assert ".spec.minReplicas: field not declared in schema" in answer.text
@@ -184,7 +184,7 @@ def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -
     path = deployment(cluster, SPACE)
     spec = {"scaleTargetRef": TARGET, "minReplicas": 2, "maxReplicas": 20}
     cluster.create(where("HorizontalPodAutoscaler"), {"metadata": {"name": "chat"}, "spec": spec})
-    document = scaling_manifests.render(wanted(), scaling_manifests.Aim("hpa", "chat", SPACE))
+    document = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("hpa", "chat", SPACE))
     found = patched(cluster, document)
     assert found["spec"]["minReplicas"] == 6
     assert found["spec"]["maxReplicas"] == 20
@@ -205,7 +205,7 @@ def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -
 
 def test_least_replicas_of_a_scaled_object_are_bounded_as_keda_bounds_them(cluster: Cluster) -> None:
     cluster.create(where("ScaledObject"), SCALED_OBJECT)
-    document = scaling_manifests.render(wanted(), scaling_manifests.Aim("scaled_object", "chat", SPACE))
+    document = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("scaled_object", "chat", SPACE))
     assert patched(cluster, document)["spec"]["minReplicaCount"] == 6
     actuator = by(cluster, {"type": "scaled_object", "namespace": SPACE})
     assert actuator.perform(act(7)).status is OutcomeStatus.DONE
@@ -260,7 +260,7 @@ def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Clus
 
 def test_the_kustomize_component_is_built_by_the_real_kustomize_and_taken(cluster: Cluster, tmp_path: Any) -> None:
     document = scaling_manifests.render(
-        wanted(), scaling_manifests.Aim("kustomize", "chat", SPACE, file="plan/kustomization.yaml")
+        wanted(), scaling_manifests.ScalingTarget("kustomize", "chat", SPACE, file="plan/kustomization.yaml")
     )
     folder = tmp_path / "base"
     (tmp_path / "plan").mkdir()

@@ -145,7 +145,7 @@ def test_what_led_to_an_incident_is_kept_of_a_prometheus_too(url: str, kept: Kep
         return source
 
     source = asyncio.run(read())
-    count = ring.keep(tmp_path / "out", "c", source.watched, kept.instants[0], kept.instants[-1])
+    count = ring.export_recording(tmp_path / "out", "c", source.watched, kept.instants[0], kept.instants[-1])
     assert count == len(source.watched) * (ROUNDS + 1)
     assert len(present(replayed(tmp_path / "out"))) > 2000
 

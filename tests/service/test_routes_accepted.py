@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from planner.traffic import routes
-from planner.traffic.routes import Kind, Place
+from planner.traffic.routes import Kind, RouteLocation
 from tests.support import crds
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.kube import Cluster
@@ -15,7 +15,7 @@ from tests.support.kube import Cluster
 pytestmark = pytest.mark.control_plane
 
 WEIGHTS = {"chat-0": 20, "chat-1": 0, "Chat_2": 80}
-PLACE = Place("chat", SPACE, {"chat-0": "chat-0", "chat-1": "chat-1", "Chat_2": "chat-2"})
+PLACE = RouteLocation("chat", SPACE, {"chat-0": "chat-0", "chat-1": "chat-1", "Chat_2": "chat-2"})
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
     ],
 )
 def test_new_routes_are_taken(cluster: Cluster, kind: Kind, gateway: str | None, hosts: tuple[str, ...]) -> None:
-    for body in routes.documents(kind, Place("chat", SPACE, PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS):
+    for body in routes.documents(kind, RouteLocation("chat", SPACE, PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS):
         taken(cluster, body)
 
 
@@ -47,20 +47,20 @@ def test_a_route_of_the_server_is_told_again_with_other_weights(cluster: Cluster
     taken(cluster, route)
     path = where(str(route["kind"]), str(route["metadata"]["name"]))
     before = cluster.get(path)
-    now = routes.current(before, "the server's")
+    now = routes.current_weights(before, "the server's")
     wanted = dict(zip(now, (50, 25, 25), strict=True))
-    answer = applied(cluster, routes.reweighted(before, wanted, "the server's"))
+    answer = applied(cluster, routes.set_weights(before, wanted, "the server's"))
     assert answer.status_code == 200, answer.text
     after = cluster.get(path)
-    assert routes.current(after, "the server's") == wanted
+    assert routes.current_weights(after, "the server's") == wanted
     assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
-    assert routes.reweighted(after, {name: int(weight) for name, weight in now.items()}, "")["spec"] == before["spec"]
+    assert routes.set_weights(after, {name: int(weight) for name, weight in now.items()}, "")["spec"] == before["spec"]
 
 
 def test_a_route_that_another_program_owns_is_left_to_it(cluster: Cluster) -> None:
     route = routes.documents("gateway", PLACE, WEIGHTS)[-1]
     assert applied(cluster, route, "argocd-controller").status_code == 201
-    other = routes.reweighted(route, {"chat-0": 40, "chat-1": 20, routes.backends(["Chat_2"])["Chat_2"]: 40}, "")
+    other = routes.set_weights(route, {"chat-0": 40, "chat-1": 20, routes.backends(["Chat_2"])["Chat_2"]: 40}, "")
     refused = applied(cluster, other)
     assert refused.status_code == 409, refused.text
     assert "argocd-controller" in refused.json()["message"]
@@ -68,7 +68,7 @@ def test_a_route_that_another_program_owns_is_left_to_it(cluster: Cluster) -> No
 
 def test_sixteen_backends_are_the_most_that_the_definition_takes(cluster: Cluster) -> None:
     many = {f"chat-{number}": 6 for number in range(16)}
-    *_, route = routes.documents("gateway", Place("chat", SPACE, {name: name for name in many}), many)
+    *_, route = routes.documents("gateway", RouteLocation("chat", SPACE, {name: name for name in many}), many)
     taken(cluster, route)
     refs = route["spec"]["rules"][0]["backendRefs"]
     refs.append({"name": "one-more", "port": 8000, "weight": 1})

@@ -77,7 +77,7 @@ def cost(
     """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
     from planner.cost import cost_text  # noqa: PLC0415
     from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, which --help does without
-    from planner.cost.offers import chosen  # noqa: PLC0415
+    from planner.cost.offers import select_offers  # noqa: PLC0415
     from planner.performance.gpu_catalog import gpu, gpus  # noqa: PLC0415
     from planner.performance.memory_fit import Setup  # noqa: PLC0415
     from planner.performance.queueing import Work  # noqa: PLC0415
@@ -87,7 +87,7 @@ def cost(
     tests = stored_loadtests.matching_tests(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
-        offers = chosen(offers, {gpu(name).name: gpu(name) for name in gpu_types})
+        offers = select_offers(offers, {gpu(name).name: gpu(name) for name in gpu_types})
     request = costs.Request(
         shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),

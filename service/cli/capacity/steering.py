@@ -58,7 +58,7 @@ def steer(
 ) -> int | None:
     """Propose weights of replicas for a gateway or a mesh; exit 1 when nothing better can be proposed."""
     from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
-    from planner.traffic.weight_changes import Rules  # noqa: PLC0415
+    from planner.traffic.weight_changes import SteeringRules  # noqa: PLC0415
     from service.capacity import steering  # noqa: PLC0415
     from service.config import input_files
 
@@ -67,16 +67,16 @@ def steer(
     route = None if current is None else steering.route_of(current)
     if route is not None and form is not None:
         raise UsageError("--format and --current exclude each other", hint="a route that exists has its own format")
-    now = None if route is None else routes.current(route, str(current))
-    rules = Rules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
+    now = None if route is None else routes.current_weights(route, str(current))
+    rules = SteeringRules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
                   tuple(refill or ()))  # fmt: skip
     fleet = _fleet(context, service, file, arriving)
     made = steering.propose(fleet, rules, now)
     found: list[Any] = []
     if made.found.proposed and route is not None:
-        found = [routes.reweighted(route, made.found.weights, str(current))]
+        found = [routes.set_weights(route, made.found.weights, str(current))]
     elif made.found.proposed:
-        place = routes.Place(
+        place = routes.RouteLocation(
             fleet.service.name,
             fleet.service.namespace or "default",
             fleet.pods,

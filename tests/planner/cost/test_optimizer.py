@@ -6,7 +6,7 @@ from outrider.errors import UsageError
 from outrider.text.i18n import LANGUAGES
 from planner.cost import cost_text, optimizer
 from planner.cost.milp import NoMixReason
-from planner.cost.optimizer import Offer, Refusal, Request, compare, cost_per_1k_tokens
+from planner.cost.optimizer import CostRequest, Offer, Refusal, compare, cost_per_1k_tokens
 from planner.performance import roofline
 from planner.performance.gpu_catalog import gpu, gpus, source_text
 from planner.performance.memory_fit import Setup
@@ -14,7 +14,7 @@ from planner.performance.model_specs import model
 from planner.performance.queueing import Slo, Work
 
 SLO = Slo(2.0, 0.06)
-CHAT = Request(model("Llama-3.1-8B"), Work(600, 250), 40.0, SLO)
+CHAT = CostRequest(model("Llama-3.1-8B"), Work(600, 250), 40.0, SLO)
 
 
 def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
@@ -26,7 +26,7 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
     assert list(costs) == sorted(costs)
     assert list(latencies) == sorted(latencies, reverse=True)
     for mix in answer.front:
-        assert sum(answer.ways[place].rate * count for place, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
+        assert sum(answer.options[place].rate * count for place, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
     for language in LANGUAGES:
         said = cost_text.lines(CHAT, answer, language)
         sources = {source_text(spec.price_source, language) for spec in gpus().values()}
@@ -45,7 +45,7 @@ def test_offers_that_may_not_be_used_say_why():
         Offer(gpu("L40S"), region="here"),
     ]
     answer = compare(
-        optimizer.Request(**{**_fields(CHAT), "regions": frozenset({"here", ""}), "within": 3600.0}), offers
+        optimizer.CostRequest(**{**_fields(CHAT), "regions": frozenset({"here", ""}), "within": 3600.0}), offers
     )
     assert {name.split()[0]: why for name, why, _ in answer.refused} == {
         "T4": Refusal.QUOTA,
@@ -56,14 +56,14 @@ def test_offers_that_may_not_be_used_say_why():
 
 
 def test_a_promise_that_nobody_keeps_is_a_warning_and_not_a_size():
-    answer = compare(Request(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
+    answer = compare(CostRequest(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
     assert not answer.slo_kept
     assert [why for _, why, _ in answer.refused] == [Refusal.SLO]
     assert "do not size by it" in cost_text.lines(CHAT, answer)[1]
 
 
 def test_a_model_too_large_for_every_offer_serves_nothing():
-    answer = compare(Request(model("DeepSeek-V3"), Work(600, 250), 1.0), [Offer(gpu("T4"))])
+    answer = compare(CostRequest(model("DeepSeek-V3"), Work(600, 250), 1.0), [Offer(gpu("T4"))])
     assert answer.nothing.reason is NoMixReason.NOTHING_SERVES
     assert answer.front == ()
 
@@ -75,7 +75,7 @@ def test_quotas_of_nothing_leave_nothing():
 
 
 def test_a_quota_too_small_says_what_it_carries():
-    answer = compare(Request(**{**_fields(CHAT), "qps": 4000.0}), [Offer(gpu("H100"), quota=4)])
+    answer = compare(CostRequest(**{**_fields(CHAT), "qps": 4000.0}), [Offer(gpu("H100"), quota=4)])
     assert answer.nothing.reason is NoMixReason.QUOTA
     assert 0 < answer.nothing.most < 4000
 
@@ -83,14 +83,14 @@ def test_a_quota_too_small_says_what_it_carries():
 def test_spot_is_cheaper_and_bounded():
     offers = [Offer(gpu("H100")), Offer(gpu("H100"), "spot")]
     free = compare(CHAT, offers).cheapest
-    bounded = compare(Request(**{**_fields(CHAT), "spot_ratio": 0.0}), offers).cheapest
+    bounded = compare(CostRequest(**{**_fields(CHAT), "spot_ratio": 0.0}), offers).cheapest
     assert set(free.gpus) == {"H100 spot"}
     assert set(bounded.gpus) == {"H100 on_demand"}
     assert free.cost_per_hour < bounded.cost_per_hour
 
 
 def test_whole_nodes_are_paid_whole():
-    mix = compare(Request(**{**_fields(CHAT), "whole_nodes": True}), [Offer(gpu("H100"))]).cheapest
+    mix = compare(CostRequest(**{**_fields(CHAT), "whole_nodes": True}), [Offer(gpu("H100"))]).cheapest
     assert mix.gpus == {"H100 on_demand": 8}
 
 
@@ -106,9 +106,9 @@ def test_prices_and_quotas_that_nobody_has_are_refused(wrong):
 
 
 def test_a_load_that_is_none_costs_nothing():
-    assert compare(Request(**{**_fields(CHAT), "qps": 0.0}), [Offer(gpu("H100"))]).cheapest.cost_per_hour == 0
+    assert compare(CostRequest(**{**_fields(CHAT), "qps": 0.0}), [Offer(gpu("H100"))]).cheapest.cost_per_hour == 0
     with pytest.raises(UsageError):
-        compare(Request(**{**_fields(CHAT), "qps": -1.0}), [Offer(gpu("H100"))])
+        compare(CostRequest(**{**_fields(CHAT), "qps": -1.0}), [Offer(gpu("H100"))])
 
 
 def test_a_setup_that_no_engine_takes_is_refused():
@@ -119,10 +119,10 @@ def test_a_setup_that_no_engine_takes_is_refused():
 
 @pytest.mark.parametrize("slo", [Slo(), Slo(tpot=60.0)])
 def test_without_a_promise_that_ends_its_load_an_engine_is_not_loaded_to_where_its_queue_has_no_end(slo):
-    answer = compare(Request(**{**_fields(CHAT), "slo": slo}), [Offer(gpu("H100"))])
+    answer = compare(CostRequest(**{**_fields(CHAT), "slo": slo}), [Offer(gpu("H100"))])
     assert answer.slo_kept
     assert answer.cheapest.latency < 30
-    assert {answer.ways[place].binds for mix in answer.front for place in mix.replicas} == {"stability"}
+    assert {answer.options[place].binds for mix in answer.front for place in mix.replicas} == {"stability"}
 
 
 def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
@@ -144,10 +144,10 @@ def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
 
 
 def test_the_group_that_comes_nearest_to_a_promise_is_quoted():
-    asked = Request(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
+    asked = CostRequest(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
     ((_, why, text),) = compare(asked, [Offer(gpu("B200"))]).refused
     assert why is Refusal.SLO
-    single = [compare(Request(**{**_fields(asked), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
+    single = [compare(CostRequest(**{**_fields(asked), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
               for tp in (2, 4, 8) for pp in (1, 2, 4)]  # fmt: skip
     told = [one.refused[0][2] for one in single]
     assert text == min(told, key=lambda line: float(line.rsplit("TPOT ", 1)[1].removesuffix(" s")))
@@ -173,4 +173,4 @@ def test_a_device_is_known_by_the_names_that_exporters_and_clouds_give_it(name, 
 
 
 def _fields(request):
-    return {name: getattr(request, name) for name in Request.__slots__}
+    return {name: getattr(request, name) for name in CostRequest.__slots__}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import UsageError
 from planner.cost import reservations
-from planner.traffic.weights import BalanceReason, ReplicaLoad, even, gain, split_point, weigh
+from planner.traffic.weights import BalanceReason, ReplicaLoad, even_weights, gain, split_point, weigh
 
 NOW = datetime(2026, 5, 18, tzinfo=UTC)
 WEEK = np.concatenate([np.tile(np.r_[np.full(12, 10.0), np.full(12, 40.0)], 7)])
@@ -44,11 +44,11 @@ def test_half_busy_is_worth_holding_at_half_the_price():
 @pytest.mark.parametrize(
     ("given", "why", "worth"),
     [
-        ({"held_price": 0.9, "quota": 0}, reservations.Unheld.QUOTA, 40),
-        ({"held_price": 0.9, "quota": 7, "group": 8}, reservations.Unheld.QUOTA, 40),
-        ({"held_price": 2.0}, reservations.Unheld.NEVER_PAYS, 0),
-        ({"held_price": 3.0, "quota": 0}, reservations.Unheld.NEVER_PAYS, 0),
-        ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, reservations.Unheld.TOO_LATE, 0),
+        ({"held_price": 0.9, "quota": 0}, reservations.NoReservation.QUOTA, 40),
+        ({"held_price": 0.9, "quota": 7, "group": 8}, reservations.NoReservation.QUOTA, 40),
+        ({"held_price": 2.0}, reservations.NoReservation.NEVER_PAYS, 0),
+        ({"held_price": 3.0, "quota": 0}, reservations.NoReservation.NEVER_PAYS, 0),
+        ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, reservations.NoReservation.TOO_LATE, 0),
     ],
 )
 def test_where_nothing_is_held_the_reason_is_told_and_nothing_is_ordered(given, why, worth):
@@ -60,7 +60,7 @@ def test_gpus_that_are_seldom_busy_are_not_held():
     once = np.zeros(168)
     once[3] = 8.0
     made = plan(once)
-    assert (made.held, made.unheld, made.order_by) == (0, reservations.Unheld.SELDOM_BUSY, None)
+    assert (made.held, made.unheld, made.order_by) == (0, reservations.NoReservation.SELDOM_BUSY, None)
     ordered = plan(WEEK, held_price=0.9, quota=20)
     assert (ordered.held, ordered.worth, ordered.unheld, ordered.order_by) == (20, 40, None, NOW)
 
@@ -200,7 +200,7 @@ def test_weights_without_a_gain_give_way_to_even_ones_and_lines_count_as_people_
     replicas = [ReplicaLoad(f"r-{n}", 100.0 * n, 1000.0, kv_ratio=0.95 if n == 3 else 0.1) for n in (1, 10, 2, 3)]
     found = weigh(replicas, 100.0)
     assert len(set(found.weights.values())) > 2
-    level = even(found)
+    level = even_weights(found)
     assert level.reason is BalanceReason.NO_GAIN
     assert level.weights["r-3"] == 0
     assert sum(level.weights.values()) == 100

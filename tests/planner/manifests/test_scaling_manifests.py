@@ -27,7 +27,7 @@ def made(build):
 
 
 def _aim(kind, **more):
-    return scaling_manifests.Aim(kind, "chat", "prod", **more)
+    return scaling_manifests.ScalingTarget(kind, "chat", "prod", **more)
 
 
 def test_least_replicas_of_an_hpa_and_a_scaled_object(made):

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.model import Calibration, EntityKind, EntityRef
 from planner.cost import cost_text, optimizer
-from planner.cost.optimizer import Offer, Request, compare
+from planner.cost.optimizer import CostRequest, Offer, compare
 from planner.performance import measured, roofline
 from planner.performance.gpu_catalog import gpu
 from planner.performance.memory_fit import Setup
@@ -77,20 +77,20 @@ def test_a_quantised_test_is_of_questions_with_as_many_bits(suffix: str, bits: i
 def test_only_tests_that_step_times_come_from_are_told_as_used() -> None:
     wide, elsewhere = replace(TEST, tensor_parallel=8), replace(TEST, gpu_type="A100")
     older = replace(TEST, measured_at=AT - timedelta(days=1))
-    asked = Request(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
-    assert optimizer.used(asked, [Offer(H100)]) == [TEST]
-    assert optimizer.used(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
-    assert optimizer.used(asked, [Offer(gpu("A100"))]) == [elsewhere]
-    assert optimizer.used(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
+    asked = CostRequest(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
+    assert optimizer.used_tests(asked, [Offer(H100)]) == [TEST]
+    assert optimizer.used_tests(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
+    assert optimizer.used_tests(asked, [Offer(gpu("A100"))]) == [elsewhere]
+    assert optimizer.used_tests(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
 
 
 def test_cost_counts_with_a_test_and_says_so() -> None:
-    asked = Request(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
+    asked = CostRequest(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
     slow = replace(TEST, tokens_per_second_per_sequence=10.0)
     by_prior, by_test = (compare(replace(asked, tests=tests), [Offer(H100)]) for tests in ((), (slow,)))
     assert by_prior.cheapest is not None
     assert by_prior.cheapest.cost_per_hour < (by_test.cheapest.cost_per_hour if by_test.slo_kept else 1e9)
-    assert all(way.source.startswith("measured: load_test of chat") for way in by_test.ways)
+    assert all(way.source.startswith("measured: load_test of chat") for way in by_test.options)
     said = "\n".join(cost_text.lines(replace(asked, tests=(slow,)), by_test))
     assert "step times of H100 TP 1: measured: load_test of chat" in said
     assert roofline.SOURCE not in said
@@ -98,16 +98,16 @@ def test_cost_counts_with_a_test_and_says_so() -> None:
 
 def test_stages_of_a_pipeline_carry_what_no_node_holds() -> None:
     large = model("Llama-3.1-405B")
-    asked = Request(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
+    asked = CostRequest(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
     alone = compare(replace(asked, pipelines=(1,)), [Offer(H100)])
     assert alone.nothing is not None
     assert not alone.front
     staged = compare(asked, [Offer(H100)])
     assert staged.front
-    assert {way.setup.pp for way in staged.ways} <= {2, 4}
+    assert {way.setup.pp for way in staged.options} <= {2, 4}
     mix = staged.front[0]
     (place,) = mix.replicas
-    way = staged.ways[place]
+    way = staged.options[place]
     assert way.setup.gpus == way.setup.tp * way.setup.pp > H100.node
     assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost_text.lines(asked, staged))
     assert optimizer.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp

@@ -14,7 +14,7 @@ from outrider.model import Calibration, EntityKind, EntityRef
 from outrider.text.i18n import LANGUAGES
 from planner.cost import cost_text, offers, optimizer
 from planner.cost.milp import Demand, Mix, NoMix, Option, Pool, cheapest
-from planner.cost.optimizer import Offer, Refusal, Request, compare
+from planner.cost.optimizer import CostRequest, Offer, Refusal, compare
 from planner.performance import measured, roofline
 from planner.performance.gpu_catalog import gpu, gpus
 from planner.performance.memory_fit import Fit, Setup, fit
@@ -22,7 +22,7 @@ from planner.performance.model_specs import model
 from planner.performance.queueing import Slo, Work
 
 MIG, MPS = frozenset({"mig"}), frozenset({"mps"})
-SMALL = Request(model("Llama-3.1-8B"), Work(600, 250), 1.0, Slo(2.0, 0.06), setup=Setup(bits=4), cuts=MIG)
+SMALL = CostRequest(model("Llama-3.1-8B"), Work(600, 250), 1.0, Slo(2.0, 0.06), setup=Setup(bits=4), cuts=MIG)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
     answer = compare(SMALL, [Offer(gpu("H100"))])
     mix = answer.cheapest
     ((place, count),) = mix.replicas.items()
-    way = answer.ways[place]
+    way = answer.options[place]
     assert (way.offer.name, count, way.setup.gpus) == ("H100 1g.10gb on_demand", mix.slices[way.offer.name], 1)
     assert mix.cost_per_hour == pytest.approx(count * gpu("H100").price / 7)
     assert mix.cost_per_hour < whole.cost_per_hour
@@ -114,7 +114,7 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
 def test_what_a_model_does_not_fit_is_not_offered_and_not_complained_of():
     large = replace(SMALL, shape=model("Llama-3.1-70B"), setup=Setup(bits=16), slo=Slo())
     answer = compare(large, [Offer(gpu("H100"))])
-    assert not [way for way in answer.ways if way.offer.gpu.whole]
+    assert not [way for way in answer.options if way.offer.gpu.whole]
     assert answer.refused == ()
 
 
@@ -125,9 +125,9 @@ def test_a_slice_that_is_too_slow_says_so():
 
 
 def test_slices_are_no_group_and_stay_whole_where_the_group_is_fixed():
-    assert {way.setup.gpus for way in compare(SMALL, [Offer(gpu("H100"))]).ways if way.offer.cut} == {1}
+    assert {way.setup.gpus for way in compare(SMALL, [Offer(gpu("H100"))]).options if way.offer.cut} == {1}
     grouped = compare(replace(SMALL, groups=(2,)), [Offer(gpu("H100"))])
-    assert not [way for way in grouped.ways if way.offer.cut]
+    assert not [way for way in grouped.options if way.offer.cut]
 
 
 def test_a_quota_counts_whole_gpus_for_all_their_parts():
@@ -140,18 +140,18 @@ def test_a_quota_counts_whole_gpus_for_all_their_parts():
         assert mix is None or sum(mix.gpus.values()) <= 2
     none = compare(SMALL, [Offer(gpu("H100"), quota=0)])
     assert none.refused == (("H100 on_demand", Refusal.QUOTA, "0"),)
-    assert none.ways == ()
+    assert none.options == ()
 
 
 def test_a_given_price_is_shared_out_and_a_slice_of_its_own_keeps_its_price():
     answer = compare(SMALL, [Offer(gpu("H100"), price=70.0), Offer(gpu("H100 1g.10gb"), price=3.0, quota=5)])
-    prices = {way.offer.name: way.offer.hourly for way in answer.ways}
+    prices = {way.offer.name: way.offer.hourly for way in answer.options}
     assert prices["H100 1g.10gb on_demand"] == 3.0
     assert prices["H100 2g.20gb on_demand"] == pytest.approx(70 / 3)
-    own = next(way.offer for way in answer.ways if way.offer.name == "H100 1g.10gb on_demand")
+    own = next(way.offer for way in answer.options if way.offer.name == "H100 1g.10gb on_demand")
     assert (own.cut, own.quota) == (False, 5)
     few = compare(replace(SMALL, qps=1e4), [own])
-    assert few.nothing.most == pytest.approx(5 * max(way.rate for way in few.ways)), "its quota counts slices"
+    assert few.nothing.most == pytest.approx(5 * max(way.rate for way in few.options)), "its quota counts slices"
 
 
 def test_whole_nodes_of_slices_cost_whole_nodes():
@@ -163,10 +163,10 @@ def test_whole_nodes_of_slices_cost_whole_nodes():
 def test_offers_by_name_are_cut_from_what_is_configured():
     mine = [Offer(gpu("H100"), price=9.0, quota=4), Offer(gpu("A100"))]
     wanted = {"H100 1g.10gb": gpu("H100 1g.10gb"), "A30": gpu("A30")}
-    first, second = offers.chosen(mine, wanted)
+    first, second = offers.select_offers(mine, wanted)
     assert (first.name, first.cut, first.quota, first.hourly) == ("H100 1g.10gb on_demand", True, 4, 9.0 / 7)
     assert (second.name, second.price) == ("A30 on_demand", None)
-    assert [one.name for one in offers.chosen(mine, {"A100": gpu("A100")})] == ["A100 on_demand"]
+    assert [one.name for one in offers.select_offers(mine, {"A100": gpu("A100")})] == ["A100 on_demand"]
     assert offers.cuts_of(mig=True, mps=True) == MIG | MPS
 
 
@@ -226,10 +226,10 @@ def test_a_gpu_that_is_lost_takes_its_slices_along():
     for cuts in (MIG, MPS):
         answer = compare(replace(SMALL, qps=2.0, cuts=cuts, losses=1), [Offer(gpu("H100"))])
         mix = answer.cheapest
-        carried = {answer.ways[place].offer: 0.0 for place in mix.replicas}
+        carried = {answer.options[place].offer: 0.0 for place in mix.replicas}
         largest = 0.0
         for place, count in mix.replicas.items():
-            way = answer.ways[place]
+            way = answer.options[place]
             carried[way.offer] += way.rate * count
             largest = max(largest, way.rate * min(count, way.offer.gpu.parts if way.offer.cut else 1))
         assert sum(carried.values()) - largest >= answer.need - 1e-9

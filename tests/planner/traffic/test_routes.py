@@ -9,10 +9,10 @@ import pytest
 
 from outrider.errors import UsageError
 from planner.traffic import routes
-from planner.traffic.routes import Place
+from planner.traffic.routes import RouteLocation
 
 WEIGHTS = {"chat-0": 20, "Chat_1": 80}
-PLACE = Place("chat", "prod", {"chat-0": "chat-0", "Chat_1": "chat-1"})
+PLACE = RouteLocation("chat", "prod", {"chat-0": "chat-0", "Chat_1": "chat-1"})
 
 
 def http_route() -> dict[str, Any]:
@@ -62,13 +62,13 @@ def virtual_service() -> dict[str, Any]:
 
 
 def test_weights_are_read_as_gateway_and_mesh_read_them() -> None:
-    assert routes.current(http_route(), "r") == {"chat-0": 1.0, "chat-1": 1.0}
-    assert routes.current(virtual_service(), "r") == {"chat-0": 100.0, "chat-1": 0.0, "spare": 0.0}
+    assert routes.current_weights(http_route(), "r") == {"chat-0": 1.0, "chat-1": 1.0}
+    assert routes.current_weights(virtual_service(), "r") == {"chat-0": 100.0, "chat-1": 0.0, "spare": 0.0}
 
 
 def test_nothing_but_weights_changes() -> None:
     before = http_route()
-    after = routes.reweighted(before, {"chat-0": 30, "chat-1": 70}, "r")
+    after = routes.set_weights(before, {"chat-0": 30, "chat-1": 70}, "r")
     assert before == http_route(), "what is given stays as it is"
     assert [[one["weight"] for one in rule["backendRefs"]] for rule in after["spec"]["rules"][:3]] == [
         [30, 70], [30, 70], [1],
@@ -83,8 +83,8 @@ def test_nothing_but_weights_changes() -> None:
 
 def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
     weights = {"chat-0": 30, "chat-1": 60, "spare": 10}
-    after = routes.reweighted(virtual_service(), weights, "r")
-    assert routes.current(after, "r") == weights
+    after = routes.set_weights(virtual_service(), weights, "r")
+    assert routes.current_weights(after, "r") == weights
     assert after["spec"]["http"][0]["retries"] == {"attempts": 2}
 
 
@@ -111,7 +111,7 @@ def test_what_is_no_route_is_refused(change: Any, said: str) -> None:
     route = http_route()
     change(route)
     with pytest.raises(UsageError, match=said):
-        routes.current(route, "r.yaml")
+        routes.current_weights(route, "r.yaml")
 
 
 def test_a_new_route_has_a_service_for_each_replica() -> None:
@@ -121,7 +121,7 @@ def test_a_new_route_has_a_service_for_each_replica() -> None:
     assert [one["spec"]["selector"][routes.POD_LABEL] for one in services] == ["chat-0", "chat-1"]
     assert [one["weight"] for one in refs] == [20, 80]
     assert route["spec"]["parentRefs"] == [{"group": "", "kind": "Service", "name": "chat", "port": 8000}]
-    edge = Place("chat", "prod", PLACE.pods, gateway="infra/edge")
+    edge = RouteLocation("chat", "prod", PLACE.pods, gateway="infra/edge")
     assert routes.documents("gateway", edge, WEIGHTS)[-1]["spec"]["parentRefs"] == [
         {"name": "edge", "namespace": "infra"}
     ]
@@ -130,7 +130,7 @@ def test_a_new_route_has_a_service_for_each_replica() -> None:
 def test_a_new_mesh_route_has_a_subset_for_each_replica() -> None:
     rule, route = routes.documents("istio", PLACE, WEIGHTS)
     subsets = {one["name"]: one["labels"] for one in rule["spec"]["subsets"]}
-    shared = routes.current(route, "made")
+    shared = routes.current_weights(route, "made")
     assert shared.keys() == subsets.keys()
     assert list(shared.values()) == [20, 80]
     assert list(subsets.values()) == [{routes.POD_LABEL: "chat-0"}, {routes.POD_LABEL: "chat-1"}]
@@ -138,9 +138,9 @@ def test_a_new_mesh_route_has_a_subset_for_each_replica() -> None:
 
 def test_at_a_gateway_a_route_takes_the_names_that_people_ask_for() -> None:
     def spec(kind: routes.Kind, *hosts: str, gateway: str | None = "infra/edge") -> Any:
-        return routes.documents(kind, Place("chat", "prod", PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS)[-1][
-            "spec"
-        ]
+        return routes.documents(kind, RouteLocation("chat", "prod", PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS)[
+            -1
+        ]["spec"]
 
     assert (spec("istio")["gateways"], spec("istio")["hosts"]) == (["infra/edge"], ["*"])
     assert spec("istio", "chat.example.com")["hosts"] == ["chat.example.com"]
@@ -160,14 +160,14 @@ def test_at_a_gateway_a_route_takes_the_names_that_people_ask_for() -> None:
     ],
 )
 def test_what_is_no_host_of_a_gateway_is_refused(host: str, gateway: str | None, said: str) -> None:
-    place = Place("chat", "prod", PLACE.pods, gateway=gateway, hosts=(host,))
+    place = RouteLocation("chat", "prod", PLACE.pods, gateway=gateway, hosts=(host,))
     with pytest.raises(UsageError, match=said):
         routes.documents("istio", place, WEIGHTS)
 
 
 def test_more_replicas_than_a_rule_takes_go_to_the_mesh() -> None:
     many = {f"chat-{n}": 5 for n in range(20)}
-    place = Place("chat", "prod", {name: name for name in many})
+    place = RouteLocation("chat", "prod", {name: name for name in many})
     with pytest.raises(UsageError, match="at most 16 backends, here are 20"):
         routes.documents("gateway", place, many)
     assert len(routes.documents("istio", place, many)[0]["spec"]["subsets"]) == 20

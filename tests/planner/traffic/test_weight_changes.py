@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.traffic.weight_changes import TOTAL, Rules, SteerReason, propose, shift_ratios
+from planner.traffic.weight_changes import TOTAL, SteeringRules, SteerReason, propose, shift_ratios
 from planner.traffic.weights import ReplicaLoad
 
 LONG = ReplicaLoad("long", 90_000, 1000)
@@ -43,14 +43,14 @@ def test_one_without_values_keeps_the_weight_it_has() -> None:
 
 
 def test_above_the_watermark_nothing_is_sent_whatever_the_bounds() -> None:
-    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=Rules(least=10, most=90))
+    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(least=10, most=90))
     assert found.closed == ("full",)
     assert found.weights["full"] == 0
     assert min(found.weights[name] for name in ("long", "free")) >= 10
 
 
 def test_bounds_that_cannot_be_kept_propose_nothing() -> None:
-    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=Rules(most=40))
+    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(most=40))
     assert (found.reason, found.proposed) == (SteerReason.BOUNDS, False)
     assert found.weights == found.current
 
@@ -93,7 +93,7 @@ def test_what_the_silent_ones_take_is_no_load_of_the_others() -> None:
 
 
 def test_waits_are_filled_with_what_is_left_by_the_silent_ones() -> None:
-    rules = Rules(least=0, most=100)
+    rules = SteeringRules(least=0, most=100)
     alone = propose(names(LONG, FREE), (LONG, FREE), 300, rules=rules)
     beside = propose([*names(LONG, FREE), "mute"], (LONG, FREE), 600, {"long": 25, "free": 25, "mute": 50}, rules)
     assert alone.weights == {"long": 0, "free": 100}
@@ -105,7 +105,7 @@ def test_one_that_was_drained_stays_so_until_it_is_named() -> None:
     found = propose(list(now), (LONG, FREE, FAST), 800, now)
     assert (found.drained, found.weights["fast"]) == (("fast",), 0)
     assert found.waits["fast"] == 0.0, "told all the same"
-    again = propose(list(now), (LONG, FREE, FAST), 800, now, Rules(refill=("fast",)))
+    again = propose(list(now), (LONG, FREE, FAST), 800, now, SteeringRules(refill=("fast",)))
     assert again.drained == ()
     assert again.weights["fast"] > again.weights["long"] > 0
     only = propose(["long", "fast"], (FAST,), 800, {"long": 1, "fast": 0})
@@ -122,7 +122,7 @@ def test_a_small_share_is_not_rounded_away() -> None:
 
 def test_of_many_replicas_none_is_drained_by_its_bounds() -> None:
     loads = [ReplicaLoad(f"r{n}", 90_000.0 * (n < 15), 1000) for n in range(30)]
-    found = propose(names(*loads), loads, 10_000, rules=Rules(stands_seconds=60))
+    found = propose(names(*loads), loads, 10_000, rules=SteeringRules(stands_seconds=60))
     assert found.proposed
     assert (found.least, found.most) == (1, 7)
     assert min(found.weights.values()) == 1
@@ -136,18 +136,18 @@ def test_no_values_of_anybody_is_nothing_to_steer() -> None:
 @pytest.mark.parametrize(
     ("backends", "rules", "said"),
     [
-        (["long", "long"], Rules(), "named twice"),
-        ([f"r{n}" for n in range(101)], Rules(), "cannot share 100 whole weights"),
-        (["other"], Rules(), "long is no backend"),
-        (["long", "b"], Rules(stands_seconds=0), "--stands"),
-        (["long", "b"], Rules(tokens_per_request=0), "--tokens"),
-        (["long", "b"], Rules(least=60, most=50), "are no bounds"),
-        (["long", "b"], Rules(most=101), "are no bounds"),
-        (["long", "b"], Rules(watermark=90), "--watermark"),
-        (["long", "b"], Rules(refill=("c",)), "--refill: c is no backend"),
+        (["long", "long"], SteeringRules(), "named twice"),
+        ([f"r{n}" for n in range(101)], SteeringRules(), "cannot share 100 whole weights"),
+        (["other"], SteeringRules(), "long is no backend"),
+        (["long", "b"], SteeringRules(stands_seconds=0), "--stands"),
+        (["long", "b"], SteeringRules(tokens_per_request=0), "--tokens"),
+        (["long", "b"], SteeringRules(least=60, most=50), "are no bounds"),
+        (["long", "b"], SteeringRules(most=101), "are no bounds"),
+        (["long", "b"], SteeringRules(watermark=90), "--watermark"),
+        (["long", "b"], SteeringRules(refill=("c",)), "--refill: c is no backend"),
     ],
 )
-def test_what_makes_no_sense_is_refused(backends: list[str], rules: Rules, said: str) -> None:
+def test_what_makes_no_sense_is_refused(backends: list[str], rules: SteeringRules, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         propose(backends, (LONG,), 100, rules=rules)
 
@@ -167,7 +167,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.integers(0, 3))  # a quarter has no values
     ]
     current = {f"r{number}": draw(st.integers(0, 1000)) for number in range(count)}
-    rules = Rules(
+    rules = SteeringRules(
         stands_seconds=10, prefill_seconds=draw(st.floats(0, 5)), least=draw(st.integers(0, 20)),
         most=draw(st.integers(20, 100)), refill=tuple(name for name in current if draw(st.booleans())),
     )  # fmt: skip

@@ -65,7 +65,7 @@ def test_the_route_as_it_is_is_changed_and_then_left(folder: Path) -> None:
     assert (found["current_source"], found["kept"], found["weights"]["spare"]) == ("route", ["spare"], 20)
     assert {one["target"]["name"] for one in found["actions"]} == {one["name"] for one in REPLICAS}
     (changed,) = yaml.safe_load_all((folder / "new.yaml").read_text(encoding="utf-8"))
-    assert routes.current(changed, "new") == found["weights"]
+    assert routes.current_weights(changed, "new") == found["weights"]
     (folder / "new.yaml").rename(folder / "now.yaml")
     again = answer(*STEER, "--current", "now.yaml", "--documents", "new.yaml", cwd=folder, code=1)
     assert (again["reason"], again["documents"], again["actions"], again["written"]) == ("no_gain", [], [], None)
