@@ -1,4 +1,4 @@
 """Databases: connections, backends (SQLite, PostgreSQL), leader lock, atomic file swap.
 
-Knows no table of ours.
+Knows no table. Must not import another sub-package of ``store``.
 """

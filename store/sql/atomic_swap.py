@@ -1,8 +1,8 @@
-"""Puts restored files in the place of a store's: both of them, or, after a kill, the next one to open the store does.
+"""Replaces both files of a store by restored ones; after a kill, the next process that opens the store finishes.
 
-Two files cannot be renamed at once. So what is to be renamed is first written down, durably, in a
-journal beside the store; whoever opens the store finds it and finishes the work. Before the journal
-there is the old store, from the journal on the new one.
+Two files cannot be renamed atomically. The renames are therefore first written to a durable journal next to the
+store, and every process that opens the store completes them. Without a journal the old store is valid, with one
+the new store.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from outrider.errors import StoreError
 
-_WAL = ("-wal", "-shm")  # of SQLite; a file that was left in the middle has them
+_WAL = ("-wal", "-shm")  # SQLite side files, present if the process was killed
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # bytes that SQLite's connections lock (sqlite.org/lockingv3.html)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One file: names in the store's folder. ``aside`` None means that what is at ``place`` need not be kept."""
+    """One file by its names in the store's folder. ``aside`` None: the previous file is not kept."""
 
     new: str
     place: str
@@ -30,14 +30,14 @@ class Move:
 
 
 def journal_of(state: Path) -> Path:
-    """The journal of a store, by its file of decisions."""
+    """The journal of a store, by its state file."""
     return state.with_name(f"{state.name}.restore-journal")
 
 
 def swap(state: Path, moves: Sequence[Move]) -> None:
-    """Put every ``new`` in its place. A kill before the journal is durable leaves the old store, one after it the new.
+    """Moves every ``new`` to its ``place``. A kill before the journal is durable leaves the old store, after it the new.
 
-    Nobody may have the old files open. Raises OSError.
+    No process may have the old files open. Raises OSError.
     """
     journal = journal_of(state)
     part = journal.with_name(f"{journal.name}.part")
@@ -51,26 +51,26 @@ def swap(state: Path, moves: Sequence[Move]) -> None:
 
 
 def finish(state: Path) -> None:
-    """Do what the journal of a store says, if there is one. Raises StoreError when it cannot be done."""
+    """Completes the journal of a store, if there is one. Raises StoreError if it cannot."""
     journal = journal_of(state)
     if not journal.exists():
         return
     try:
         with journal.open("r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not journal.exists():  # another process has finished it while this one waited
+            if not journal.exists():  # another process finished it meanwhile
                 return
             for move in json.load(file):
                 _move(state.parent, Move(**move))
             sync_folder(state.parent)
             journal.unlink()
             sync_folder(state.parent)
-    except FileNotFoundError:  # finished between the look and the opening
+    except FileNotFoundError:  # finished by another process before it was opened
         return
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(
-            f"A restore of {state} was cut off and cannot be finished: {error}.",
-            hint=f"Give outrider write access to {state.parent} and try again; nothing of either store is lost.",
+            f"An interrupted restore of {state} cannot be completed: {error}.",
+            hint=f"Give outrider write access to {state.parent} and try again; neither store has lost data.",
         ) from error
 
 
@@ -81,7 +81,7 @@ def _move(folder: Path, move: Move) -> None:
     if move.aside is not None:
         aside = folder / move.aside
         if place.exists() and not aside.exists():
-            os.link(place, aside)  # so that the place is never empty: a reader would make a new file there
+            os.link(place, aside)  # keeps the place filled: a reader would create a new file there
         for suffix in _WAL:
             old = place.with_name(place.name + suffix)
             if old.exists():
@@ -92,7 +92,7 @@ def _move(folder: Path, move: Move) -> None:
 
 
 def in_use(path: Path) -> bool:
-    """True when another process has an SQLite file open in WAL mode. Nobody of this process may have it open."""
+    """True if another process has an SQLite file open in WAL mode. This process must not have it open."""
     try:
         with path.open("r+b") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_SIZE, _SHARED_FIRST)
@@ -104,7 +104,7 @@ def in_use(path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
+    """Makes renames in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

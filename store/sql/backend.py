@@ -1,4 +1,4 @@
-"""What an engine of databases must give: connections to read and to write, and its troubles in one sentence."""
+"""Interface of a database backend: connections to read and write, and error messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from outrider.errors import StoreError
 from store.sql.urls import POSTGRESQL
 
 BUSY_TIMEOUT = timedelta(seconds=10)
-"""How long a writer waits for another before it gives up."""
+"""Time that a writer waits for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseHandle:
-    """An engine of each use, what people call the place, and how to put an error of the driver.
+    """Engines per use, the display name of the database, and the translation of driver errors.
 
-    ``sentence`` gives None for an error it does not know. ``file`` is None where there is no file.
+    ``sentence`` returns None for an unknown error. ``file`` is None on a server.
     """
 
     pool: sa.Engine
@@ -41,19 +41,19 @@ def is_postgresql(connection: sa.Connection) -> bool:
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """An INSERT that can say ``on_conflict_do_nothing`` and ``on_conflict_do_update`` on this connection."""
+    """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update`` for this connection."""
     return postgresql.insert(table) if is_postgresql(connection) else sqlite.insert(table)
 
 
 def added(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with the same key is there; True when it was inserted."""
+    """Inserts a row unless its key exists; True if it was inserted."""
     first = next(iter(table.primary_key))
     statement = insert(connection, table).values(**row).on_conflict_do_nothing().returning(first)
     return connection.execute(statement).first() is not None
 
 
 def put(connection: sa.Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
-    """Insert, or replace the row with the same primary key. The rows name the same columns."""
+    """Inserts rows, or replaces those with the same primary key. All rows have the same columns."""
     statement = insert(connection, table)
     keys = [column.name for column in table.primary_key]
     changes = {name: statement.excluded[name] for name in rows[0] if name not in keys}

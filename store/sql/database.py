@@ -1,4 +1,4 @@
-"""One database: pooled connections, short transactions, errors in one clear sentence."""
+"""One database: pooled connections, short transactions, clear error messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Database:
     """Connections to one database. Threads may share it; ``close`` releases every connection."""
 
     def __init__(self, url: str, area: str = "state", *, create: bool = True) -> None:
-        """Opens nothing yet but makes the folder of a file (``create``), and finishes a restore that was cut off.
+        """Opens no connection. Creates the folder of a file (``create``) and completes an interrupted restore.
 
-        Raises StoreError when it cannot do so. ``area`` is what the database is opened for, ``state``
-        or ``metrics``: on a server that holds both, writers of one do not wait for those of the other.
+        Raises StoreError if it cannot. ``area`` is ``state`` or ``metrics``: on a server that holds both, writers of one
+        area do not wait for writers of the other.
         """
         where = parsed(url)
         server = where.get_backend_name() == POSTGRESQL
@@ -36,15 +36,15 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection that sees one instant of the database."""
+        """A connection that reads one snapshot of the database."""
         with self._sentences(), self._opened.readers.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self, *, everything: bool = False) -> Iterator[sa.Connection]:
-        """A connection whose changes become visible and durable together when the block ends; one at a time.
+        """A connection whose changes become visible and durable together when the block ends. One at a time.
 
-        ``everything`` keeps writers of the other area on the same server waiting, too.
+        ``everything`` also blocks writers of the other area on the same server.
         """
         with self._sentences(), self._opened.writers.begin() as connection:
             if self._opened.writer_lock is not None:
@@ -61,11 +61,11 @@ class Database:
             raise self._in_words(error) from error
         except sa.exc.TimeoutError as error:
             raise StoreError(
-                f"Too many connections to {self.place} are in use.", hint="Try again; fewer readers at once help."
+                f"Too many connections to {self.place} are in use.", hint="Try again, with fewer concurrent readers."
             ) from error
 
     def vacuum(self) -> None:
-        """Rebuild the file (or let the server look for dead rows), outside of any transaction."""
+        """Rebuilds the file, or runs VACUUM on a server, outside any transaction."""
         with self._sentences():
             self._opened.vacuum()
 
@@ -73,22 +73,22 @@ class Database:
         found = self._opened.sentence(error, self.place)
         if found is None:
             said = str(error.orig).strip()
-            found = StoreError(f"{self.place} refused: {said}.", hint="Run `outrider db check`.")
+            found = StoreError(f"{self.place} rejected the statement: {said}.", hint="Run `outrider db check`.")
         return found
 
     def sentence(self, error: Exception) -> StoreError:
-        """What an error of the driver itself means, for those who call the driver."""
+        """The StoreError for a driver error, for code that calls the driver directly."""
         return self._in_words(sa.exc.DBAPIError(None, None, error))
 
     def exists(self) -> bool:
-        """False for a file that is not there yet. A server is asked only when it is read."""
+        """False for a missing file. True for a server, which is contacted only on reads."""
         return self.file is None or self.file.exists()
 
     @property
     def checked_out(self) -> int:
-        """Connections in use at this moment."""
+        """Connections in use."""
         return int(self._opened.pool.pool.checkedout())  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         self._opened.pool.dispose()

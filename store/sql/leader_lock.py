@@ -1,4 +1,4 @@
-"""Who is the engine of a store on PostgreSQL: an advisory lock of one session, which ends with the session."""
+"""Leader lock of a store on PostgreSQL: a session-level advisory lock that ends with its session."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _HOLDER = sa.text(
 
 
 class AdvisoryLease:
-    """Holds the lock as long as its connection lives; the server frees it when the process or the network dies."""
+    """Holds the lock while its connection lives; the server releases it if the process or the network dies."""
 
     def __init__(self, url: str) -> None:
-        """Connects to nothing yet. Raises StoreError without the driver."""
+        """Opens no connection. Raises StoreError without the driver."""
         self._server = open_server(parsed(url), "lease")
         self._connection: sa.Connection | None = None
-        self._one_at_a_time = RLock()  # a connection is not for two threads
+        self._one_at_a_time = RLock()  # a connection is not thread-safe
 
     def take(self) -> bool:
-        """Take the lock, or say that another session has it. Raises StoreUnavailableError while the server is away."""
+        """Takes the lock; False if another session holds it. Raises StoreUnavailableError if the server is unavailable."""
         with self._one_at_a_time:
             self.release()
             return self._try()
@@ -48,7 +48,7 @@ class AdvisoryLease:
         return False
 
     def holder(self) -> str:
-        """Who has it, for people; empty when nobody has."""
+        """The session that holds the lock, for display; empty if it is free."""
         try:
             with self._server.readers.connect() as connection:
                 found = connection.execute(_HOLDER, {"key": _KEY}).first()
@@ -57,7 +57,7 @@ class AdvisoryLease:
         return "" if found is None else f"session {found[0]} from {found[1]}"
 
     def held(self) -> bool:
-        """True while the session that has the lock lives."""
+        """True while the session with the lock lives."""
         with self._one_at_a_time:
             if self._connection is None:
                 return False
@@ -69,7 +69,7 @@ class AdvisoryLease:
             return True
 
     def release(self) -> None:
-        """End the session, and with it the lock. Harmless when it is not held."""
+        """Ends the session, and with it the lock. No effect if the lock is not held."""
         with self._one_at_a_time:
             if self._connection is not None:
                 self._connection.invalidate()  # a pooled session would keep the lock
@@ -78,4 +78,6 @@ class AdvisoryLease:
 
     def _sentence(self, error: sa.exc.DBAPIError) -> StoreError:
         found = self._server.sentence(error, self._server.place)
-        return found or StoreError(f"{self._server.place} refused: {error.orig}.", hint="Run `outrider db check`.")
+        return found or StoreError(
+            f"{self._server.place} rejected the statement: {error.orig}.", hint="Run `outrider db check`."
+        )

@@ -1,7 +1,7 @@
-"""PostgreSQL: one database for state and metrics, writers of each queue at an advisory lock.
+"""PostgreSQL backend: one database for state and metrics; writers of each area queue at an advisory lock.
 
-A reader sees one instant (REPEATABLE READ). A writer first takes the lock of its area, so that what
-it reads before it writes cannot change under it: the same promise as ``BEGIN IMMEDIATE`` on SQLite.
+A reader uses one snapshot (REPEATABLE READ). A writer first takes the lock of its area, so that rows it has read
+cannot change before it writes: the same guarantee as ``BEGIN IMMEDIATE`` on SQLite.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from outrider.text import extras
 from store.sql.backend import BUSY_TIMEOUT, DatabaseHandle
 
 _CONNECT_SECONDS = 5
-_DEAD_AFTER_MS = 15_000  # unacknowledged bytes to a server that vanished; the kernel alone waits 15 min
-_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, operator intervention (shutdown, starting up)
+_DEAD_AFTER_MS = 15_000  # for bytes that a lost server does not acknowledge; the kernel alone waits 15 min
+_AWAY = ("08", "57P")  # SQLSTATE classes: connection exceptions, operator intervention (shutdown, starting up)
 
 _DAMAGE = ("XX001", "XX002")
-_COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): what we say, what to do
-    "53100": ("The disk of {place} is full; nothing of this write was kept.",
+_COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): message, hint
+    "53100": ("The disk of {place} is full; this write was rolled back.",
               "Free space on the database server, then try again."),
-    "53300": ("{place} has no connection left.", "Raise max_connections there, or stop other clients."),
+    "53300": ("{place} has no free connection.", "Raise max_connections there, or stop other clients."),
     "25006": ("{place} cannot be written: it is read-only.",
               "Point store.url at the primary server, not at a standby."),
-    "42501": ("The user of {place} lacks a right.", "Make that user the owner of the database, or grant it CREATE."),
-    "55P03": ("Another program has held {place} for more than 10 s.",
-              "Look into pg_stat_activity for an open transaction and end it."),
-    "XX001": ("{place} is damaged: a page of a table cannot be read.",
+    "42501": ("The user of {place} lacks a privilege.", "Make that user the owner of the database, or grant it CREATE."),
+    "55P03": ("Another program has locked {place} for more than 10 s.",
+              "Find the open transaction in pg_stat_activity and end it."),
+    "XX001": ("{place} is damaged: a table page cannot be read.",
               "Restore a backup: outrider db restore FILE --force"),
     "XX002": ("{place} is damaged: an index cannot be read.",
               "Run REINDEX DATABASE there; if that fails, restore a backup: outrider db restore FILE --force"),
 }  # fmt: skip
-_REFUSALS = (  # what the server or libpq says before there is a connection
+_REFUSALS = (  # messages of the server or libpq before a connection exists
     ("password authentication failed", "Check the user and the password of store.url, or set PGPASSFILE."),
     ("no password supplied", "Put the password into store.url, or set PGPASSFILE."),
-    ("does not exist", "Create it on the server: createdb -O USER NAME; outrider makes the tables itself."),
+    ("does not exist", "Create it on the server: createdb -O USER NAME; outrider creates the tables."),
     ("no pg_hba.conf entry", "Allow this user and host in pg_hba.conf of the server."),
 )
 
 
 def lock_key(name: str) -> int:
-    """A number of 63 bits for an advisory lock. Advisory locks are per database."""
+    """A 63-bit key of an advisory lock. Advisory locks are per database."""
     return int.from_bytes(hashlib.sha256(f"outrider {name}".encode()).digest()[:8], "big") >> 1
 
 
 def writer_key(area: str) -> int:
-    """The lock that a writer of an area takes."""
+    """The key of the writer lock of an area."""
     return lock_key(f"writer of {area}")
 
 
 def open_server(url: sa.URL, area: str) -> DatabaseHandle:
-    """Connections to a database on a server; opens nothing yet. Raises StoreError without the driver."""
+    """Connections to a database on a server; opens none yet. Raises StoreError without the driver."""
     timeout_ms = int(BUSY_TIMEOUT.total_seconds() * 1000)
     arguments = {
         "connect_timeout": _CONNECT_SECONDS,
@@ -77,7 +77,7 @@ def open_server(url: sa.URL, area: str) -> DatabaseHandle:
 
 
 def _vacuum(pool: sa.Engine) -> None:
-    """What autovacuum does by itself, now."""
+    """Runs VACUUM (ANALYZE) at once."""
     with pool.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         connection.exec_driver_sql("VACUUM (ANALYZE)")
 
@@ -93,16 +93,16 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:
-            return StoreUnavailableError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
+            return StoreUnavailableError(f"The {place} refuses the connection: {_first_line(said)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreUnavailableError(
                 f"The {place} does not answer: {_first_line(said)}.",
-                hint="Start the server, or check host, port and network; outrider goes on when it is back.",
+                hint="Start the server, or check host, port and network; outrider reconnects by itself.",
             )
     return None
 
 
 def _first_line(said: str) -> str:
-    """Without libpq's advice, and without the SQL that SQLAlchemy adds."""
+    """The first line, without libpq's advice and SQLAlchemy's SQL."""
     lines = said.strip().splitlines()
     return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"

@@ -1,4 +1,4 @@
-"""What ``store.url`` may say, and which databases it means."""
+"""Parsing of ``store.url`` and the two databases that it stands for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from outrider.errors import StoreError
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
-_HINT = "Write it as sqlite:///path/to/file.db or postgresql://user@host:5432/database"
+_HINT = "Use sqlite:///path/to/file.db or postgresql://user@host:5432/database"
 
 
 def urls_of(store_url: str) -> tuple[str, str]:
-    """The two databases of one ``store.url``: (state, metrics).
+    """The two databases of a ``store.url``: (state, metrics).
 
-    ``sqlite:///x.db`` keeps state in ``x.db`` and metrics in ``x-metrics.db`` beside it; a PostgreSQL
-    database holds both. Raises StoreError for anything else.
+    ``sqlite:///x.db`` keeps state in ``x.db`` and metrics in ``x-metrics.db`` next to it; a PostgreSQL
+    database holds both. Raises StoreError for any other URL.
     """
     url = parsed(store_url)
     if url.get_backend_name() == POSTGRESQL:
@@ -28,12 +28,12 @@ def urls_of(store_url: str) -> tuple[str, str]:
 
 
 def state_file(path: Path, area: str) -> Path:
-    """The file of decisions that belongs to a file of either area: the other way round than ``urls_of``."""
+    """The state file that belongs to a file of either area: the inverse of ``urls_of``."""
     return path if area == "state" else path.with_name(path.stem.removesuffix("-metrics") + path.suffix)
 
 
 def parsed(text: str) -> sa.URL:
-    """The URL in parts, with the driver that is used. Raises StoreError when it is not one of ours."""
+    """The parsed URL with the driver in use. Raises StoreError for an unsupported URL."""
     try:
         url = sa.make_url(text)
     except sa.exc.ArgumentError as error:
@@ -41,7 +41,7 @@ def parsed(text: str) -> sa.URL:
     backend = url.get_backend_name()
     if backend in (POSTGRESQL, "postgres"):
         if not url.database:
-            raise StoreError("The database URL names no database.", hint=_HINT)
+            raise StoreError("The database URL has no database name.", hint=_HINT)
         return url.set(drivername=f"{POSTGRESQL}+psycopg")
     if backend != SQLITE:
         raise StoreError(f"A store on {backend} is not supported.", hint=_HINT)

@@ -1,4 +1,4 @@
-"""Indices into matrices: the few idioms that blocks, grids and merges share."""
+"""Index helpers for matrices, shared by blocks, grids and cycle matrices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Index = slice | NDArray[np.intp]
 
 
 def compact(index: NDArray[np.integer[Any]]) -> Index:
-    """The same index as a slice where it is evenly spaced: numpy copies slices many times faster."""
+    """The index as a slice if it is evenly spaced: numpy copies slices many times faster."""
     if index.size == 0:
         return slice(0, 0)
     if index.size == 1:
@@ -23,8 +23,8 @@ def compact(index: NDArray[np.integer[Any]]) -> Index:
 
 
 def cross(*axes: Any) -> Any:
-    """One index for several axes, each a slice or a list of places, that keeps the axes in their order."""
-    if sum(not isinstance(axis, slice) for axis in axes) <= 1:  # one list stays in its place, and copies faster
+    """One index over several axes, each a slice or an index list, that keeps the order of the axes."""
+    if sum(not isinstance(axis, slice) for axis in axes) <= 1:  # a single list needs no np.ix_, and copies faster
         return axes
     spelled = [np.arange(axis.start, axis.stop, axis.step or 1) if isinstance(axis, slice) else axis for axis in axes]
     return np.ix_(*spelled)

@@ -1,9 +1,8 @@
-"""Puts new rows in the place of old ones without holding up writers.
+"""Replaces rows without blocking writers.
 
-New rows are written in short transactions and stay *hidden*: every read leaves hidden rows out. One
-more short transaction shows them and hides the old ones; hidden rows are then deleted little by
-little. After a kill at any point hidden rows are rubbish: the next run deletes them. If a writer
-came in between, the span's mark has changed and nothing is swapped.
+New rows are written in short transactions and stay *hidden*: reads skip hidden rows. One more short transaction shows
+them and hides the old rows; hidden rows are then deleted in small batches. After a kill at any point, hidden rows are
+garbage that the next run deletes. If a writer changed the span meanwhile, its mark has changed and nothing is swapped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from store.tsdb.blocks import Draft
 from store.tsdb.maintenance_queue import Mark
 from store.tsdb.series_dictionary import SeriesDictionary
 
-_STAGED_BYTES = 1 << 20  # a transaction: some 10 ms on an ordinary disk, 50 ms on a slow or busy one
+_STAGED_BYTES = 1 << 20  # per transaction: some 10 ms on an ordinary disk, 50 ms on a slow or busy one
 _DELETED_BYTES = 4 << 20
 _DELETED_ROWS = 100
 
@@ -30,7 +29,7 @@ Connecting = Callable[[], AbstractContextManager[sa.Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How upkeep gets at a metrics database. ``writing`` is short and exclusive; ``numbers`` work inside it."""
+    """Access of maintenance to a metrics database. ``writing`` is short and exclusive; ``numbers`` work inside it."""
 
     reading: Connecting
     writing: Connecting
@@ -38,7 +37,7 @@ class Access:
 
 
 def stage(access: Access, drafts: Iterable[Draft]) -> list[int]:
-    """Write rows that nobody sees yet, some megabytes a transaction; packing them goes on outside. Their ids."""
+    """Writes hidden rows, some megabytes per transaction, and returns their ids. Packing runs outside transactions."""
     found: list[int] = []
     batch: list[Draft] = []
     size = 0
@@ -65,7 +64,7 @@ def swap(
     work: Sequence[Mark],
     then: Callable[[sa.Connection], None] = lambda _: None,
 ) -> bool:
-    """Show the new rows, hide the old ones and end the work, all at once; False when somebody came in between.
+    """Shows the new rows, hides the old ones and removes the marks, atomically. False if the span changed meanwhile.
 
     ``then`` runs in the same transaction.
     """
@@ -100,10 +99,10 @@ def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def purge(access: Access, only: Sequence[int] | None = None) -> int:
-    """Delete what is hidden, of all rows or ``only`` of some, little by little; returns the bytes of the rows.
+    """Deletes hidden rows, all or ``only`` some, in small batches; returns their bytes.
 
-    Between the look and a delete another keeper may have shown a row: each transaction asks again. The newest
-    row stays until there is a newer one, because SQLite gives the number of a deleted last row once more.
+    Another process may show a row between the read and the delete, so that each transaction checks again. The newest row
+    stays until there is a newer one: SQLite reuses the id of a deleted last row.
     """
     if only is not None and not only:
         return 0
@@ -125,14 +124,14 @@ def purge(access: Access, only: Sequence[int] | None = None) -> int:
 
 
 def _to_delete(connection: sa.Connection, ids: Sequence[int]) -> list[int]:
-    """Those still hidden, without the newest row of all."""
+    """The ids that are still hidden, without the newest row of the table."""
     newest = connection.execute(sa.select(sa.func.max(block.c.id))).scalar()
     still = sa.select(hidden.c.block_id).where(hidden.c.block_id.in_(ids)).with_for_update()
     return [number for number in connection.scalars(still) if number != newest]
 
 
 def batches(sized: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Ids with their bytes, cut into what one transaction may delete."""
+    """Ids with their bytes, split into batches for one transaction each."""
     batch: list[int] = []
     total = 0
     for number, size in sized:

@@ -1,9 +1,9 @@
-"""Rows of the ``block`` table: how they are laid out, written, found and read.
+"""Rows of the ``block`` table: layout, writes, lookups and reads.
 
-A cycle is one row with all its signals (a tail). Many instants are one row a signal, so that reading
-ten signals of a day does not touch the other two hundred. Rows of one kind, signal and entity
-never overlap in time: a cycle written into the span of such a row splits it. A row of a roll-up holds
-columns of one signal that are rolled up alike, with a section a statistic (``store.tsdb.rollup``).
+A cycle is one row with all its signals (a tail). Many timestamps are one row per signal, so that reading ten signals
+of a day skips the other two hundred. Rows of one kind, signal and entity never overlap in time: a cycle written into
+the span of such a row splits it. A roll-up row holds columns of one signal with the same fold, one section per
+statistic (``store.tsdb.rollup``).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from store.tsdb.cycle_matrix import CycleMatrix, Ids
 from store.tsdb.rollup import Fold
 from store.tsdb.series_dictionary import Keyset, SeriesDictionary, sections_of
 
-MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far back to look
-MAX_INSTANTS = 240  # an hour of cycles: what a read of minutes must unpack at most
+MAX_SPAN = timedelta(days=1)  # longest span of a row, which limits the look-back of a read
+MAX_INSTANTS = 240  # an hour of cycles: the most that a read of minutes must unpack
 _READ_BYTES = 32 << 20
 _MICROSECOND = timedelta(microseconds=1)
-_PLACES = {Statistic.LAST: 0, Statistic.MEAN: 1, Statistic.MIN: 2, Statistic.MAX: 3}  # in ``Fold.GAUGE``
+_PLACES = {Statistic.LAST: 0, Statistic.MEAN: 1, Statistic.MIN: 2, Statistic.MAX: 3}  # index in ``Fold.GAUGE``
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row without its payload."""
+    """A row without its payload."""
 
     tier: str
     id: int
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A row that is packed and not yet written. ``span`` holds first and last instant and how many there are."""
+    """A packed row that is not written yet. ``span`` is the first and last timestamp and their number."""
 
     tier: str
     kind: EntityKind
@@ -68,13 +68,13 @@ def draft(
     sections: Sequence[Section],
     level: int = BULK_LEVEL,
 ) -> Draft:
-    """Pack one signal's many instants, sections of shape (keys, entities, times)."""
+    """Packs many timestamps of one signal, sections of shape (keys, entities, times)."""
     payload = encode(times, sections, level=level)
     return Draft(tier, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
 
 
 def write_tail(connection: sa.Connection, numbers: SeriesDictionary, at: datetime, cycle: CycleMatrix) -> None:
-    """Write one cycle of one kind; what its instant held before has made room (``store.tsdb.late_writes``)."""
+    """Writes one cycle of one kind. The caller has already removed its timestamp (``store.tsdb.late_writes``)."""
     time = micros(at)
     spans = sections_of(cycle.keys).values()
     sections = [Section(cycle.values[first:end, :, None], cycle.status[first:end, :, None]) for _, first, end in spans]
@@ -83,7 +83,7 @@ def write_tail(connection: sa.Connection, numbers: SeriesDictionary, at: datetim
 
 
 def insert(connection: sa.Connection, numbers: SeriesDictionary, row: Draft) -> int:
-    """Write a row; returns its id."""
+    """Writes a row; returns its id."""
     stored = connection.execute(
         sa.insert(metadata.block),
         {
@@ -101,12 +101,12 @@ def insert(connection: sa.Connection, numbers: SeriesDictionary, row: Draft) -> 
 
 
 def visible() -> sa.ColumnElement[bool]:
-    """True for rows that reads may see: not those that upkeep still writes, or has yet to delete."""
+    """True for rows that reads may see: neither in the works nor about to be deleted."""
     return metadata.block.c.id.not_in(sa.select(metadata.hidden.c.block_id))
 
 
 def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str = RAW) -> list[Row]:
-    """Rows of a tier with an instant in [start, end), oldest first."""
+    """Rows of a tier with a timestamp in [start, end), oldest first."""
     table = metadata.block
     longest = MAX_SPAN // _MICROSECOND
     asked = (
@@ -122,7 +122,7 @@ def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: i
 
 
 def payloads(connection: sa.Connection, rows: Sequence[Row]) -> Iterator[list[tuple[Row, Block]]]:
-    """The rows with their blocks, in order, some tens of megabytes at a time."""
+    """The rows with their blocks, in order, in batches of some tens of megabytes."""
     batch: list[Row] = []
     size = 0
     for row in rows:
@@ -146,7 +146,7 @@ def _fetch(connection: sa.Connection, rows: Sequence[Row]) -> list[tuple[Row, Bl
 class Piece:
     """Cells of one signal, of shape (keys, entities, times).
 
-    ``weights`` say how many values each stands for, one when None.
+    ``weights`` are the numbers of values that the cells stand for; None: one each.
     """
 
     cohort: int
@@ -156,7 +156,7 @@ class Piece:
     weights: Floats | None = None
 
     def inside(self, start: int, end: int) -> Piece:
-        """What lies in [start, end)."""
+        """The part in [start, end)."""
         if not self.times.size or (self.times[0] >= start and self.times[-1] < end):
             return self
         part = slice(int(np.searchsorted(self.times, start)), int(np.searchsorted(self.times, end)))
@@ -173,9 +173,9 @@ def groups(
     name: str,
     wanted: Collection[SignalKey] | None = None,
 ) -> Groups:
-    """The rows that hold a signal, oldest first, together while entities, columns and shape stay the same.
+    """The rows that hold a signal, oldest first, grouped while entities, columns and shape stay the same.
 
-    Rows that hold none of the ``wanted`` columns (None: of all) are left out.
+    Rows without any of the ``wanted`` columns (None: all columns) are left out.
     """
 
     def has(keyset: Keyset) -> bool:
@@ -203,7 +203,7 @@ def pieces(
     wanted: Collection[SignalKey] | None = None,
     statistic: Statistic = Statistic.LAST,
 ) -> Iterator[Piece]:
-    """One signal's cells out of the rows, oldest first, as ``groups`` gives them."""
+    """The cells of one signal, oldest first, grouped as by ``groups``."""
     for row, keyset, blocks in groups(found, keysets, name, wanted):
         section, first, end = keyset.sections[name]
         keys = keyset.keys[first:end]
@@ -215,7 +215,7 @@ def pieces(
 
 
 def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], statistic: Statistic) -> Piece:
-    """One statistic of a roll-up as cells; sums stay sums whatever is asked for."""
+    """One statistic of a roll-up as cells; sums stay sums, whatever the statistic."""
     gauge = rollup.fold_in(blocks[0]) is Fold.GAUGE
     times = np.concatenate([block.times for block in blocks])
     cells = rollup.statistic(blocks, _PLACES[statistic] if gauge else 0)
@@ -227,6 +227,6 @@ def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], stati
 
 
 def instants_of(section: Section, instants: Any) -> Section:
-    """Some instants of cells of shape (keys, entities, times)."""
+    """A slice of cells of shape (keys, entities, times) along time."""
     status = None if section.status is None else section.status[..., instants]
     return Section(section.values[..., instants], status)

@@ -1,23 +1,22 @@
-"""The codec of a block: many values in a few bytes, each signal readable without its neighbours.
+"""Codec of a block: many values in few bytes, with each signal readable on its own.
 
 A block holds, for one kind of entity, ``instants`` x ``entities`` x ``columns``. The columns of one
 signal (the buckets of a histogram, else one column) form a *section*. All numbers are
 little-endian::
 
-    magic    4 bytes, b"ORB2"; b"ORB1" where a block has one instant, and in blocks of earlier releases
+    magic    4 bytes, b"ORB2"; b"ORB1" for a block with one instant, and for blocks of earlier releases
     counts   3 x uint32: instants, entities, sections
-    times    instants x int64, microseconds since 1970, rising
+    times    instants x int64, microseconds since 1970, ascending
     index    sections x 3 x uint32: columns, bytes of values, bytes of status
     sections one after the other: values, then status
 
-*Values* are float32, ordered (column, entity, instant). Of ``ORB2`` each column is packed as
-``store.tsdb.decimal_codec`` says, then all of them by zstd; of ``ORB1`` each value is xor-ed with the value of the
-instant before, then split into four planes (all lowest bytes first), then zstd. *Status* is one byte a cell
-in the same order, zstd; it takes 0 bytes when every cell is PRESENT. Bit 7 of a status byte marks
-a cell without a number: its place among the values repeats the number before it, so that a gap
-costs nothing, and reads back as NaN.
+*Values* are float32, ordered (column, entity, instant). In ``ORB2`` each column is packed by
+``store.tsdb.decimal_codec``, then all of them by zstd. In ``ORB1`` each value is xor-ed with the value of the
+previous instant, then split into four planes (all lowest bytes first), then zstd. *Status* is one byte per cell
+in the same order, zstd; it takes 0 bytes if every cell is PRESENT. Bit 7 of a status byte marks
+a cell without a number: its value repeats the previous number, so that a gap costs nothing, and reads back as NaN.
 
-float32 keeps seven digits: unix times and byte counters do not belong here, increases do.
+float32 keeps seven digits: store increases here, not unix times or byte counters.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ Numeric = NDArray[np.floating[Any]]
 Micros = NDArray[np.int64]
 
 MAGIC, MAGIC_XOR = b"ORB2", b"ORB1"
-TAIL_LEVEL = 1  # a cycle is written now and rewritten by compaction within hours: speed first
-BULK_LEVEL = 3  # 1.2 bytes a value on slowly moving gauges; higher levels gain under 3 %
-KEPT_LEVEL = 19  # of a day of hours, written once and kept for a year: 5 % less than level 3, and read as fast
+TAIL_LEVEL = 1  # a cycle is written once and compacted within hours: speed first
+BULK_LEVEL = 3  # 1.2 bytes per value on slowly moving gauges; higher levels gain under 3 %
+KEPT_LEVEL = 19  # a day of hours, written once and kept for a year: 5 % less than level 3, equally fast to read
 _NO_NUMBER = 0x80
 _HEADER = struct.Struct("<4s3I")
 _threads = local()
@@ -54,8 +53,7 @@ _threads = local()
 class Section:
     """Values and status of one signal, both of shape (columns, entities, instants).
 
-    ``status`` None means that every cell is PRESENT. Values are stored as float32; sums of a roll-up
-    come back as float64.
+    ``status`` None: every cell is PRESENT. Values are stored as float32; sums of a roll-up are read back as float64.
     """
 
     values: Numeric
@@ -84,7 +82,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 
 def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
-    """Repeat the number before each gap along time; 0 where there is none before."""
+    """Repeats the previous number in each gap along time; 0 before the first number."""
     places = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
     repeated = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
     without: NDArray[Any] = np.nan_to_num(repeated, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -92,7 +90,7 @@ def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]
 
 
 def filled(values: Floats32) -> Floats32:
-    """Values whose gaps repeat the number before them, to be stored where another section says what is missing."""
+    """Values with filled gaps, for a section whose missing cells another section records."""
     missing = np.isnan(values)
     return _fill_gaps(values, missing) if missing.any() else values
 
@@ -107,14 +105,14 @@ def _pack(section: Section, level: int) -> tuple[bytes, bytes]:
     cells = np.ascontiguousarray(values, dtype="<f4")
     if cells.shape[-1] > 1:
         return _compressor(level).compress(decimal_codec.pack(cells)), packed_status
-    planes = cells.view(np.uint8).reshape(-1, 4).T  # one instant: there is no instant before
+    planes = cells.view(np.uint8).reshape(-1, 4).T  # one instant: nothing to xor with
     return _compressor(level).compress(planes.tobytes()), packed_status
 
 
 def encode(times: Micros, sections: Sequence[Section], *, level: int = TAIL_LEVEL) -> bytes:
-    """One block as bytes. Every section has the same entities and ``len(times)`` instants.
+    """Encodes one block. Every section has the same entities and ``len(times)`` instants.
 
-    A cell that is PRESENT without a number must not occur (``without_hollows`` turns it into ABSENT).
+    A PRESENT cell without a number must not occur (``without_hollows`` turns it into ABSENT).
     """
     packed = [_pack(section, level) for section in sections]
     entities = sections[0].values.shape[1] if sections else 0
@@ -133,15 +131,15 @@ def encode(times: Micros, sections: Sequence[Section], *, level: int = TAIL_LEVE
 
 
 class Block:
-    """A block read back; sections are unpacked one at a time, when asked for."""
+    """A decoded block; sections are unpacked one at a time, on demand."""
 
     def __init__(self, payload: bytes) -> None:
-        """Raises StoreError when the payload is not a block of this format."""
+        """Raises StoreError if the payload is not a block of this format."""
         self._payload = payload
         if payload[:4] not in (MAGIC, MAGIC_XOR):
             raise StoreError(
                 "A stored block of values has an unknown format.",
-                hint="`outrider db check` names it; restore a backup: outrider db restore FILE --force",
+                hint="`outrider db check` lists it; restore a backup: outrider db restore FILE --force",
             )
         magic, self.instants, self.entities, self.sections = _HEADER.unpack_from(payload)
         self._xored = magic == MAGIC_XOR
@@ -149,7 +147,7 @@ class Block:
 
     @property
     def times(self) -> Micros:
-        """Instants in microseconds since 1970, rising."""
+        """Timestamps in microseconds since 1970, ascending."""
         return np.frombuffer(self._payload, dtype="<i8", count=self.instants, offset=_HEADER.size)
 
     @cached_property
@@ -164,12 +162,12 @@ class Block:
         return found
 
     def planes(self, section: int) -> bytes:
-        """A section as it was before zstd; of one instant: the byte planes of its values."""
+        """A section before zstd; of one instant: the byte planes of its values."""
         _, start, middle, _ = self._places[section]
         return _decompressor().decompress(self._payload[start:middle])
 
     def values(self, section: int) -> Floats32:
-        """The values of a section, of shape (columns, entities, instants); gaps repeat the number before them."""
+        """Values of a section, of shape (columns, entities, instants); gaps repeat the previous number."""
         shape = (self.columns(section), self.entities, self.instants)
         if not self._xored:
             return decimal_codec.unpack(self.planes(section), shape)
@@ -178,25 +176,24 @@ class Block:
         return np.bitwise_xor.accumulate(bits, axis=-1).view(np.float32)
 
     def statuses(self, section: int) -> bytes | None:
-        """The unpacked status bytes of a section, None when every cell is PRESENT."""
+        """Unpacked status bytes of a section; None if every cell is PRESENT."""
         _, _, middle, end = self._places[section]
         return _decompressor().decompress(self._payload[middle:end]) if end > middle else None
 
     @property
     def length(self) -> int:
-        """How many bytes the payload must have by its own index."""
+        """Length of the payload according to its index."""
         return self._places[-1][3] if self.sections else self._index_at
 
     def columns(self, section: int) -> int:
-        """How many columns a section has."""
+        """Number of columns of a section."""
         return self._places[section][0]
 
 
 def decode(blocks: Sequence[Block], section: int) -> Section:
     """One section of several blocks of the same entities and columns, joined along time.
 
-    Single instants are unpacked together, because a cycle's tail is far too small to be worth a
-    call of its own.
+    Single instants are unpacked together: the tail of a cycle is too small for a call of its own.
     """
     if all(block.instants == 1 for block in blocks):
         return _decode_tails(blocks, section)
@@ -246,6 +243,6 @@ def _restore(values: Floats32, status: Statuses | None) -> Section:
 
 
 def without_hollows(values: Numeric, status: Statuses) -> Statuses:
-    """The status with PRESENT cells that have no number turned into ABSENT: such a cell must not be stored."""
+    """The status with PRESENT cells without a number turned into ABSENT, because such cells must not be stored."""
     hollow = np.isnan(values) & (status == CellStatus.PRESENT)
     return np.where(hollow, np.uint8(CellStatus.ABSENT), status) if hollow.any() else status

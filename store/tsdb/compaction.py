@@ -1,4 +1,7 @@
-"""Rewrites an hour of cycles as one row a signal: a third of the bytes, and ten signals of a day in half a second."""
+"""Rewrites an hour of cycles as one row per signal.
+
+Compacted hours take a third of the bytes; ten signals of a day are read in half a second.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from store.tsdb.tiers import HOUR
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of a kind with their payloads, and what their numbers mean."""
+    """Rows of a kind with their payloads and dictionaries."""
 
     kind: EntityKind
     found: tuple[tuple[Row, Block], ...]
@@ -32,7 +35,7 @@ class LoadedRows:
 
     @property
     def ids(self) -> list[int]:
-        """The rows' ids."""
+        """The ids of the rows."""
         return [row.id for row, _ in self.found]
 
     @property
@@ -42,21 +45,21 @@ class LoadedRows:
         return tuple(dict.fromkeys(key.name for number in sorted(rows) for key in self.keysets[number].keys))
 
     def entities_of(self, cohorts: Sequence[int]) -> Ids:
-        """The entities of some cohorts, rising."""
+        """The entities of some cohorts, ascending."""
         return np.unique(np.concatenate([np.empty(0, np.int32), *(self.members[cohort] for cohort in cohorts)]))
 
 
 def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> LoadedRows:
-    """Read rows whole."""
+    """Reads rows with their payloads."""
     found = tuple(pair for batch in payloads(connection, rows) for pair in batch)
     members = {row.cohort: names.cohort(connection, row.cohort) for row in rows}
     return LoadedRows(kind, found, dict(names.keysets(connection)), members)
 
 
 def compact(access: Access, names: Names, mark: Mark) -> bool | None:
-    """Rewrite one hour. None: there was nothing to do, or longer rows reach into it; False: it changed meanwhile.
+    """Rewrites one hour. None: nothing to do, or longer rows overlap it. False: it changed meanwhile.
 
-    A longer row that reaches over a bound of the hour stays as it is.
+    A longer row that crosses a bound of the hour is left unchanged.
     """
     start, end = mark.start, mark.start + HOUR
     with access.reading() as connection:
@@ -70,7 +73,7 @@ def compact(access: Access, names: Names, mark: Mark) -> bool | None:
 
 
 def _worth_it(rows: Sequence[Row], inside: Sequence[Row]) -> bool:
-    """True when there are single cycles, and no longer row would overlap what becomes of them."""
+    """True if there are single cycles, and no longer row would overlap the compacted ones."""
     if not any(row.instants == 1 for row in inside):
         return False
     first, last = min(row.start for row in inside), max(row.end for row in inside)
@@ -92,7 +95,7 @@ def _drafts(loaded: LoadedRows) -> Iterator[Draft]:
 def joined(
     parts: Sequence[Piece], keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros
 ) -> Section:
-    """Pieces put together as one section of shape (keys, entities, times)."""
+    """Pieces joined into one section of shape (keys, entities, times)."""
     if len(parts) == 1 and _whole(parts[0], keys, members, entities, times):
         return parts[0].cells
     shape = (len(keys), entities.size, times.size)
@@ -110,6 +113,6 @@ def joined(
 
 
 def _whole(part: Piece, keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros) -> bool:
-    """True when a piece is all there is, in its place: mostly an hour's entities and columns stay the same."""
+    """True if a piece already has the full shape: mostly the entities and columns of an hour do not change."""
     same = part.times.size == times.size and tuple(keys) == part.keys
     return same and np.array_equal(members[part.cohort], entities)

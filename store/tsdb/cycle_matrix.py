@@ -1,9 +1,8 @@
-"""Joins all batches of one cycle into one matrix per kind of entity.
+"""Joins all batches of one cycle into one matrix per entity kind.
 
-Several targets may speak of the same entity (kube-state-metrics and node_exporter of a node), mostly
-with different signals. Where two of them fill one cell, a PRESENT cell wins over any other, and any
-other over ABSENT. Batches that share their tuple of keys are placed together: the cost is one
-array operation a target, none a value.
+Several targets may report the same entity (kube-state-metrics and node_exporter of a node), mostly with different
+signals. If two of them fill one cell, a PRESENT cell wins over any other, and any other over ABSENT. Batches with the
+same tuple of keys are placed together: the cost is one array operation per target, none per value.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from store.tsdb.arrays import compact, cross
 from store.tsdb.chunk_codec import Numeric, without_hollows
 
 SCRAPE_OFFSET: Final = SignalKey("scrape_offset_seconds")
-"""The column that keeps each entity's own scrape time: seconds from the cycle's instant to the scrape."""
+"""Column with each entity's own scrape time: seconds from the cycle's timestamp to the scrape."""
 
 _REMEMBERED = 20_000
-_REMEMBERED_LAYOUTS = 64  # the usual ones of each kind, and those of cycles with a late target
+_REMEMBERED_LAYOUTS = 64  # the usual layouts of each kind, and those of cycles with a late target
 Ids = NDArray[np.int32]
 Item = TypeVar("Item", bound=Hashable)
 
 
 class Numbers(Generic[Item]):
-    """Numbers things, and remembers whole tuples by identity: targets hand in the same ones each cycle.
+    """Numbers items, and caches whole tuples by identity: targets reuse the same tuples every cycle.
 
-    ``add`` numbers what was never seen before; it gets each new item once.
+    ``add`` assigns numbers to new items; it receives each new item once.
     """
 
     def __init__(self, add: Callable[[Sequence[Item]], Sequence[int]], known: Iterable[tuple[Item, int]] = ()) -> None:
-        """``known`` are the numbers given out by others before."""
+        """``known`` are numbers assigned before."""
         self._add = add
         self._numbers = dict(known)
         self.named: dict[int, Item] = {number: item for item, number in self._numbers.items()}
         self._tuples: dict[int, tuple[tuple[Item, ...], Ids]] = {}
 
     def of(self, items: tuple[Item, ...]) -> Ids:
-        """The numbers of the items, in their order."""
+        """The numbers of the items, in order."""
         found = self._tuples.get(id(items))
         if found is not None and found[0] is items:
             return found[1]
@@ -55,7 +54,7 @@ class Numbers(Generic[Item]):
         return numbers
 
     def prepare(self, tuples: Iterable[tuple[Item, ...]]) -> None:
-        """Number everything in one go, so that ``add`` is called once and sees all new items together."""
+        """Numbers all new items at once, so that ``add`` is called a single time."""
         fresh: dict[Item, None] = {}
         for items in tuples:
             found = self._tuples.get(id(items))
@@ -70,7 +69,7 @@ class Numbers(Generic[Item]):
             self.named.update(zip(numbers, new, strict=True))
 
     def forget(self) -> None:
-        """Drop everything: after a failed transaction nobody knows which numbers were kept."""
+        """Drops all numbers: after a failed transaction it is unknown which were committed."""
         self._numbers.clear()
         self._tuples.clear()
         self.named.clear()
@@ -78,9 +77,9 @@ class Numbers(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class CycleMatrix:
-    """One kind's cycle: ``values`` and ``status`` have shape (keys, entities).
+    """One cycle of one kind: ``values`` and ``status`` have shape (keys, entities).
 
-    ``entities`` are numbers, rising; ``keys`` are in stored order, the scrape offset last.
+    ``entities`` are numbers, ascending; ``keys`` are in stored order, the scrape offset last.
     """
 
     kind: EntityKind
@@ -91,17 +90,17 @@ class CycleMatrix:
 
 
 def column_order(key: SignalKey) -> tuple[bool, str, int, float]:
-    """Sorts columns: one signal's columns side by side, a histogram's sum after its buckets, the offset last."""
+    """Sort key of columns: a signal's columns together, a histogram's sum after its buckets, the offset last."""
     bucket = -1 if key.bucket is None else key.bucket
     return key == SCRAPE_OFFSET, key.name, 1_000_000 if bucket == SUM_BUCKET else bucket, key.quantile or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the batches of one kind go, worked out once for the same tuples of entities and keys.
+    """Placement of the batches of one kind, computed once for the same tuples of entities and keys.
 
-    ``groups`` are the places of batches that are put in together, each with their cells' index.
-    ``tuples`` keeps what the cache goes by alive, so that no other tuple can take its identity.
+    ``groups`` are the indices of batches that are placed together, each with the index of their cells.
+    ``tuples`` keeps the cached tuples alive, so that no other tuple can take their identity.
     """
 
     entities: Ids
@@ -113,19 +112,19 @@ class _Layout:
 
 
 class Merger:
-    """Merges cycles; remembers the layout of each kind between them."""
+    """Merges cycles; caches the layout of each kind."""
 
     def __init__(
         self, entities: Numbers[EntityRef], keys: Numbers[SignalKey], width: type[np.floating[Any]] = np.float32
     ) -> None:
-        """``entities`` and ``keys`` number what the batches name; ``width`` is what values are kept in."""
+        """``entities`` and ``keys`` number the names in batches; ``width`` is the type of stored values."""
         self._entities = entities
         self._keys = keys
         self._width = width
         self._layouts: dict[tuple[int, ...], _Layout] = {}
 
     def merge(self, at: datetime, batches: Sequence[SampleBatch]) -> tuple[CycleMatrix, ...]:
-        """One matrix per kind; kinds in the order of their first batch. Empty batches are left out."""
+        """One matrix per kind, in the order of the first batch of each kind. Empty batches are left out."""
         by_kind: dict[EntityKind, list[SampleBatch]] = {}
         for batch in batches:
             if batch.entities and batch.keys:
@@ -137,7 +136,7 @@ class Merger:
         values = np.full((len(layout.keys), layout.entities.size), np.nan, dtype=self._width)
         status = np.full(values.shape, CellStatus.ABSENT, dtype=np.uint8)
         for chosen, where in layout.groups:
-            with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
+            with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite
                 new = np.concatenate([batches[i].values for i in chosen], dtype=self._width, casting="same_kind")
             _place(values, status, where, new.T, np.concatenate([batches[i].status for i in chosen]).T)
         offsets = [(batch.scraped_at - at).total_seconds() for batch in batches]
@@ -166,7 +165,7 @@ class Merger:
         groups = []
         for wanted, indices in zip(columns, by_keys.values(), strict=True):
             for part in _without_repeats([members[index] for index in indices]):
-                # rising numbers are one slice; a group names nobody twice, so that its order is all the same
+                # ascending numbers give one slice; a group has no duplicates, so that its order does not matter
                 chosen = sorted((indices[index] for index in part), key=lambda index: members[index][0])
                 rows = np.searchsorted(everyone, np.concatenate([members[index] for index in chosen]))
                 groups.append((chosen, cross(compact(places[wanted]), compact(rows))))
@@ -176,8 +175,7 @@ class Merger:
     def _columns(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
         """The keys in stored order, and for each key number its row there (-1 for others).
 
-        Signals stand in the order in which they were first seen, because then the columns of a
-        target are neighbours and are copied as one piece.
+        Signals stand in the order of their first occurrence: the columns of a target are then adjacent and copied as one piece.
         """
         numbers = np.unique(np.concatenate(columns)).tolist()
         named = self._keys.named
@@ -190,14 +188,14 @@ class Merger:
         return (*(named[number] for number in ordered), SCRAPE_OFFSET), places
 
     def forget(self) -> None:
-        """Drop every number and layout."""
+        """Drops every number and layout."""
         self._entities.forget()
         self._keys.forget()
         self._layouts.clear()
 
 
 def _without_repeats(members: Sequence[Ids]) -> list[list[int]]:
-    """Indices in groups inside which no entity comes twice: mostly one group of all."""
+    """Indices in groups without duplicate entities: mostly a single group."""
     together = np.concatenate(members)
     if np.unique(together).size == together.size:
         return [list(range(len(members)))]

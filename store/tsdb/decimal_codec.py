@@ -1,24 +1,23 @@
-"""Packs numbers as pages write them: a column of decimals becomes integers, what is none stays float32.
+"""Packs numbers as decimals: a column of decimals becomes integers, any other column stays float32.
 
-Most signals are whole numbers (increases, buckets, states, percent) or have a few decimals (watts to
-the milliwatt, ratios of a million). Such a column is multiplied by the power of ten that makes it
-whole. Small integers fill one or two of their four bytes, and noise that xor would smear over all 23
-bits of a mantissa stays in the lowest: a quarter fewer bytes for a device's gauges, an eighth for an
-engine's signals, and faster to unpack (docs/adr/0009-blob-format.md has the figures).
+Most signals are whole numbers (increases, buckets, states, percent) or have a few decimals (watts to the milliwatt,
+ratios to a millionth). Such a column is multiplied by the power of ten that makes it whole. Small integers fill one or
+two of their four bytes. Noise stays in the lowest bits, which xor would spread over all 23 bits of a mantissa. This
+takes a quarter fewer bytes for device gauges, an eighth fewer for engine signals, and unpacks faster
+(docs/adr/0009-blob-format.md has the figures).
 
-The packed form, before zstd: one byte a column that says how it is packed; then, for each set of
-columns packed alike, in order of their first column, the bytes of their values in planes, lowest
-first. The byte of a column:
+The packed form, before zstd: one byte per column with its encoding; then, for each set of columns with the same
+encoding, in order of their first column, the bytes of their values in planes, lowest first. The byte of a column:
 
 ====  =====================================================================
 bits  meaning
 ====  =====================================================================
 0-2   decimals: the integer is the value times ten to this power (0-6)
-3     each number is the difference to the one of the instant before: of
-      integers by subtraction, of float32 by xor
+3     each number is the difference to the previous instant: for
+      integers by subtraction, for float32 by xor
 4     signed: 2n for n >= 0, -2n - 1 for n < 0
-5-6   planes that are stored, less one
-7     integers; else float32 with all its four planes
+5-6   stored planes, less one
+7     integers; else float32 with all four planes
 ====  =====================================================================
 """
 
@@ -35,14 +34,14 @@ Bits = NDArray[np.uint32]
 
 _WHOLE, _DIFFERENCE, _SIGNED = 0x80, 0x08, 0x10
 _POWERS: Final = tuple(np.float32(10.0**power) for power in range(7))
-_MOST = 2.0**24  # float32 holds every integer below, so that dividing gives back the very same number
-_SAMPLE = 512  # numbers that are tried before all are
-_ROWS = 16  # entities by which it is judged whether differences pay
-_PAYS = 0.95  # they must save so much: without them a column unpacks faster, and zstd finds what repeats
+_MOST = 2.0**24  # float32 holds every smaller integer exactly, so that division restores the same number
+_SAMPLE = 512  # numbers tested before all are
+_ROWS = 16  # entities sampled to judge whether differences pay
+_PAYS = 0.95  # minimum saving: without differences a column unpacks faster, and zstd finds repetitions
 
 
 def pack(values: Floats32) -> bytes:
-    """Bytes of values of shape (columns, entities, instants), without NaN, to be compressed."""
+    """Packs values of shape (columns, entities, instants), without NaN, for compression."""
     ways = np.zeros(len(values), dtype=np.uint8)
     stored: list[Bits] = []
     for column, cells in enumerate(values):
@@ -60,7 +59,7 @@ def pack(values: Floats32) -> bytes:
 
 
 def _packed(cells: Floats32) -> tuple[int, Bits]:
-    """How a column is packed, without its planes, and what is stored of it."""
+    """The encoding of a column, without its planes, and its stored numbers."""
     if not cells.size:
         return 0, np.empty(cells.shape, dtype=np.uint32)
     power = _power_of(cells)
@@ -84,7 +83,7 @@ def _signed(cells: Whole) -> tuple[int, Bits]:
 
 
 def _weight(bits: Bits) -> float:
-    """About how many bits a number takes once packed: the entropy of its bytes, from some of the entities."""
+    """Estimated bits per packed number: the entropy of its bytes, sampled over entities."""
     some = np.ascontiguousarray(bits[:: max(1, len(bits) // _ROWS)]).view(np.uint8).reshape(-1, 4)
     weight = 0.0
     for plane in range(4):
@@ -94,7 +93,7 @@ def _weight(bits: Bits) -> float:
 
 
 def _power_of(cells: Floats32) -> int | None:
-    """The fewest decimals that give every number exactly; None when there are too many."""
+    """The fewest decimals that represent every number exactly; None if there are too many."""
     flat = cells.ravel()
     sample = flat[:: max(1, flat.size // _SAMPLE)]
     for power, ten in enumerate(_POWERS):
@@ -113,11 +112,11 @@ def _bounded(cells: Floats32, ten: np.float32) -> bool:
 
 def _exact(cells: Floats32, ten: np.float32) -> bool:
     again = np.rint(cells * ten).astype(np.int32).astype(np.float32) / ten
-    return bool(np.array_equal(again.view(np.uint32), cells.view(np.uint32)))  # bits: -0.0 is not 0.0
+    return bool(np.array_equal(again.view(np.uint32), cells.view(np.uint32)))  # compares bits: -0.0 is not 0.0
 
 
 def unpack(packed: bytes, shape: tuple[int, int, int]) -> Floats32:
-    """The values that ``pack`` was given."""
+    """The values that were packed."""
     columns, entities, instants = shape
     ways = np.frombuffer(packed, dtype=np.uint8, count=columns)
     kinds = dict.fromkeys(ways.tolist())

@@ -1,4 +1,4 @@
-"""Events as rows: what every metric store shares that keeps them in a database."""
+"""Events as rows, for every metric store with a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.sql.backend import insert
 
 
 def add(connection: sa.Connection, events: Sequence[Event]) -> None:
-    """Insert events; those whose dedup key is known are left out."""
+    """Inserts events; those with a known dedup key are left out."""
     if events:
         statement = insert(connection, metadata.event).on_conflict_do_nothing()
         connection.execute(statement, [_row(event) for event in events])
@@ -22,7 +22,7 @@ def add(connection: sa.Connection, events: Sequence[Event]) -> None:
 def between(
     connection: sa.Connection, start: int, end: int, *, entity: EntityRef | None = None, kind: EntityKind | None = None
 ) -> tuple[Event, ...]:
-    """Events in [start, end), in microseconds, oldest first; of one entity or kind where one is given."""
+    """Events in [start, end) in microseconds, oldest first, optionally of one entity or kind."""
     table = metadata.event
     asked = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
     if entity is not None:

@@ -1,10 +1,9 @@
-"""Puts stored columns on a grid of steps: what ``read_windows`` of every store does.
+"""Resamples stored columns onto a grid of steps, for ``read_windows`` of every store.
 
-Gauges and states take the last cell of a step that has a value (or the mean, least or greatest of
-them), deltas and buckets sum the PRESENT ones, quantiles come from the step's summed buckets and are
-never averaged. A step that has cells but none with a value gives the status of its last cell that
-says more than ABSENT; a step without cells is ABSENT. Cells of roll-ups are folded like raw ones,
-means weighted by what they count.
+Gauges and states take the last value of a step (or the mean, minimum or maximum). Deltas and buckets sum the PRESENT
+cells. Quantiles are derived from the step's summed buckets, never averaged. A step whose cells have no value gets the
+status of its last cell that is not ABSENT; a step without cells is ABSENT. Roll-up cells are folded like raw ones,
+with means weighted by their counts.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ _SUMMED = (SignalKind.DELTA, SignalKind.HISTOGRAM)
 
 @dataclass(frozen=True, slots=True)
 class ColumnRequest:
-    """What one signal must give: which stored columns, folded how, and which outputs come of them.
+    """Request for one signal: its stored columns, their fold, and the output columns.
 
-    ``direct`` pairs an output column with the place of its stored column; ``quantiles`` pairs an
-    output column with its quantile. ``stands_in``: quantiles that a source worked out itself, which
-    fill cells that no bucket speaks for.
+    ``direct`` pairs an output column with the index of its stored column; ``quantiles`` pairs an output column with its
+    quantile. ``stands_in``: quantiles computed by the source, for cells without buckets.
     """
 
     name: str
@@ -56,7 +54,7 @@ class ColumnRequest:
 
 
 def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[ColumnRequest, ...]:
-    """Sort the keys asked for by signal. ``sum_deltas`` False takes the last cell of everything."""
+    """Groups the requested keys by signal. ``sum_deltas`` False takes the last cell of everything."""
     by_name: dict[tuple[str, bool], list[int]] = {}
     for output, key in enumerate(keys):
         by_name.setdefault((key.name, _is_mean(key)), []).append(output)
@@ -72,7 +70,7 @@ def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Column
 
 
 def _is_mean(key: SignalKey) -> bool:
-    """True for the bare name of a histogram: the mean of a source without buckets, which does not add up."""
+    """True for the bare name of a histogram: the mean of a source without buckets, which cannot be summed."""
     known = catalog.signals().get(key.name)
     return known is not None and known.kind is SignalKind.HISTOGRAM and key.bucket is None and key.quantile is None
 
@@ -96,7 +94,7 @@ def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_d
 
 
 class Grid:
-    """The output of one read, filled signal by signal, oldest instants first."""
+    """The output of one read, filled signal by signal, oldest timestamps first."""
 
     def __init__(
         self,
@@ -106,7 +104,7 @@ class Grid:
         step: timedelta,
         statistic: Statistic = Statistic.LAST,
     ) -> None:
-        """Steps of ``step`` from ``start`` that begin before ``end``. Call ``open`` before the rest."""
+        """Steps of ``step`` from ``start`` that begin before ``end``. Call ``open`` first."""
         self.statistic = statistic
         self._start, self._step = micros(start), max(1, step // timedelta(microseconds=1))
         self._end = micros(end)
@@ -115,8 +113,8 @@ class Grid:
         self.open(0)
 
     def open(self, entities: int) -> None:
-        """Make place for so many entities, every cell ABSENT."""
-        # (keys, entities, steps): each column of a window is one piece of memory
+        """Allocates the cells of so many entities, all ABSENT."""
+        # (keys, entities, steps): each column of a window is contiguous
         self.values = np.full((len(self._keys), entities, self.steps), np.nan)
         self.status = np.full(self.values.shape, CellStatus.ABSENT, dtype=np.uint8)
 
@@ -131,7 +129,7 @@ class Grid:
         return self._step
 
     def column(self, want: ColumnRequest) -> Column:
-        """Where one signal's cells go; call ``finish`` on it after the last."""
+        """The accumulator of one signal; call ``finish`` on it at the end."""
         if want.quantiles or want.stands_in or len(want.direct) != len(want.stored):
             shape = (len(want.stored), *self.values.shape[1:])
             return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
@@ -143,7 +141,7 @@ class Grid:
         return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
 
     def places(self, times: Micros) -> tuple[slice, NDArray[np.int64]]:
-        """Which of the rising instants lie in the grid, and the step of each of those."""
+        """Which of the ascending timestamps lie in the grid, and the step of each."""
         inside = slice(int(np.searchsorted(times, self._start)), int(np.searchsorted(times, self._end)))
         return inside, (times[inside] - self._start) // self._step
 
@@ -158,12 +156,12 @@ class Grid:
 
 
 class Column:
-    """The accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
+    """Accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
 
     def __init__(
         self, grid: Grid, want: ColumnRequest, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
     ) -> None:
-        """``direct`` True: the arrays are the grid's own."""
+        """``direct`` True: the arrays are views of the grid."""
         self._grid, self._want, self._direct = grid, want, direct
         self.values, self.status = values, status
         self.statistic = Statistic.LAST if want.summed else grid.statistic
@@ -171,9 +169,9 @@ class Column:
         self._totals, self._weights = (np.zeros(values.shape), np.zeros(values.shape)) if mean else (values, values)
 
     def add(self, columns: Index, rows: Index, times: Micros, section: Section, weights: Floats | None = None) -> None:
-        """Fold in cells of shape (columns, rows, times); ``columns`` and ``rows`` say where they go.
+        """Folds in cells of shape (columns, rows, times) at the indices ``columns`` and ``rows``.
 
-        ``weights`` say how many values each cell stands for, one when None.
+        ``weights`` are the numbers of values that the cells stand for; None: one each.
         """
         inside, steps = self._grid.places(times)
         if not steps.size:
@@ -199,7 +197,7 @@ class Column:
             self._statistic(where, values, status, weights)
 
     def _statistic(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
-        """Mean, least or greatest; the status is the one that the last value would have."""
+        """Mean, minimum or maximum; the status is that of the last value."""
         has = ~np.isnan(values)
         if status is None:
             self.status[where] = CellStatus.PRESENT
@@ -239,7 +237,7 @@ class Column:
         self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), np.where(absent, old_status, status))
 
     def finish(self) -> None:
-        """Move what is ready into the grid and derive the quantiles."""
+        """Moves the result into the grid and derives the quantiles."""
         if self.statistic is Statistic.MEAN:
             some = self._weights > 0
             self.values[some] = self._totals[some] / self._weights[some]
@@ -267,13 +265,13 @@ class Column:
 
 
 def ranks(steps: NDArray[np.int64]) -> list[NDArray[np.intp]]:
-    """Indices in groups: the first instant of each step, the second of each, and so on."""
+    """Indices in groups: the first timestamp of each step, the second of each, and so on."""
     first = np.flatnonzero(np.append(True, np.diff(steps) > 0))
     sizes = np.diff(np.append(first, steps.size))
     return [first[sizes > rank] + rank for rank in range(int(sizes.max()))]
 
 
 def empty_window(kind: EntityKind, keys: Sequence[SignalKey], step: timedelta) -> Window:
-    """A window of no entities and no instants."""
+    """A window without entities and timestamps."""
     shape = (0, 0, len(keys))
     return Window(kind, (), np.empty(0), tuple(keys), np.empty(shape), np.empty(shape, dtype=np.uint8), step)

@@ -1,4 +1,4 @@
-"""Writes a piece of history: packed outside of any transaction, in parts that nobody sees, then shown all at once."""
+"""Writes a piece of history: packed outside transactions, written hidden in parts, then shown at once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from store.tsdb.chunk_codec import Micros, Numeric, Section
 from store.tsdb.cycle_matrix import Ids, column_order
 from store.tsdb.tiers import HOUR
 
-_ATTEMPTS: Final = 5  # upkeep may take rows that are not shown yet for rubbish
+_ATTEMPTS: Final = 5  # maintenance may delete rows that are not shown yet
 
 
 def pack(
     kind: EntityKind, times: Micros, numbers: Ids, keys: Sequence[SignalKey], values: Numeric, status: Statuses
 ) -> Iterator[Draft]:
-    """The rows of values of shape (entities, times, keys). Takes no lock."""
+    """Packs values of shape (entities, times, keys) into rows. Takes no lock."""
     ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
     rows = np.argsort(numbers)
     for name in dict.fromkeys(keys[index].name for index in ordered):
@@ -40,9 +40,9 @@ def pack(
 
 
 def write(access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draft]) -> None:
-    """Write the rows and show them, in place of those of the same entities and signals inside the span.
+    """Writes the rows and shows them, replacing those of the same entities and signals inside the span.
 
-    Raises StoreError when upkeep came in between again and again.
+    Raises StoreError if maintenance interfered in every attempt.
     """
 
     def then(connection: sa.Connection) -> None:
@@ -59,13 +59,13 @@ def write(access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draf
             return
         rubbish += new
     atomic_replace.purge(access, rubbish)
-    raise StoreError("Upkeep of the store came in between each time.", hint="Write this piece of history again.")
+    raise StoreError("Maintenance of the store interfered in every attempt.", hint="Write this piece of history again.")
 
 
 def _alike(
     connection: sa.Connection, access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draft]
 ) -> list[int]:
-    """The rows of exactly these entities and columns that lie inside the span of the instants."""
+    """The rows with exactly these entities and columns inside the span of the timestamps."""
     table = metadata.block
     numbers = access.numbers
     keysets = {numbers.keyset(numbers.keys.of(keys)) for keys in {draft.keys for draft in drafts}}
@@ -79,7 +79,7 @@ def _alike(
 
 
 def _spans(times: Micros) -> list[slice]:
-    """Cut rising instants so that no part is too long for a row."""
+    """Splits ascending timestamps so that no part exceeds the limits of a row."""
     longest = MAX_SPAN // timedelta(microseconds=1)
     found, start = [], 0
     for index in range(1, times.size + 1):

@@ -1,15 +1,14 @@
-"""``hourly_<kind>``: plain wide tables of hours for people who ask in SQL.
+"""``hourly_<kind>``: wide tables of hourly values, for SQL queries by people.
 
-One row per entity and hour, written when the hour is rolled up, with the columns that the signal
-catalogue gives:
+One row per entity and hour, written when the hour is rolled up, with these columns of the signal catalog:
 
-- a gauge: its mean, named as the signal; ``<signal>_max`` where high values are what one looks for,
-  ``<signal>_min`` where low ones are (``good`` of the catalogue: lower or range, higher);
-- a state: its last value, with the same extremes;
-- an increase: its sum;
-- a histogram: ``<signal>_count``, ``<signal>_p50`` and ``<signal>_p99``, from the hour's buckets.
+- gauge: its mean under the name of the signal; ``<signal>_max`` if high values matter, ``<signal>_min`` if low
+  values do (``good`` in the catalog: lower or range, higher);
+- state: its last value, with the same extremes;
+- increase: its sum;
+- histogram: ``<signal>_count``, ``<signal>_p50`` and ``<signal>_p99``, from the hour's buckets.
 
-NULL where the hour brought no value, no row where it brought none at all. Nothing of ours reads these tables.
+NULL if the hour has no value; no row if it has none at all. Outrider itself never reads these tables.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from store.tsdb.rollup import Fold
 from store.tsdb.rollup_writer import Columns
 
 ROWS_AT_ONCE = 2000
-"""Rows that one transaction writes or deletes: an hour of a kind that has no more entities is shown at once."""
-_NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
+"""Rows written or deleted per transaction: an hour of a kind with fewer entities appears at once."""
+_NUMBER = "DOUBLE PRECISION"  # SQLite stores it as REAL
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 Says = Literal["last", "mean", "min", "max", "sum", "count", "p50", "p99"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column of a table: which signal, and what of its hour."""
+    """A column of a table: its signal and statistic."""
 
     name: str
     signal: Signal
@@ -51,7 +50,7 @@ class Cell:
 
 @cache
 def cells(kind: EntityKind) -> tuple[Cell, ...]:
-    """The columns of a kind's table, in catalogue order."""
+    """The columns of a kind's table, in catalog order."""
     found: list[Cell] = []
     for signal in catalog.signals().values():
         if signal.entity is kind or signal.layer is Layer.MONITORING:
@@ -90,7 +89,7 @@ def table(kind: EntityKind) -> sa.Table:
 
 
 def missing(connection: sa.Connection) -> list[sa.Executable]:
-    """What makes the tables, and adds the columns of signals that are new in the catalogue."""
+    """The DDL that creates missing tables and columns."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
     found: list[sa.Executable] = []
@@ -109,7 +108,7 @@ def missing(connection: sa.Connection) -> list[sa.Executable]:
 
 
 def create(database: Database) -> None:
-    """Make what is missing. Takes no lock when nothing is, so that readers open beside a busy writer."""
+    """Creates missing tables and columns. Takes no write lock if none is missing, so that readers can open any time."""
     with database.reading() as connection:
         if not missing(connection):
             return
@@ -119,7 +118,7 @@ def create(database: Database) -> None:
 
 
 class HourlyRows:
-    """Gathers the spans of some hours of a kind, a signal at a time, and gives the rows of its table."""
+    """Collects the spans of some hours of a kind, signal by signal, and returns the rows of its table."""
 
     def __init__(self, kind: EntityKind, start: int, end: int) -> None:
         """Hours that start in [start, end)."""
@@ -127,11 +126,11 @@ class HourlyRows:
         self._parts: dict[tuple[str, Fold], Columns] = {}
 
     def add(self, columns: Columns) -> None:
-        """Take note of columns of a signal."""
+        """Adds columns of a signal."""
         self._parts[columns.keys[0].name, columns.rolled.fold] = columns
 
     def rows(self, entities: Mapping[int, EntityRef]) -> Iterator[tuple[int, list[dict[str, object]]]]:
-        """Each hour with its rows, by rising entity."""
+        """Each hour with its rows, by ascending entity."""
         starts = {int(at) for part in self._parts.values() for at in part.rolled.times}
         for start in sorted(at for at in starts if self._start <= at < self._end):
             yield start, self._rows_of(start, entities)
@@ -181,7 +180,7 @@ def _values(cell: Cell, part: Columns, at: int) -> Floats:
 
 
 def _said(cell: Cell, fold: Fold, statistics: Floats) -> Floats:
-    """What a column says, of all columns of a signal."""
+    """The statistic of a column, for all columns of a signal."""
     if cell.says != "mean":
         found: Floats = statistics[fold.value.index(cell.says)]
         return found
@@ -205,7 +204,7 @@ def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one transaction writes of an hour: rows of rising entities, in place of all with ``after`` < id <= ``to``.
+    """Rows of an hour for one transaction, by ascending entity; they replace all with ``after`` < id <= ``to``.
 
     None: no bound.
     """
@@ -216,7 +215,7 @@ class Part:
 
 
 def parts(rows: Sequence[dict[str, object]]) -> Iterator[Part]:
-    """An hour cut into what one transaction writes: mostly one part."""
+    """An hour split into transactions: mostly one part."""
     cuts = [*range(0, len(rows), ROWS_AT_ONCE), len(rows)]
     last = len(cuts) - 2
     ends = [
@@ -227,7 +226,7 @@ def parts(rows: Sequence[dict[str, object]]) -> Iterator[Part]:
 
 
 def write(connection: sa.Connection, kind: EntityKind, part: Part) -> None:
-    """Write rows of one hour in place of those that it had."""
+    """Writes rows of one hour, replacing the previous ones."""
     one = table(kind)
     old = sa.delete(one).where(one.c.at == part.rows[0]["at"])
     if part.after is not None:
@@ -235,20 +234,22 @@ def write(connection: sa.Connection, kind: EntityKind, part: Part) -> None:
     if part.to is not None:
         old = old.where(one.c.entity_id <= part.to)
     connection.execute(old)
-    new = sa.insert(one).compile(dialect=connection.dialect)  # handed to the driver: four times faster than row by row
+    new = sa.insert(one).compile(
+        dialect=connection.dialect
+    )  # passed to the driver directly: four times faster than one execute per row
     order = new.positiontup
     rows: list[Any] = list(part.rows) if order is None else [tuple(row[name] for name in order) for row in part.rows]
     connection.exec_driver_sql(str(new), rows)
 
 
 def older(kind: EntityKind, before: int) -> sa.Select[Any]:
-    """Hours that start before an instant."""
+    """Hours that start before a time."""
     one = table(kind)
     return sa.select(one.c.at).where(one.c.at < rfc3339(instant(before)))
 
 
 def forget(connection: sa.Connection, kind: EntityKind) -> int:
-    """Delete the oldest hour, or as many rows of it as one transaction may; how many."""
+    """Deletes the oldest hour, or as many rows of it as one transaction may; returns the count."""
     one = table(kind)
     oldest = sa.select(sa.func.min(one.c.at)).scalar_subquery()
     some = sa.select(one.c.entity_id).where(one.c.at == oldest).limit(ROWS_AT_ONCE)

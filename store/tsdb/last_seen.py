@@ -1,4 +1,4 @@
-"""When entities were first and last seen: told to their rows now and then, never every cycle."""
+"""First and last time of entities, written to their rows every few minutes, not every cycle."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from store.tsdb.chunk_codec import Micros
 from store.tsdb.cycle_matrix import Ids
 
 EVERY: Final = timedelta(minutes=10)
-"""How far behind ``last_seen_us`` may be. A new entity's row bears its instant from the start."""
+"""Maximum lag of ``last_seen_us``. The row of a new entity has its time from the start."""
 
 _EVERY = EVERY // timedelta(microseconds=1)
-_AT_ONCE = 5_000  # ids in one condition: SQLite takes 32,766 parameters
+_AT_ONCE = 5_000  # ids per condition: SQLite allows 32,766 parameters
 
 
 class Seen:
-    """Which entities brought values since their rows were told.
+    """Entities with values since their rows were last updated.
 
-    Cycles mostly hand in the same array of numbers: what is kept between two updates is a few arrays.
+    Cycles mostly reuse the same array of numbers, so that only a few arrays are kept between updates.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Seen:
         self._firsts: set[EntityKind] = set()
 
     def note(self, kind: EntityKind, entities: Ids, at: int) -> None:
-        """Entities brought values at an instant."""
+        """Records that entities had values at a time."""
         if at < self._newest.setdefault(kind, at):
             self._firsts.add(kind)  # a late cycle may be the first of an entity
         self._newest[kind] = max(at, self._newest[kind])
@@ -43,7 +43,7 @@ class Seen:
         arrays[id(entities)] = (entities, min(first, at), max(last, at))
 
     def tell(self, connection: sa.Connection, at: int) -> int:
-        """Write what has waited long enough, of one kind a call; returns how many entities that were."""
+        """Writes overdue updates of one kind per call; returns the number of entities."""
         for kind, arrays in self._waiting.items():
             if abs(at - min(first for _, first, _ in arrays.values())) >= _EVERY:
                 del self._waiting[kind]
@@ -64,12 +64,12 @@ class Seen:
         return int(entities.size)
 
     def forget(self) -> None:
-        """Drop everything: after a failed transaction nobody knows which numbers were kept."""
+        """Drops everything: after a failed transaction it is unknown which numbers were committed."""
         self._waiting.clear()
 
 
 def put_span(connection: sa.Connection, entities: Ids, first: int, last: int) -> None:
-    """Tell the rows of entities of a piece of history."""
+    """Updates the rows of entities of a piece of history."""
     _put(connection, entities, np.full(entities.size, last), _later)
     _put(connection, entities, np.full(entities.size, first), _earlier)
 

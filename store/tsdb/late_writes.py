@@ -1,8 +1,7 @@
-"""Makes room for a late cycle: takes its instant out of the longer rows that span it.
+"""Prepares the store for a late cycle: removes its timestamp from the longer rows that span it.
 
-An hour of a thousand replicas is two hundred rows that must be unpacked and packed again. That is done
-before the writer's transaction; inside it the rows are swapped if they are still the same, and split
-there and then in the rare case that upkeep rewrote them meanwhile.
+An hour of a thousand replicas is two hundred rows to unpack and repack. That happens before the writer's transaction,
+which swaps the rows if they are unchanged. Rows that maintenance rewrote meanwhile are split inside the transaction.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ _SPANS = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a row becomes: the columns of the parts before and after the instant. ``payload`` is what was split."""
+    """The result of splitting a row: columns of the parts before and after the timestamp. ``payload`` is the original."""
 
     payload: bytes
     parts: tuple[Mapping[str, Any], ...]
 
 
-Splits = Mapping[int, Split]  # by the row's id
+Splits = Mapping[int, Split]  # by row id
 
 
 def prepare(connection: sa.Connection, kinds: Iterable[EntityKind], at: int) -> Splits:
-    """Split what spans an instant. Writes nothing and takes no lock."""
+    """Splits the rows that span a timestamp. Writes nothing and takes no lock."""
     found: dict[int, Split] = {}
     for kind in kinds:
         if _spanned(connection, kind, at):
@@ -49,9 +48,9 @@ def prepare(connection: sa.Connection, kinds: Iterable[EntityKind], at: int) -> 
 
 
 def make(connection: sa.Connection, kind: EntityKind, at: int, splits: Splits) -> list[int]:
-    """Take an instant out of a kind's rows that span it: a tail goes, a row of many instants becomes two.
+    """Removes a timestamp from the rows of a kind: a tail is deleted, a longer row becomes two.
 
-    Longer rows are hidden, because deleting megabytes takes long: their ids, to be deleted later.
+    Longer rows are hidden, because deleting megabytes is slow. Returns their ids, to be deleted later.
     """
     if not _spanned(connection, kind, at):
         return []

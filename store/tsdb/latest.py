@@ -1,8 +1,8 @@
-"""``latest_<kind>``: plain wide tables for people who ask in SQL.
+"""``latest_<kind>``: wide tables of current values, for SQL queries by people.
 
-One row per entity, one column per signal of its kind that is not a histogram, rewritten each cycle:
-NULL where this cycle brought no value. Signals of the monitoring layer (is the target up?) are
-about every kind and stand in every table. Nothing of ours reads these tables.
+One row per entity, one column per signal of its kind except histograms, rewritten each cycle: NULL if the cycle has
+no value. Signals of the monitoring layer (target up, ...) apply to every kind and are in every table. Outrider itself
+never reads these tables.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from store.sql.backend import is_postgresql
 from store.sql.database import Database
 from store.tsdb.cycle_matrix import CycleMatrix, Ids
 
-_NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
-_ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
+_NUMBER = "DOUBLE PRECISION"  # SQLite stores it as REAL
+_ROWS_AT_ONCE = 200  # times about 40 columns: below the limit of 32,766 parameters since SQLite 3.32
 
 
 @cache
 def columns(kind: EntityKind) -> tuple[str, ...]:
-    """The signals that are columns of a kind's table, in catalogue order."""
+    """The signals in a kind's table, in catalog order."""
     return tuple(
         signal.name
         for signal in catalog.signals().values()
@@ -38,7 +38,7 @@ def columns(kind: EntityKind) -> tuple[str, ...]:
 
 
 def missing(connection: sa.Connection) -> list[str]:
-    """The statements that make the tables, and add the columns of signals that are new in the catalogue."""
+    """The DDL that creates missing tables and columns."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
     found = []
@@ -56,7 +56,7 @@ def missing(connection: sa.Connection) -> list[str]:
 
 
 def create(database: Database) -> None:
-    """Make what is missing. Takes no lock when nothing is, so that readers open beside a busy writer."""
+    """Creates missing tables and columns. Takes no write lock if none is missing, so that readers can open any time."""
     with database.reading() as connection:
         if not missing(connection):
             return
@@ -67,16 +67,16 @@ def create(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """What follows from the entities and keys of a cycle; kept between cycles."""
+    """Values derived from the entities and keys of a cycle, cached between cycles."""
 
     entities: Ids
     keys: tuple[SignalKey, ...]
-    brought: tuple[str, ...]  # the columns that the cycle has something for
-    places: NDArray[np.intp]  # and their rows in it
+    brought: tuple[str, ...]  # columns with a value in the cycle
+    places: NDArray[np.intp]  # their rows in the cycle
 
 
 class LatestTables:
-    """Rewrites the tables. Cycles mostly bring the same entities and keys: what follows from them is kept."""
+    """Rewrites the tables. Mostly the entities and keys of cycles do not change: derived values are cached."""
 
     def __init__(self) -> None:
         """Keeps nothing yet."""
@@ -85,7 +85,7 @@ class LatestTables:
     def update(
         self, connection: sa.Connection, merged: CycleMatrix, entities: Mapping[int, EntityRef], at: datetime
     ) -> None:
-        """Rewrite the rows of the entities of one cycle."""
+        """Rewrites the rows of the entities of one cycle."""
         draft = self._drafts.get(merged.kind)
         if draft is None or draft.entities is not merged.entities or draft.keys is not merged.keys:
             draft = self._drafts[merged.kind] = _draft(merged)
@@ -104,7 +104,7 @@ def _draft(merged: CycleMatrix) -> _Draft:
 
 
 def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
-    """SQLite keeps a NaN as NULL, and takes a whole number as an id, so that a row is numbers alone."""
+    """SQLite stores a NaN as NULL and accepts a whole float as an id, so that rows are purely numeric."""
     rows = np.column_stack((draft.entities, cells))
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
@@ -112,7 +112,7 @@ def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cell
 
 
 def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
-    """PostgreSQL takes a whole column as one array, and tells NaN from NULL."""
+    """PostgreSQL accepts a whole column as one array, and distinguishes NaN from NULL."""
     cells_or_null = cells.astype(object)
     cells_or_null[np.isnan(cells)] = None
     arrays = (column.tolist() for column in cells_or_null.T)
@@ -120,7 +120,7 @@ def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, ce
 
 
 def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, EntityRef]) -> None:
-    """Rows that are new have no name yet, be it that upkeep deleted them while nobody wrote."""
+    """Names new rows, including rows that retention deleted while no cycle was written."""
     name = f"latest_{kind.value}"
     nameless = connection.exec_driver_sql(f"SELECT entity_id FROM {name} WHERE name IS NULL").scalars().all()  # noqa: S608 - our own names
     named = [(number, entities[number]) for number in nameless if number in entities]
@@ -137,7 +137,7 @@ def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, En
 
 @cache
 def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
-    """One statement for many rows: half the cost of a statement a row. ``?1`` is the instant they share."""
+    """One statement for many rows, at half the cost per row. ``?1`` is the shared timestamp."""
     width = 1 + len(brought)
     values = ", ".join(
         "(?1, " + ", ".join(f"?{2 + row * width + place}" for place in range(width)) + ")" for row in range(rows)
@@ -147,7 +147,7 @@ def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
 
 @cache
 def _arrays_statement(kind: EntityKind, brought: tuple[str, ...]) -> str:
-    """The same for PostgreSQL."""
+    """The PostgreSQL version, with one array per column."""
     arrays = ", ".join(("%s::int[]", *("%s::float8[]" for _ in brought)))
     return f"INSERT INTO {_into(kind, brought)} SELECT %s, * FROM unnest({arrays}) {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
 
@@ -157,7 +157,7 @@ def _into(kind: EntityKind, brought: tuple[str, ...]) -> str:
 
 
 def _on_conflict(kind: EntityKind, brought: tuple[str, ...]) -> str:
-    """A row that is there keeps its names, and nothing of the cycle before."""
+    """An existing row keeps its names and loses all other values."""
     kept = set(brought)
     cells = (f"{_quoted(name)} = {f'excluded.{_quoted(name)}' if name in kept else 'NULL'}" for name in columns(kind))
     return f"ON CONFLICT (entity_id) DO UPDATE SET {', '.join(('at = excluded.at', *cells))}"

@@ -1,8 +1,7 @@
-"""The keeper of a metrics database: compaction, roll-ups, hourly tables, retention, room given back.
+"""Maintenance of a metrics database: compaction, roll-ups, hourly tables, retention, release of free space.
 
-Every step reads and packs outside of write transactions and may be cut off at any point: what waits
-is a row of table ``due`` that the step's last transaction removes. Nothing here holds up a writer
-for longer than a short transaction takes.
+Every step reads and packs outside write transactions and may be interrupted at any point: pending work is a row of
+table ``due`` that the step's last transaction deletes. No step blocks a writer longer than a short transaction.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from store.tsdb.series_dictionary import Names, StaleNumbersError
 from store.tsdb.status import LateSamples
 from store.tsdb.tiers import DAY, HOUR, ONE_HOUR, TEN_MINUTES, Work
 
-SETTLE = timedelta(minutes=2)  # after its end an hour is left in peace so long: late pages still come
-_ATTEMPTS = 3  # a span that is written again and again is left to the next run
-_CELLS_AT_ONCE = 240  # instants of a kind that are rolled up together
+SETTLE = timedelta(minutes=2)  # delay after the end of an hour: late pages still arrive
+_ATTEMPTS = 3  # a span that keeps changing is left to the next run
+_CELLS_AT_ONCE = 240  # timestamps of a kind that are rolled up together
 
 _FINER = {TEN_MINUTES: RAW, ONE_HOUR: TEN_MINUTES}
 _WORK = {TEN_MINUTES: Work.TEN_MINUTES, ONE_HOUR: Work.ONE_HOUR}
@@ -48,10 +47,10 @@ _MERGE = {TEN_MINUTES: Work.MERGE_TEN_MINUTES, ONE_HOUR: Work.MERGE_HOURS}
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """What one run did: hours and days by work, values refused, rows forgotten, bytes given back.
+    """Result of one run: hours and days by work, rejected values, deleted rows, released bytes.
 
-    ``refused`` are late values that found their span rolled up and its finer values gone; ``put_off`` spans
-    that were written while they were worked on; ``complete`` is False when it was asked to stop.
+    ``refused`` counts late values whose span is rolled up and whose finer values are deleted. ``put_off`` counts spans that
+    changed during the work. ``complete`` is False if the run was stopped.
     """
 
     done: dict[Work, int] = field(default_factory=dict)
@@ -62,13 +61,13 @@ class MaintenanceReport:
     complete: bool = True
 
     def __bool__(self) -> bool:
-        """False when there was nothing to do."""
+        """False if there was nothing to do."""
         forgotten = self.forgotten.rows or self.forgotten.kept
         return bool(self.done or self.refused or self.put_off or forgotten or self.given_back)
 
 
 class Maintenance:
-    """One run after the other on one database; remembers what it saw last, so that late values may settle."""
+    """Consecutive runs on one database; remembers pending spans between runs, so that late values can settle."""
 
     def __init__(self, access: Access) -> None:
         """Does nothing yet."""
@@ -79,7 +78,7 @@ class Maintenance:
     def run(
         self, now: datetime, retention: Retention, *, stop: Callable[[], bool] = lambda: False, settle: bool = True
     ) -> MaintenanceReport:
-        """All that is due. ``stop`` is asked between steps; ``settle`` False waits for nothing.
+        """Does all due work. ``stop`` is called between steps; ``settle`` False does not wait for late values.
 
         Raises StoreError.
         """
@@ -101,7 +100,7 @@ class Maintenance:
         return found
 
     def _take(self, step: Callable[[], None]) -> None:
-        """A step whose numbers another process forgot has written nothing, and knows them anew."""
+        """Runs a step. After StaleNumbersError nothing was written, and the step runs again with fresh numbers."""
         try:
             step()
         except StaleNumbersError:
@@ -109,7 +108,7 @@ class Maintenance:
             step()
 
     def compact(self, before: datetime) -> int:
-        """Compaction alone, of the whole hours before an instant; how many hours."""
+        """Compacts the whole hours before a time; returns their number."""
         found = MaintenanceReport()
         for mark in self._waiting(Work.COMPACT, micros(before) // HOUR * HOUR):
             self._take(partial(self._compact, mark, found))
@@ -147,7 +146,7 @@ class Maintenance:
         found.put_off += 1
 
     def _again(self, group: Sequence[Mark]) -> list[Mark] | None:
-        """The same spans as they wait now, None when somebody else did the work."""
+        """The current marks of the same spans; None if another process did the work."""
         first = group[0]
         now = {mark.start: mark for mark in self._waiting(first.work, group[-1].start + 1) if mark.kind is first.kind}
         again = [now[mark.start] for mark in group if mark.start in now]
@@ -156,10 +155,10 @@ class Maintenance:
     # --- roll-ups ---------------------------------------------------------------------------------
 
     def _groups(self, tier: str, before: int, *, settle: bool) -> Iterator[list[Mark]]:
-        """Hours that are rolled up together: neighbours of one day, as many as fit into one matrix.
+        """Hours to roll up together: consecutive hours of one day that fit into one matrix.
 
-        Late values whose finer neighbours are gone wait until a run finds them as the run before left them:
-        what has once been rolled up of them takes nothing more.
+        Late values whose finer neighbors are deleted wait until two runs see them unchanged: once rolled up, a span accepts
+        no more values.
         """
         found = self._waiting(_WORK[tier], before)
         for kind, those in groupby(found, key=lambda mark: mark.kind):
@@ -238,7 +237,7 @@ class Maintenance:
                     hourly.write(connection, kind, part)
 
     def _merge(self, tier: str, mark: Mark, found: MaintenanceReport) -> None:
-        """One row for what is rolled up alike of a signal in a day, once the day waits for nothing else."""
+        """One row per signal and fold for a whole day, once no work is pending for the day."""
         with self._access.reading() as connection:
             held = maintenance_queue.standing(connection, mark.kind, mark.start, mark.start + DAY)
             if held.due_ten_minutes or (tier == ONE_HOUR and held.due_hours):
@@ -264,7 +263,7 @@ class Maintenance:
         series_gc.forget(self._access, retention, now, found.forgotten)
 
     def _shrink(self, found: MaintenanceReport) -> bool:
-        """Cut some megabytes off the file; False when there is nothing to cut."""
+        """Releases some megabytes of the file; False if there is no free space."""
         with self._access.reading() as connection:
             if not disk_usage.shrinks(connection):
                 return False
@@ -280,7 +279,7 @@ class Maintenance:
 
 
 def _instants(rows: Sequence[Row], hour: int) -> int:
-    """About how many instants of a kind an hour has."""
+    """Approximate number of timestamps of a kind in an hour."""
     tails = sum(row.instants == 1 and hour <= row.start < hour + HOUR for row in rows)
     long = [row for row in rows if row.instants > 1 and row.start < hour + HOUR and row.end >= hour]
     return tails + max((_share(row) for row in long), default=0)

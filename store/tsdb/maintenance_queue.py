@@ -1,4 +1,4 @@
-"""What waits for upkeep, and what retention left: rows that writers and upkeep change with the values they speak of."""
+"""Pending maintenance and retention cuts, updated in the transactions that write the values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, TierStatus, Work
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A span that waits for a work, and how often it was written since the work was last done."""
+    """A span with pending work, and the number of writes since the work was last done."""
 
     work: Work
     kind: EntityKind
@@ -24,7 +24,7 @@ class Mark:
 
 
 def add(connection: sa.Connection, works: Iterable[Work], kind: EntityKind, starts: Collection[int]) -> None:
-    """Let spans wait; those that wait already are counted once more."""
+    """Enqueues spans; counts another write for those already enqueued."""
     rows = [{"work": work.value, "kind": kind.value, "start_us": at, "writes": 1} for work in works for at in starts]
     if rows:
         key = [due.c.work, due.c.kind, due.c.start_us]
@@ -33,24 +33,24 @@ def add(connection: sa.Connection, works: Iterable[Work], kind: EntityKind, star
 
 
 def written(connection: sa.Connection, kind: EntityKind, instants: Iterable[int]) -> None:
-    """Raw values of these instants came: their hours wait for compaction and for the first roll-up."""
+    """Enqueues the hours of raw values for compaction and for the first roll-up."""
     add(connection, (Work.COMPACT, Work.TEN_MINUTES), kind, sorted({at // HOUR * HOUR for at in instants}))
 
 
 def waiting(connection: sa.Connection, work: Work, before: int) -> list[Mark]:
-    """Spans that start before an instant and wait, oldest first."""
+    """Pending spans that start before a time, oldest first."""
     asked = sa.select(due.c.kind, due.c.start_us, due.c.writes).where(due.c.work == work.value)
     rows = connection.execute(asked.where(due.c.start_us < before).order_by(due.c.kind, due.c.start_us))
     return [Mark(work, EntityKind(kind), start, writes) for kind, start, writes in rows]
 
 
 def unchanged(connection: sa.Connection, marks: Sequence[Mark]) -> bool:
-    """True while nobody wrote into the spans, nor did their work."""
+    """True if no span was written to and no work was done meanwhile."""
     return all(connection.execute(sa.select(due.c.writes).where(_is(mark))).scalar() == mark.writes for mark in marks)
 
 
 def done(connection: sa.Connection, marks: Sequence[Mark]) -> None:
-    """The spans wait no more."""
+    """Removes the marks."""
     for mark in marks:
         connection.execute(sa.delete(due).where(_is(mark)))
 
@@ -60,7 +60,7 @@ def _is(mark: Mark) -> sa.ColumnElement[bool]:
 
 
 def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> TierStatus:
-    """What a read of [start, end) must know of a kind's tiers."""
+    """State of a kind's tiers, for a read of [start, end)."""
     asked = sa.select(due.c.work, due.c.start_us).where(
         due.c.kind == kind.value, due.c.work.in_([Work.TEN_MINUTES.value, Work.ONE_HOUR.value])
     )
@@ -73,7 +73,7 @@ def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) 
 
 
 def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequence[int]) -> list[int]:
-    """Those of which nothing was ever rolled up."""
+    """The hours without any roll-up."""
     if not hours:
         return []
     asked = sa.select(block.c.start_us, block.c.end_us).where(
@@ -85,12 +85,12 @@ def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequen
 
 
 def cuts(connection: sa.Connection, kind: EntityKind) -> dict[str, int]:
-    """Where retention cut each tier of a kind."""
+    """Retention cut of each tier of a kind."""
     asked = sa.select(kept_from.c.tier, kept_from.c.start_us).where(kept_from.c.kind == kind.value)
     found: dict[str, int] = {row.tier: row.start_us for row in connection.execute(asked)}
     return found
 
 
 def cut(connection: sa.Connection, tier: str, kind: EntityKind, at: int) -> None:
-    """Retention leaves nothing of a tier before an instant."""
+    """Records that a tier has no values before a time."""
     put(connection, kept_from, {"tier": tier, "kind": kind.value, "start_us": at})

@@ -1,4 +1,4 @@
-"""The metric store on SQLite and PostgreSQL: one block a cycle and kind, read back into matrices."""
+"""The metric store on SQLite and PostgreSQL: one block per cycle and kind, read back into matrices."""
 
 from __future__ import annotations
 
@@ -63,20 +63,19 @@ class SqlMetricStore:
         self._seen = Seen()
         self._names = Names()
         self._writer = Lock()
-        self._newest = -1  # microseconds of the newest cycle that this process wrote
+        self._newest = -1  # microseconds of the newest cycle written by this process
         self._upkeep = Maintenance(Access(self._database.reading, self._keeping, self._dictionary))
         self._clock = SystemClock()
         self.longest_upkeep_seconds = 0.0
-        """How long upkeep's longest write transaction held up writers, from its begin to its commit."""
+        """Longest write transaction of maintenance so far, from begin to commit."""
 
     # --- write ------------------------------------------------------------------------------------
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Write one cycle durably; return how many cells have a value.
+        """Writes one cycle durably; returns the number of cells with a value.
 
-        A second write of the same instant replaces the kinds it brings. Events whose dedup key is
-        known are left out. Values older than all that retention keeps are refused and counted
-        (``condition``), not in the answer.
+        A second write of the same timestamp replaces the kinds it contains. Events with a known dedup key are left out.
+        Values older than all retention are rejected and counted in ``condition``, not in the result.
         """
         try:
             return self._write(at, batches, events)
@@ -99,19 +98,19 @@ class SqlMetricStore:
                 self._seen.note(found.kind, found.entities, micros(at))
             self._seen.tell(connection, micros(at))
             event_rows.add(connection, events)
-        with suppress(StoreError):  # the cycle is there; what is left behind the next upkeep deletes
+        with suppress(StoreError):  # the cycle is committed; the next maintenance run deletes the leftovers
             atomic_replace.purge(Access(self._database.reading, self._writing, self._dictionary), hidden)
         return sum(_values(found) for found in merged)
 
     def _splits(self, at: int, kinds: Collection[EntityKind]) -> late_writes.Splits:
-        """What a late instant is taken out of, worked out before anybody waits for it."""
+        """Splits the rows that span a late timestamp, before any lock is taken."""
         if at > self._newest >= 0:
             return {}
         with self._database.reading() as connection:
             return late_writes.prepare(connection, kinds, at)
 
     def _lands(self, connection: sa.Connection, at: datetime, found: CycleMatrix) -> bool:
-        """False for values of a time of which retention has left nothing."""
+        """False for values older than all retained values."""
         time = micros(at)
         if time >= maintenance_queue.cuts(connection, found.kind).get(ONE_HOUR, time):
             return True
@@ -127,15 +126,14 @@ class SqlMetricStore:
         values: Floats,
         status: Statuses | None = None,
     ) -> int:
-        """Write history of shape (entities, times, keys), seen all at once; return how many cells have a value.
+        """Writes history of shape (entities, times, keys), visible all at once; returns the number of cells with a value.
 
-        ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
-        Replaces what an earlier call wrote for the same entities and signals inside the span; a span
-        must not be written twice with sets of entities that overlap in part. ``latest_<kind>`` is
-        not touched: it belongs to the cycle.
+        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. Replaces earlier history of
+        the same entities and signals inside the span. A span must not be written twice with partially overlapping sets of
+        entities. ``latest_<kind>`` is not changed: it belongs to the cycle.
         """
         instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
-        with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
+        with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite
             narrow = values.astype(np.float32)
         said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         try:
@@ -166,20 +164,19 @@ class SqlMetricStore:
     def upkeep(
         self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False
     ) -> MaintenanceReport:
-        """Compact, roll up, forget and give room back, as far as hours are over and settled.
+        """Compacts, rolls up, applies retention and releases space, for hours that are over and settled.
 
-        ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
-        Raises StoreError.
+        ``stop`` is called between steps of some seconds. Safe beside a writer and a second maintenance run. Raises StoreError.
         """
         return self._upkeep.run(now, retention, stop=stop)
 
     def prune(
         self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False
     ) -> MaintenanceReport:
-        """The same at once, waiting for nothing to settle.
+        """Runs maintenance at once, without waiting for late values.
 
-        ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
-        nobody else may write meanwhile. Raises StoreError.
+        ``vacuum`` rebuilds the file, which shrinks it and enables incremental vacuum. No other process may write meanwhile.
+        Raises StoreError.
         """
         found = self._upkeep.run(now, retention, settle=False)
         if vacuum:
@@ -187,12 +184,12 @@ class SqlMetricStore:
         return found
 
     def condition(self) -> Condition:
-        """Room, what waits for upkeep, what retention left, what came too late. Raises StoreError."""
+        """Disk usage, pending maintenance, retention cuts and rejected values. Raises StoreError."""
         with self._database.reading() as connection:
             return tsdb_status.read(connection)
 
     def compact(self, before: datetime) -> int:
-        """Rewrite whole hours before an instant as one row a signal; return how many hours."""
+        """Rewrites whole hours before a time as one row per signal; returns the number of hours."""
         return self._upkeep.compact(before)
 
     @contextmanager
@@ -234,11 +231,10 @@ class SqlMetricStore:
         *,
         statistic: Statistic = Statistic.LAST,
     ) -> Window:
-        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
+        """Values in [start, end) on a grid of ``step``, as specified by ``outrider.ports.MetricStore``.
 
-        ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that
-        was written in the span (once compacted: in its hours; once rolled up: in its days), sorted
-        by key. ``store.tsdb.tiers`` says which tier each hour comes from.
+        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span (once compacted:
+        in its hours; once rolled up: in its days), sorted by key. ``store.tsdb.tiers`` selects the tier of each hour.
         """
         grid = Grid(keys, start, end, step, statistic)
         with self._database.reading() as connection:
@@ -288,9 +284,9 @@ class SqlMetricStore:
         return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
-        """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
+        """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind.
 
-        A cell with a value wins over a later one without. ``keys`` None means: every stored column.
+        A cell with a value wins over a later one without. ``keys`` None: every stored column.
         """
         table = metadata.block
         asked = (
@@ -327,7 +323,7 @@ class SqlMetricStore:
         return tuple(sorted(found, key=column_order))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Every entity of a kind that retention has left anything of, sorted."""
+        """Every entity of a kind with retained values, sorted."""
         with self._database.reading() as connection:
             return sorted_entities(self._names.entities(connection, kind).by_number, kind)
 
@@ -338,11 +334,11 @@ class SqlMetricStore:
 
     @property
     def connections_in_use(self) -> int:
-        """Connections checked out at this moment: 0 between calls."""
+        """Open connections: 0 between calls."""
         return self._database.checked_out
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         self._database.close()
 
 

@@ -1,4 +1,4 @@
-"""Forgets by age and by size: oldest raw values first, nothing that is not rolled up while anything else is left."""
+"""Retention by age and by size: oldest raw values first, values without a roll-up last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.tsdb import atomic_replace, blocks, disk_usage, hourly, maintenance_q
 from store.tsdb.atomic_replace import Access
 from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, TIERS, Work
 
-_SLACK = 0.05  # what size takes away leaves so much below the limit, so that it is not at it again at once
+_SLACK = 0.05  # retention by size frees a margin, so that the next run need not delete again
 _ROWS_AT_ONCE = 2000
 _COHORTS_AT_ONCE = 200
 _NEXT = {RAW: Work.TEN_MINUTES, TEN_MINUTES: Work.ONE_HOUR}
@@ -25,7 +25,7 @@ _NEXT = {RAW: Work.TEN_MINUTES, TEN_MINUTES: Work.ONE_HOUR}
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long each tier is kept, and how many bytes the metrics database may take (None: any)."""
+    """Retention of each tier, and the maximum size of the metrics database (None: unlimited)."""
 
     raw: timedelta = timedelta(hours=48)
     ten_minutes: timedelta = timedelta(days=30)
@@ -34,23 +34,23 @@ class Retention:
     size_bytes: int | None = None
 
     def of(self, tier: str) -> timedelta:
-        """How long a tier is kept."""
+        """Retention of a tier."""
         return {RAW: self.raw, TEN_MINUTES: self.ten_minutes, ONE_HOUR: self.hours}[tier]
 
 
 class DeletionReason(StrEnum):
-    """Why something was forgotten, or was not."""
+    """Reason for a deletion, or for keeping values that are due."""
 
     AGE = "age"
     SIZE = "size"
-    SIZE_NOTHING_ELSE_LEFT = "size_nothing_else_left"  # values that no roll-up holds
+    SIZE_NOTHING_ELSE_LEFT = "size_nothing_else_left"  # values without a roll-up
     UNUSED = "unused"
-    NOT_ROLLED_UP = "not_rolled_up"  # due by age, and kept
+    NOT_ROLLED_UP = "not_rolled_up"  # due by age, but kept
 
 
 @dataclass(slots=True)
 class RetentionStats:
-    """Rows that were deleted, by (what, why): of tiers, ``hourly``, ``event`` and ``cohort``.
+    """Deleted rows by (kind of row, reason): tiers, ``hourly``, ``event`` and ``cohort``.
 
     ``kept`` counts hours held back.
     """
@@ -60,7 +60,7 @@ class RetentionStats:
     kept: dict[DeletionReason, int] = field(default_factory=dict)
 
     def add(self, what: str, because: DeletionReason, rows: int) -> None:
-        """Count deleted rows."""
+        """Counts deleted rows."""
         if rows:
             self.rows[what, because] = self.rows.get((what, because), 0) + rows
 
@@ -73,7 +73,7 @@ class _Stored:
 
 
 class RetentionRun:
-    """Deletes what is due, in short transactions; each can be the last before a kill."""
+    """Deletes what is due in short transactions; a kill after any of them is safe."""
 
     def __init__(self, access: Access, retention: Retention, now: datetime) -> None:
         """Deletes nothing yet."""
@@ -81,7 +81,7 @@ class RetentionRun:
         self.found = RetentionStats()
 
     def by_age(self) -> None:
-        """Tiers, hourly tables and events beyond their age."""
+        """Deletes tiers, hourly tables and events beyond their age."""
         for tier in TIERS:
             before = micros(self._now - self._retention.of(tier)) // HOUR * HOUR
             for kind in EntityKind:
@@ -100,7 +100,7 @@ class RetentionRun:
             self.found.add("event", DeletionReason.AGE, int(gone))
 
     def unused_cohorts(self) -> None:
-        """Lists of entities that no row names any more. The newest stays, so that no number is given twice."""
+        """Deletes entity lists that no row uses. The newest stays, so that no number is assigned twice."""
         used = sa.exists().where(block.c.cohort_id == cohort.c.id)
         newest = sa.select(sa.func.max(cohort.c.id)).scalar_subquery()
         unused = sa.select(cohort.c.id).where(cohort.c.id < newest, ~used)
@@ -113,7 +113,7 @@ class RetentionRun:
             self.found.add("cohort", DeletionReason.UNUSED, int(gone))
 
     def by_size(self) -> None:
-        """Oldest first until the limit holds: raw values, hourly tables, 10 minutes, hours; then what is left."""
+        """Deletes oldest data first until the limit holds: raw values, hourly tables, 10-minute, 1-hour, then the rest."""
         limit = self._retention.size_bytes
         if limit is None or self._excess(limit) <= 0:
             return
@@ -129,7 +129,7 @@ class RetentionRun:
             return disk_usage.measure(connection, exact=True).used - int(limit * (1 - slack))
 
     def _oldest(self, tier: str, limit: int, because: DeletionReason) -> None:
-        """Cut one tier of all kinds at one instant. Deleting frees less than its rows hold, hence the rounds."""
+        """Cuts one tier of all kinds at one time. Rows free less than their size, hence the rounds."""
         newest = micros(self._now) // HOUR * HOUR
         while (excess := self._excess(limit, _SLACK)) > 0:
             before = min(self._instant_of(tier, excess), newest)
@@ -155,7 +155,7 @@ class RetentionRun:
         return (at // HOUR + 1) * HOUR
 
     def _held_back(self, tier: str, kind: EntityKind, before: int, *, told: bool = True) -> int:
-        """An instant not after the first hour that waits to be rolled up, leaving out those already cut into."""
+        """A time not after the first hour with a pending roll-up, except for hours that are already cut."""
         work = _NEXT.get(tier)
         if work is None:
             return before
@@ -174,7 +174,7 @@ class RetentionRun:
         return int(first)
 
     def _cut(self, tier: str, kind: EntityKind, before: int, because: DeletionReason) -> None:
-        """Forget a kind's rows of a tier that end before an instant; late values yet to be rolled up stay."""
+        """Deletes a kind's rows of a tier that end before a time; late values without a roll-up stay."""
         old = sa.select(block.c.id, block.c.start_us, block.c.end_us).where(
             block.c.tier == tier, block.c.kind == kind.value, block.c.end_us < before, blocks.visible()
         )
@@ -220,7 +220,7 @@ class RetentionRun:
         return total
 
     def _oldest_hourly(self, limit: int) -> None:
-        """A day of all kinds at a time, as long as that makes room."""
+        """Deletes hourly tables, one day of all kinds at a time, as long as that frees space."""
         excess = self._excess(limit, _SLACK)
         for before in self._days_of_hourly():
             if excess <= 0:
@@ -242,5 +242,5 @@ def _touches(start: int, end: int, hours: set[int]) -> bool:
 
 
 def summary(rows: Mapping[tuple[str, DeletionReason], int]) -> dict[str, int]:
-    """``raw_age``: how many rows, for a log line."""
+    """Row counts for a log line, such as ``raw_age``."""
     return {f"{what}_{because}": many for (what, because), many in sorted(rows.items())}

@@ -1,10 +1,9 @@
-"""Rolls cells up into longer spans: pure functions over (columns, entities, instants).
+"""Roll-up of cells into longer spans: pure functions over (columns, entities, instants).
 
-A gauge or state keeps its last value, minimum, maximum, sum and how many values there were, and from
-those its mean (a sum of rounded values packs better than their mean); an increase keeps its sum and
-how many; a bucket of a histogram its sum. The status of a span is the one
-that a read of the same span would give: that of its last cell with a value, else of its last cell that
-says more than ABSENT. Rolling up in two steps gives what rolling up in one does.
+A gauge or state keeps its last value, minimum, maximum, sum and count; its mean is derived (a sum of rounded values
+packs better than a mean). An increase keeps its sum and count, a histogram bucket its sum. The status of a span is that
+of its last cell with a value, else of its last cell that is not ABSENT, as in a read of the span. Rolling up in two
+steps gives the same result as in one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from store.tsdb.chunk_codec import Block, Micros, Section, decode, filled
 
 
 class Fold(Enum):
-    """How a column is rolled up: which statistics stand for a span, in stored order."""
+    """Fold of a column: the statistics of a span, in stored order."""
 
     GAUGE = ("last", "sum", "min", "max", "count")
     INCREASE = ("sum", "count")
@@ -30,17 +29,17 @@ class Fold(Enum):
 
     @property
     def sections(self) -> int:
-        """Sections of a stored row: a sum takes two, because float32 alone would round it."""
+        """Sections of a stored row: a sum takes two, because a single float32 would round it."""
         return len(self.value) + (self is not Fold.GAUGE)
 
 
 _BY_SECTIONS = {fold.sections: fold for fold in Fold}
 COUNT = {Fold.GAUGE: 4, Fold.INCREASE: 1}
-"""The place of the count among a fold's statistics."""
+"""Index of the count among a fold's statistics."""
 
 
 def fold_of(key: SignalKey) -> Fold:
-    """How a column is rolled up. What the catalogue does not know is a gauge."""
+    """The fold of a column. Signals unknown to the catalog are gauges."""
     if key.bucket is not None:
         return Fold.BUCKET
     known = catalog.signals().get(key.name)
@@ -49,10 +48,10 @@ def fold_of(key: SignalKey) -> Fold:
 
 @dataclass(frozen=True, slots=True)
 class RollupCells:
-    """Spans of one fold: ``statistics`` of shape (statistics, columns, entities, spans), status without the first.
+    """Spans of one fold: ``statistics`` of shape (statistics, columns, entities, spans), status without the first axis.
 
-    ``times`` are the starts of the spans, rising. A span without a value has NaN statistics and count 0; its
-    first statistic may still bear the number that came with a status such as UNTRUSTED.
+    ``times`` are the starts of the spans, ascending. A span without a value has NaN statistics and count 0; its first
+    statistic may still hold the number of a cell with a status such as UNTRUSTED.
     """
 
     fold: Fold
@@ -62,7 +61,7 @@ class RollupCells:
 
 
 def counts(status: Statuses) -> NDArray[np.bool_]:
-    """Which cells have a value that counts."""
+    """True for cells with a valid value."""
     found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
     return found
 
@@ -81,7 +80,7 @@ def of_cells(fold: Fold, times: Micros, cells: Section) -> RollupCells:
 
 
 def roll(cells: RollupCells, spacing: int) -> RollupCells:
-    """Fold spans into longer ones of ``spacing`` microseconds that start at its multiples."""
+    """Folds spans into longer ones of ``spacing`` microseconds that start at its multiples."""
     if cells.times.size == 0:
         return cells
     starts = cells.times // spacing * spacing
@@ -97,7 +96,7 @@ def _gauges(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statu
     taken, status = _telling(cells.status, counts(cells.status), firsts)
     chosen = np.where(taken >= 0, np.take_along_axis(last, np.maximum(taken, 0), axis=-1), np.nan)
     many = np.add.reduceat(count, firsts, axis=-1)
-    with np.errstate(invalid="ignore"):  # infinite values may have no sum
+    with np.errstate(invalid="ignore"):  # the sum of infinite values may be undefined
         added = np.add.reduceat(np.where(has, total, 0.0), firsts, axis=-1)
     least = np.minimum.reduceat(np.where(has, low, np.inf), firsts, axis=-1)
     most = np.maximum.reduceat(np.where(has, high, -np.inf), firsts, axis=-1)
@@ -119,7 +118,7 @@ def _sums(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statuse
 
 
 def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp]) -> tuple[NDArray[np.intp], Statuses]:
-    """For each span the place of its most telling cell (-1: all ABSENT) and that cell's status."""
+    """For each span the index of its last cell with a value, else not ABSENT (-1: all ABSENT), and that cell's status."""
     if has.all():
         ends = np.append(firsts[1:], status.shape[-1]) - 1
         shape = (*status.shape[:-1], firsts.size)
@@ -133,10 +132,10 @@ def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp])
 
 
 def fill_in(kept: RollupCells, late: RollupCells) -> tuple[RollupCells, int]:
-    """The kept spans, and where they have no value the late ones; and how many late values found no place.
+    """Fills kept spans without a value with late ones; also returns the number of rejected late values.
 
-    Both have the same columns, entities and spans. What was rolled up and is gone cannot be told from what
-    comes late, so that a span with a value is never added to: nothing is counted twice.
+    Both have the same columns, entities and spans. Deleted values that were rolled up cannot be told from late ones, so
+    that a span with a value is never added to: nothing is counted twice.
     """
     free = ~counts(kept.status)
     takes = free & (late.status != CellStatus.ABSENT)
@@ -147,7 +146,7 @@ def fill_in(kept: RollupCells, late: RollupCells) -> tuple[RollupCells, int]:
 
 
 def empty(fold: Fold, times: Micros, columns: int, entities: int) -> RollupCells:
-    """Spans without a cell, to be filled."""
+    """Spans without cells, to be filled."""
     shape = (columns, entities, times.size)
     statistics = np.full((len(fold.value), *shape), np.nan)
     if fold in COUNT:
@@ -156,14 +155,14 @@ def empty(fold: Fold, times: Micros, columns: int, entities: int) -> RollupCells
 
 
 def place(into: RollupCells, where: Any, cells: RollupCells) -> None:
-    """Write cells over those at ``where``, an index of (columns, entities, spans)."""
+    """Writes cells at ``where``, an index of (columns, entities, spans)."""
     for target, source in zip(into.statistics, cells.statistics, strict=True):
         target[where] = source
     into.status[where] = cells.status
 
 
 def sections(rolled: RollupCells) -> list[Section]:
-    """What is stored of the spans: the first section with the status, the others with their gaps filled."""
+    """Stored sections of the spans: the first with the status, the others with filled gaps."""
     first = rolled.statistics[0]
     with np.errstate(over="ignore"):
         narrow = first.astype(np.float32)
@@ -178,12 +177,12 @@ def sections(rolled: RollupCells) -> list[Section]:
 
 
 def fold_in(block: Block) -> Fold:
-    """How the columns of a stored row were rolled up."""
+    """The fold of the columns of a stored row."""
     return _BY_SECTIONS[block.sections]
 
 
 def unpack(blocks: list[Block]) -> RollupCells:
-    """Spans back from rows of the same entities, columns and fold."""
+    """Spans of rows with the same entities, columns and fold."""
     fold = fold_in(blocks[0])
     first = decode(blocks, 0)
     times = np.concatenate([block.times for block in blocks])
@@ -192,7 +191,7 @@ def unpack(blocks: list[Block]) -> RollupCells:
 
 
 def statistic(blocks: list[Block], at: int) -> Section:
-    """One statistic of rows of the same entities, columns and fold; NaN where a span has no value."""
+    """One statistic of rows with the same entities, columns and fold; NaN for a span without a value."""
     first = decode(blocks, 0)
     return Section(_values(blocks, first, at), first.status)
 

@@ -1,4 +1,4 @@
-"""Makes the rows of a roll-up out of those of the finer tier, and a day of them one row a signal."""
+"""Builds roll-up rows from the finer tier, and merges a day of them into one row per signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store.tsdb.tiers import ONE_HOUR, SPACING
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of one signal that are rolled up alike, and their spans."""
+    """Columns of one signal with the same fold, and their spans."""
 
     keys: tuple[SignalKey, ...]
     entities: Ids
@@ -31,11 +31,10 @@ class Columns:
 
 @dataclass(slots=True)
 class RollupStep:
-    """One step up for a kind: the finer rows, and the rows of the target tier that overlap its span.
+    """One roll-up step of a kind: the finer rows, and the rows of the target tier that overlap the span.
 
-    ``sealed``: retention has taken finer values of the span away, so that what is rolled up already stays
-    and late values only fill what has none; ``refused`` counts those that found their place taken. ``seen``
-    gets the spans as they will be stored.
+    ``sealed``: retention deleted finer values of the span; existing roll-ups then stay, and late values fill only empty
+    spans. ``refused`` counts late values whose span was filled. ``seen`` receives the spans to be stored.
     """
 
     tier: str
@@ -50,7 +49,7 @@ class RollupStep:
 
     @property
     def replaced(self) -> list[int]:
-        """Ids of the rows of the target tier that ``drafts`` stand in for."""
+        """Ids of the target-tier rows that ``drafts`` replaces."""
         if not self.sealed:
             return self.existing.ids
         finer = set(self.finer.names)
@@ -60,10 +59,10 @@ class RollupStep:
         return self.existing.keysets[keyset].keys[0].name
 
     def drafts(self) -> Iterator[Draft]:
-        """The rows to be stored, a signal at a time."""
+        """The rows to store, signal by signal."""
         names = self.finer.names if self.sealed else (*self.finer.names, *self.existing.names)
         for name in dict.fromkeys(names):
-            if name != SCRAPE_OFFSET.name:  # of a cycle, not of a span
+            if name != SCRAPE_OFFSET.name:  # a property of a cycle, not of a span
                 yield from self._of(name)
 
     def _of(self, name: str) -> Iterator[Draft]:
@@ -76,7 +75,7 @@ class RollupStep:
                 yield draft(self.tier, self.kind, columns)
 
     def _together(self, new: Columns | None, old: Columns | None) -> Columns | None:
-        """Old spans outside of ours, new ones inside; where sealed also the old ones inside, filled in."""
+        """Old spans outside the range, new ones inside; if sealed, the old ones inside are filled up."""
         if old is None:
             return new
         kept = _without(old, self.start, self.end)
@@ -94,7 +93,7 @@ class RollupStep:
 
 
 def merged(loaded: LoadedRows, tier: str) -> Iterator[Draft]:
-    """A span of roll-ups with one row for what is rolled up alike of a signal; those that are so already are left."""
+    """One row per signal and fold of a span of roll-ups; rows that are already merged are left."""
     level = KEPT_LEVEL if tier == ONE_HOUR else BULK_LEVEL
     for name in loaded.names:
         for columns in stored(loaded, name):
@@ -102,18 +101,18 @@ def merged(loaded: LoadedRows, tier: str) -> Iterator[Draft]:
 
 
 def scattered(loaded_rows: Sequence[tuple[int, int]]) -> bool:
-    """True when some (keyset, sections) stands in more than one row."""
+    """True if a (keyset, sections) pair occurs in more than one row."""
     return len(set(loaded_rows)) < len(loaded_rows)
 
 
 def draft(tier: str, kind: EntityKind, columns: Columns, level: int = BULK_LEVEL) -> Draft:
-    """The spans packed as a row."""
+    """Packs the spans as a row."""
     rolled = columns.rolled
     return blocks.draft(tier, kind, rolled.times, columns.entities, columns.keys, rollup.sections(rolled), level)
 
 
 def _finer(loaded: LoadedRows, name: str, spacing: int, start: int, end: int) -> Iterator[Columns]:
-    """One signal of the finer rows, rolled up; what lies outside of [start, end) left out."""
+    """One signal of the finer rows inside [start, end), rolled up."""
     cells = _raw(loaded, name, start, end) if _is_raw(loaded) else map(_inside(start, end), stored(loaded, name))
     for found in cells:
         yield Columns(found.keys, found.entities, rollup.roll(found.rolled, spacing))
@@ -143,7 +142,7 @@ def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Column
 
 
 def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
-    """One signal of rows of a roll-up, joined along time."""
+    """One signal of roll-up rows, joined along time."""
     by_fold: dict[Fold, list[Columns]] = {}
     for row, keyset, found in groups(loaded.found, loaded.keysets, name):
         rolled = rollup.unpack(found)
@@ -153,7 +152,7 @@ def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
 
 
 def union(parts: Iterable[Columns]) -> Columns:
-    """Columns, entities and spans of all parts; later parts win where two speak of one cell."""
+    """All columns, entities and spans of the parts; later parts win."""
     given = list(parts)
     known = [part for part in given if part.rolled.times.size] or given[:1]
     if len(known) == 1:

@@ -1,7 +1,7 @@
-"""The numbers of entities, columns, cohorts and keysets in the metrics database.
+"""Numbers of entities, columns, cohorts and keysets in the metrics database.
 
-A number is given once and never again to something else. The writer remembers them; when a
-transaction fails it forgets them all, because nobody knows which of them were kept.
+A number is assigned once and never reused. The writer caches numbers; after a failed transaction it drops them all,
+because it is unknown which were committed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from store.tsdb import maintenance_queue
 from store.tsdb.cycle_matrix import Ids, Numbers
 
 ENTITY: Final = "entity"
-"""The tier under which ``kept_from`` says that entities were forgotten: it changes whenever some were."""
+"""Tier name in ``kept_from`` that records the deletion of entities; it changes with every deletion."""
 
 
 class StaleNumbersError(StoreError):
-    """Upkeep forgot entities whose numbers are remembered here; everything was forgotten here, too: try again."""
+    """Raised if cached numbers of entities were deleted by maintenance. The cache is dropped: try again."""
 
     def __init__(self) -> None:
-        """Nothing of the transaction was kept."""
-        super().__init__("Upkeep forgot entities while they were written.", hint="Write once more.")
+        """The transaction was rolled back."""
+        super().__init__("Maintenance deleted entities during the write.", hint="Write again.")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEntities:
-    """The entities of a kind. Nobody changes it: what comes is in the next one."""
+    """The entities of a kind; immutable. New entities are in the next instance."""
 
     by_number: Mapping[int, EntityRef]
     numbers: Mapping[EntityRef, int]
@@ -45,14 +45,14 @@ class KnownEntities:
 
 @dataclass(frozen=True, slots=True)
 class Keyset:
-    """The columns of a block, and for each signal: its section, first column, one after its last."""
+    """The columns of a block, and for each signal: section, first column, end column (exclusive)."""
 
     keys: tuple[SignalKey, ...]
     sections: Mapping[str, tuple[int, int, int]]
 
 
 def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
-    """Where each signal's columns stand: section, first column, one after the last."""
+    """The columns of each signal: section, first column, end column (exclusive)."""
     found: dict[str, tuple[int, int, int]] = {}
     at = 0
     for section, (name, group) in enumerate(groupby(keys, key=lambda key: key.name)):
@@ -63,30 +63,30 @@ def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
 
 
 class SeriesDictionary:
-    """Gives out numbers inside the writer's transaction: set ``connection`` first, and ``at``, its instant."""
+    """Assigns numbers inside the writer's transaction. Set ``connection`` first, and ``at``, its timestamp."""
 
     def __init__(self) -> None:
-        """Knows nothing yet; numbers of others are found when they are first asked for."""
+        """Starts empty; existing numbers are read on demand."""
         self._connection: sa.Connection | None = None
         self.at: int | None = None
         self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
         self._cohorts: dict[bytes, int] = {}
         self._keysets: dict[bytes, int] = {}
-        self._gone: int | None = None  # ``_forgotten`` before the first number was learned
+        self._gone: int | None = None  # ``_forgotten`` before the first number was read
 
     @property
     def connection(self) -> sa.Connection | None:
-        """The writer's, None between transactions."""
+        """The writer's connection; None between transactions."""
         return self._connection
 
     @connection.setter
     def connection(self, given: sa.Connection | None) -> None:
         self._connection = given
-        self._cohorts.clear()  # retention deletes those that no row names, in another process, too
+        self._cohorts.clear()  # retention may delete unused lists, also in another process
 
     def forget(self) -> None:
-        """Drop every number: they are read again when needed."""
+        """Drops every number; they are read again on demand."""
         self.entities.forget()
         self.keys.forget()
         self._cohorts.clear()
@@ -94,9 +94,9 @@ class SeriesDictionary:
         self._gone = None
 
     def cohort(self, entities: Ids) -> int:
-        """The number of a list of entities, asked for once a transaction.
+        """The number of a list of entities, read once per transaction.
 
-        Raises StaleNumbersError when some of them may be gone.
+        Raises StaleNumbersError if some of them may be deleted.
         """
         return self._list(metadata.cohort, self._cohorts, entities)
 
@@ -106,13 +106,15 @@ class SeriesDictionary:
 
     def _writer(self) -> sa.Connection:
         if self.connection is None:
-            raise RuntimeError("numbers are given out inside a transaction")
+            raise RuntimeError("numbers are assigned inside a transaction")
         return self.connection
 
     def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
         if self._gone is None:
             self._gone = self._forgotten()
-        ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
+        ordered = sorted(
+            new, key=lambda found: found.key
+        )  # ascending numbers in sorted order make reads a single slice
         seen = {"first_seen_us": self.at, "last_seen_us": self.at}
         rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
         return self._add(metadata.entity, rows, [found.key for found in new])
@@ -147,15 +149,15 @@ class SeriesDictionary:
         return known[digest]
 
     def _forgotten(self) -> int:
-        """Where forgetting stands, of all kinds together: another number whenever some entity was forgotten."""
+        """Sum of the deletion marks of all kinds; changes whenever an entity is deleted."""
         cuts = sa.select(sa.func.sum(metadata.kept_from.c.start_us)).where(metadata.kept_from.c.tier == ENTITY)
         return int(self._writer().execute(cuts).scalar() or 0)
 
 
 class Names:
-    """The read side: what the numbers mean.
+    """Read side of the dictionary.
 
-    Rows are never changed, so what was read once stays true, but for entities that upkeep forgot.
+    Rows never change, so that the cache stays valid, except for deleted entities.
     """
 
     def __init__(self) -> None:

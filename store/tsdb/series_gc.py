@@ -1,8 +1,8 @@
-"""Forgets entities that are gone: their rows of ``latest_<kind>``, and in the end their names.
+"""Deletes rows of entities that left: first from ``latest_<kind>``, finally from the dictionary.
 
-Pods come and go by the thousand. A row of ``latest_<kind>`` goes when no cycle has rewritten it for as long
-as raw values are kept; an entity when nothing that was kept can speak of it any more. A cut of the tier
-``entity`` in table ``kept_from`` tells whoever remembers numbers that some went (``store.tsdb.series_dictionary``).
+Pods come and go by the thousand. A row of ``latest_<kind>`` is deleted if no cycle has rewritten it within raw
+retention; an entity once no retained value can refer to it. A cut of the tier ``entity`` in table ``kept_from`` notifies
+every cache of numbers (``store.tsdb.series_dictionary``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from store.tsdb.retention import DeletionReason, Retention, RetentionStats
 from store.tsdb.series_dictionary import ENTITY
 from store.tsdb.tiers import TIERS
 
-_AT_ONCE: Final = 500  # rows a transaction
-_SLACK: Final = timedelta(days=2)  # rolled up days stand in one row, and ``last_seen_us`` may be behind
+_AT_ONCE: Final = 500  # rows per transaction
+_SLACK: Final = timedelta(days=2)  # a rolled-up day is one row, and ``last_seen_us`` may lag
 
 
 def forget(access: Access, retention: Retention, now: datetime, found: RetentionStats) -> None:
-    """Delete both, in short transactions; each can be the last before a kill. Raises StoreError."""
+    """Deletes both in short transactions; a kill after any of them is safe. Raises StoreError."""
     for kind in EntityKind:
         found.add("latest", DeletionReason.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
     longest = max(retention.hourly_tables, *(retention.of(tier) for tier in TIERS))
@@ -48,7 +48,7 @@ def _latest(access: Access, kind: EntityKind, before: str) -> int:
 
 
 def _entities(access: Access, before: int) -> int:
-    """The newest stays, so that no number is given twice."""
+    """Deletes unused entities. The newest stays, so that no number is assigned twice."""
     newest = sa.select(sa.func.max(entity.c.id)).scalar_subquery()
     unseen = sa.or_(entity.c.last_seen_us.is_(None), entity.c.last_seen_us < before)
     asked = sa.select(entity.c.id).where(unseen, entity.c.id < newest)
@@ -63,9 +63,9 @@ def _entities(access: Access, before: int) -> int:
         part = ids[first : first + _AT_ONCE].tolist()
         with access.writing() as connection:
             if _last_list(connection) != last_list:
-                break  # a new list may name some of them: the next run looks again
+                break  # a new list may refer to them: the next run checks again
             gone += _delete(connection, part, before)
-            access.numbers.forget()  # others learn it from the cut
+            access.numbers.forget()  # other processes notice the cut
     return gone
 
 
@@ -86,7 +86,7 @@ def _last_list(connection: sa.Connection) -> int | None:
 
 
 def _listed(connection: sa.Connection) -> np.ndarray:
-    """The entities of every cohort, used or not: somebody may remember its number and write under it."""
+    """The entities of every cohort, used or not: a cached number may still be written."""
     found = np.empty(0, dtype=np.int32)
     for packed in connection.scalars(sa.select(cohort.c.members).execution_options(yield_per=200)):
         found = np.union1d(found, np.frombuffer(packed, dtype="<i4"))

@@ -1,4 +1,4 @@
-"""How a metrics database stands: room, what waits for upkeep, what retention left, what came too late."""
+"""Status of a metrics database: disk usage, pending maintenance, retention cuts, rejected values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from store.tsdb.disk_usage import Space
 
 
 class LateSamples(StrEnum):
-    """Why values were refused."""
+    """Reason for rejecting values."""
 
-    OLDER_THAN_KEPT = "older_than_kept"  # retention has left nothing of their time
-    ROLLED_UP_ALREADY = "rolled_up_already"  # their span has a value, and its finer values are gone
+    OLDER_THAN_KEPT = "older_than_kept"  # older than all retention
+    ROLLED_UP_ALREADY = "rolled_up_already"  # the span has a value, and its finer values are deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``waiting`` counts spans by work, the hour at hand among them.
+    """``waiting`` counts pending spans by work, including the current hour.
 
     ``kept_from`` is the newest cut of each tier in unix seconds.
     """
@@ -35,7 +35,7 @@ class Condition:
 
 
 def read(connection: sa.Connection) -> Condition:
-    """As it is at this instant."""
+    """The current status."""
     waiting = sa.select(due.c.work, sa.func.count().label("many")).group_by(due.c.work)
     cuts = sa.select(kept_from.c.tier, sa.func.max(kept_from.c.start_us).label("at")).group_by(kept_from.c.tier)
     return Condition(
@@ -47,12 +47,12 @@ def read(connection: sa.Connection) -> Condition:
 
 
 def refusals(connection: sa.Connection) -> dict[str, int]:
-    """Values that came too late since the database was made, by reason."""
+    """Rejected late values since the database was created, by reason."""
     return {row.reason: int(row.cells) for row in connection.execute(sa.select(refused))}
 
 
 def refuse(connection: sa.Connection, reason: str, cells: int) -> None:
-    """Count values that are not kept."""
+    """Counts rejected values."""
     if cells:
         counted = insert(connection, refused).values(reason=str(reason), cells=cells)
         more = {"cells": refused.c.cells + cells}

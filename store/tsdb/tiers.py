@@ -1,4 +1,4 @@
-"""Tiers: raw values, 10-minute and 1-hour roll-ups; and which of them a read takes for which part of its span."""
+"""Tiers: raw values, 10-minute and 1-hour roll-ups; and the choice of the tier for each part of a read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from store.schema.metadata import RAW
 
-MINUTE: Final = 60_000_000  # microseconds, as all spans here
+MINUTE: Final = 60_000_000  # microseconds, like all spans here
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 TEN_MINUTES, ONE_HOUR = "10m", "1h"
 TIERS: Final = (RAW, TEN_MINUTES, ONE_HOUR)
 SPACING: Final = {RAW: 1, TEN_MINUTES: 10 * MINUTE, ONE_HOUR: HOUR}
-"""The span that a cell of a tier stands for; it bears the instant at which the span starts."""
+"""Length of the span of a cell; its timestamp is the start of the span."""
 
 
 class Work(StrEnum):
-    """What a span may wait for: an hour for the first three, a day for the last two."""
+    """Pending work of a span: an hour for the first three, a day for the last two."""
 
     COMPACT = "compact"
     TEN_MINUTES = "10m"
@@ -33,7 +33,7 @@ class Work(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a read, [start, end), and the tier it comes from."""
+    """A part of a read, [start, end), and its tier."""
 
     tier: str
     start: int
@@ -42,9 +42,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """What a kind's tiers hold: starts of hours that wait for a roll-up, and where retention cut.
+    """State of a kind's tiers: starts of hours with a pending roll-up, and retention cuts.
 
-    ``first`` are hours before the cut of raw values that have nothing but raw values: a history written late.
+    ``first`` are hours before the raw cut that have only raw values: history written late.
     """
 
     due_ten_minutes: Collection[int] = ()
@@ -53,17 +53,16 @@ class TierStatus:
     first: Collection[int] = ()
 
     def kept(self, tier: str) -> int:
-        """The first instant that retention left; the beginning of time when it never cut."""
+        """The first retained timestamp; the minimum if retention never cut."""
         return (self.kept_from or {}).get(tier, -(1 << 62))
 
 
 def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segment]:
-    """Cut [start, end) into parts by tier, oldest first.
+    """Splits [start, end) into parts by tier, oldest first.
 
-    An hour comes from the coarsest tier whose spacing divides the step, whose cells start where steps
-    do, and whose roll-up is made; from raw values where none is; and from what retention left of it
-    where they are gone. A cell of a roll-up is never taken when it reaches beyond the end, unless
-    nothing finer is left.
+    An hour is read from the coarsest tier whose spacing divides the step, whose cells align with the steps, and whose
+    roll-up exists. Otherwise raw values are used, or the tier that retention left. A roll-up cell is never used if it
+    reaches beyond the end, unless nothing finer is left.
     """
     if end <= start:
         return []
@@ -76,7 +75,7 @@ def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segm
 
 
 def _chosen(standing: TierStatus, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
-    """For each hour the place of its tier in ``TIERS``."""
+    """For each hour the index of its tier in ``TIERS``."""
     fits = {tier: step % SPACING[tier] == 0 and start % SPACING[tier] == 0 for tier in TIERS}
     raw = (hours >= standing.kept(RAW)) | _among(hours, standing.first)
     ten = hours >= standing.kept(TEN_MINUTES)
@@ -99,7 +98,7 @@ def _runs(hours: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[tuple
 
 
 def _cut(standing: TierStatus, tier: str, start: int, end: int) -> list[Segment]:
-    """A run of hours; what is left of a 10-minute span at its end comes from raw values where they are."""
+    """A run of hours; the rest of a 10-minute span at its end is read from raw values if they exist."""
     whole = end // SPACING[TEN_MINUTES] * SPACING[TEN_MINUTES]
     if tier != TEN_MINUTES or whole == end or end // HOUR * HOUR < standing.kept(RAW):
         return [Segment(tier, start, end)]

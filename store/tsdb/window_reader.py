@@ -1,4 +1,4 @@
-"""Fills a grid from cells, wherever they are kept: what both metric stores share."""
+"""Fills a grid from cells, for both metric stores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from store.tsdb.cycle_matrix import Ids
 from store.tsdb.grid import Column, ColumnRequest
 
 LOOK_BACK: Final = timedelta(minutes=5)
-"""How old a cell may be to count as the latest, as in Prometheus."""
+"""Maximum age of the latest cell, as in Prometheus."""
 
 
 class Rows:
-    """Where entities stand in the output: looked up once a cohort."""
+    """Output rows of entities, looked up once per cohort."""
 
     def __init__(self, entities: Sequence[EntityRef], numbers: Mapping[EntityRef, int]) -> None:
         """``numbers`` are the stored numbers of the entities; an entity without one has no cells."""
@@ -31,7 +31,7 @@ class Rows:
         self._cohorts: dict[int, tuple[Index, Index]] = {}
 
     def of(self, cohort: int, members: Ids) -> tuple[Index, Index]:
-        """Which members of a cohort are wanted, and the output rows they go to."""
+        """The requested members of a cohort, and their output rows."""
         if cohort not in self._cohorts:
             inside = members < self._places.size
             rows = np.where(inside, self._places[np.where(inside, members, 0)], -1)
@@ -41,7 +41,7 @@ class Rows:
 
 
 def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows: Index) -> None:
-    """Fold one piece into the column of its signal. ``chosen`` are the piece's entities, ``rows`` their places."""
+    """Folds one piece into the column of its signal. ``chosen`` are the piece's entities, ``rows`` their output rows."""
     pairs = [(at, want.stored.index(key)) for at, key in enumerate(piece.keys) if key in want.stored]
     if not pairs or (isinstance(rows, slice) and rows.start == rows.stop):
         return
@@ -54,6 +54,6 @@ def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows:
 
 
 def sorted_entities(found: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:
-    """Entities of a kind by their key."""
+    """Entities of a kind, sorted by key."""
     everyone = found.values() if isinstance(found, Mapping) else found
     return tuple(sorted((entity for entity in everyone if entity.kind is kind), key=lambda entity: entity.key))
