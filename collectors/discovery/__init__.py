@@ -1,6 +1,6 @@
-"""Finding what to scrape: lists, files, HTTP, DNS and the Kubernetes API become targets and topology.
+"""Target discovery: static lists, files, HTTP, DNS and the Kubernetes API as targets and topology.
 
-Each source says what it found and what it could not read; ``discovery`` keeps what a source last said when it
-fails, because losing discovery must never look like losing the fleet. Nothing here scrapes a page, but for one
-look at pages whose adapter nobody named (``guess``).
+Each source reports its targets and its read errors. ``manager`` keeps the last result of a failing source, so that
+a discovery failure never removes targets. Nothing here scrapes, except to detect the adapter of a page
+(``adapter_detection``).
 """

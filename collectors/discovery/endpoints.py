@@ -1,4 +1,4 @@
-"""Where the page of a pod is, and all that its labels say of it. Pure."""
+"""Metrics endpoint of a pod, with labels. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _PORT_NAMES = ("metrics", "http-metrics", "http-prometheus", "http")
 
 
 def wants_scrape(notes: Mapping[str, str]) -> bool:
-    """True for annotations that ask for it."""
+    """True if the annotations request scraping."""
     return notes.get(SCRAPE, "").lower() == "true"
 
 
 def metrics_page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> DiscoveredTarget | str:
-    """Where the page of a pod is, or in one sentence why nobody can tell.
+    """Metrics endpoint of a pod, or the reason in one sentence why it is unknown.
 
-    ``notes`` are the annotations that ask for it: the pod's own, or those of a Service in front of it.
+    ``notes`` are the annotations that request it: the pod's own, or those of a Service in front of it.
     """
-    asked = pod.notes if notes is None else notes
-    told = asked.get(PORT, "")
+    annotations = pod.notes if notes is None else notes
+    port_text = annotations.get(PORT, "")
     named = dict(reversed(pod.ports))
-    if told.isdigit() and 0 < int(told) < 65536:
-        port: int | None = int(told)
-    elif told:
-        port = named.get(told)
+    if port_text.isdigit() and 0 < int(port_text) < 65536:
+        port: int | None = int(port_text)
+    elif port_text:
+        port = named.get(port_text)
         if port is None:
-            return f"{_name(pod)} has annotation {PORT}: {told!r}, which is neither a port nor the name of one"
+            return f"{_name(pod)} has annotation {PORT}: {port_text!r}, which is neither a port nor a port name"
     else:
         port = next((named[name] for name in _PORT_NAMES if name in named), pod.ports[0][1] if pod.ports else None)
         if port is None:
-            return f"{_name(pod)} declares no port; name one with annotation {PORT}"
+            return f"{_name(pod)} declares no port; set annotation {PORT}"
     labels = {
         **{f"__meta_kubernetes_pod_label_{_safe(name)}": value for name, value in pod.labels.items()},
         **pod.own,
@@ -46,11 +46,11 @@ def metrics_page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) ->
         "workload": pod.workload,
         "replica": pod.group,
         "group": pod.group if pod.is_grouped else "",
-        SCHEME: asked.get(METRICS_SCHEME, ""),
-        PATH: asked.get(METRICS_PATH, ""),
+        SCHEME: annotations.get(METRICS_SCHEME, ""),
+        PATH: annotations.get(METRICS_PATH, ""),
     }
     host = f"[{pod.address}]" if ":" in pod.address else pod.address
-    adapter = asked.get(ADAPTER) or pod.adapter
+    adapter = annotations.get(ADAPTER) or pod.adapter
     return DiscoveredTarget(
         f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid
     )

@@ -1,4 +1,4 @@
-"""Sources of targets side by side: each at its own pace, and none takes anything away by failing."""
+"""Reads target sources concurrently: each at its own interval; a failing source keeps its targets."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from outrider.model import EntityRef
 from outrider.topology import Edge
 from outrider.wire.cardinality import bounded
 
-AdapterDetector = Callable[
-    [str, RelabelRules], Awaitable[str | None]
-]  # raises CollectError when the page cannot be read
-LOOK_AGAIN = timedelta(minutes=10)  # at a page that came and that no adapter reads
+AdapterDetector = Callable[[str, RelabelRules], Awaitable[str | None]]  # raises CollectError if the page cannot be read
+RETRY_DETECTION = timedelta(minutes=10)  # of a page that no adapter reads
 MOST_TENANTS = 50
-_MOST_GUESSES = 500  # pages looked at in one go, for their adapter
+_MAX_DETECTIONS = 500  # pages fetched per reading to detect their adapter
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryResult:
-    """What all sources know together. The very same object as long as nothing changed."""
+    """Targets and topology of all sources. The same object as long as nothing changed."""
 
     targets: tuple[Target, ...] = ()
     edges: tuple[Edge, ...] = ()
@@ -38,9 +36,9 @@ class DiscoveryResult:
 
 @dataclass(slots=True)
 class _State:
-    """One source: what it last said, and what was made of it.
+    """One source: its last snapshot and the targets made of it.
 
-    ``adapters`` are those guessed by page, ``looked`` says when to look at a page again that nobody reads.
+    ``adapters`` are those detected by page, ``looked`` is the next detection time of a page that no adapter reads.
     """
 
     source: TargetSource
@@ -56,7 +54,7 @@ class _State:
 
 
 class Discovery:
-    """Reads sources and joins what they found. A source has at most one reading under way."""
+    """Reads sources and joins their results. A source has at most one reading in flight."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class Discovery:
         configured: Sequence[Target] = (),
         guess: AdapterDetector | None = None,
     ) -> None:
-        """``configured`` targets come first; a page that two name is one target. ``guess`` looks at pages."""
+        """``configured`` targets come first; a page named twice is one target. ``guess`` detects adapters by page."""
         self._states = {source.name: _State(source, rules) for source, rules in sources}
         self._cluster, self._configured, self._guess = cluster, tuple(configured), guess
         self._running: dict[str, asyncio.Task[DiscoverySnapshot]] = {}
@@ -75,13 +73,13 @@ class Discovery:
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each source fares; ``samples`` are the targets it brings."""
+        """Health of each source; ``samples`` are its targets."""
         return list(self._health.values())
 
     async def refresh(self, at: datetime, *, wait: float | None = None) -> DiscoveryResult:
-        """Read what is due and take up what is there. Never raises for a source's fault.
+        """Reads the due sources and applies finished readings. Never raises for a source's error.
 
-        ``wait`` is how many seconds to wait for readings under way, None for all of them.
+        ``wait`` is the number of seconds to wait for readings in flight, None for all of them.
         """
         for name, state in self._states.items():
             if name not in self._running and _is_due(state, at):
@@ -92,7 +90,7 @@ class Discovery:
         done = [(name, task) for name, task in self._running.items() if task.done()]
         for name, _ in done:
             del self._running[name]
-        if done:  # a thread, so that a list of a hundred thousand does not hold the loop; refreshes never overlap
+        if done:  # a thread, so that a hundred thousand targets do not block the loop; refreshes never overlap
             await asyncio.to_thread(self._absorb, done, at)
         return self.known
 
@@ -102,27 +100,27 @@ class Discovery:
         self._join()
 
     async def _read(self, state: _State, at: datetime) -> DiscoverySnapshot:
-        """One reading, with a look at pages that nobody named an adapter for."""
+        """One reading, with adapter detection for pages without a configured adapter."""
         seen = await state.source.read()
         if self._guess is not None:
-            wanted = [url for url in self._unnamed(state, seen) if url not in state.adapters]
+            wanted = [url for url in self._without_adapter(state, seen) if url not in state.adapters]
             due = [url for url in wanted if state.looked.get(url, at) <= at]
-            looked = await _guessed(due[:_MOST_GUESSES], state.rules, self._guess)
+            looked = await _detect_all(due[:_MAX_DETECTIONS], state.rules, self._guess)
             state.adapters.update((url, adapter) for url, adapter in looked.items() if adapter is not None)
-            state.looked.update((url, at + LOOK_AGAIN) for url, adapter in looked.items() if adapter is None)
+            state.looked.update((url, at + RETRY_DETECTION) for url, adapter in looked.items() if adapter is None)
             still = set(wanted)
             state.looked = {url: when for url, when in state.looked.items() if url in still}
         return seen
 
     @staticmethod
-    def _unnamed(state: _State, seen: DiscoverySnapshot) -> list[str]:
+    def _without_adapter(state: _State, seen: DiscoverySnapshot) -> list[str]:
         if seen is state.made_of and not state.unread:
             return []
         urls = []
-        for found in seen.found:
-            if state.rules.adapter_of(found) is None and state.rules.wants(found):
+        for discovered in seen.found:
+            if state.rules.adapter_of(discovered) is None and state.rules.wants(discovered):
                 try:
-                    urls.append(url_of(found, state.rules))
+                    urls.append(url_of(discovered, state.rules))
                 except CollectError:
                     continue
         return urls
@@ -138,61 +136,65 @@ class Discovery:
             faults.append(fault)
         else:
             log.get("discover").error("discovery_broke", source=name, exc_info=fault)
-            said = f"{name}: its answer could not be understood ({type(fault).__name__})"
-            faults.append(CollectError(said, reason=CollectReason.OTHER, hint="please report this with the log"))
+            message = f"{name}: unexpected response ({type(fault).__name__})"
+            faults.append(CollectError(message, reason=CollectReason.OTHER, hint="please report this with the log"))
         self._note(state, faults, at, read=fault is None)
 
     def _make(self, state: _State) -> list[CollectError]:
-        """Targets of what was found; those that are as they were stay the same objects."""
+        """Converts discovered targets; unchanged ones stay the same objects."""
         if state.seen is state.made_of and not state.unread:
             return state.faults
         made: dict[str, tuple[DiscoveredTarget, str, Target]] = {}
         faults, unread, name, rules = [], [], state.source.name, state.rules
-        for found in state.seen.found:
-            if not rules.wants(found):
+        for discovered in state.seen.found:
+            if not rules.wants(discovered):
                 continue
             try:
-                url = url_of(found, rules)
-                adapter = rules.adapter_of(found) or state.adapters.get(url)
+                url = url_of(discovered, rules)
+                adapter = rules.adapter_of(discovered) or state.adapters.get(url)
                 if adapter is None:
                     unread.append(url)
                     continue
                 before = state.made.get(url)
-                same = before is not None and before[0] == found and before[1] == adapter
+                same = before is not None and before[0] == discovered and before[1] == adapter
                 target = (
-                    before[2] if same and before else target_of_discovered(name, self._cluster, found, rules, adapter)
+                    before[2]
+                    if same and before
+                    else target_of_discovered(name, self._cluster, discovered, rules, adapter)
                 )
-                made.setdefault(url, (found, adapter, target))
+                made.setdefault(url, (discovered, adapter, target))
             except CollectError as error:
                 faults.append(error)
         state.made, state.made_of, state.unread = made, state.seen, len(unread)
         state.adapters = {url: adapter for url, adapter in state.adapters.items() if url in made}
         if unread:
             more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
-            said = f"{name}: no adapter is known to read {unread[0]}{more}"
-            faults.append(CollectError(said, reason=CollectReason.NOT_METRICS, hint="name one with adapter"))
+            message = f"{name}: no adapter detected for {unread[0]}{more}"
+            faults.append(CollectError(message, reason=CollectReason.NOT_METRICS, hint="set adapter of the source"))
         state.faults = faults
         return faults
 
     def _note(self, state: _State, faults: Sequence[CollectError], at: datetime, *, read: bool) -> None:
         name = state.source.name
         before, first = self._health[name], faults[0] if faults else None
-        said = None if first is None else first.message + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
+        message = (
+            None if first is None else first.message + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
+        )
         self._health[name] = replace(
             before,
             up=read,
             samples=len(state.made),
-            error=said,
+            error=message,
             reason=None if first is None else first.reason,
             last_success=at if read else before.last_success,
         )
-        if first is not None and said != before.error:
-            log.get("discover").warning("discovery_failed", source=name, error=said, targets_kept=len(state.made))
+        if first is not None and message != before.error:
+            log.get("discover").warning("discovery_failed", source=name, error=message, targets_kept=len(state.made))
         elif first is None and before.error:
             log.get("discover").info("discovery_recovered", source=name, targets=len(state.made))
 
     def _join(self) -> None:
-        """All targets, configured ones first; a page that stands twice is one target with the labels of both."""
+        """All targets, configured ones first; a page listed twice is one target with the labels of both."""
         targets: dict[str, Target] = {target.name: target for target in self._configured}
         by_url = {target.url: target.name for target in self._configured}
         edges: dict[Edge, None] = {}
@@ -200,7 +202,7 @@ class Discovery:
         for state in self._states.values():
             for url, (_, _, made) in state.made.items():
                 target = made
-                if url not in by_url and made.name in targets:  # two addresses that only differ in odd letters
+                if url not in by_url and made.name in targets:  # two addresses that differ only in special characters
                     target = replace(made, name=f"{made.name}-{crc32(url.encode()):08x}")
                 name = by_url.setdefault(url, target.name)
                 known = targets.setdefault(name, target)
@@ -211,12 +213,12 @@ class Discovery:
             edges.update(dict.fromkeys(state.seen.edges))
             for entity, facts in state.seen.labels.items():
                 labels.setdefault(entity, {}).update(facts)
-        found = DiscoveryResult(_with_few_tenants(targets.values()), tuple(edges), labels)
-        if found != self.known:
-            self.known = found
+        result = DiscoveryResult(_with_few_tenants(targets.values()), tuple(edges), labels)
+        if result != self.known:
+            self.known = result
 
     async def close(self) -> None:
-        """End readings that are under way and close every source."""
+        """Cancels readings in flight and closes every source."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -226,32 +228,34 @@ class Discovery:
 
 
 def _with_few_tenants(targets: Iterable[Target]) -> tuple[Target, ...]:
-    """The same targets, with names of tenants only for those that most of the targets are of."""
-    known = tuple(targets)
-    tenants = [one.labels["tenant"] for one in known if "tenant" in one.labels]
+    """The targets, with tenant names only for the largest tenants."""
+    all_targets = tuple(targets)
+    tenants = [target.labels["tenant"] for target in all_targets if "tenant" in target.labels]
     names = bounded(tenants, MOST_TENANTS)
     if all(tenant == name for tenant, name in names.items()):
-        return known
+        return all_targets
     return tuple(
-        replace(one, labels={**one.labels, "tenant": names[one.labels["tenant"]]}) if "tenant" in one.labels else one
-        for one in known
+        replace(target, labels={**target.labels, "tenant": names[target.labels["tenant"]]})
+        if "tenant" in target.labels
+        else target
+        for target in all_targets
     )
 
 
 def _is_due(state: _State, at: datetime) -> bool:
-    """A clock that was set back makes everything due."""
+    """If the clock was set back, everything is due."""
     return state.begun is None or not state.begun <= at < state.begun + state.source.every
 
 
-async def _guessed(urls: Sequence[str], rules: RelabelRules, guess: AdapterDetector) -> dict[str, str | None]:
-    """What each page is read by, a few pages at a time; those that cannot be read are left out."""
+async def _detect_all(urls: Sequence[str], rules: RelabelRules, guess: AdapterDetector) -> dict[str, str | None]:
+    """Adapter of each page, some pages at a time; unreadable pages are omitted."""
     gate = asyncio.Semaphore(32)
-    found: dict[str, str | None] = {}
+    adapters: dict[str, str | None] = {}
 
-    async def one(url: str) -> None:
+    async def detect_one(url: str) -> None:
         async with gate:
             with suppress(CollectError):
-                found[url] = await guess(url, rules)
+                adapters[url] = await guess(url, rules)
 
-    await asyncio.gather(*map(one, urls))
-    return found
+    await asyncio.gather(*map(detect_one, urls))
+    return adapters

@@ -1,4 +1,4 @@
-"""What was found as targets: which of it is kept, which adapter reads it, what it stands for. Pure."""
+"""Relabeling: which discovered targets are kept, their adapter and their entity. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outrider.vocabulary.request_class import RequestClass
 from outrider.wire.cardinality import OTHER
 from outrider.wire.http_auth import Access
 
-# Labels that a target keeps: the topology is made of them. Whatever else a source says is for relabelling only.
+# Labels that a target keeps: the topology is built from them. All other labels serve relabeling only.
 KEPT = (
     "node", "pod", "service", "gpu_type", "model", "version", "workload", "switch", "storage", "replica", "group",
     "tensor_parallel", "pipeline_parallel", "request_class", "tenant", "role",
@@ -35,11 +35,12 @@ _PLAIN_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class RelabelRules:
-    """How what a source found becomes targets.
+    """Rules that turn discovered targets into scrape targets.
 
-    ``keep`` and ``drop`` are regular expressions for whole values by label, an absent label is "". ``labels``
-    says which of the source's labels (value) is ours (key). ``adapters`` maps values of the label
-    ``adapter_label`` to adapters; ``adapter`` is for all others, None to guess from the page.
+    ``keep`` and ``drop`` are regular expressions for whole values by label; an absent label is "". ``labels`` maps
+    our
+    label (key) to the source's label (value). ``adapters`` maps values of the label ``adapter_label`` to adapters;
+    ``adapter`` applies to all others, None detects it from the page.
     """
 
     keep: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
@@ -56,78 +57,80 @@ class RelabelRules:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     limit_series: int = DEFAULT_LIMIT_SERIES
 
-    def wants(self, found: DiscoveredTarget) -> bool:
-        """True when every ``keep`` holds and no ``drop`` does."""
-        labels = {"__address__": found.address, **found.labels}
+    def wants(self, discovered: DiscoveredTarget) -> bool:
+        """True if every ``keep`` matches and no ``drop`` does."""
+        labels = {"__address__": discovered.address, **discovered.labels}
         return all(pattern.fullmatch(labels.get(name, "")) for name, pattern in self.keep.items()) and not any(
             pattern.fullmatch(labels.get(name, "")) for name, pattern in self.drop.items()
         )
 
-    def adapter_of(self, found: DiscoveredTarget) -> str | None:
-        """Who reads this page, as far as somebody said so."""
-        named = found.adapter or found.labels.get("adapter") or found.labels.get("outrider_adapter")
-        return named or self.adapters.get(found.labels.get(self.adapter_label, "")) or self.adapter
+    def adapter_of(self, discovered: DiscoveredTarget) -> str | None:
+        """The configured adapter of a page, if any."""
+        named = discovered.adapter or discovered.labels.get("adapter") or discovered.labels.get("outrider_adapter")
+        return named or self.adapters.get(discovered.labels.get(self.adapter_label, "")) or self.adapter
 
 
-def url_of(found: DiscoveredTarget, rules: RelabelRules) -> str:
-    """Where the page is. Raises CollectError when the port is not known."""
-    scheme = found.labels.get(SCHEME) or rules.scheme
-    path = found.labels.get(PATH) or rules.path
-    match = _ADDRESS.fullmatch(found.address)
+def url_of(discovered: DiscoveredTarget, rules: RelabelRules) -> str:
+    """URL of the page. Raises CollectError if the port is unknown."""
+    scheme = discovered.labels.get(SCHEME) or rules.scheme
+    path = discovered.labels.get(PATH) or rules.path
+    match = _ADDRESS.fullmatch(discovered.address)
     if match is None or scheme not in _PLAIN_PORTS:
-        raise CollectError(f"{scheme}://{found.address} is no address of a page", reason=CollectReason.OTHER)
+        raise CollectError(f"{scheme}://{discovered.address} is not a valid address", reason=CollectReason.OTHER)
     port = match["port"] or rules.port
-    where = match["host"] if port is None else f"{match['host']}:{port}"
-    return f"{scheme}://{where}/{path.lstrip('/')}"
+    address = match["host"] if port is None else f"{match['host']}:{port}"
+    return f"{scheme}://{address}/{path.lstrip('/')}"
 
 
 def target_of_discovered(
-    source: str, cluster: str, found: DiscoveredTarget, rules: RelabelRules, adapter_name: str
+    source: str, cluster: str, discovered: DiscoveredTarget, rules: RelabelRules, adapter_name: str
 ) -> Target:
-    """The target of a page. Raises CollectError that names it when it cannot be one."""
-    url = url_of(found, rules)
+    """The target of a page. Raises CollectError that names an invalid one."""
+    url = url_of(discovered, rules)
     if adapter_name not in ADAPTERS:
-        said = f"{source}: {url} names an adapter {adapter_name!r} that there is not"
-        raise CollectError(said, reason=CollectReason.OTHER, hint=f"known are {', '.join(ADAPTERS)}")
-    labels = {name: found.labels[name] for name in KEPT if found.labels.get(name)}
-    labels.update((ours, found.labels[theirs]) for ours, theirs in rules.labels.items() if found.labels.get(theirs))
-    if "request_class" in labels:  # free text at its source, a few dozen classes here
+        message = f"{source}: {url} names the unknown adapter {adapter_name!r}"
+        raise CollectError(message, reason=CollectReason.OTHER, hint=f"valid adapters: {', '.join(ADAPTERS)}")
+    labels = {name: discovered.labels[name] for name in KEPT if discovered.labels.get(name)}
+    labels.update(
+        (ours, discovered.labels[theirs]) for ours, theirs in rules.labels.items() if discovered.labels.get(theirs)
+    )
+    if "request_class" in labels:  # free text at its source, at most a few dozen classes here
         labels["request_class"] = str(RequestClass.parse(labels["request_class"])) or OTHER
     kind = adapter(adapter_name).target
-    host = found.address.rsplit(":", 1)[0]
-    wanted = found.address if kind in (EntityKind.REPLICA, EntityKind.POD) else host
-    name = next((labels[one] for one in _NAMES.get(kind, ()) if labels.get(one)), wanted)
+    host = discovered.address.rsplit(":", 1)[0]
+    fallback = discovered.address if kind in (EntityKind.REPLICA, EntityKind.POD) else host
+    name = next((labels[label] for label in _NAMES.get(kind, ()) if labels.get(label)), fallback)
     if kind is EntityKind.CLUSTER:
         name = cluster
     elif kind is EntityKind.REPLICA:
-        labels.setdefault("service", found.labels.get("job") or source)
+        labels.setdefault("service", discovered.labels.get("job") or source)
     elif kind is EntityKind.NODE:
         labels.setdefault("node", name)
     document = {
         "name": name_of(source, url),
         "adapter": adapter_name,
         "url": url,
-        "entity": {"kind": kind.value, "name": name, "namespace": _namespace(kind, found)},
+        "entity": {"kind": kind.value, "name": name, "namespace": _namespace(kind, discovered)},
         "labels": labels,
         "timeout": rules.timeout,
         "access": rules.access,
         "limit_bytes": rules.limit_bytes,
         "limit_series": rules.limit_series,
-        "identity": found.identity or "/".join(labels.get(one, "") for one in ("pod", "replica", "model")),
+        "identity": discovered.identity or "/".join(labels.get(label, "") for label in ("pod", "replica", "model")),
     }
     try:
         return target_of(cluster, document)
     except (KeyError, ValueError, TypeError) as error:
-        raise CollectError(f"{source}: {url} cannot be a target: {error}", reason=CollectReason.OTHER) from error
+        raise CollectError(f"{source}: {url} is not a valid target: {error}", reason=CollectReason.OTHER) from error
 
 
 def name_of(source: str, url: str) -> str:
-    """``SOURCE-HOST:PORT``, with the path where it is not /metrics: a name that recordings can give to a file."""
+    """``SOURCE-HOST:PORT``, with the path unless it is /metrics: a name that is valid as a file name of a recording."""
     address, path = url.split("://", 1)[1].split("/", 1)
-    where = address if path == "metrics" else f"{address}/{path}"
-    return f"{_UNSAFE.sub('_', source)}-{_UNSAFE.sub('_', where)}"
+    location = address if path == "metrics" else f"{address}/{path}"
+    return f"{_UNSAFE.sub('_', source)}-{_UNSAFE.sub('_', location)}"
 
 
-def _namespace(kind: EntityKind, found: DiscoveredTarget) -> str | None:
+def _namespace(kind: EntityKind, discovered: DiscoveredTarget) -> str | None:
     spaced = kind in (EntityKind.REPLICA, EntityKind.POD, EntityKind.SERVICE, EntityKind.WORKLOAD)
-    return found.labels.get("namespace") if spaced else None
+    return discovered.labels.get("namespace") if spaced else None

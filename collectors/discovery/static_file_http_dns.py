@@ -1,4 +1,4 @@
-"""Targets from lists: of the configuration, of files, of an HTTP server, of DNS."""
+"""Target sources: static lists, files, HTTP servers and DNS."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MOST_FILE_BYTES = 64 * 1024 * 1024
 
 
 class StaticSource:
-    """Addresses of the configuration itself."""
+    """Addresses from the configuration."""
 
     def __init__(self, name: str, addresses: Sequence[str], labels: Mapping[str, str]) -> None:
-        """All of them have the same labels."""
+        """All addresses have the same labels."""
         self.name, self.every = name, timedelta(days=1)
         self._seen = DiscoverySnapshot(tuple(DiscoveredTarget(address, labels) for address in addresses))
 
     async def read(self) -> DiscoverySnapshot:
-        """Always the same."""
+        """Returns the configured targets."""
         return self._seen
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a file last said; ``stamp`` is its time and size then."""
+    """Last content of a file; ``stamp`` is its modification time and size."""
 
     stamp: tuple[int, int]
     found: tuple[DiscoveredTarget, ...]
@@ -45,20 +45,20 @@ class _File:
 
 
 class FileSource:
-    """Files in the format of Prometheus' ``file_sd``, JSON or YAML, read anew when they change.
+    """Files in the format of Prometheus' ``file_sd``, JSON or YAML, read again when they change.
 
-    A file that is broken stands as it last was good, and says so; one that is gone has no targets any more.
+    A broken file keeps its last valid targets and is reported; a removed file has no targets.
     """
 
     def __init__(self, name: str, patterns: Sequence[str], *, every: timedelta = timedelta(seconds=30)) -> None:
-        """``patterns`` are paths, with ``*`` and ``?`` in them if need be."""
+        """``patterns`` are paths, optionally with ``*`` and ``?``."""
         self.name, self.every = name, every
         self._patterns = tuple(patterns)
         self._files: dict[str, _File] = {}
         self._seen = DiscoverySnapshot()
 
     async def read(self) -> DiscoverySnapshot:
-        """Every target of every file. Raises CollectError when not one of them can be read."""
+        """Targets of all files. Raises CollectError if none of the files can be read."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> DiscoverySnapshot:
@@ -70,8 +70,8 @@ class FileSource:
         if files.keys() == self._files.keys() and all(files[path] is self._files[path] for path in files):
             return self._seen
         self._files = files
-        found = tuple(one for file in files.values() for one in file.found)
-        self._seen = DiscoverySnapshot(found, faults=tuple(fault for file in files.values() for fault in file.faults))
+        targets = tuple(item for file in files.values() for item in file.found)
+        self._seen = DiscoverySnapshot(targets, faults=tuple(fault for file in files.values() for fault in file.faults))
         return self._seen
 
     def _one(self, path: str) -> _File:
@@ -82,70 +82,73 @@ class FileSource:
             if before is not None and before.stamp == stamp:
                 return before
             if stat.st_size > MOST_FILE_BYTES:
-                return _stays(before, stamp, f"{self.name}: {path} is larger than {MOST_FILE_BYTES} bytes")
-            found, problems = read_groups(Path(path).read_text(encoding="utf-8"), path)
+                return _keep_last(before, stamp, f"{self.name}: {path} exceeds {MOST_FILE_BYTES} bytes")
+            targets, problems = read_groups(Path(path).read_text(encoding="utf-8"), path)
         except (OSError, UnicodeDecodeError) as error:
-            return _stays(before, (0, 0), f"{self.name}: {path} cannot be read ({type(error).__name__})")
+            return _keep_last(before, (0, 0), f"{self.name}: {path} cannot be read ({type(error).__name__})")
         except ConfigError as error:
-            return _stays(before, stamp, f"{self.name}: {error.message}")
+            return _keep_last(before, stamp, f"{self.name}: {error.message}")
         faults = [CollectError(f"{self.name}: {problem}", reason=CollectReason.TRUNCATED) for problem in problems[:20]]
-        return _File(stamp, tuple(found), tuple(faults))
+        return _File(stamp, tuple(targets), tuple(faults))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""
 
 
-def _stays(before: _File | None, stamp: tuple[int, int], said: str) -> _File:
-    said += "; its targets stay as they were" if before is not None and before.found else "; it has told no targets yet"
-    fault = CollectError(said, reason=CollectReason.TRUNCATED, hint="mend the file; it is read again when it changes")
+def _keep_last(before: _File | None, stamp: tuple[int, int], message: str) -> _File:
+    message += "; keeping its last targets" if before is not None and before.found else "; it has had no targets yet"
+    fault = CollectError(message, reason=CollectReason.TRUNCATED, hint="fix the file; it is read again on change")
     if before is not None and before.stamp == stamp and before.faults and before.faults[0].message == fault.message:
         return before
     return _File(stamp, before.found if before else (), (fault,), read=False)
 
 
 def _paths(pattern: str) -> list[str]:
-    """The files of a pattern; a path without one stands for itself, so that its absence is told."""
+    """Files of a pattern; a plain path stands for itself, so that its absence is reported."""
     if not any(mark in pattern for mark in "*?["):
         return [pattern]
-    return sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns
+    return sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob does not support absolute patterns
 
 
 class HttpSource:
-    """A server that answers with target groups as JSON (Prometheus' ``http_sd``)."""
+    """A server that returns target groups as JSON (Prometheus' ``http_sd``)."""
 
     def __init__(self, name: str, client: HttpClient, *, every: timedelta = timedelta(minutes=1)) -> None:
-        """``client`` is this one's alone; its URL is the list itself."""
+        """``client`` belongs to this source alone; its URL is the list itself."""
         self.name, self.every = name, every
         self._client = client
         self._last: tuple[bytes, DiscoverySnapshot] = (b"", DiscoverySnapshot())
 
     async def read(self) -> DiscoverySnapshot:
-        """Ask once. Raises CollectError when there is no list, also for one that cannot be used at all."""
-        answer = await self._client.ask("")
+        """Requests the list. Raises CollectError without a response, and for an unusable list."""
+        answer = await self._client.get("")
         url = self._client.url
         if answer.status != 200:
-            raise self._client.fault(f"{url} answered {answer.status}", CollectReason.HTTP_STATUS, "look at its log")
+            raise self._client.fault(f"{url} returned {answer.status}", CollectReason.HTTP_STATUS, "check its log")
         if answer.body == self._last[0]:
             return self._last[1]
         try:
             text = answer.body.decode("utf-8")
-            found, problems = await asyncio.to_thread(read_groups, text, f"{url}#.json")
+            targets, problems = await asyncio.to_thread(read_groups, text, f"{url}#.json")
         except (UnicodeDecodeError, ConfigError) as error:
-            said = f"{url} answered something that is no list of targets"
-            raise self._client.fault(said, CollectReason.TRUNCATED, "check the url of the source") from error
-        if problems and not found:
+            message = f"{url} returned a response that is not a list of targets"
+            raise self._client.fault(message, CollectReason.TRUNCATED, "check the url of the source") from error
+        if problems and not targets:
             raise self._client.fault(f"{url}: {problems[0].key}: {problems[0].message}", CollectReason.TRUNCATED)
-        faults = [self._client.fault(f"{url}: {one.key}: {one.message}", CollectReason.TRUNCATED) for one in problems]
-        self._last = answer.body, DiscoverySnapshot(tuple(found), faults=tuple(faults[:20]))
+        faults = [
+            self._client.fault(f"{url}: {problem.key}: {problem.message}", CollectReason.TRUNCATED)
+            for problem in problems
+        ]
+        self._last = answer.body, DiscoverySnapshot(tuple(targets), faults=tuple(faults[:20]))
         return self._last[1]
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         await self._client.close()
 
 
 class DnsSource:
-    """Names whose records are the targets: SRV records bring their ports, addresses take ``port``."""
+    """Names whose records are the targets: SRV records include ports, addresses use ``port``."""
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class DnsSource:
         within: timedelta = timedelta(seconds=5),
         every: timedelta = timedelta(seconds=30),
     ) -> None:
-        """``record`` is SRV, A or AAAA. ``servers`` are asked instead of the system's."""
+        """``record`` is SRV, A or AAAA. ``servers`` replace the system's name servers."""
         self.name, self.every = name, every
         self._names, self._record, self._port = tuple(names), record, port
         self._servers, self._within = tuple(servers), within
@@ -166,7 +169,7 @@ class DnsSource:
         self._seen = DiscoverySnapshot()
 
     async def read(self) -> DiscoverySnapshot:
-        """Look every name up. Raises CollectError when none of them leads anywhere."""
+        """Resolves every name. Raises CollectError if none of them resolves."""
         results = await asyncio.gather(*map(self._one, self._names), return_exceptions=True)
         faults: list[CollectError] = []
         for name, result in zip(self._names, results, strict=True):
@@ -178,9 +181,9 @@ class DnsSource:
                 self._last[name] = result
         if len(faults) == len(self._names):
             raise faults[0]
-        found = tuple(one for name in self._names for one in self._last.get(name, ()))
-        if found != self._seen.found or faults or self._seen.faults:
-            self._seen = DiscoverySnapshot(found, faults=tuple(faults))
+        targets = tuple(target for name in self._names for target in self._last.get(name, ()))
+        if targets != self._seen.found or faults or self._seen.faults:
+            self._seen = DiscoverySnapshot(targets, faults=tuple(faults))
         return self._seen
 
     async def _one(self, name: str) -> tuple[DiscoveredTarget, ...]:
@@ -188,13 +191,13 @@ class DnsSource:
         labels = {"__meta_dns_name": name}
         return tuple(
             sorted(
-                (DiscoveredTarget(_joined(one.value, one.port or self._port), labels) for one in records),
-                key=lambda found: found.address,
+                (DiscoveredTarget(_joined(record.value, record.port or self._port), labels) for record in records),
+                key=lambda target: target.address,
             )
         )
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""
 
 
 def _joined(host: str, port: int | None) -> str:

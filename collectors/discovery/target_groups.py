@@ -1,4 +1,4 @@
-"""Target groups as Prometheus writes them (``file_sd``, ``http_sd``): hosts with ports, and labels. Pure."""
+"""Target groups in Prometheus' format (``file_sd``, ``http_sd``): hosts with ports, and labels. Pure."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_groups(text: str, file: str) -> tuple[list[DiscoveredTarget], list[ConfigProblem]]:
-    """The targets of a file in JSON or YAML, and what of it cannot be used, by line.
+    """Targets of a file in JSON or YAML, and its problems by line.
 
-    Raises ConfigError with the line when the whole of it is neither.
+    Raises ConfigError with the line if the whole file is neither.
     """
     value = _parse(text, file)
-    found, faults = [], []
+    targets, faults = [], []
     for path, what in _walk(value):
         if isinstance(what, DiscoveredTarget):
-            found.append(what)
+            targets.append(what)
         else:
             faults.append((path, what))
     if not faults:
-        return found, []
+        return targets, []
     lines = _lines(text, file)
-    return found, [ConfigProblem(file, lines.line(path), yaml_file.dotted(path), said) for path, said in faults]
+    return targets, [ConfigProblem(file, lines.line(path), yaml_file.dotted(path), message) for path, message in faults]
 
 
 def _parse(text: str, file: str) -> Any:
     try:
-        return json.loads(text)  # every list of a machine's making; ten times as fast as YAML
+        return json.loads(text)  # generated lists are JSON; ten times as fast as YAML
     except (ValueError, RecursionError) as error:
         if file.endswith(".json"):
             line = getattr(error, "lineno", 0)
             problem = ConfigProblem(file, line, "(syntax)", f"not valid JSON: {getattr(error, 'msg', error)}")
             raise ConfigError(str(problem), (problem,)) from error
     try:
-        return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, the one written in C where there is one
+        return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, the C implementation if available
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0
@@ -65,32 +65,32 @@ def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, DiscoveredTarget | str]
             yield (number,), "expected a group with targets and labels"
             continue
         for key in sorted(map(str, group.keys() - {"targets", "labels"})):
-            yield (number, key), "unknown key; a group has targets and labels"
+            yield (number, key), "unknown key; valid keys: targets, labels"
         labels = yield from _labels(number, group.get("labels"))
         targets = group.get("targets")
         if not isinstance(targets, list):
             yield (number, "targets"), "expected a list such as [10.0.0.1:8000]"
             continue
-        for place, target in enumerate(targets):
+        for index, target in enumerate(targets):
             if isinstance(target, str) and is_address(target):
-                yield (number, "targets", place), DiscoveredTarget(target, labels)
+                yield (number, "targets", index), DiscoveredTarget(target, labels)
             else:
-                yield (number, "targets", place), f"expected host:port, not {str(target)[:60]!r}"
+                yield (number, "targets", index), f"expected host:port, not {str(target)[:60]!r}"
 
 
-def _labels(number: int, given: Any) -> Generator[tuple[yaml_file.Path_, str], None, dict[str, str]]:
-    """Yields what cannot be used and returns the labels that can."""
+def _labels(number: int, labels: Any) -> Generator[tuple[yaml_file.Path_, str], None, dict[str, str]]:
+    """Yields the problems and returns the valid labels."""
     labels: dict[str, str] = {}
-    if given is None:
+    if labels is None:
         return labels
-    if not isinstance(given, dict):
-        yield (number, "labels"), "expected a mapping of texts"
+    if not isinstance(labels, dict):
+        yield (number, "labels"), "expected a mapping of strings"
         return labels
-    for name, value in given.items():
+    for name, value in labels.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name):
-            yield (number, "labels", str(name)), "is no label name"
+            yield (number, "labels", str(name)), "not a valid label name"
         elif isinstance(value, dict | list) or value is None:
-            yield (number, "labels", name), "expected a text"
+            yield (number, "labels", name), "expected a string"
         elif len(str(value)) > MOST_LABEL_BYTES or not str(value).isprintable():
             yield (number, "labels", name), f"expected at most {MOST_LABEL_BYTES} printable characters"
         else:
@@ -105,8 +105,8 @@ def is_address(text: str) -> bool:
 
 
 def _lines(text: str, file: str) -> yaml_file.Document:
-    """Where things stand; only looked up when something is wrong, because it costs more than the reading."""
+    """Line numbers of the keys; computed only for an invalid file, because it costs more than parsing."""
     try:
         return yaml_file.parse(text, file)
-    except ConfigError:  # a key that stands twice, or JSON that is no YAML
+    except ConfigError:  # a duplicate key, or JSON that is not YAML
         return yaml_file.Document(file, None, {})

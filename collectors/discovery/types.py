@@ -1,4 +1,4 @@
-"""What a source of targets found."""
+"""Data model of target discovery."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SCHEME, PATH = "__scheme__", "__metrics_path__"
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTarget:
-    """One page. ``labels`` are the source's own words, ``__scheme__`` and ``__metrics_path__`` among them.
+    """One page. ``labels`` are the source's own labels, including ``__scheme__`` and ``__metrics_path__``.
 
-    ``adapter`` is set where the source knows. ``identity`` tells one holder of an address from the next: when
-    it changes, what was known of the former says nothing of the latter.
+    ``adapter`` is set if the source knows it. ``identity`` distinguishes successive holders of an address: when it
+    changes, the history of the former holder does not apply.
     """
 
     address: str
@@ -32,7 +32,7 @@ class DiscoveredTarget:
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySnapshot:
-    """Everything a source knows now. ``faults`` are parts that could not be read and stand as they last were."""
+    """Current state of a source. ``faults`` are parts that could not be read and keep their last state."""
 
     found: tuple[DiscoveredTarget, ...] = ()
     edges: tuple[Edge, ...] = ()
@@ -41,7 +41,7 @@ class DiscoverySnapshot:
 
 
 class TargetSource(Protocol):
-    """One place where targets are listed."""
+    """One source of targets."""
 
     @property
     def name(self) -> str:
@@ -50,13 +50,13 @@ class TargetSource(Protocol):
 
     @property
     def every(self) -> timedelta:
-        """The least time between two readings."""
+        """Minimum interval between two readings."""
         ...
 
     async def read(self) -> DiscoverySnapshot:
-        """Everything there is now; the very same object when nothing changed. Raises CollectError."""
+        """All current targets; the same object if nothing changed. Raises CollectError."""
         ...
 
     async def close(self) -> None:
-        """Release what is open."""
+        """Releases resources."""
         ...

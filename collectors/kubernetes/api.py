@@ -56,14 +56,14 @@ class KubeApi:
 
     async def json(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """One answer. Raises CollectError, GoneError when the server has forgotten what was asked for."""
-        answer = await self.client.ask(path, params)
+        answer = await self.client.get(path, params)
         if answer.status != 200:
             raise self._refused(path, answer)
         return self._object(answer.body, path)
 
     async def text(self, path: str, params: Mapping[str, str]) -> HttpResponse:
         """One answer as it is, whatever its status. Raises CollectError when there is none."""
-        return await self.client.ask(path, params)
+        return await self.client.get(path, params)
 
     async def objects(self, path: str, params: Mapping[str, str] | None = None) -> tuple[list[Json], str]:
         """Every object, page by page, and the version to go on from. Raises CollectError.

@@ -1,1 +1,4 @@
-"""Kernel and engine logs, from files, ``/dev/kmsg``, the Kubernetes API or Loki, as events."""
+"""Kernel and engine logs, from files, ``/dev/kmsg``, the Kubernetes API or Loki, as events.
+
+Must not scrape metrics.
+"""

@@ -1,8 +1,8 @@
 """Logs of model servers as events, read from the Kubernetes API pod by pod.
 
-Of the pods that ask for an accelerator, or of those a selector names, what their containers wrote since
-the last reading is matched against ``engine_log.yaml``. When a container has restarted in between, the log
-of the one before is read too: the last words of a process say most.
+Reads the pods that request an accelerator, or those of a selector. Lines written since the last reading are matched
+against ``engine_log.yaml``. If a container restarted in between, the previous container's log is read too: the last
+lines of a process are the most informative.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 
 SOURCE = "engine_log"
-MOST_BYTES = 1024 * 1024  # of one pod in one reading; a flood is cut off
+MOST_BYTES = 1024 * 1024  # of one pod in one reading; the rest is dropped
 AT_ONCE = 16
-_NOT_YET, _GONE = 400, 404  # no container has started; there is no such pod any more
+_NOT_YET, _GONE = 400, 404  # no container has started; the pod no longer exists
 _ACCELERATORS = ("gpu", "npu", "ascend", "gaudi", "neuron", "tpu")
 
 
 @dataclass(slots=True)
 class PodLog:
-    """What is known of one pod's log between two readings. ``last`` is the instant of the newest line."""
+    """State of one pod's log between two readings. ``last`` is the time of the newest line."""
 
     pod: EntityRef
     uid: str
@@ -41,14 +41,14 @@ class PodLog:
     lines: LogMatcher = field(default_factory=lambda: LogMatcher(SOURCE))
 
     def new_events(self, log: str, at: datetime) -> Iterator[UnresolvedEvent]:
-        """Lines that mean something, each burst of a code once; ``at`` dates lines without a time of their own."""
+        """Events of matching lines, one per burst of a code; ``at`` dates lines without a timestamp."""
         origin = Origin(self.pod, self.uid, self.container)
         for when, line in stamped(log):
             if when is None or self._is_new(when, line):
                 yield from self.lines.take(origin, when, line, at)
 
     def _is_new(self, when: datetime, line: str) -> bool:
-        """The API answers from a whole second on, so that the newest lines come again."""
+        """The API resolves whole seconds only, so the newest lines are returned again."""
         if self.last is not None and (when < self.last or (when == self.last and line in self.at_last)):
             return False
         if when != self.last:
@@ -58,32 +58,42 @@ class PodLog:
 
 
 def stamped(log: str) -> Iterator[tuple[datetime | None, str]]:
-    """Lines with the time the kubelet wrote before each; None where there is none."""
-    for whole in log.splitlines():
-        stamp, _, line = whole.partition(" ")
+    """Lines with the kubelet's timestamp; None if there is none."""
+    for line_with_stamp in log.splitlines():
+        stamp, _, line = line_with_stamp.partition(" ")
         try:
             when = datetime.fromisoformat(stamp)
         except ValueError:
-            yield None, whole
+            yield None, line_with_stamp
             continue
-        yield (when.astimezone(UTC), line) if when.tzinfo is not None else (None, whole)
+        yield (when.astimezone(UTC), line) if when.tzinfo is not None else (None, line_with_stamp)
 
 
-def pod_log(found: Json, cluster: str, container: str = "", *, any_pod: bool = False) -> PodLog | None:
-    """The log to read of a pod object; None for a pod that is none of ours or has not started.
+def pod_log(pod: Json, cluster: str, container: str = "", *, any_pod: bool = False) -> PodLog | None:
+    """The log to read of a pod object; None for an unselected pod or one that has not started.
 
-    ``container`` is read where it is named, else the one that asks for an accelerator, else the first
-    when ``any_pod``.
+    ``container`` is read if it is named, else the one that requests an accelerator, else the first if ``any_pod``.
     """
-    meta, spec, status = (mapping(found.get(part)) for part in ("metadata", "spec", "status"))
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     name, namespace, uid = (text(meta.get(part)) for part in ("name", "namespace", "uid"))
     offered = items(spec.get("containers"))
-    chosen = [one for one in offered if (text(one.get("name")) == container if container else _accelerated(one))]
+    chosen = [
+        container_spec
+        for container_spec in offered
+        if (text(container_spec.get("name")) == container if container else _accelerated(container_spec))
+    ]
     chosen = chosen or (offered if any_pod and not container else [])
     if not (name and namespace and uid and chosen):
         return None
     reading = text(chosen[0].get("name"))
-    state = next((one for one in items(status.get("containerStatuses")) if text(one.get("name")) == reading), None)
+    state = next(
+        (
+            container_spec
+            for container_spec in items(status.get("containerStatuses"))
+            if text(container_spec.get("name")) == reading
+        ),
+        None,
+    )
     if state is None or not (mapping(state.get("state")).keys() & {"running", "terminated"} or state.get("lastState")):
         return None
     restarts = state.get("restartCount")
@@ -93,8 +103,8 @@ def pod_log(found: Json, cluster: str, container: str = "", *, any_pod: bool = F
 
 def _accelerated(container: Json) -> bool:
     resources = mapping(container.get("resources"))
-    asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
-    return any(word in name.lower() for name in asked for word in _ACCELERATORS)
+    requested = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
+    return any(word in name.lower() for name in requested for word in _ACCELERATORS)
 
 
 def _is_in(log: PodLog, namespace: str) -> bool:
@@ -114,41 +124,41 @@ class EngineLogs:
         label_selector: str = "",
         container: str = "",
     ) -> None:
-        """Without ``label_selector`` pods that ask for an accelerator are read."""
+        """Without ``label_selector``, pods that request an accelerator are read."""
         self.name = name
-        doors = SharedWatches.of(api)
-        self._api, self._cluster = doors.api, cluster
+        watches = SharedWatches.of(api)
+        self._api, self._cluster = watches.api, cluster
         self._container, self._any = container, bool(label_selector or container)
         chosen = (("labelSelector", label_selector),) if label_selector else ()
-        self._follower = Follower(doors, [replace(PODS, optional=False, chosen=chosen)], namespaces)
+        self._follower = Follower(watches, [replace(PODS, optional=False, chosen=chosen)], namespaces)
         self.lines = LogMatcher(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
-        """What the engines said since the last reading; at the first one, in the last ``FIRST_LOOK``."""
+        """Events since the last reading; the first one covers ``FIRST_LOOK``."""
         del nodes
-        told, faults = await self._follower.read(at)
-        errors = [one.error for one in faults]
-        for news in told:
+        changes, faults = await self._follower.read(at)
+        errors = [fault.error for fault in faults]
+        for news in changes:
             self._note(news)
-        found: list[UnresolvedEvent] = []
+        events: list[UnresolvedEvent] = []
         room = asyncio.Semaphore(AT_ONCE)
-        for answer in await asyncio.gather(*(self._one(log, at, room) for log in list(self._logs.values()))):
+        for answer in await asyncio.gather(*(self._read_pod(log, at, room) for log in list(self._logs.values()))):
             if isinstance(answer, CollectError):
                 errors.append(answer)
             else:
-                found.extend(answer)
-        return found, errors
+                events.extend(answer)
+        return events, errors
 
     def _note(self, news: News) -> None:
         if news.whole:
-            listed = {text(mapping(seen.found.get("metadata")).get("uid")) for seen in news.seen}
+            listed = {text(mapping(change.found.get("metadata")).get("uid")) for change in news.seen}
             for uid in [uid for uid, log in self._logs.items() if uid not in listed and _is_in(log, news.namespace)]:
                 del self._logs[uid]
-        for seen in news.seen:
-            uid = text(mapping(seen.found.get("metadata")).get("uid"))
-            log = pod_log(seen.found, self._cluster, self._container, any_pod=self._any)
-            if seen.what == "DELETED" or log is None:
+        for change in news.seen:
+            uid = text(mapping(change.found.get("metadata")).get("uid"))
+            log = pod_log(change.found, self._cluster, self._container, any_pod=self._any)
+            if change.what == "DELETED" or log is None:
                 self._logs.pop(uid, None)
             elif uid in self._logs:
                 self._logs[uid].restarts = log.restarts
@@ -156,37 +166,41 @@ class EngineLogs:
                 log.lines = self.lines
                 self._logs[uid] = log
 
-    async def _one(self, log: PodLog, at: datetime, room: asyncio.Semaphore) -> list[UnresolvedEvent] | CollectError:
+    async def _read_pod(
+        self, log: PodLog, at: datetime, room: asyncio.Semaphore
+    ) -> list[UnresolvedEvent] | CollectError:
         async with room:
             try:
                 begin = log.last or at - FIRST_LOOK
-                texts_read = [await self._ask(log, begin, previous=True)] if log.restarts > log.read_restarts else []
+                texts_read = (
+                    [await self._request(log, begin, previous=True)] if log.restarts > log.read_restarts else []
+                )
                 log.read_restarts = log.restarts
-                texts_read.append(await self._ask(log, begin, previous=False))
+                texts_read.append(await self._request(log, begin, previous=False))
             except CollectError as error:
                 return error
-        return [one for part in texts_read for one in log.new_events(part, at)]
+        return [event for part in texts_read for event in log.new_events(part, at)]
 
-    async def _ask(self, log: PodLog, since: datetime, *, previous: bool) -> str:
+    async def _request(self, log: PodLog, since: datetime, *, previous: bool) -> str:
         path = f"/api/v1/namespaces/{log.pod.namespace}/pods/{log.pod.name}/log"
-        asked = {
+        parameters = {
             "container": log.container,
             "timestamps": "true",
             "sinceTime": f"{since:%Y-%m-%dT%H:%M:%SZ}",
             "limitBytes": str(MOST_BYTES),
             **({"previous": "true"} if previous else {}),
         }
-        answer = await self._api.text(path, asked)
-        if answer.status == _GONE:
+        response = await self._api.text(path, parameters)
+        if response.status == _GONE:
             self._logs.pop(log.uid, None)
-        if answer.status in (_NOT_YET, _GONE):
+        if response.status in (_NOT_YET, _GONE):
             return ""
-        if answer.status != 200:
-            said = f"the log of pod {log.pod.name} was answered HTTP {answer.status}"
-            hint = "the account needs get on pods/log" if answer.status in (401, 403) else "look at the pod's node"
-            raise self._api.client.fault(said, CollectReason.HTTP_STATUS, hint)
-        return answer.body.decode("utf-8", errors="replace")
+        if response.status != 200:
+            message = f"the log request of pod {log.pod.name} returned HTTP {response.status}"
+            hint = "the account needs get on pods/log" if response.status in (401, 403) else "check the pod's node"
+            raise self._api.client.fault(message, CollectReason.HTTP_STATUS, hint)
+        return response.body.decode("utf-8", errors="replace")
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         await self._follower.close()

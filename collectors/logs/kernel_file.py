@@ -1,4 +1,4 @@
-"""A kernel log on this machine: the device, a pipe, or a file that grows. Never waits for more to come."""
+"""A kernel log on this node: the device, a pipe, or a growing file. Never waits for new data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outrider.clock import from_unix
 
-MOST_READS = 20_000  # of one round; a device gives one record a read
+MOST_READS = 20_000  # per round; a device returns one record per read
 _CHUNK_BYTES = 64 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STAT = Path("/proc/stat")
@@ -20,7 +20,7 @@ _STAT = Path("/proc/stat")
 
 @dataclass(frozen=True, slots=True)
 class KernelLogChunk:
-    """New text of a log. ``boot_id`` tells one boot from another; ``boot_at`` None when it is not known."""
+    """New text of a log. ``boot_id`` identifies the boot; ``boot_at`` is None if unknown."""
 
     text: str
     boot_id: str = ""
@@ -28,17 +28,17 @@ class KernelLogChunk:
 
 
 class KernelFile:
-    """Reads on where it stopped. A file that was replaced or cut is read from its beginning."""
+    """Resumes where the last reading stopped. A replaced or truncated file is read from its beginning."""
 
     def __init__(self, path: Path) -> None:
-        """Opened at the first reading."""
+        """Opens the file at the first reading."""
         self.path = path
         self._handle: int | None = None
         self._inode: tuple[int, int] | None = None
         self._rest = b""
 
     def read(self) -> KernelLogChunk:
-        """Whole lines written since the last reading. Raises OSError when the path cannot be read."""
+        """Complete lines written since the last reading. Raises OSError if the path cannot be read."""
         now = self.path.stat()
         if self._inode != (now.st_dev, now.st_ino):
             self.close()
@@ -49,9 +49,9 @@ class KernelFile:
         if regular and os.lseek(self._handle, 0, os.SEEK_CUR) > now.st_size:
             os.lseek(self._handle, 0, os.SEEK_SET)
             self._rest = b""
-        whole, mark, self._rest = (self._rest + self._new(self._handle)).rpartition(b"\n")
-        text = (whole + mark).decode("utf-8", errors="replace")
-        if regular:  # an export knows its own times; records without one are dated when they are read
+        complete, mark, self._rest = (self._rest + self._new(self._handle)).rpartition(b"\n")
+        text = (complete + mark).decode("utf-8", errors="replace")
+        if regular:  # an export has its own timestamps; records without one get the time of the reading
             return KernelLogChunk(text, boot_id=f"{now.st_dev:x}-{now.st_ino:x}")
         return KernelLogChunk(text, boot_id=_first_line(_BOOT_ID), boot_at=_boot_at())
 
@@ -63,7 +63,9 @@ class KernelFile:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno == errno.EPIPE:  # records were overwritten before we came: go on with the oldest
+                if (
+                    error.errno == errno.EPIPE
+                ):  # records were overwritten before they were read: continue with the oldest
                     continue
                 raise
             if not part:
@@ -72,14 +74,14 @@ class KernelFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Close it; the next reading opens it anew."""
+        """Closes the file; the next reading opens it again."""
         if self._handle is not None:
             os.close(self._handle)
         self._handle, self._rest = None, b""
 
 
 def _boot_at() -> datetime | None:
-    """When this machine booted, by ``btime`` of /proc/stat."""
+    """Boot time of this node, from ``btime`` of /proc/stat."""
     with suppress(OSError, ValueError, IndexError):
         for line in _STAT.read_text(encoding="utf-8").splitlines():
             if line.startswith("btime "):

@@ -1,9 +1,9 @@
 """Kernel logs as events: XIDs of every device, OOM kills, links that go down.
 
-Read from an HTTP agent per node (``GET URL?after=SEQUENCE`` answers ``/dev/kmsg`` records, with the
-headers ``Boot-Id`` and ``Boot-Time``), or from this machine: ``/dev/kmsg``, a pipe, or a file into which
-``journalctl -k -f -o json`` (or ``short-iso``) writes. The same line twice is two events; the same record
-read twice is one, which lines of ``short-iso`` can tell only while they are read on.
+Read from an HTTP agent per node (``GET URL?after=SEQUENCE`` returns ``/dev/kmsg`` records, with the headers
+``Boot-Id`` and ``Boot-Time``), or from this node: ``/dev/kmsg``, a pipe, or a file written by
+``journalctl -k -f -o json`` (or ``short-iso``). The same line twice is two events; the same record read twice is
+one. In ``short-iso`` this distinction holds only within continuous reading.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}
 
 @dataclass(slots=True)
 class NodeLog:
-    """What is known of one node's log between two readings, and how its records become sightings."""
+    """State of one node's log between two readings; converts its records to events."""
 
     node: EntityRef
     boot_id: str = ""
@@ -43,25 +43,25 @@ class NodeLog:
     _same: tuple[str, dict[str, int]] = field(default_factory=lambda: ("", {}))
 
     def new_events(self, text: str, part: KernelLogChunk, at: datetime, patterns: Patterns) -> list[UnresolvedEvent]:
-        """New records of a text, oldest first; ``at`` is now, and dates what has no time of its own."""
+        """New records of a text, oldest first; ``at`` is the current time, for records without a timestamp."""
         if part.boot_id != self.boot_id:
             self.boot_id, self.newest, self.killed = part.boot_id, None, ""
-        found = []
+        events = []
         last = kmsg.newest(text)
         for record in kmsg.records(text):
             if record.sequence is not None and self.newest is not None and record.sequence <= self.newest:
                 continue
-            when = min(_when(record, part.boot_at) or at, at)  # a node's clock may be ahead of ours
+            when = min(_when(record, part.boot_at) or at, at)  # a node's clock may be ahead
             key = self._key(record, when)
             device = _DEVICE.search(record.message)
             if device is not None:
                 self.devices[pci_of(device[1])] = device[2]
             elif when >= at - FIRST_LOOK:
-                sighting = self._xid(record, when, key) or self._line(record.message, when, key, patterns)
-                found += [sighting] if sighting is not None else []
+                event = self._xid(record, when, key) or self._line(record.message, when, key, patterns)
+                events += [event] if event is not None else []
         if last is not None:
             self.newest = last if self.newest is None else max(self.newest, last)
-        return found
+        return events
 
     def _key(self, record: kmsg.Record, when: datetime) -> str:
         head = f"{SOURCE}/{self.node.cluster}/{self.node.name}"
@@ -69,7 +69,7 @@ class NodeLog:
             return f"{head}/{self.boot_id}/{record.sequence}"
         if record.cursor:
             return f"{head}/{record.cursor}"
-        # A journal has no sequence: equal lines of one instant are told apart by their number.
+        # A journal has no sequence: equal lines with one timestamp are distinguished by their number.
         second = rfc3339(when)
         if self._same[0] != second:
             self._same = (second, {})
@@ -88,12 +88,12 @@ class NodeLog:
         )
 
     def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> UnresolvedEvent | None:
-        found = patterns.find(message)
-        if found is None:
+        match = patterns.find(message)
+        if match is None:
             return None
-        code, attributes = found
+        code, attributes = match
         pod = _POD.search(message)
-        if code == "oom-kill":  # told twice: by the line of the cgroup, and by that of the process
+        if code == "oom-kill":  # logged twice: with the cgroup, and with the process
             before, self.killed = self.killed, attributes.get("pid", "")
             if before == self.killed and not message.startswith("oom-kill:"):
                 return None
@@ -114,37 +114,37 @@ def _when(record: kmsg.Record, boot_at: datetime | None) -> datetime | None:
 
 
 class KernelLogFile:
-    """This machine's kernel log."""
+    """Kernel log of this node."""
 
     def __init__(self, name: str, file: KernelFile, node: EntityRef) -> None:
-        """``node`` is the machine the log is of."""
+        """``node`` is the node that the log belongs to."""
         self.name = name
         self._file = file
         self._log = NodeLog(node)
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
-        """What was written since the last reading."""
+        """Records written since the last reading."""
         del nodes
         try:
             part = await asyncio.to_thread(self._file.read)
         except OSError as error:
-            said = f"{self.name}: {self._file.path} cannot be read: {error.strerror}"
+            message = f"{self.name}: cannot read {self._file.path}: {error.strerror}"
             hint = "reading /dev/kmsg needs CAP_SYSLOG; check the path and its permissions"
-            return [], [CollectError(said, reason=CollectReason.OTHER, hint=hint)]
+            return [], [CollectError(message, reason=CollectReason.OTHER, hint=hint)]
         return self._log.new_events(part.text, part, at, packaged(SOURCE)), []
 
     async def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._file.close()
 
 
 class KernelLogs:
-    """The kernel logs of many nodes over HTTP."""
+    """Kernel logs of many nodes over HTTP."""
 
     def __init__(
         self, name: str, url: str, client: Callable[[str], HttpClient], cluster: str, node: EntityRef | None = None
     ) -> None:
-        """``url`` with ``{node}`` is asked for every known node of the cluster, without it for ``node`` alone."""
+        """``url`` with ``{node}`` is requested for every known node of the cluster, without it for ``node`` only."""
         self.name = name
         self._url, self._cluster, self._only = url, cluster, node
         base, self._path = _split(url)
@@ -154,43 +154,43 @@ class KernelLogs:
         self._logs: dict[EntityRef, NodeLog] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
-        """What the nodes' kernels said since the last reading. A node that does not answer stops no other."""
-        asked = [self._only] if self._only is not None else [one for one in nodes if one.cluster == self._cluster]
-        self._logs = {node: self._logs.get(node) or NodeLog(node) for node in asked}
-        found: list[UnresolvedEvent] = []
+        """Events since the last reading. A node that does not respond does not affect others."""
+        targets = [self._only] if self._only is not None else [node for node in nodes if node.cluster == self._cluster]
+        self._logs = {node: self._logs.get(node) or NodeLog(node) for node in targets}
+        events: list[UnresolvedEvent] = []
         errors: list[CollectError] = []
-        for answer in await asyncio.gather(*(self._one(log, at) for log in self._logs.values())):
+        for answer in await asyncio.gather(*(self._read_node(log, at) for log in self._logs.values())):
             if isinstance(answer, CollectError):
                 errors.append(answer)
             else:
-                found.extend(answer)
-        return found, errors
+                events.extend(answer)
+        return events, errors
 
-    async def _one(self, log: NodeLog, at: datetime) -> list[UnresolvedEvent] | CollectError:
+    async def _read_node(self, log: NodeLog, at: datetime) -> list[UnresolvedEvent] | CollectError:
         try:
-            text, part = await self._ask(log, log.newest)
+            text, part = await self._request(log, log.newest)
             if part.boot_id != log.boot_id and log.newest is not None:
-                text, part = await self._ask(log, None)  # it has booted since: the sequence began anew
+                text, part = await self._request(log, None)  # the node rebooted: the sequence restarted
         except CollectError as error:
             return error
         return log.new_events(text, part, at, packaged(SOURCE))
 
-    async def _ask(self, log: NodeLog, after: int | None) -> tuple[str, KernelLogChunk]:
+    async def _request(self, log: NodeLog, after: int | None) -> tuple[str, KernelLogChunk]:
         client = self._client or self._clients.get(log.node.name)
         if client is None:
             client = self._clients[log.node.name] = self._make(_split(self._url.replace(NODE, log.node.name))[0])
         path = self._path.replace(NODE, log.node.name)
-        answer = await client.ask(path, {} if after is None else {"after": str(after)})
-        if answer.status != 200:
-            said = f"{client.url}{path} answered HTTP {answer.status}"
-            raise client.fault(said, CollectReason.HTTP_STATUS, "look at the log of the node's agent")
-        text = answer.body.decode("utf-8", errors="replace")
+        response = await client.get(path, {} if after is None else {"after": str(after)})
+        if response.status != 200:
+            message = f"{client.url}{path} returned HTTP {response.status}"
+            raise client.fault(message, CollectReason.HTTP_STATUS, "check the log of the node's agent")
+        text = response.body.decode("utf-8", errors="replace")
         return text, KernelLogChunk(
-            text, answer.headers.get("Boot-Id", ""), _boot_time(answer.headers.get("Boot-Time", ""))
+            text, response.headers.get("Boot-Id", ""), _boot_time(response.headers.get("Boot-Time", ""))
         )
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         for client in (*self._clients.values(), *([self._client] if self._client else [])):
             await client.close()
 
@@ -203,7 +203,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _boot_time(text: str) -> datetime | None:
-    """RFC 3339 or unix seconds; None when it is neither."""
+    """RFC 3339 or unix seconds; None if it is neither."""
     try:
         return from_unix(float(text)) if text.replace(".", "", 1).isdigit() else parse_rfc3339(text)
     except (ValueError, OverflowError, OSError):

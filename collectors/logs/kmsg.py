@@ -1,6 +1,6 @@
 """Kernel log records from text: ``/dev/kmsg`` records, or lines of ``journalctl -k -o json`` or ``short-iso``.
 
-Pure: bytes in, records out. A line of neither form is left out.
+Pure: bytes in, records out. A line of another format is dropped.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from outrider.clock import from_unix
 
 _RECORD = re.compile(r"(\d{1,6}),(\d{1,19}),(\d{1,19}),([^;]*);(.*)", re.DOTALL)
-_TOLD_BY = re.compile(r"(?:^|,)source=([a-z_]{1,20})(?:,|$)")  # among the flags: not the kernel's own word
+_REPORTER = re.compile(r"(?:^|,)source=([a-z_]{1,20})(?:,|$)")  # among the flags: not written by the kernel
 _JOURNAL = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (\S+) kernel: (.*)", re.DOTALL)
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
-_LOG_KERNEL = 0  # facility; anybody who may write to /dev/kmsg gets another one
+_LOG_KERNEL = 0  # facility; other writers to /dev/kmsg get another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class Record:
     """One message of a kernel.
 
     From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at``, ``host``, and in JSON the
-    ``cursor`` that names the entry for ever. ``reporter`` says who wrote it where it was not the kernel.
+    ``cursor``, a
+    permanent id of the entry. ``reporter`` is the writer if it was not the kernel.
     """
 
     message: str
@@ -38,18 +39,18 @@ class Record:
 
 
 def records(text: str) -> Iterator[Record]:
-    """The kernel's own records, in their order; what user space wrote into the log is left out."""
+    """The kernel's own records in order; those written by user space are dropped."""
     for line in text.split("\n"):
         line = line.rstrip("\r")  # noqa: PLW2901
-        if not line or line[0] == " ":  # a record goes on: SUBSYSTEM=, DEVICE=
+        if not line or line[0] == " ":  # continuation of a record: SUBSYSTEM=, DEVICE=
             continue
-        found = _journal_entry(line) if line[0] == "{" else _record(line) or _journal_line(line)
-        if found is not None:
-            yield found
+        record = _journal_entry(line) if line[0] == "{" else _record(line) or _journal_line(line)
+        if record is not None:
+            yield record
 
 
 def newest(text: str) -> int | None:
-    """The highest sequence in a text of kmsg records, whoever wrote them; None when it has none."""
+    """The highest sequence in a text of kmsg records by any writer; None if there is none."""
     numbers = (int(match[2]) for line in text.split("\n") if (match := _RECORD.fullmatch(line.rstrip("\r"))))
     return max(numbers, default=None)
 
@@ -58,26 +59,26 @@ def _record(line: str) -> Record | None:
     match = _RECORD.fullmatch(line)
     if match is None or int(match[1]) >> 3 != _LOG_KERNEL:
         return None
-    told_by = _TOLD_BY.search(match[4])
+    reporter_match = _REPORTER.search(match[4])
     return Record(
         unescaped(match[5]),
         sequence=int(match[2]),
         since_boot_seconds=int(match[3]) / 1e6,
-        reporter=told_by[1] if told_by else "",
+        reporter=reporter_match[1] if reporter_match else "",
     )
 
 
 def _journal_entry(line: str) -> Record | None:
     """An entry of ``journalctl -o json``. Only journald writes fields that begin with ``_``."""
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.get("_TRANSPORT", "kernel") != "kernel":
+    if not isinstance(entry, dict) or entry.get("_TRANSPORT", "kernel") != "kernel":
         return None
-    message, micros = found.get("MESSAGE"), found.get("__REALTIME_TIMESTAMP")
-    if isinstance(message, list):  # bytes, where they are no UTF-8
-        if not all(isinstance(one, int) and 0 <= one < 256 for one in message):
+    message, micros = entry.get("MESSAGE"), entry.get("__REALTIME_TIMESTAMP")
+    if isinstance(message, list):  # bytes, if they are not UTF-8
+        if not all(isinstance(byte, int) and 0 <= byte < 256 for byte in message):
             return None
         message = bytes(message).decode("utf-8", errors="replace")
     if not isinstance(message, str) or not isinstance(micros, str) or not micros.isdecimal():
@@ -86,7 +87,7 @@ def _journal_entry(line: str) -> Record | None:
         at = from_unix(int(micros) / 1e6)
     except (ValueError, OverflowError, OSError):
         return None
-    host, cursor = found.get("_HOSTNAME"), found.get("__CURSOR")
+    host, cursor = entry.get("_HOSTNAME"), entry.get("__CURSOR")
     return Record(
         message,
         at=at,
@@ -107,7 +108,7 @@ def _journal_line(line: str) -> Record | None:
 
 
 def unescaped(text: str) -> str:
-    r"""Undo the kernel's ``\x5c``."""
+    r"""Unescapes the kernel's ``\x5c``."""
     if "\\x" not in text:
         return text
     plain = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", errors="surrogatepass"))

@@ -1,7 +1,7 @@
-"""Logs of model servers from Grafana Loki: polled by ``query_range``, each time from where the last one ended.
+"""Logs of model servers from Grafana Loki: polled by ``query_range``, each time from the end of the last query.
 
 https://grafana.com/docs/loki/latest/reference/loki-http-api/#query-logs-within-a-range-of-time
-Loki takes lines that are some seconds late, so that each reading looks a little back and leaves out what it saw.
+Loki accepts lines that are some seconds late. Each reading therefore overlaps the last one and skips known lines.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from outrider.model import EntityKind, EntityRef
 
 SOURCE = "loki"
 PATH = "/loki/api/v1/query_range"
-PAGE_LINES = 5_000  # Loki's own limit of entries a query, where nobody has raised it
-MOST_PAGES = 20  # of one reading; the rest comes with the next
+PAGE_LINES = 5_000  # Loki's default limit of entries per query
+MOST_PAGES = 20  # per reading; the rest follows in the next one
 OVERLAP = timedelta(seconds=10)
-# labels as promtail, Alloy, the OpenTelemetry collector and Fluent Bit set them
+# labels set by promtail, Alloy, the OpenTelemetry collector and Fluent Bit
 _NAMESPACE = ("namespace", "k8s_namespace_name", "kubernetes_namespace_name")
 _POD = ("pod", "pod_name", "k8s_pod_name", "kubernetes_pod_name", "instance")
 _CONTAINER = ("container", "container_name", "k8s_container_name", "kubernetes_container_name")
@@ -38,7 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class LokiEntry:
-    """One entry: when it was written (unix nanoseconds), its stream's labels, and what it says."""
+    """One entry: its time (unix nanoseconds), its stream's labels, and its text."""
 
     nanoseconds: int
     labels: Mapping[str, str]
@@ -46,15 +46,15 @@ class LokiEntry:
 
     @property
     def at(self) -> datetime:
-        """The same instant, to the microsecond."""
+        """The time, to the microsecond."""
         return _EPOCH + timedelta(microseconds=self.nanoseconds // 1000)
 
 
 class LokiLogs:
-    """Reads what a LogQL query selects."""
+    """Reads the streams that a LogQL query selects."""
 
     def __init__(self, name: str, client: HttpClient, cluster: str, query: str, *, prefilter: bool = True) -> None:
-        """``query`` is a LogQL log query. With ``prefilter`` Loki itself drops lines that mean nothing to us."""
+        """``query`` is a LogQL log query. With ``prefilter``, Loki drops lines that match no pattern."""
         self.name, self.lines = name, LogMatcher(SOURCE)
         self._client, self._cluster = client, cluster
         self._query = f"{query} |~ {_quoted('|'.join(_filters()))}" if prefilter else query
@@ -62,26 +62,26 @@ class LokiLogs:
         self._seen: dict[tuple[int, int], None] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
-        """What was written since the last reading; at the first one, in the last ``FIRST_LOOK``."""
+        """Events since the last reading; the first one covers ``FIRST_LOOK``."""
         del nodes
-        found: list[UnresolvedEvent] = []
+        events: list[UnresolvedEvent] = []
         begin = self._newest - _nanoseconds(OVERLAP) if self._newest else _unix(at - FIRST_LOOK)
         begin, self._behind = self._behind or begin, 0
         try:
             for _ in range(MOST_PAGES):
                 page = await self._page(begin, _unix(at + OVERLAP))
                 for line in page:
-                    found.extend(self._take(line, at))
+                    events.extend(self._take(line, at))
                 if len(page) < PAGE_LINES:
                     break
-                # All of one nanosecond come again and are known; a nanosecond of a whole page is left behind.
+                # The last nanosecond is queried again, its entries are known; a full page of one nanosecond is skipped.
                 begin = max(page[-1].nanoseconds, begin + 1)
             else:
-                self._behind = begin  # a flood: the next reading goes on here and looks back no more
+                self._behind = begin  # a flood: the next reading continues here without overlap
         except CollectError as error:
-            return found, [error]
+            return events, [error]
         self._forget()
-        return found, []
+        return events, []
 
     def _take(self, line: LokiEntry, at: datetime) -> Iterator[UnresolvedEvent]:
         identity = (line.nanoseconds, hash((line.text, tuple(sorted(line.labels.items())))))
@@ -97,45 +97,45 @@ class LokiLogs:
 
     async def _page(self, begin: int, end: int) -> list[LokiEntry]:
         """Entries of [begin, end), oldest first."""
-        asked = {
+        parameters = {
             "query": self._query,
             "start": str(begin),
             "end": str(end),
             "limit": str(PAGE_LINES),
             "direction": "forward",
         }
-        answer = await self._client.ask(PATH, asked)
-        if answer.status != 200:
-            said = answer.body[:200].decode("utf-8", errors="replace").strip()
+        response = await self._client.get(PATH, parameters)
+        if response.status != 200:
+            detail = response.body[:200].decode("utf-8", errors="replace").strip()
             hint = {
-                400: 'check the query of the source: a LogQL log query such as {namespace="serving"}',
-                401: "check its credentials, and headers: {X-Scope-OrgID: TENANT} where Loki has tenants",
-                403: "check its credentials, and headers: {X-Scope-OrgID: TENANT} where Loki has tenants",
-                404: "the url is that of Loki itself, without /loki/api/v1",
-                429: "raise `every` of the source, or Loki's limits",
-            }.get(answer.status, "look at the log of Loki")
-            raise self._client.fault(f"Loki answered HTTP {answer.status}: {said}", CollectReason.HTTP_STATUS, hint)
-        return lines_of(answer.body, self._client)
+                400: 'check the query of the source: it must be a LogQL log query such as {namespace="serving"}',
+                401: "check its credentials, and headers: {X-Scope-OrgID: TENANT} if Loki has tenants",
+                403: "check its credentials, and headers: {X-Scope-OrgID: TENANT} if Loki has tenants",
+                404: "set url to Loki's base URL, without /loki/api/v1",
+                429: "increase `every` of the source, or Loki's limits",
+            }.get(response.status, "check the log of Loki")
+            raise self._client.fault(f"Loki returned HTTP {response.status}: {detail}", CollectReason.HTTP_STATUS, hint)
+        return lines_of(response.body, self._client)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         await self._client.close()
 
 
 def lines_of(body: bytes, client: HttpClient) -> list[LokiEntry]:
-    """The entries of an answer, oldest first. Raises CollectError for one that is no list of streams."""
+    """The entries of a response, oldest first. Raises CollectError if it is not a list of streams."""
     try:
         read = json.loads(body)
     except (ValueError, RecursionError) as error:
         hint = "check the url of the source"
-        raise client.fault("Loki answered something that is no JSON", CollectReason.TRUNCATED, hint) from error
-    found = mapping(mapping(read).get("data"))
-    if found.get("resultType") != "streams":
-        said = f"the query gives {text(found.get('resultType')) or 'nothing'}, not log lines"
-        raise client.fault(said, CollectReason.OTHER, "expected a log query, without rate() or count_over_time()")
+        raise client.fault("Loki returned a response that is not JSON", CollectReason.TRUNCATED, hint) from error
+    data = mapping(mapping(read).get("data"))
+    if data.get("resultType") != "streams":
+        message = f"the query gives {text(data.get('resultType')) or 'nothing'}, not log lines"
+        raise client.fault(message, CollectReason.OTHER, "expected a log query, without rate() or count_over_time()")
     lines = [
         LokiEntry(int(entry[0]), labels, text(entry[1]))
-        for stream in items(found.get("result"))
+        for stream in items(data.get("result"))
         for labels in [texts(stream.get("stream"))]
         for entry in _entries(stream.get("values"))
     ]
@@ -143,10 +143,10 @@ def lines_of(body: bytes, client: HttpClient) -> list[LokiEntry]:
 
 
 def origin_of(labels: Mapping[str, str], cluster: str) -> Origin:
-    """Who wrote a stream: the pod its labels name, else the service, else the cluster."""
-    told = (first_label(labels, names) or "" for names in (_NAMESPACE, _POD, _CONTAINER, _SERVICE))
-    namespace, pod, container, service = told
-    namespace = namespace.replace("/", "-")  # a slash parts keys
+    """Writer of a stream: the pod in its labels, else the service, else the cluster."""
+    values = (first_label(labels, names) or "" for names in (_NAMESPACE, _POD, _CONTAINER, _SERVICE))
+    namespace, pod, container, service = values
+    namespace = namespace.replace("/", "-")  # a slash separates key parts
     if namespace and pod:
         entity = EntityRef(cluster, EntityKind.POD, namespace, pod)
     elif service:
@@ -157,14 +157,14 @@ def origin_of(labels: Mapping[str, str], cluster: str) -> Origin:
 
 
 def _filters() -> list[str]:
-    """Everything that means something, in the syntax of RE2."""
+    """All patterns, in the syntax of RE2."""
     return [re.sub(r"\(\?P<\w+>", "(?:", pattern.match.pattern) for pattern in packaged("engine_log").table] + (
         expressions()
     )
 
 
 def _quoted(pattern: str) -> str:
-    """A string of LogQL, which are those of Go."""
+    """A LogQL string, in Go syntax."""
     return json.dumps(pattern)
 
 

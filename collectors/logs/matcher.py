@@ -1,7 +1,7 @@
-"""Log lines of model servers, from whatever door, as events: matched, counted, told once a burst, redacted.
+"""Log lines of model servers as events: matched, counted, deduplicated per burst, redacted.
 
-The same table (``engine_log.yaml``), the same bursts and the same redaction stand behind the Kubernetes API,
-Loki and OTLP. Lines in which a server tells of its start go to ``marks`` instead.
+The Kubernetes API, Loki and OTLP share the table (``engine_log.yaml``), the bursts and the redaction. Lines about
+the start of a server go to ``marks`` instead.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef, EventKind
 
 TABLE = "engine_log"
-# One failure writes its words many times, in every worker and for every request that is under way.
+# One failure repeats its lines in every worker and for every request in flight.
 SAME_BURST = timedelta(seconds=60)
-MOST_MARKS = 10_000  # that wait to be fetched
-MOST_ORIGINS = 50_000  # whose bursts are remembered
+MOST_MARKS = 10_000  # waiting to be fetched
+MOST_ORIGINS = 50_000  # with remembered bursts
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who wrote a line. ``entity`` is the pod, or the service or node where no pod is known; ``uid`` its identity."""
+    """Writer of a line. ``entity`` is the pod, or the service or node if no pod is known; ``uid`` its identity."""
 
     entity: EntityRef
     uid: str
@@ -36,7 +36,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _Burst:
-    """One code of one origin: its newest line, and how many lines of the burst nobody was told of."""
+    """One code of one origin: its newest line, and the number of unreported lines of the burst."""
 
     newest: datetime
     unreported: int = 0
@@ -44,7 +44,7 @@ class _Burst:
 
 @dataclass(slots=True)
 class LogMatcher:
-    """What one source has read. ``counts`` are all lines that meant something, by code; told or not."""
+    """Matches the lines of one source. ``counts`` are all matching lines by code, reported or not."""
 
     source: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -52,17 +52,17 @@ class LogMatcher:
     _bursts: dict[tuple[str, str], _Burst] = field(default_factory=dict)
 
     def take(self, origin: Origin, when: datetime | None, line: str, at: datetime) -> Iterator[UnresolvedEvent]:
-        """The event a line makes, if any. ``at`` dates lines without a time of their own."""
+        """Yields the event of a line, if any. ``at`` dates lines without a timestamp."""
         moment = at if when is None else when
         mark = mark_of(line, moment)
         if mark is not None:
             if origin.entity.kind is EntityKind.POD:
                 self.marks.append((origin.entity.namespace or "", origin.entity.name, mark))
             return
-        found = packaged(TABLE).find(line)
-        if found is None:
+        match = packaged(TABLE).find(line)
+        if match is None:
             return
-        code, attributes = found
+        code, attributes = match
         self.counts[code] += 1
         burst = self._bursts.get((origin.uid, code))
         is_new = burst is None or abs(moment - burst.newest) >= SAME_BURST
@@ -81,7 +81,7 @@ class LogMatcher:
             code=code,
             at=min(moment, at),
             source=self.source,
-            key=f"{TABLE}/{origin.entity.key}/{code}/{identity}",  # one line through two doors is one event
+            key=f"{TABLE}/{origin.entity.key}/{code}/{identity}",  # one line from two sources is one event
             entity=origin.entity,
             attributes={name: value for name, value in words.items() if value},
             aim=EntityKind.REPLICA if origin.entity.kind is EntityKind.POD else None,
@@ -96,7 +96,7 @@ class LogMatcher:
             del self._bursts[next(iter(self._bursts))]
 
     def drain_marks(self) -> list[tuple[str, str, Mark]]:
-        """(namespace, pod, mark) of lines about start-ups, since the last call."""
-        found = list(self.marks)
+        """(namespace, pod, mark) of lines about start-ups since the last call."""
+        marks = list(self.marks)
         self.marks.clear()
-        return found
+        return marks

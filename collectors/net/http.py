@@ -46,7 +46,7 @@ class HttpClient:
         self._access = access or Access()
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, path: str, params: Mapping[str, str] | None = None) -> HttpResponse:
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> HttpResponse:
         """GETs ``url + path``. Raises CollectError if no complete response arrives in time."""
         try:
             async with asyncio.timeout(self.timeout.total_seconds()), self.stream(path, params) as response:

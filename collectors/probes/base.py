@@ -44,17 +44,17 @@ class ProbeError(Exception):
     """An asking ended with this outcome."""
 
     def __init__(self, outcome: Outcome, said: str, status: int | None = None) -> None:
-        """``said`` is one sentence; ``status`` the HTTP code where there was one."""
+        """``message`` is one sentence; ``status`` the HTTP code where there was one."""
         super().__init__(said)
-        self.outcome, self.said, self.status = outcome, said, status
+        self.outcome, self.message, self.status = outcome, said, status
 
 
-def failed(fault: BaseException, address: str, timeout: timedelta) -> ProbeError:
+def probe_error(fault: BaseException, address: str, timeout: timedelta) -> ProbeError:
     """One outcome and one sentence for whatever went wrong at a door."""
     if isinstance(fault, ProbeError):
         return fault
     if isinstance(fault, CollectError):  # a credential or certificate of ours: the door was never asked
-        return ProbeError(Outcome.NOT_ASKED, fault.message)
+        return ProbeError(Outcome.NOT_SENT, fault.message)
     if isinstance(fault, TimeoutError):
         return ProbeError(Outcome.TIMEOUT, f"{address} did not answer within {format_duration(timeout)}")
     inner = getattr(fault, "os_error", None) or fault
@@ -76,20 +76,27 @@ def failed(fault: BaseException, address: str, timeout: timedelta) -> ProbeError
     if isinstance(fault, aiohttp.ClientResponseError):
         return ProbeError(Outcome.WRONG_ANSWER, f"{address} answers something that is no HTTP")
     if isinstance(fault, ValueError):  # a header with a line end in it, an address that is none: ours to mend
-        return ProbeError(Outcome.NOT_ASKED, f"{address} cannot be asked: {fault}")
+        return ProbeError(Outcome.NOT_SENT, f"{address} cannot be asked: {fault}")
     return ProbeError(Outcome.OTHER, f"{address} cannot be asked ({type(fault).__name__})")
 
 
-FAULTS = (ProbeError, CollectError, aiohttp.ClientError, OSError, ValueError, EOFError)  # TimeoutError is an OSError
+CLIENT_ERRORS = (
+    ProbeError,
+    CollectError,
+    aiohttp.ClientError,
+    OSError,
+    ValueError,
+    EOFError,
+)  # TimeoutError is an OSError
 
 
-def result_of(fault: BaseException, asked: ProbeRequest, address: str, at: datetime, begun: float) -> ProbeResult:
+def failed_result(fault: BaseException, asked: ProbeRequest, address: str, at: datetime, begun: float) -> ProbeResult:
     """The result of an asking that failed without more to tell."""
-    found = failed(fault, address, asked.timeout)
-    return ProbeResult(found.outcome, at, found.said, asyncio.get_running_loop().time() - begun)
+    found = probe_error(fault, address, asked.timeout)
+    return ProbeResult(found.outcome, at, found.message, asyncio.get_running_loop().time() - begun)
 
 
-def session() -> aiohttp.ClientSession:
+def new_session() -> aiohttp.ClientSession:
     """A client that keeps no connection: each asking connects anew, as a new client would."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True, limit=4, use_dns_cache=False),

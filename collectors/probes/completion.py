@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import aiohttp
 
-from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed, session
-from collectors.probes.completion_parser import Answer
-from collectors.probes.http import in_time
+from collectors.probes.base import CLIENT_ERRORS, ProbeError, ProbeRequest, new_session, probe_error
+from collectors.probes.completion_parser import Completion
+from collectors.probes.http import within_time
 from collectors.probes.result import Outcome, ProbeResult
 from collectors.probes.sse import EventStream
-from collectors.probes.tls import certificate_left, expiring
-from collectors.probes.validity import PROMPT, judge
+from collectors.probes.tls import certificate_seconds_left, expiry_problem
+from collectors.probes.validity import PROMPT, validity_of
 from outrider.vocabulary.units import format_duration
 
 MOST_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ _MOST_SAID = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CompletionRequest:
     """What is asked. ``model`` None: the first one that ``/models`` lists.
 
     ``ttft_limit`` and ``total_limit`` make an answer slow, ``idle`` is the longest gap between two tokens.
@@ -50,11 +50,11 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Course:
+class _Exchange:
     """How an asking goes: instants of the loop's clock."""
 
     begun: float
-    answer: Answer
+    answer: Completion
     status: int | None = None
     first: float | None = None
     last: float | None = None
@@ -68,35 +68,37 @@ class _Course:
 class CompletionProbe:
     """Asks one model at one door."""
 
-    def __init__(self, asked: ProbeRequest, url: str, question: Question | None = None) -> None:
+    def __init__(self, asked: ProbeRequest, url: str, question: CompletionRequest | None = None) -> None:
         """``url`` is the base of the API, such as https://chat.example/v1, or the whole path."""
-        self._asked, self._question = asked, question or Question()
+        self._asked, self._question = asked, question or CompletionRequest()
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self._base = _base(url)
         self.address = url if _is_whole(url) else self._base + _PATHS[self._question.api]
         self._model = self._question.model
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """One question over a new connection, with a look at the certificate beside it."""
         loop = asyncio.get_running_loop()
-        course = _Course(loop.time(), Answer(self.address))
-        looking = asyncio.create_task(certificate_left(self.address, self._asked.access, at))
+        course = _Exchange(loop.time(), Completion(self.address))
+        looking = asyncio.create_task(certificate_seconds_left(self.address, self._asked.access, at))
         fault, until = None, loop.time() + self.timeout.total_seconds()
         try:
             async with asyncio.timeout_at(until):
                 await self._converse(course)
         except TimeoutError as found:
-            fault = self._out_of_time(course) if loop.time() >= until else failed(found, self.address, self.timeout)
-        except FAULTS as found:
-            fault = failed(found, self.address, self.timeout)
+            fault = (
+                self._out_of_time(course) if loop.time() >= until else probe_error(found, self.address, self.timeout)
+            )
+        except CLIENT_ERRORS as found:
+            fault = probe_error(found, self.address, self.timeout)
         except asyncio.CancelledError:
             looking.cancel()
             raise
         finally:
             seconds = (course.ended or loop.time()) - course.begun
-            left = await in_time(looking, until - loop.time())
-        fault = fault or self._judge(course, seconds) or expiring(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
+            left = await within_time(looking, until - loop.time())
+        fault = fault or self._judge(course, seconds) or expiry_problem(left, self._asked.cert_left, self.address)
+        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
         answered = course.status is not None and course.status < 300
         return ProbeResult(
             outcome,
@@ -110,7 +112,7 @@ class CompletionProbe:
             status=course.status,
         )
 
-    async def _converse(self, course: _Course) -> None:
+    async def _converse(self, course: _Exchange) -> None:
         access = self._asked.access
         asked: dict[str, Any] = {
             "headers": access.sent(),
@@ -118,7 +120,7 @@ class CompletionProbe:
             "server_hostname": access.server_name,
             "allow_redirects": False,
         }
-        async with session() as client:
+        async with new_session() as client:
             if self._model is None:
                 self._model = await self._first_model(client, asked)
                 course.begun = asyncio.get_running_loop().time()  # the look-up is no part of the answer
@@ -158,7 +160,7 @@ class CompletionProbe:
         except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ProbeError(Outcome.WRONG_ANSWER, f"{url} lists no model; name one under model") from error
 
-    async def _stream(self, response: aiohttp.ClientResponse, course: _Course) -> None:
+    async def _stream(self, response: aiohttp.ClientResponse, course: _Exchange) -> None:
         loop, events, answer, size = asyncio.get_running_loop(), EventStream(), course.answer, 0
         while not answer.done:
             piece = await self._next(response, course)
@@ -174,7 +176,7 @@ class CompletionProbe:
                 break
         course.ended = loop.time()
 
-    async def _next(self, response: aiohttp.ClientResponse, course: _Course) -> bytes:
+    async def _next(self, response: aiohttp.ClientResponse, course: _Exchange) -> bytes:
         """The next piece; b"" at the end. Raises ProbeError when the tokens stop coming."""
         if course.last is None:
             return await response.content.readany()
@@ -190,7 +192,7 @@ class CompletionProbe:
             said = f"{self.address} stopped after {count} tokens and sent none for {pause}"
             raise ProbeError(Outcome.STALLED, said) from error
 
-    async def _whole(self, response: aiohttp.ClientResponse, course: _Course) -> None:
+    async def _whole(self, response: aiohttp.ClientResponse, course: _Exchange) -> None:
         """An answer that does not stream: there is no first token to be timed."""
         body = bytearray()
         async for piece in response.content.iter_any():
@@ -209,7 +211,7 @@ class CompletionProbe:
         course.answer.finished = True
         course.ended = asyncio.get_running_loop().time()
 
-    def _out_of_time(self, course: _Course) -> ProbeError:
+    def _out_of_time(self, course: _Exchange) -> ProbeError:
         limit = format_duration(self.timeout)
         if course.status is None:
             return ProbeError(Outcome.TIMEOUT, f"{self.address} did not answer within {limit}")
@@ -218,7 +220,7 @@ class CompletionProbe:
         said = f"{self.address} was still generating after {limit}, {course.answer.counted} tokens on"
         return ProbeError(Outcome.UNFINISHED, said)
 
-    def _judge(self, course: _Course, seconds: float) -> ProbeError | None:
+    def _judge(self, course: _Exchange, seconds: float) -> ProbeError | None:
         """What is wrong with an answer that came to its end; None when nothing is."""
         answer, question, address = course.answer, self._question, self.address
         if not answer.deltas and not (answer.finished or answer.done):
@@ -227,7 +229,7 @@ class CompletionProbe:
             return ProbeError(
                 Outcome.BROKEN_OFF, f"{address} ended its stream after {answer.counted} tokens, unfinished"
             )
-        found = Outcome.OK if answer.tool_calls else judge(answer.text)
+        found = Outcome.OK if answer.tool_calls else validity_of(answer.text)
         if found is not Outcome.OK:
             return ProbeError(found, f"the answer of {address} is {found.value}")
         if question.expect is not None and not question.expect.search(answer.text):
@@ -262,7 +264,7 @@ def _base(url: str) -> str:
     return found if found.count("/") > 2 else found + "/v1"
 
 
-def _gap(course: _Course) -> float | None:
+def _gap(course: _Exchange) -> float | None:
     """Mean gap between tokens; None unless they came in more than one piece."""
     if course.first is None or course.last is None or course.last <= course.first or course.answer.counted < 2:
         return None

@@ -17,7 +17,7 @@ _MOST_SAID = 200
 
 
 @dataclass(slots=True)
-class Answer:
+class Completion:
     """One answer as far as it has come.
 
     ``deltas`` counts chunks that brought something; ``text`` is what the model wrote, its reasoning too.

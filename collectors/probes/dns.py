@@ -33,7 +33,7 @@ class DnsProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host} ({record})"
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """One look-up."""
         loop = asyncio.get_running_loop()
         begun = loop.time()

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from collectors.probes.base import ProbeError, ProbeRequest, result_of
+from collectors.probes.base import ProbeError, ProbeRequest, failed_result
 from collectors.probes.result import Outcome, ProbeResult
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.text import extras
@@ -33,7 +33,7 @@ class GrpcHealthProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host}:{port}"
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """One check over a new connection."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -41,9 +41,9 @@ class GrpcHealthProbe:
             async with asyncio.timeout(self.timeout.total_seconds() + 0.5):  # gRPC's own deadline says more
                 status = await self._check()
         except self._grpc.aio.AioRpcError as error:
-            return result_of(self._fault(error), self._asked, self.address, at, begun)
+            return failed_result(self._fault(error), self._asked, self.address, at, begun)
         except (TimeoutError, CollectError, OSError, ValueError) as error:
-            return result_of(error, self._asked, self.address, at, begun)
+            return failed_result(error, self._asked, self.address, at, begun)
         seconds = loop.time() - begun
         if status != self._messages.HealthCheckResponse.SERVING:
             word = self._messages.HealthCheckResponse.ServingStatus.Name(status)

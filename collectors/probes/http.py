@@ -10,15 +10,15 @@ from datetime import datetime
 
 import aiohttp
 
-from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed, session
+from collectors.probes.base import CLIENT_ERRORS, ProbeError, ProbeRequest, new_session, probe_error
 from collectors.probes.result import Outcome, ProbeResult
-from collectors.probes.tls import certificate_left, expiring
+from collectors.probes.tls import certificate_seconds_left, expiry_problem
 
 MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedResponse:
     """What a good answer looks like. ``status`` empty means any 2xx; patterns are searched in the text."""
 
     status: Collection[int] = ()
@@ -36,43 +36,43 @@ class HttpProbe:
         *,
         method: str = "GET",
         body: str | None = None,
-        expected: Expected | None = None,
+        expected: ExpectedResponse | None = None,
         follow_redirects: bool = False,
     ) -> None:
         """``body`` is sent as it is; name its type among the headers."""
         self._asked, self._method, self._body = asked, method, body
-        self._expected = expected or Expected()
+        self._expected = expected or ExpectedResponse()
         self._follow = follow_redirects
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = url
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """One request over a new connection, with a look at the certificate beside it."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        looking = asyncio.create_task(certificate_left(self.address, self._asked.access, at))
+        looking = asyncio.create_task(certificate_seconds_left(self.address, self._asked.access, at))
         fault, status, until = None, None, begun + self.timeout.total_seconds()
         try:
             async with asyncio.timeout_at(until):
                 status = await self._request()
-        except FAULTS as found:
-            fault = failed(found, self.address, self.timeout)
+        except CLIENT_ERRORS as found:
+            fault = probe_error(found, self.address, self.timeout)
             status = fault.status
         except asyncio.CancelledError:
             looking.cancel()
             raise
         finally:
             seconds = loop.time() - begun
-            left = await in_time(looking, until - loop.time())
-        fault = fault or expiring(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
+            left = await within_time(looking, until - loop.time())
+        fault = fault or expiry_problem(left, self._asked.cert_left, self.address)
+        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
         return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left, status=status)
 
     async def _request(self) -> int:
         access = self._asked.access
         headers, trust = access.sent(), access.trust()
         async with (
-            session() as client,
+            new_session() as client,
             client.request(
                 self._method,
                 self.address,
@@ -102,7 +102,7 @@ class HttpProbe:
         """Nothing is kept open."""
 
 
-async def in_time(looking: asyncio.Task[float | None], seconds: float) -> float | None:
+async def within_time(looking: asyncio.Task[float | None], seconds: float) -> float | None:
     """What the look at the certificate found, within what is left of the time."""
     try:
         await asyncio.wait((looking,), timeout=max(0.0, seconds))

@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     CERT_EXPIRING = "cert_expiring"
     NOT_SERVING = "not_serving"  # gRPC health
     WRONG_RECORDS = "wrong_records"  # the name leads elsewhere
-    NOT_ASKED = "not_asked"  # our own fault: nothing is known of the service
+    NOT_SENT = "not_asked"  # our own fault: nothing is known of the service
 
     @property
     def code(self) -> float:
@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     @property
     def success(self) -> bool | None:
         """What ``probe_success`` says: connected, answered, generated. None when the door was not asked."""
-        return None if self is Outcome.NOT_ASKED else self in _SUCCESS
+        return None if self is Outcome.NOT_SENT else self in _SUCCESS
 
 
 _SUCCESS = frozenset({Outcome.OK, Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW, Outcome.CERT_EXPIRING})
@@ -58,7 +58,7 @@ _RANK = (
     Outcome.DNS, Outcome.WRONG_RECORDS, Outcome.CERT_EXPIRED, Outcome.TLS, Outcome.REFUSED, Outcome.TIMEOUT,
     Outcome.BROKEN_OFF, Outcome.HTTP_STATUS, Outcome.NOT_SERVING, Outcome.WRONG_ANSWER, Outcome.STREAM_ERROR,
     Outcome.NO_GENERATION, Outcome.STALLED, Outcome.EMPTY, Outcome.GARBLED, Outcome.REPEATED, Outcome.UNFINISHED,
-    Outcome.OTHER, Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW, Outcome.CERT_EXPIRING, Outcome.OK, Outcome.NOT_ASKED,
+    Outcome.OTHER, Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW, Outcome.CERT_EXPIRING, Outcome.OK, Outcome.NOT_SENT,
 )  # fmt: skip
 
 
@@ -71,13 +71,13 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 class ProbeResult:
     """One asking. ``at`` is when it began; figures are seconds, None where they could not be taken.
 
-    ``said`` is one sentence, empty when all is well. ``itl_seconds`` is the mean gap between tokens,
+    ``message`` is one sentence, empty when all is well. ``itl_seconds`` is the mean gap between tokens,
     ``cert_expiry_seconds`` negative once the certificate has expired, ``tokens`` those generated.
     """
 
     outcome: Outcome
     at: datetime
-    said: str = ""
+    message: str = ""
     e2e_seconds: float | None = None
     ttft_seconds: float | None = None
     itl_seconds: float | None = None
@@ -114,7 +114,7 @@ class Probe(Protocol):
         """The longest an asking takes."""
         ...
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """Ask once. Never raises for a fault of the door; over by the timeout whatever happens."""
         ...
 

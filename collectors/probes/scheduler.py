@@ -88,7 +88,7 @@ class ProbeScheduler:
         later = self._spread * (crc32(probe.name.encode()) / 2**32)
         if later:
             await asyncio.sleep(later.total_seconds())
-        return await probe.ask(at + later)
+        return await probe.run(at + later)
 
     def _note(self, name: str, result: ProbeResult) -> None:
         before = self._health[name]
@@ -100,12 +100,12 @@ class ProbeScheduler:
             up=bool(good),
             samples=result.tokens,
             duration_seconds=result.e2e_seconds,
-            error=result.said or None,
+            error=result.message or None,
             last_success=result.at if good else before.last_success,
             reason=None if result.outcome is Outcome.OK else result.outcome.value,
         )
         if result.outcome is not Outcome.OK and before.reason != result.outcome.value:
-            log.get("probe").warning("probe_failed", probe=name, outcome=result.outcome.value, said=result.said)
+            log.get("probe").warning("probe_failed", probe=name, outcome=result.outcome.value, said=result.message)
 
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
         """A batch of each service with its newest instant, and one of the probes themselves."""
@@ -128,7 +128,7 @@ class ProbeScheduler:
         for row, name in enumerate(self._probes):
             if name in valid:
                 result = valid[name]
-                asked = result.outcome is not Outcome.NOT_ASKED
+                asked = result.outcome is not Outcome.NOT_SENT
                 seconds = np.nan if result.e2e_seconds is None else result.e2e_seconds
                 values[row] = (float(asked), seconds, np.nan, 0.0 if asked else _OTHER_CODE, np.nan)
         status = np.where(np.isfinite(values), CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
@@ -152,7 +152,7 @@ def watcher(probe: Probe) -> EntityRef:
 
 def _batch(service: EntityRef, results: Sequence[ProbeResult], at: datetime) -> SampleBatch:
     """The row of one service; all ABSENT while nothing is known of it."""
-    asked = [one for one in results if one.outcome is not Outcome.NOT_ASKED]
+    asked = [one for one in results if one.outcome is not Outcome.NOT_SENT]
     values = np.full((1, len(KEYS)), np.nan)
     if asked:
         of_tokens = [one for one in asked if one.tokens is not None] or asked
@@ -182,4 +182,4 @@ def _result(name: str, task: asyncio.Task[ProbeResult], at: datetime) -> ProbeRe
         return task.result()
     log.get("probe").error("probe_broke", probe=name, exc_info=fault)
     said = f"{name}: asking it failed with {type(fault).__name__}; please report this with the log"
-    return ProbeResult(Outcome.NOT_ASKED, at, said)
+    return ProbeResult(Outcome.NOT_SENT, at, said)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from collectors.probes.base import FAULTS, ProbeError, ProbeRequest, failed
+from collectors.probes.base import CLIENT_ERRORS, ProbeError, ProbeRequest, probe_error
 from collectors.probes.result import Outcome, ProbeResult
 from outrider.vocabulary.units import format_duration
 from outrider.wire.http_auth import Access
@@ -29,7 +29,7 @@ class TlsProbe:
         self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
         self.address = f"{host}:{port}"
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         """One handshake, two when the certificate is not to be trusted."""
         loop = asyncio.get_running_loop()
         begun, fault = loop.time(), None
@@ -38,24 +38,24 @@ class TlsProbe:
             async with asyncio.timeout(self.timeout.total_seconds()):
                 try:
                     expiry = await expiry_of(self._host, self._port, self._asked.access)
-                except FAULTS as found:
-                    fault = failed(found, self.address, self.timeout)
+                except CLIENT_ERRORS as found:
+                    fault = probe_error(found, self.address, self.timeout)
                     if fault.outcome in (Outcome.TLS, Outcome.CERT_EXPIRED):
-                        with suppress(*FAULTS):
+                        with suppress(*CLIENT_ERRORS):
                             expiry = await _last_day(self._host, self._port)
         except TimeoutError as found:
-            fault = fault or failed(found, self.address, self.timeout)
+            fault = fault or probe_error(found, self.address, self.timeout)
         seconds = loop.time() - begun
         left = None if expiry is None else (expiry - at).total_seconds()
-        fault = fault or expiring(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.said)
+        fault = fault or expiry_problem(left, self._asked.cert_left, self.address)
+        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
         return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left)
 
     async def close(self) -> None:
         """Nothing is kept open."""
 
 
-def expiring(left: float | None, least: timedelta, address: str) -> ProbeError | None:
+def expiry_problem(left: float | None, least: timedelta, address: str) -> ProbeError | None:
     """What to say of a certificate that is valid for ``left`` seconds more; None when that is enough."""
     if left is None or left >= least.total_seconds():
         return None
@@ -65,7 +65,7 @@ def expiring(left: float | None, least: timedelta, address: str) -> ProbeError |
     return ProbeError(Outcome.CERT_EXPIRING, f"the certificate of {address} expires in {rest}")
 
 
-async def certificate_left(url: str, access: Access, at: datetime) -> float | None:
+async def certificate_seconds_left(url: str, access: Access, at: datetime) -> float | None:
     """Seconds until the certificate of an https URL expires; None when there is none that can be read.
 
     Never raises for a fault of the door; the caller's deadline bounds it.
@@ -74,9 +74,9 @@ async def certificate_left(url: str, access: Access, at: datetime) -> float | No
     if parts.scheme != "https" or not parts.hostname:
         return None
     host, port = parts.hostname, parts.port or 443
-    with suppress(*FAULTS):
+    with suppress(*CLIENT_ERRORS):
         return (await expiry_of(host, port, access) - at).total_seconds()
-    with suppress(*FAULTS):
+    with suppress(*CLIENT_ERRORS):
         return (await _last_day(host, port) - at).total_seconds()
     return None
 

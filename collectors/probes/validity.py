@@ -22,7 +22,7 @@ _ODD_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
 _PLAIN = frozenset("\n\r\t")
 
 
-def judge(text: str) -> Outcome:
+def validity_of(text: str) -> Outcome:
     """OK, EMPTY, REPEATED or GARBLED."""
     stripped = text.strip()
     if not stripped:

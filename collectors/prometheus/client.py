@@ -110,7 +110,7 @@ class PrometheusApi:
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            said = f"answered a query with what is no result of the Prometheus API ({_told(error)})"
+            said = f"answered a query with what is no result of the Prometheus API ({_error_text(error)})"
             raise self._fault(said, CollectReason.NOT_METRICS) from error
 
     def _warn(self, warnings: Sequence[Any]) -> None:
@@ -202,6 +202,6 @@ def _series(data: Any, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
     return what[:_MOST_SAID]

@@ -29,7 +29,7 @@ _PREFIX, _MEAN = "outrider:", ":mean"  # some exporters have metrics that bear t
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushdownPlan:
     """An adapter for pages of signals, and what to ask for them."""
 
     adapter: Adapter
@@ -37,8 +37,8 @@ class Pushed:
     left_out: Mapping[str, str]
 
 
-def pushed(adapter: Adapter, dialect: Dialect) -> Pushed:
-    """The adapter of the pages that ``ask`` gives."""
+def pushdown_plan(adapter: Adapter, dialect: Dialect) -> PushdownPlan:
+    """The adapter of the pages that ``query_signals`` gives."""
     asked, left_out = queries(adapter, dialect)
     rules: dict[str, list[Rule]] = {}
     for query in asked:
@@ -54,7 +54,7 @@ def pushed(adapter: Adapter, dialect: Dialect) -> Pushed:
         start_time=None,
         no_value=None,
     )
-    return Pushed(made, tuple(asked), left_out)
+    return PushdownPlan(made, tuple(asked), left_out)
 
 
 def _rule(key: SignalKey, of: Sequence[Rule]) -> Rule:
@@ -91,19 +91,19 @@ class Pushdown:
         """``window`` is what rates, increases and quantiles look back over, ``interval`` how often is asked."""
         self._api, self._window, self._interval = api, window, interval
         self._left_out_told: set[str] = set()
-        every = (pushed(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
+        every = (pushdown_plan(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
         self.adapters: Mapping[str, Adapter] = {one.adapter.name: one.adapter for one in every}
 
     def _dialect(self, select: str) -> Dialect:
         seconds = self._interval.total_seconds()
         return Dialect(f"{int(self._window.total_seconds())}s", select, TARGET, delta_seconds=seconds, exported=True)
 
-    async def ask(self, name: str, select: str, at: datetime) -> list[RawSeries]:
+    async def query_signals(self, name: str, select: str, at: datetime) -> list[RawSeries]:
         """The answers to every query about the targets that ``select`` matches, named after their signals.
 
         Series that tell edges, facts and events come as they are. Raises CollectError.
         """
-        one = pushed(registry.adapter(name), self._dialect(select))
+        one = pushdown_plan(registry.adapter(name), self._dialect(select))
         if one.left_out and name not in self._left_out_told:
             self._left_out_told.add(name)
             log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(one.left_out))

@@ -109,7 +109,7 @@ class _Writer:
         if not by_key:
             raise UnsupportedInPromql(problems[0] if problems else "has no rule")
         for key, texts in by_key.items():
-            yield Query(key, self._kind, _either(texts))
+            yield Query(key, self._kind, _first_present(texts))
 
     def _columns(self, rule: Rule) -> Iterator[tuple[SignalKey, str]]:
         if rule.type is not None:
@@ -131,10 +131,10 @@ class _Writer:
         inner = (*self._by, *rule.per)
         if rule.operator is Operator.COUNT:
             names = rule.terms[0].metrics
-            series = _either(
+            series = _first_present(
                 [
                     f"count by ({_list((*inner, *rule.distinct))}) ({self._union(one, rule.terms[0])})"
-                    for one in _ways(names)
+                    for one in _alternatives(names)
                 ]
             )
             return _scaled(f"count by ({_list(inner)}) ({series})", rule)
@@ -173,15 +173,15 @@ class _Writer:
             raise UnsupportedInPromql(f"its weight lies in the label {term.weigh_by[0]}")
         by, over = by or self._by, _AGGREGATE[aggregate or term.aggregate]
         found = []
-        for names in _ways(term.metrics):
+        for names in _alternatives(term.metrics):
             text = f"{over} by ({_list(by)}) ({self._union(names, term, more)})"
             every = (self._one_spelling(self._selected(name, term.where)) for name in term.metrics.every)
             guards = [f"sum by ({_list(by)}) ({one})" for one in every]
             found.append(" and ".join([text, *guards]) if len(guards) > 1 else text)
-        for names in _ways(term.beside):
+        for names in _alternatives(term.beside):
             beside = Term(Section.GAUGE, term.beside, term.beside_where)
             found.append(f"0 * sum by ({_list(by)}) ({self._union(names, beside)})")
-        return _either(found)
+        return _first_present(found)
 
     def _union(self, names: Sequence[str], term: Term, more: str = "") -> str:
         """The series of several metrics, of which each keeps the name it had."""
@@ -242,7 +242,7 @@ def named_by(spec: EntitySpec, *, exported: bool = False) -> dict[str, tuple[str
     return found
 
 
-def _ways(metrics: Metrics) -> Iterator[tuple[str, ...]]:
+def _alternatives(metrics: Metrics) -> Iterator[tuple[str, ...]]:
     """The names that are read together, way by way, best first."""
     yield from ((name,) for name in metrics.first)
     if metrics.every:
@@ -274,7 +274,7 @@ def _scaled(text: str, rule: Rule) -> str:
     return text
 
 
-def _either(texts: Sequence[str]) -> str:
+def _first_present(texts: Sequence[str]) -> str:
     """The first that has a value, for each label set."""
     return " or ".join(map(_wrapped, texts)) if len(texts) > 1 else texts[0]
 

@@ -24,7 +24,7 @@ from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import META, Instance, Key, PageBuilder, instances, key_of
 from collectors.prometheus.pushdown import Pushdown
 from collectors.prometheus.query_builder import literal
-from collectors.prometheus.targets import guessed, names_of_targets, target_of_instance, why_failed
+from collectors.prometheus.targets import detect_adapters, metric_names_of_jobs, scrape_error, target_of_instance
 from collectors.scrape.result import Scrape
 from collectors.scrape.target_health import TargetHealth
 from outrider import log
@@ -46,7 +46,7 @@ _TOO_MUCH = {CollectReason.HTTP_STATUS, CollectReason.TIMEOUT, CollectReason.TOO
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TargetPage:
     """The newest scrape of a target: its page as far as adapters read it, None when the scrape failed.
 
     ``names`` are all metric names of the page, None where the server does not tell.
@@ -155,16 +155,16 @@ class PrometheusSource:
         pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
         return replace(pushed, batches=(*batches, *pushed.batches))
 
-    async def look(self, at: datetime) -> list[Look]:
+    async def newest_pages(self, at: datetime) -> list[TargetPage]:
         """The newest scrape of every target, read raw, for looking at by hand. Raises CollectError."""
         await self._guess(at)
         known = await self._known(at, LOOK_BACK)
         found = await self._fetched(known, {key: [max(one.up)] for key, one in known.items()}, at)
-        names = await names_of_targets(self._api, {key[0] for key in known}, at)
+        names = await metric_names_of_jobs(self._api, {key[0] for key in known}, at)
         own = {
             target.name: None if names is None else names.get(key, frozenset()) for key, target in self._targets.items()
         }
-        return [Look(scrape, page, own[scrape.target.name]) for scrape, page in found]
+        return [TargetPage(scrape, page, own[scrape.target.name]) for scrape, page in found]
 
     async def jobs_without_adapter(self, at: datetime) -> list[str]:
         """Jobs that the server scrapes and nothing here reads. Raises CollectError."""
@@ -199,7 +199,7 @@ class PrometheusSource:
 
     async def _span(self, at: datetime, end: datetime) -> tuple[datetime, list[tuple[Scrape, Page | None]]]:
         """The pages scraped in (at, end], or up to the end that it returns when they are many."""
-        self._note_guessed(await guessed(self._api, end, end - at))
+        self._note_guessed(await detect_adapters(self._api, end, end - at))
         # A little before, so that a series that ended there is known to be gone.
         known = await self._known(end, end - at + _OWN_STAMPS + timedelta(seconds=1))
         due = {key: self._due(key, one) for key, one in known.items()}
@@ -263,7 +263,7 @@ class PrometheusSource:
             keys = [key for key in known if self._adapter_of(key) == name]
             jobs = "|".join(sorted({literal(key[0]) for key in keys}))
             answers: dict[Key, list[RawSeries]] = {}
-            for series in await server.ask(name, f'job=~"{jobs}"', at) if keys else ():
+            for series in await server.query_signals(name, f'job=~"{jobs}"', at) if keys else ():
                 answers.setdefault(key_of(series.labels), []).append(series)
             for key in keys:
                 own = server.as_pages(answers.get(key, []), known[key].labels)
@@ -274,7 +274,7 @@ class PrometheusSource:
         """Which adapter reads the jobs that nobody named; asked anew every look-back span."""
         if self._guessed_at is not None and at - self._guessed_at < LOOK_BACK:
             return
-        self._note_guessed(await guessed(self._api, at))
+        self._note_guessed(await detect_adapters(self._api, at))
         self._guessed_at = at if self._marked else None
 
     def _note_guessed(self, found: Mapping[tuple[str, str], str]) -> None:
@@ -320,7 +320,7 @@ class PrometheusSource:
             wrong = None if page is None else self._not_its_own(key, target, page)
             seconds = instance.seconds.get(stamp, 0.0)
             samples = instance.samples.get(stamp)
-            error = wrong if page is not None else why_failed(target, errors.get(key[:2], ""))
+            error = wrong if page is not None else scrape_error(target, errors.get(key[:2], ""))
             scrape = Scrape(
                 target,
                 from_unix(stamp / 1000),

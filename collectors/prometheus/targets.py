@@ -31,7 +31,9 @@ _REASONS = (
 )
 
 
-async def guessed(api: PrometheusApi, at: datetime, span: timedelta | None = None) -> dict[tuple[str, str], str]:
+async def detect_adapters(
+    api: PrometheusApi, at: datetime, span: timedelta | None = None
+) -> dict[tuple[str, str], str]:
     """The adapter of each (job, metrics path) that has the metric which marks an exporter, by one query.
 
     ``span`` looks for what there was at any time in (at - span, at]; None for what there is. Raises CollectError.
@@ -56,7 +58,9 @@ def first_marked(answer: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], s
     }
 
 
-async def names_of_targets(api: PrometheusApi, jobs: Iterable[str], at: datetime) -> dict[Key, frozenset[str]] | None:
+async def metric_names_of_jobs(
+    api: PrometheusApi, jobs: Iterable[str], at: datetime
+) -> dict[Key, frozenset[str]] | None:
     """Every metric name that the targets of jobs expose; None where the server refuses so wide a question."""
     wanted = "|".join(sorted(literal(job) for job in jobs))
     try:
@@ -93,7 +97,7 @@ def target_of_instance(cluster: str, adapter_name: str, key: Key, labels: Mappin
     return Target(f"{job}/{instance}{suffix}", adapter_name, f"prometheus:{job}/{instance}{suffix}", entity, known)
 
 
-def why_failed(target: Target, said: str) -> CollectError:
+def scrape_error(target: Target, said: str) -> CollectError:
     """The reason of a failed scrape in our words, from what the server said of it."""
     reason = next((reason for words, reason in _REASONS if words in said), CollectReason.OTHER)
     return CollectError(

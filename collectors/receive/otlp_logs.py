@@ -32,7 +32,7 @@ class LogLine:
 
     origin: Origin
     at: datetime | None
-    said: str
+    text: str
 
 
 def decode(body: bytes, kind: str, cluster: str) -> list[LogLine]:
@@ -82,12 +82,12 @@ def _lines(request: ExportLogsServiceRequest, cluster: str) -> Iterator[LogLine]
             for record in scope.log_records:
                 origin = origin_of({**told, **_pod_of(record.attributes)}, cluster)
                 when = _instant(record.time_unix_nano) or _instant(record.observed_time_unix_nano)
-                for said in _said(record.body).splitlines():
-                    if said.strip():
-                        yield LogLine(origin, when, said)
+                for line in _body_text(record.body).splitlines():
+                    if line.strip():
+                        yield LogLine(origin, when, line)
 
 
-def _said(body: Any) -> str:
+def _body_text(body: Any) -> str:
     """The text of a record's body."""
     which = body.WhichOneof("value")
     if which == "string_value":

@@ -42,7 +42,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def what(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """One of ``NOT_AS_EXPECTED`` in words."""
     if isinstance(error, KeyError):
         return f"the key {error} is missing"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.mapping.target import Target, target_of, targets_of
-from collectors.recording.lines import NOT_AS_EXPECTED, lines, what
+from collectors.recording.lines import NOT_AS_EXPECTED, describe_error, lines
 from collectors.recording.recorded_events import read_events
 from collectors.scrape.result import Scrape
 from outrider.clock import from_unix
@@ -155,7 +155,7 @@ def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
     return Scrape(target, at, whole, None, 0.0, saved=True)
 
 
-def plain(body: bytes, name: str) -> bytes:
+def decompressed(body: bytes, name: str) -> bytes:
     """The bytes of a page that may be gzipped. Raises UsageError naming it when the archive is broken or too large."""
     if not body.startswith(_GZIP):
         return body
@@ -192,7 +192,8 @@ def _scrape(path: Path, number: int, line: bytes, target: Target) -> Scrape:
         return replace(found, health=health, load=load)
     except NOT_AS_EXPECTED as fault:
         raise UsageError(
-            f"{path}:{number}: no scrape: {what(fault)}", hint="expected JSON with t, text or error, dur, health, load"
+            f"{path}:{number}: no scrape: {describe_error(fault)}",
+            hint="expected JSON with t, text or error, dur, health, load",
         ) from fault
 
 

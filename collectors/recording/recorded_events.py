@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.events.deduplication import SOURCES
-from collectors.recording.lines import NOT_AS_EXPECTED, lines, what
+from collectors.recording.lines import NOT_AS_EXPECTED, describe_error, lines
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
@@ -24,7 +24,7 @@ def read_events(path: Path, cluster: str) -> Iterator[Event]:
             yield _event(json.loads(line.decode()), cluster, str(path), number)
         except NOT_AS_EXPECTED as error:
             raise UsageError(
-                f"{path}:{number}: no event: {what(error)}", hint="expected at, kind, entity, code and text"
+                f"{path}:{number}: no event: {describe_error(error)}", hint="expected at, kind, entity, code and text"
             ) from error
 
 

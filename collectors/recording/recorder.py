@@ -45,7 +45,7 @@ class FlightRecorder:
         self.scrapes = self.events = 0
         self._events_file: io.TextIOWrapper | None = None
         self._folder, self._cluster = folder, cluster
-        self._files: dict[str, _Packed] = {}
+        self._files: dict[str, _GzipAppender] = {}
         self._described: dict[str, dict[str, Any]] = {}  # by the name in the recording
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class FlightRecorder:
         for target in targets:
             name = _file_name(target.name, self._described)
             self._described[name] = _described(target, name, self._cluster)
-            self._files[target.name] = _Packed(self._folder / f"{name}{SUFFIX}")
+            self._files[target.name] = _GzipAppender(self._folder / f"{name}{SUFFIX}")
         written = {"cluster": self._cluster, "targets": list(self._described.values())}
         text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
         (self._folder / "targets.yaml").write_text(text, encoding="utf-8")
@@ -111,7 +111,7 @@ class FlightRecorder:
         return UsageError(f"{self._folder} cannot be written: {error.strerror}", hint="name another folder with --out")
 
 
-class _Packed:
+class _GzipAppender:
     """A gzip file that is open only while something is put at its end: a fleet has more targets than files may be."""
 
     def __init__(self, path: Path) -> None:

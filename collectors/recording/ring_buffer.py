@@ -73,7 +73,7 @@ class FlightRing:
         with self._guard:
             return tuple(target for at, target in self._seen.values() if at >= since)
 
-    def keep(
+    def export_recording(
         self,
         out: Path,
         cluster: str,
@@ -237,7 +237,7 @@ def _frames(path: Path) -> Iterator[bytes]:
         rest = reader.unused_data
 
 
-def chosen(targets: Sequence[Target], about: Collection[Any], most: int) -> list[Target]:
+def select_targets(targets: Sequence[Target], about: Collection[Any], most: int) -> list[Target]:
     """The targets that speak about some entities: all when there is room.
 
     Else those, then those of their nodes, then those that stand on no node.

@@ -147,7 +147,7 @@ async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Lang
     found, fates = [], list[Fate]()
     async with _prometheus(settings, clock) as source:
         at = clock.now()
-        for look in await source.look(at):
+        for look in await source.newest_pages(at):
             target = look.scrape.target
             if look.page is None:
                 error = look.scrape.error or CollectError("its last scrape failed", reason=CollectReason.OTHER)

@@ -28,7 +28,7 @@ async def once(given: Sequence[ProbeSettings], cluster: str, clock: Clock, langu
     at = clock.now()
     probes = [probe_of(one, cluster) for one in given]
     try:
-        results = await asyncio.gather(*(probe.ask(at) for probe in probes))
+        results = await asyncio.gather(*(probe.run(at) for probe in probes))
     finally:
         await asyncio.gather(*(probe.close() for probe in probes))
     told = zip(given, probes, results, strict=True)
@@ -45,7 +45,7 @@ def _row(given: ProbeSettings, probe: Probe, result: ProbeResult, language: Lang
         "success": result.outcome.success,
         "outcome": result.outcome.value,
         "means": translate(f"collect.probe.{result.outcome.value}", language),
-        "said": result.said,
+        "said": result.message,
         "status": result.status,
         "e2e_seconds": serialization.finite(result.e2e_seconds),
         "ttft_seconds": serialization.finite(result.ttft_seconds),
@@ -107,7 +107,7 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
     except pydantic.ValidationError as error:
         said = error.errors()[0]
         option = "-".join(str(part).replace("_", "-") for part in said["loc"][:1])
-        raise UsageError(f"--{option}: {yaml_words.said(said)}") from error
+        raise UsageError(f"--{option}: {yaml_words.message(said)}") from error
     for problem in probes_usable([probe], yaml_file.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe

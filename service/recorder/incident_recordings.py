@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from collectors.mapping.target import Target
-from collectors.recording.ring_buffer import FlightRing, chosen
+from collectors.recording.ring_buffer import FlightRing, select_targets
 from detectors.rca.incident_lifecycle import PRIORITY_RAISED
 from outrider import log
 from outrider.errors import UsageError
@@ -49,11 +49,11 @@ class IncidentRecorder:
             since, until = loud - self._settings.before, loud + AFTER
             known = {target.name: target for target in (*self._ring.targets(since), *targets)}
             about = self._about(incident, topology)
-            chosen_targets = chosen(tuple(known.values()), about, self._settings.targets)
+            chosen_targets = select_targets(tuple(known.values()), about, self._settings.targets)
             out = self._folder / incident.id
             try:
                 events = self._metrics.events(since, until)
-                count = self._ring.keep(out, cluster, chosen_targets, since, until, events)
+                count = self._ring.export_recording(out, cluster, chosen_targets, since, until, events)
             except UsageError as error:
                 _log.warning("flight_not_kept", incident=incident.id, error=error.message)
                 continue

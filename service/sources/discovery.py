@@ -154,7 +154,7 @@ async def _detect_adapter(url: str, rules: RelabelRules) -> str | None:
     """Returns the adapter that reads a page, None if there is none. Raises CollectError if it cannot be read."""
     client = HttpClient("discover", url, timeout=rules.timeout, access=rules.access)
     try:
-        answer = await client.ask("")
+        answer = await client.get("")
     finally:
         await client.close()
     if answer.status != 200:

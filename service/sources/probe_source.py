@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from collectors.net.dns_client import NameServer
 from collectors.probes.base import ProbeRequest
-from collectors.probes.completion import CompletionProbe, Question
+from collectors.probes.completion import CompletionProbe, CompletionRequest
 from collectors.probes.dns import DnsProbe
 from collectors.probes.grpc_health import GrpcHealthProbe
-from collectors.probes.http import Expected, HttpProbe
+from collectors.probes.http import ExpectedResponse, HttpProbe
 from collectors.probes.result import Probe
 from collectors.probes.scheduler import ProbeScheduler
 from collectors.probes.tls import TlsProbe
@@ -72,7 +72,7 @@ def probe_of(given: ProbeSettings, cluster: str) -> Probe:
     if given.type == "generation":
         return CompletionProbe(request, given.url or "", _question(given))
     if given.type == "http":
-        expected = Expected(tuple(given.status), _pattern(given.matches), _pattern(given.lacks))
+        expected = ExpectedResponse(tuple(given.status), _pattern(given.matches), _pattern(given.lacks))
         return HttpProbe(
             request,
             given.url or "",
@@ -91,8 +91,8 @@ def probe_of(given: ProbeSettings, cluster: str) -> Probe:
     return GrpcHealthProbe(request, host, parts.port or 0, service=given.grpc_service, tls=parts.scheme == "grpcs")
 
 
-def _question(given: ProbeSettings) -> Question:
-    return Question(
+def _question(given: ProbeSettings) -> CompletionRequest:
+    return CompletionRequest(
         model=given.model,
         prompt=given.prompt,
         max_tokens=given.max_tokens,

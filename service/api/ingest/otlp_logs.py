@@ -49,7 +49,7 @@ def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
     read = otlp_logs.decode(unpacked, kind, ctx.settings.cluster)
     with _LOCK:  # bursts are remembered across requests
         for line in read:
-            found.extend(lines.take(line.origin, line.at, line.said, now))
+            found.extend(lines.take(line.origin, line.at, line.text, now))
         lines.drain_marks()
     if found:
         ledger.post([_event(one) for one in found], now)

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from collectors.probes.base import ProbeRequest
-from collectors.probes.completion import CompletionProbe, Question
+from collectors.probes.completion import CompletionProbe, CompletionRequest
 from collectors.probes.result import Outcome, ProbeResult
 from outrider.model import EntityKind, EntityRef
 from outrider.wire.http_auth import Access
@@ -78,26 +78,26 @@ def streaming(*pieces: bytes | float, hang: bool = False, slam: bool = False) ->
     return handler
 
 
-def ask(
-    handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more
+def run_probe(
+    handler: Handler, *, seconds: float = 5, question: CompletionRequest | None = None, times: int = 1, **more
 ) -> ProbeResult:
     async def whole() -> ProbeResult:
         async with door(handler, **more) as url:
             asked = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
-            probe = CompletionProbe(asked, url, question or Question(model="m"))
-            found = [await probe.ask(AT) for _ in range(times)]
+            probe = CompletionProbe(asked, url, question or CompletionRequest(model="m"))
+            found = [await probe.run(AT) for _ in range(times)]
             return found[-1]
 
     return asyncio.run(whole())
 
 
-def idle(seconds: float, **more) -> Question:
-    return Question(model="m", idle=timedelta(seconds=seconds), **more)
+def idle(seconds: float, **more) -> CompletionRequest:
+    return CompletionRequest(model="m", idle=timedelta(seconds=seconds), **more)
 
 
 def test_a_good_answer_is_timed_token_by_token() -> None:
-    found = ask(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
-    assert (found.outcome, found.said, found.tokens, found.status) == (Outcome.OK, "", 5, 200)
+    found = run_probe(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
+    assert (found.outcome, found.message, found.tokens, found.status) == (Outcome.OK, "", 5, 200)
     assert found.ttft_seconds is not None
     assert found.itl_seconds is not None
     assert found.e2e_seconds is not None
@@ -120,11 +120,13 @@ def test_what_is_asked_is_short_streamed_and_counted() -> None:
             access = Access(headers={"Authorization": "Bearer x"})
             extra = {"stream_options": None, "top_k": 1}
             probe = CompletionProbe(
-                ProbeRequest("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra)
+                ProbeRequest("a", SERVICE, access=access), url, CompletionRequest("m", max_tokens=7, extra=extra)
             )
-            assert (await probe.ask(AT)).outcome is Outcome.OK
-            text = CompletionProbe(ProbeRequest("a", SERVICE), url, Question("m", api="completions", prompt="Once"))
-            await text.ask(AT)
+            assert (await probe.run(AT)).outcome is Outcome.OK
+            text = CompletionProbe(
+                ProbeRequest("a", SERVICE), url, CompletionRequest("m", api="completions", prompt="Once")
+            )
+            await text.run(AT)
 
     asyncio.run(whole())
     chat, first, text, second = seen
@@ -163,25 +165,25 @@ async def nothing(request: web.Request) -> web.StreamResponse:
 
 
 def test_no_answer_is_told_from_an_answer_that_does_not_generate() -> None:
-    silent = ask(never, seconds=0.2)
-    hung = ask(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=1)
+    silent = run_probe(never, seconds=0.2)
+    hung = run_probe(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=1)
     assert silent.outcome is Outcome.TIMEOUT
     assert (silent.status, silent.tokens) == (None, None)
     assert hung.outcome is Outcome.NO_GENERATION
     assert (hung.status, hung.tokens, hung.ttft_seconds) == (200, 0, None)
-    assert "answers 200 and generated nothing within 1s" in hung.said
+    assert "answers 200 and generated nothing within 1s" in hung.message
 
 
 def test_keep_alive_comments_are_no_tokens() -> None:
     pings = [part for _ in range(20) for part in (b": ping\n\n", 0.02)]
-    assert ask(streaming(*pings, hang=True), seconds=1).outcome is Outcome.NO_GENERATION
-    stalled = ask(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
+    assert run_probe(streaming(*pings, hang=True), seconds=1).outcome is Outcome.NO_GENERATION
+    stalled = run_probe(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
     assert stalled.outcome is Outcome.STALLED
-    assert "stopped after 1 tokens" in stalled.said
+    assert "stopped after 1 tokens" in stalled.message
 
 
 def test_a_stream_that_hangs_after_some_tokens_has_stalled() -> None:
-    found = ask(streaming(*GOOD[:4], hang=True), question=idle(0.15))
+    found = run_probe(streaming(*GOOD[:4], hang=True), question=idle(0.15))
     assert found.outcome is Outcome.STALLED
     assert found.tokens == 3
     assert found.ttft_seconds is not None
@@ -189,7 +191,7 @@ def test_a_stream_that_hangs_after_some_tokens_has_stalled() -> None:
 
 def test_tokens_that_still_come_when_time_is_over() -> None:
     slow = [part for number in range(100) for part in (chunk({"content": f"w{number} "}), 0.05)]
-    found = ask(streaming(*slow), seconds=1.5, question=idle(1))
+    found = run_probe(streaming(*slow), seconds=1.5, question=idle(1))
     assert found.outcome is Outcome.UNFINISHED
     assert found.tokens is not None
     assert found.tokens > 1
@@ -198,11 +200,11 @@ def test_tokens_that_still_come_when_time_is_over() -> None:
 
 def test_slow_is_a_success_that_is_told() -> None:
     late = streaming(0.15, *GOOD)
-    first = ask(late, question=Question("m", ttft_limit=timedelta(seconds=0.1)))
-    whole = ask(late, question=Question("m", total_limit=timedelta(seconds=0.1)))
+    first = run_probe(late, question=CompletionRequest("m", ttft_limit=timedelta(seconds=0.1)))
+    whole = run_probe(late, question=CompletionRequest("m", total_limit=timedelta(seconds=0.1)))
     assert (first.outcome, whole.outcome) == (Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW)
     assert first.outcome.success is True
-    assert ask(late, question=Question("m", ttft_limit=timedelta(seconds=5))).outcome is Outcome.OK
+    assert run_probe(late, question=CompletionRequest("m", ttft_limit=timedelta(seconds=5))).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -230,10 +232,10 @@ def test_slow_is_a_success_that_is_told() -> None:
     ],
 )  # fmt: skip
 def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, said: str) -> None:
-    found = ask(handler)
+    found = run_probe(handler)
     assert (found.outcome, found.outcome.success) == (outcome, False)
-    assert said in found.said
-    assert "\n" not in found.said
+    assert said in found.message
+    assert "\n" not in found.message
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, said
     ],
 )  # fmt: skip
 def test_streams_of_every_dialect_are_read(pieces: list[bytes]) -> None:
-    assert ask(streaming(*pieces)).outcome is Outcome.OK
+    assert run_probe(streaming(*pieces)).outcome is Outcome.OK
 
 
 def test_an_answer_that_does_not_stream_has_no_first_token() -> None:
@@ -264,17 +266,23 @@ def test_an_answer_that_does_not_stream_has_no_first_token() -> None:
         choice = {"message": message, "finish_reason": "stop"}
         return web.json_response({"choices": [choice], "usage": {"completion_tokens": 6}})
 
-    found = ask(handler)
+    found = run_probe(handler)
     assert (found.outcome, found.tokens, found.ttft_seconds, found.itl_seconds) == (Outcome.OK, 6, None, None)
 
 
 def test_a_whole_answer_in_one_piece_has_no_time_between_tokens() -> None:
-    assert ask(streaming(b"".join(GOOD))).itl_seconds is None
+    assert run_probe(streaming(b"".join(GOOD))).itl_seconds is None
 
 
 def test_what_the_answer_must_hold() -> None:
-    assert ask(streaming(*GOOD), question=Question("m", expect=re.compile("(?i)february"))).outcome is Outcome.OK
-    assert ask(streaming(*GOOD), question=Question("m", expect=re.compile("Paris"))).outcome is Outcome.WRONG_ANSWER
+    assert (
+        run_probe(streaming(*GOOD), question=CompletionRequest("m", expect=re.compile("(?i)february"))).outcome
+        is Outcome.OK
+    )
+    assert (
+        run_probe(streaming(*GOOD), question=CompletionRequest("m", expect=re.compile("Paris"))).outcome
+        is Outcome.WRONG_ANSWER
+    )
 
 
 def test_without_a_model_the_first_one_listed_is_asked() -> None:
@@ -290,20 +298,20 @@ def test_without_a_model_the_first_one_listed_is_asked() -> None:
         listed.append(1)
         return web.json_response({"data": [{"id": "llama-70b"}, {"id": "lora"}]})
 
-    assert ask(handler, question=Question(), models=models, times=3).outcome is Outcome.OK
+    assert run_probe(handler, question=CompletionRequest(), models=models, times=3).outcome is Outcome.OK
     assert (asked, len(listed)) == (["llama-70b"] * 3, 1)
 
     async def none(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": []})
 
-    found = ask(handler, question=Question(), models=none)
-    assert (found.outcome, "name one under model" in found.said) == (Outcome.WRONG_ANSWER, True)
+    found = run_probe(handler, question=CompletionRequest(), models=none)
+    assert (found.outcome, "name one under model" in found.message) == (Outcome.WRONG_ANSWER, True)
 
 
 def test_nobody_there_and_no_such_name() -> None:
     async def whole(url: str, access: Access | None = None) -> ProbeResult:
         asked = ProbeRequest("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
-        return await CompletionProbe(asked, url, Question("m")).ask(AT)
+        return await CompletionProbe(asked, url, CompletionRequest("m")).run(AT)
 
     assert asyncio.run(whole("http://127.0.0.1:1/v1")).outcome is Outcome.REFUSED
     assert asyncio.run(whole("http://no-such-host.invalid/v1")).outcome is Outcome.DNS
@@ -313,17 +321,17 @@ def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_pat
     async def whole() -> ProbeResult:
         access = Access(bearer_token_file=tmp_path / "no-token")
         return await CompletionProbe(
-            ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")
-        ).ask(AT)
+            ProbeRequest("a", SERVICE, access=access), "http://127.0.0.1:1", CompletionRequest("m")
+        ).run(AT)
 
     found = asyncio.run(whole())
-    assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None)
-    assert "no-token" in found.said
+    assert (found.outcome, found.outcome.success) == (Outcome.NOT_SENT, None)
+    assert "no-token" in found.message
 
 
 def test_addresses() -> None:
     def address(url: str, **more) -> str:
-        return CompletionProbe(ProbeRequest("a", SERVICE), url, Question("m", **more)).address
+        return CompletionProbe(ProbeRequest("a", SERVICE), url, CompletionRequest("m", **more)).address
 
     assert address("https://chat.example") == "https://chat.example/v1/chat/completions"
     assert address("https://chat.example/v1/") == "https://chat.example/v1/chat/completions"

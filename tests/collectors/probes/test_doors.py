@@ -17,10 +17,10 @@ from dnslib.server import DNSLogger, DNSServer
 
 from collectors.net.dns_client import NameServer, lookup, system_servers
 from collectors.probes.base import ProbeRequest
-from collectors.probes.completion import CompletionProbe, Question
+from collectors.probes.completion import CompletionProbe, CompletionRequest
 from collectors.probes.dns import DnsProbe
 from collectors.probes.grpc_health import GrpcHealthProbe
-from collectors.probes.http import Expected, HttpProbe
+from collectors.probes.http import ExpectedResponse, HttpProbe
 from collectors.probes.result import Outcome
 from collectors.probes.tls import TlsProbe
 from outrider.errors import CollectError, CollectReason
@@ -91,13 +91,13 @@ def trusting(authority: trustme.CA, tmp_path) -> Access:
     ("path", "more", "outcome"),
     [
         ("/", {}, Outcome.OK),
-        ("/", {"expected": Expected(body=re.compile("^hello GET"))}, Outcome.OK),
-        ("/", {"method": "POST", "body": "you", "expected": Expected(body=re.compile("POST you"))}, Outcome.OK),
-        ("/", {"expected": Expected(body=re.compile("welcome"))}, Outcome.WRONG_ANSWER),
-        ("/", {"expected": Expected(body_not=re.compile("hello"))}, Outcome.WRONG_ANSWER),
-        ("/", {"expected": Expected(status=(204,))}, Outcome.HTTP_STATUS),
+        ("/", {"expected": ExpectedResponse(body=re.compile("^hello GET"))}, Outcome.OK),
+        ("/", {"method": "POST", "body": "you", "expected": ExpectedResponse(body=re.compile("POST you"))}, Outcome.OK),
+        ("/", {"expected": ExpectedResponse(body=re.compile("welcome"))}, Outcome.WRONG_ANSWER),
+        ("/", {"expected": ExpectedResponse(body_not=re.compile("hello"))}, Outcome.WRONG_ANSWER),
+        ("/", {"expected": ExpectedResponse(status=(204,))}, Outcome.HTTP_STATUS),
         ("/nowhere", {}, Outcome.HTTP_STATUS),
-        ("/nowhere", {"expected": Expected(status=(404,))}, Outcome.OK),
+        ("/nowhere", {"expected": ExpectedResponse(status=(404,))}, Outcome.OK),
         ("/away", {}, Outcome.HTTP_STATUS),
         ("/away", {"follow_redirects": True}, Outcome.OK),
         ("/never", {}, Outcome.TIMEOUT),
@@ -107,8 +107,8 @@ def test_http(path: str, more: dict, outcome: Outcome) -> None:
     async def whole() -> None:
         async with door() as port:
             seconds = 0.2 if outcome is Outcome.TIMEOUT else 5
-            found = await HttpProbe(asked(seconds), f"http://127.0.0.1:{port}{path}", **more).ask(now())
-            assert (found.outcome, bool(found.said)) == (outcome, outcome is not Outcome.OK)
+            found = await HttpProbe(asked(seconds), f"http://127.0.0.1:{port}{path}", **more).run(now())
+            assert (found.outcome, bool(found.message)) == (outcome, outcome is not Outcome.OK)
             assert found.e2e_seconds is not None
             assert found.cert_expiry_seconds is None
 
@@ -121,14 +121,14 @@ def test_http_of_nobody_and_of_another_protocol() -> None:
         writer.close()
 
     async def whole() -> None:
-        found = await HttpProbe(asked(), "http://127.0.0.1:1/").ask(now())
+        found = await HttpProbe(asked(), "http://127.0.0.1:1/").run(now())
         assert found.outcome is Outcome.REFUSED
-        found = await HttpProbe(asked(), "http://no-such-host.invalid/").ask(now())
+        found = await HttpProbe(asked(), "http://no-such-host.invalid/").run(now())
         assert found.outcome is Outcome.DNS
         server = await asyncio.start_server(speak_smtp, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            found = await HttpProbe(asked(), f"http://127.0.0.1:{port}/").ask(now())
+            found = await HttpProbe(asked(), f"http://127.0.0.1:{port}/").run(now())
             assert found.outcome is Outcome.WRONG_ANSWER
 
     asyncio.run(whole())
@@ -138,8 +138,8 @@ def test_a_request_that_cannot_be_made_says_nothing_of_the_door() -> None:
     async def whole() -> None:
         async with door() as port:
             for url, headers in ((f"http://127.0.0.1:{port}/", {"X-Own": "a\nb"}), ("http://", {})):
-                found = await HttpProbe(asked(access=Access(headers=headers)), url).ask(now())
-                assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None), found.said
+                found = await HttpProbe(asked(access=Access(headers=headers)), url).run(now())
+                assert (found.outcome, found.outcome.success) == (Outcome.NOT_SENT, None), found.message
 
     asyncio.run(whole())
 
@@ -165,8 +165,8 @@ def test_certificates(kind, names, days, trusted, outcome, authority, trusting) 
             of = asked(access=trusting if trusted else Access())
             probe = TlsProbe(of, "localhost", port) if kind == "tls" else HttpProbe(of, f"https://localhost:{port}/")
             at = now()
-            found = await probe.ask(at)
-        assert found.outcome is outcome, found.said
+            found = await probe.run(at)
+        assert found.outcome is outcome, found.message
         assert found.cert_expiry_seconds == pytest.approx((until - at).total_seconds(), abs=1)
         assert found.outcome.success is (outcome in (Outcome.OK, Outcome.CERT_EXPIRING))
 
@@ -177,11 +177,11 @@ def test_a_careless_look_still_reads_the_day(authority) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + 5 * DAY
         async with door(context_of(authority, "elsewhere.example", until=until)) as port:
-            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).ask(
+            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).run(
                 now()
             )
         assert found.outcome is Outcome.CERT_EXPIRING
-        assert found.said.startswith("the certificate of localhost:")
+        assert found.message.startswith("the certificate of localhost:")
 
     asyncio.run(whole())
 
@@ -189,12 +189,12 @@ def test_a_careless_look_still_reads_the_day(authority) -> None:
 def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent() -> None:
     async def whole() -> None:
         async with door() as port:
-            assert (await TlsProbe(asked(), "127.0.0.1", port).ask(now())).outcome is Outcome.TLS
-        assert (await TlsProbe(asked(), "127.0.0.1", 1).ask(now())).outcome is Outcome.REFUSED
-        assert (await TlsProbe(asked(), "no-such-host.invalid", 443).ask(now())).outcome is Outcome.DNS
+            assert (await TlsProbe(asked(), "127.0.0.1", port).run(now())).outcome is Outcome.TLS
+        assert (await TlsProbe(asked(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
+        assert (await TlsProbe(asked(), "no-such-host.invalid", 443).run(now())).outcome is Outcome.DNS
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            assert (await TlsProbe(asked(0.2), "127.0.0.1", port).ask(now())).outcome is Outcome.TIMEOUT
+            assert (await TlsProbe(asked(0.2), "127.0.0.1", port).run(now())).outcome is Outcome.TIMEOUT
 
     asyncio.run(whole())
 
@@ -203,8 +203,8 @@ def test_an_asking_that_is_given_up_ends_at_once() -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
-            for probe in (HttpProbe(asked(600), url), CompletionProbe(asked(600), url, Question("m"))):
-                task = asyncio.create_task(probe.ask(now()))
+            for probe in (HttpProbe(asked(600), url), CompletionProbe(asked(600), url, CompletionRequest("m"))):
+                task = asyncio.create_task(probe.run(now()))
                 await asyncio.sleep(0.05)
                 task.cancel()
                 async with asyncio.timeout(60):
@@ -223,8 +223,8 @@ def test_our_own_certificates_that_cannot_be_read_say_nothing_of_the_door(tmp_pa
                 TlsProbe(asked(access=access), "127.0.0.1", port),
                 HttpProbe(asked(access=access), f"https://127.0.0.1:{port}/"),
             ):
-                found = await probe.ask(now())
-                assert (found.outcome, "none.pem" in found.said) == (Outcome.NOT_ASKED, True)
+                found = await probe.run(now())
+                assert (found.outcome, "none.pem" in found.message) == (Outcome.NOT_SENT, True)
 
     asyncio.run(whole())
 
@@ -297,21 +297,21 @@ def name_server():
 )
 def test_names(name_server, host, record, expect, outcome) -> None:
     probe = DnsProbe(asked(2), host, record=record, expect=expect, servers=(name_server,))
-    found = asyncio.run(probe.ask(now()))
-    assert found.outcome is outcome, found.said
-    assert bool(found.said) is (outcome is not Outcome.OK)
+    found = asyncio.run(probe.run(now()))
+    assert found.outcome is outcome, found.message
+    assert bool(found.message) is (outcome is not Outcome.OK)
 
 
 def test_name_servers_that_are_away_and_silent(name_server) -> None:
     async def whole() -> None:
         away = DnsProbe(asked(1), "chat.test", servers=(NameServer("127.0.0.1", 1),))
-        assert (await away.ask(now())).outcome is Outcome.REFUSED
+        assert (await away.run(now())).outcome is Outcome.REFUSED
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(("127.0.0.1", 0))
             mute = NameServer("127.0.0.1", silent.getsockname()[1])
-            assert (await DnsProbe(asked(0.2), "chat.test", servers=(mute,)).ask(now())).outcome is Outcome.TIMEOUT
+            assert (await DnsProbe(asked(0.2), "chat.test", servers=(mute,)).run(now())).outcome is Outcome.TIMEOUT
             both = DnsProbe(asked(1), "chat.test", servers=(mute, name_server))
-            assert (await both.ask(now())).outcome is Outcome.OK
+            assert (await both.run(now())).outcome is Outcome.OK
 
     asyncio.run(whole())
 
@@ -369,26 +369,29 @@ def test_grpc_health() -> None:
         async with grpc_door() as port:
 
             async def outcome(**more) -> Outcome:
-                return (await GrpcHealthProbe(asked(), "127.0.0.1", port, **more).ask(now())).outcome
+                return (await GrpcHealthProbe(asked(), "127.0.0.1", port, **more).run(now())).outcome
 
             assert await outcome() is Outcome.OK
             assert await outcome(service="loading") is Outcome.NOT_SERVING
             assert await outcome(service="unknown") is Outcome.NOT_SERVING
             assert await outcome(tls=True) is Outcome.TLS
         async with grpc_door(with_health=False) as port:
-            found = await GrpcHealthProbe(asked(), "127.0.0.1", port).ask(now())
-            assert (found.outcome, found.said) == (Outcome.WRONG_ANSWER, f"127.0.0.1:{port} has no gRPC health service")
+            found = await GrpcHealthProbe(asked(), "127.0.0.1", port).run(now())
+            assert (found.outcome, found.message) == (
+                Outcome.WRONG_ANSWER,
+                f"127.0.0.1:{port} has no gRPC health service",
+            )
 
     asyncio.run(whole())
 
 
 def test_grpc_of_nobody_of_no_name_and_of_a_silent_port() -> None:
     async def whole() -> None:
-        assert (await GrpcHealthProbe(asked(), "127.0.0.1", 1).ask(now())).outcome is Outcome.REFUSED
-        assert (await GrpcHealthProbe(asked(), "no-such-host.invalid", 1).ask(now())).outcome is Outcome.DNS
+        assert (await GrpcHealthProbe(asked(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
+        assert (await GrpcHealthProbe(asked(), "no-such-host.invalid", 1).run(now())).outcome is Outcome.DNS
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            found = await GrpcHealthProbe(asked(0.3), "127.0.0.1", port).ask(now())
+            found = await GrpcHealthProbe(asked(0.3), "127.0.0.1", port).run(now())
             assert found.outcome is Outcome.TIMEOUT
 
     asyncio.run(whole())
@@ -402,8 +405,8 @@ def test_grpc_over_tls(authority, trusting) -> None:
     async def whole() -> None:
         async with grpc_door(grpc.ssl_server_credentials([pair])) as port:
             good = GrpcHealthProbe(asked(access=trusting), "localhost", port, tls=True)
-            assert (await good.ask(now())).outcome is Outcome.OK
-            strange = await GrpcHealthProbe(asked(), "localhost", port, tls=True).ask(now())
-            assert strange.outcome is Outcome.TLS, strange.said
+            assert (await good.run(now())).outcome is Outcome.OK
+            strange = await GrpcHealthProbe(asked(), "localhost", port, tls=True).run(now())
+            assert strange.outcome is Outcome.TLS, strange.message
 
     asyncio.run(whole())

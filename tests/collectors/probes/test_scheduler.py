@@ -32,7 +32,7 @@ class Door:
         self.breaks = False
         self.closed = False
 
-    async def ask(self, at: datetime) -> ProbeResult:
+    async def run(self, at: datetime) -> ProbeResult:
         self.asked.append(at)
         if self.gate is not None:
             await self.gate.wait()
@@ -89,7 +89,7 @@ def test_probes_of_one_service_are_one_row() -> None:
 
 def test_one_failure_is_the_service_and_names_itself() -> None:
     doors = [Door("page"), Door("talk", tokens=0), Door("other", CODE)]
-    doors[1].result = replace(doors[1].result, outcome=Outcome.NO_GENERATION, said="no token")
+    doors[1].result = replace(doors[1].result, outcome=Outcome.NO_GENERATION, message="no token")
     probes = ProbeScheduler(doors)
     found = rounds(probes)
     assert row(found)["probe_success"] == 0
@@ -109,7 +109,7 @@ def test_a_slow_service_is_up_and_said_to_be_slow() -> None:
 
 def test_a_fault_of_ours_says_nothing_of_the_service() -> None:
     door, broken = Door("talk"), Door("mistake")
-    door.result = replace(door.result, outcome=Outcome.NOT_ASKED, said="no token file")
+    door.result = replace(door.result, outcome=Outcome.NOT_SENT, message="no token file")
     broken.breaks = True
     found = rounds(ProbeScheduler([door, broken]))
     assert row(found) == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collectors.probes.result import Outcome, worst
 from collectors.probes.sse import Event, EventStream
-from collectors.probes.validity import judge
+from collectors.probes.validity import validity_of
 
 GOOD = (
     "January, February, March, April, May, June, July",
@@ -26,7 +26,7 @@ GOOD = (
 
 @pytest.mark.parametrize("text", GOOD)
 def test_texts_of_healthy_models_are_valid(text: str) -> None:
-    assert judge(text) is Outcome.OK
+    assert validity_of(text) is Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_texts_of_healthy_models_are_valid(text: str) -> None:
     ],
 )
 def test_texts_of_broken_ones_are_not(text: str, outcome: Outcome) -> None:
-    assert judge(text) is outcome
+    assert validity_of(text) is outcome
 
 
 def read(body: bytes, cuts: list[int]) -> list[Event]:
@@ -88,10 +88,10 @@ def test_the_worst_of_several_is_the_failure_nearest_to_the_network() -> None:
     assert worst([Outcome.OK, Outcome.NO_GENERATION, Outcome.SLOW]) is Outcome.NO_GENERATION
     assert worst([Outcome.HTTP_STATUS, Outcome.DNS]) is Outcome.DNS
     assert worst([Outcome.OK, Outcome.CERT_EXPIRING]) is Outcome.CERT_EXPIRING
-    assert all(worst([Outcome.OK, one]) is one for one in Outcome if one is not Outcome.NOT_ASKED)
+    assert all(worst([Outcome.OK, one]) is one for one in Outcome if one is not Outcome.NOT_SENT)
 
 
 def test_a_flood_of_text_is_judged_by_a_part_of_it() -> None:
     words = " ".join(f"word{number}" for number in range(200_000))
-    assert judge(words) is Outcome.OK
-    assert judge(words + "!" * 5_000) is Outcome.REPEATED
+    assert validity_of(words) is Outcome.OK
+    assert validity_of(words + "!" * 5_000) is Outcome.REPEATED

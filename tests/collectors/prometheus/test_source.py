@@ -255,7 +255,7 @@ def test_an_answer_of_another_shape_is_one_clear_error(body, at_query) -> None:
     async def use(source):
         found = await source.collect(AT)
         with pytest.raises(CollectError):
-            await source.look(AT)
+            await source.newest_pages(AT)
         return found, source.health[0]
 
     found, health = with_api(use, api)
@@ -303,7 +303,7 @@ def test_the_first_mark_says_whose_a_page_is() -> None:
 
 def test_a_look_brings_the_newest_page_of_each_target() -> None:
     async def use(source):
-        return await source.look(AT)
+        return await source.newest_pages(AT)
 
     (look,) = with_api(use, healthy_api())
     assert look.scrape.at == AT - timedelta(seconds=5)

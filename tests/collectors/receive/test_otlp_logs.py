@@ -44,7 +44,7 @@ def test_both_encodings_say_the_same() -> None:
         (json_format.MessageToJson(request).encode(), otlp_logs.JSON),
     ):
         lines = otlp_logs.decode(body, kind, "c")
-        assert [one.said for one in lines] == ["one", "two", "three"]
+        assert [one.text for one in lines] == ["one", "two", "three"]
         assert {one.at for one in lines} == {AT}
         assert lines[0].origin.entity == EntityRef("c", EntityKind.POD, "serving", "chat-0")
         assert (lines[0].origin.uid, lines[0].origin.container) == ("u1", "vllm")

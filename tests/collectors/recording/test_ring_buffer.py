@@ -12,7 +12,7 @@ import pytest
 from collectors.mapping.target import Target, targets_of
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording.reader import read_fleet
-from collectors.recording.ring_buffer import SEGMENT, FlightRing, chosen
+from collectors.recording.ring_buffer import SEGMENT, FlightRing, select_targets
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
@@ -42,7 +42,7 @@ def rounds(ring: FlightRing, count: int, first: int = 0) -> None:
 
 
 def kept(ring: FlightRing, out: Path, since: datetime, until: datetime, targets=TARGETS) -> list[Scrape]:
-    ring.keep(out, "c", targets, since, until)
+    ring.export_recording(out, "c", targets, since, until)
     return list(read_fleet(out).scrapes())
 
 
@@ -57,7 +57,7 @@ def test_what_was_scraped_is_read_back(tmp_path: Path) -> None:
     assert bad.error is not None
     assert (bad.body, bad.error.reason, bad.duration_seconds) == (None, CollectReason.REFUSED, 0.5)
     with pytest.raises(UsageError, match="not empty"):
-        ring.keep(tmp_path / "out", "c", TARGETS, AT, AT)
+        ring.export_recording(tmp_path / "out", "c", TARGETS, AT, AT)
     ring.close()
 
 
@@ -106,7 +106,9 @@ def test_events_that_pages_tell_are_not_written_twice(tmp_path: Path) -> None:
     rounds(ring, 3)
     gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
     log = Event("1", EventKind.LOG, gpu, AT + STEP, "kernel", "79", {}, "a")
-    ring.keep(tmp_path / "out", "c", TARGETS, AT, AT + 3 * STEP, [log, replace(log, id="2", source="chat-0")])
+    ring.export_recording(
+        tmp_path / "out", "c", TARGETS, AT, AT + 3 * STEP, [log, replace(log, id="2", source="chat-0")]
+    )
     assert [one.code for one in read_fleet(tmp_path / "out").events] == ["79"]
 
 
@@ -120,5 +122,5 @@ def test_events_that_pages_tell_are_not_written_twice(tmp_path: Path) -> None:
     ],
 )
 def test_the_targets_an_incident_is_about_come_first(about: set[EntityRef], most: int, names: list[str]) -> None:
-    found: list[Target] = chosen(TARGETS, about, most)
+    found: list[Target] = select_targets(TARGETS, about, most)
     assert [target.name for target in found] == names
