@@ -1,4 +1,4 @@
-"""The metric store in memory: for tests, replays and drills that leave no file behind."""
+"""The metric store in memory, for tests, replays and drills that must leave no files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryMetricStore:
         self._events: dict[str, Event] = {}
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Keep one cycle; return how many cells have a value. A second write of an instant replaces it."""
+        """Keeps one cycle; returns the number of cells with a value. A second write of a timestamp replaces the first."""
         merged = self._merger.merge(at, batches)
         for found in merged:
             cohort = self._cohorts.setdefault(found.entities.tobytes(), len(self._cohorts))
@@ -60,7 +60,7 @@ class MemoryMetricStore:
         *,
         statistic: Statistic = Statistic.LAST,
     ) -> Window:
-        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says."""
+        """Values in [start, end) on a grid of ``step``, as specified by ``outrider.ports.MetricStore``."""
         cycles = self._between(kind, micros(start), micros(end))
         return self._window(kind, keys, cycles, Grid(keys, start, end, step, statistic), entities, total=True)
 
@@ -101,7 +101,7 @@ class MemoryMetricStore:
         return grid.window(kind, tuple(asked), events)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
-        """The newest cell of every entity and key in the last 5 min before the kind's newest instant."""
+        """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind."""
         newest = max(self._cycles.get(kind, {}), default=None)
         if newest is None:
             return empty_window(kind, keys or (), LOOK_BACK)
@@ -115,7 +115,7 @@ class MemoryMetricStore:
         return replace(window, times=np.array([newest / 1e6]))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Every entity of a kind that has ever been written, sorted."""
+        """Every entity of a kind ever written, sorted."""
         return sorted_entities(self._entities.named, kind)
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
@@ -125,7 +125,7 @@ class MemoryMetricStore:
         return tuple(sorted(found, key=lambda event: (event.at, event.dedup_key or event.id)))
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drops all data."""
         self._cycles.clear()
         self._events.clear()
 

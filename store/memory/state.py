@@ -1,4 +1,4 @@
-"""The state store in memory: for tests, replays and drills. One process, any number of threads."""
+"""The state store in memory, for tests, replays and drills. One process, any number of threads."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class MemoryStateStore(MemoryStateReader):
     # --- write ------------------------------------------------------------------------------------
 
     def take_over(self, owner: str) -> None:
-        """Nothing to guard: a store in memory has one handle."""
+        """No effect: a store in memory has one handle."""
 
     def owned(self) -> bool:
-        """True: nobody else can take it over."""
+        """True: no other handle exists."""
         return True
 
     def commit(self, commit: CycleCommit) -> None:
-        """Write a whole cycle, with the rules of the SQLite store."""
+        """Writes a whole cycle, by the rules of the SQL store."""
         with self._lock:
             for alert in commit.alerts:
                 spell = (alert.fingerprint, alert.starts_at)
@@ -66,7 +66,7 @@ class MemoryStateStore(MemoryStateReader):
                 del self._cycles[next(iter(self._cycles))]
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first."""
+        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first."""
         with self._lock:
             free = [
                 action
@@ -82,7 +82,7 @@ class MemoryStateStore(MemoryStateReader):
             return tuple(claimed)
 
     def finish_action(self, outcome: Outcome) -> None:
-        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        """Records the outcome of a claimed action; the first record stays. Raises StoreError for an unknown id."""
         with self._lock:
             action = self._actions.get(outcome.action_id)
             if action is None:
@@ -91,7 +91,7 @@ class MemoryStateStore(MemoryStateReader):
                 self._actions[action.id] = state_rows.finished(action, outcome)
 
     def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Take unsent messages whose retry time has come, oldest first."""
+        """Claims unsent messages that are due, oldest first."""
         with self._lock:
             free = [
                 sending
@@ -106,7 +106,7 @@ class MemoryStateStore(MemoryStateReader):
     def finish_message(
         self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
     ) -> None:
-        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        """Records a delivery, a retry, or (neither) a final failure. A delivered message stays delivered."""
         with self._lock:
             sending = self._outbox.get(message_id)
             if sending is None:
@@ -119,10 +119,10 @@ class MemoryStateStore(MemoryStateReader):
             else:
                 sending.status, sending.until = "delivered" if delivered else "failed", now
 
-    # --- hands ------------------------------------------------------------------------------------
+    # --- operator actions -----------------------------------------------------------------------------
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
-        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        """Acknowledges an open incident, with audit; False if it is unknown or resolved. The first one stays."""
         with self._lock:
             incident = self._incidents.get(incident_id)
             if incident is None or incident.resolved_at is not None:
@@ -133,7 +133,7 @@ class MemoryStateStore(MemoryStateReader):
             return True
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
-        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        """Resolves an alert manually, with audit; False if it is unknown or already resolved."""
         with self._lock:
             alert = self.alert(fingerprint)
             if alert is None or alert.state is AlertState.RESOLVED:
@@ -143,7 +143,7 @@ class MemoryStateStore(MemoryStateReader):
             return True
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
-        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        """Approves or rejects a WAITING_APPROVAL action, with audit; False if it is in another status."""
         with self._lock:
             action = self._actions.get(action_id)
             if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
@@ -155,7 +155,7 @@ class MemoryStateStore(MemoryStateReader):
             return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
-        """Pause or resume remediation, audited when that changes anything."""
+        """Pauses or resumes remediation, with audit if that is a change."""
         with self._lock:
             if self._paused is not paused:
                 self._paused = paused
@@ -163,19 +163,19 @@ class MemoryStateStore(MemoryStateReader):
                 self._append([state_rows.hand(event, "remediation", by, now)])
 
     def add_silence(self, silence: Silence) -> None:
-        """Mute alerts. The caller audits it."""
+        """Adds a silence. The caller audits it."""
         self._silences[silence.id] = silence
 
     def remove_silence(self, silence_id: str) -> bool:
-        """Unmute; False when unknown. The caller audits it."""
+        """Removes a silence; False if unknown. The caller audits it."""
         return self._silences.pop(silence_id, None) is not None
 
     def save_drill(self, drill: Drill) -> None:
-        """Write a drill, or what became of it. The caller audits it."""
+        """Writes a drill, or its new state. The caller audits it."""
         self._drills[drill.id] = drill
 
     def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
-        """Write verdicts, audited; how many say something new."""
+        """Writes verdicts, with audit; returns the number of new ones."""
         new = 0
         with self._lock:
             self._feedback_values.update(values or {})
@@ -188,30 +188,30 @@ class MemoryStateStore(MemoryStateReader):
         return new
 
     def save_load_test(self, found: Calibration) -> None:
-        """Keep what a load test says, in place of the last one of its shape and source."""
+        """Stores a load-test result, replacing the last one of its shape and source."""
         plan_rows.of_load_test(found)
         with self._lock:
             self._load_tests[(*plan_rows.shape_of(found), found.source)] = found
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
-        """Append audit records outside a cycle."""
+        """Appends audit records outside a cycle."""
         with self._lock:
             self._append(records)
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
-        """Check-point what detectors remember, in place of the one before."""
+        """Saves the detector states, replacing the previous checkpoint."""
         self._states.update(states)
 
     def load_detector_states(self) -> dict[str, DetectorState]:
-        """The newest check-point; empty when there is none."""
+        """The newest checkpoint; empty if there is none."""
         return dict(self._states)
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:  # noqa: ARG002 - the protocol's
-        """Nothing: what is in memory lives as long as a test or a drill."""
+        """No effect: a store in memory lives as long as its test or drill."""
         return {}
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No resources to release."""
 
     def _append(self, records: Sequence[AuditRecord]) -> None:
         first = len(self._audit) + 1
@@ -224,7 +224,7 @@ class MemoryStateStore(MemoryStateReader):
                 self._baselines[plan_rows.shape_of(found)] = found
 
     def _keep_topology(self, graph: Topology, at: datetime) -> None:
-        """A graph of which nothing but the instant is new takes the place of the one before."""
+        """A graph that differs only in its timestamp replaces the previous one."""
         since = at
         if self._topologies and graph.shares_graph(self._topologies[-1][1]):
             since, _ = self._topologies.pop()

@@ -36,7 +36,7 @@ from store.state import keyset_pagination, state_rows
 
 @dataclass(slots=True)
 class Sending:
-    """Where a message stands: waiting, claimed, delivered or failed; ``until`` is a retry time or a lease."""
+    """Delivery status of a message: waiting, claimed, delivered or failed; ``until`` is a retry time or the end of a lease."""
 
     message: Message
     status: str
@@ -81,7 +81,7 @@ class MemoryStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Alert, ...]:
-        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        """Alerts, newest first. ``since`` keeps those that had not ended before."""
         found = [
             alert
             for alert in self._alerts.values()
@@ -92,11 +92,11 @@ class MemoryStateReader:
         return keyset_pagination.page(found, after, limit, rising=True)
 
     def alert(self, fingerprint: str) -> Alert | None:
-        """The newest spell of an alert, None when unknown."""
+        """The newest occurrence of an alert; None if unknown."""
         return next(iter(self.spells(fingerprint, 1)), None)
 
     def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
-        """The spells of one alert, newest first; empty when unknown."""
+        """All occurrences of an alert, newest first; empty if unknown."""
         found = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
         return tuple(sorted(found, key=lambda alert: alert.starts_at, reverse=True)[:limit])
 
@@ -108,7 +108,7 @@ class MemoryStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Incident, ...]:
-        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        """Incidents, newest first. ``since`` keeps those open at or after that time."""
         found = [
             incident
             for incident in self._incidents.values()
@@ -117,11 +117,11 @@ class MemoryStateReader:
         return keyset_pagination.page(found, after, limit)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """One incident, None when unknown."""
+        """An incident; None if unknown."""
         return self._incidents.get(incident_id)
 
     def plan(self) -> Plan:
-        """The newest plan; empty when the planner has not run."""
+        """The newest plan; empty if the planner has not run."""
         return self._plans[-1][1] if self._plans else Plan()
 
     def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
@@ -138,7 +138,7 @@ class MemoryStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Action, ...]:
-        """Actions, newest first. ``since`` is about the instant of the decision."""
+        """Actions, newest first. ``since`` refers to the time of the decision."""
         found = [
             action
             for action in self._actions.values()
@@ -150,7 +150,7 @@ class MemoryStateReader:
         return keyset_pagination.page(found, after, limit)
 
     def action(self, action_id: str) -> Action | None:
-        """One action, None when unknown."""
+        """An action; None if unknown."""
         return self._actions.get(action_id)
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
@@ -175,7 +175,7 @@ class MemoryStateReader:
         return keyset_pagination.page(self._audit, after, limit)
 
     def topology(self, at: datetime | None = None) -> Topology:
-        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        """The newest topology, or that of a given time; empty if unknown."""
         if at is None:
             return self._topologies[-1][1] if self._topologies else Topology()
         past = [graph for since, graph in self._topologies if since <= at]
@@ -188,7 +188,7 @@ class MemoryStateReader:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[ForecastPoint, ...]:
-        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        """Forecasts for times in [since, until), by that time, then by time of creation."""
         found = [
             point
             for point in self._points
@@ -199,12 +199,12 @@ class MemoryStateReader:
         return tuple(sorted(found, key=lambda point: (point.at, point.made_at)))
 
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
-        """The newest measured calibration of each shape of each service, the newest first."""
+        """The newest measured calibration per service and shape, newest first."""
         found = [one for one in self._baselines.values() if service is None or one.service == service]
         return _newest_first(found)
 
     def load_tests(self) -> tuple[Calibration, ...]:
-        """What load tests say, of each shape and source the newest; newest first."""
+        """The newest load-test result per shape and source, newest first."""
         return _newest_first(self._load_tests.values())
 
     def drills(
@@ -215,7 +215,7 @@ class MemoryStateReader:
         return keyset_pagination.page(found, after, limit)
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
-        """When and where drills run, newest first."""
+        """Times and clusters of drills, newest first."""
         return tuple(drill.window for drill in self.drills(since=since))
 
     def feedback(
@@ -227,7 +227,7 @@ class MemoryStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Feedback, ...]:
-        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        """Verdicts, newest first. ``since`` refers to the time of the verdict."""
         found = [
             one
             for one in self._feedback.values()
@@ -238,16 +238,16 @@ class MemoryStateReader:
         return keyset_pagination.page(found, after, limit)
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
-        """The values kept with verdicts, by id; without those that have none."""
+        """Values stored with verdicts, by id; verdicts without values are left out."""
         return {one: self._feedback_values[one] for one in ids if one in self._feedback_values}
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
-        """Silences in force, the one that ends first first."""
+        """Active silences, the first to end first."""
         found = [silence for silence in self._silences.values() if silence.until > now]
         return tuple(sorted(found, key=lambda silence: (silence.until, silence.id)))
 
     def standings(self) -> tuple[DetectorStanding, ...]:
-        """How far each detector has come, by name; empty before the first cycle."""
+        """Rollout stage of each detector, by name; empty before the first cycle."""
         return self._standings
 
     def paused(self) -> bool:

@@ -1,6 +1,6 @@
-"""Remote write and PromQL: how the metric store on a Prometheus-compatible server speaks.
+"""The metric store on a Prometheus-compatible server: remote write and PromQL.
 
-``names`` says what a column is called there, ``columns`` and ``encode`` make requests of a cycle,
-``answers`` and ``cells`` matrices of what comes back; ``cycles`` knows which instants count. Only
-``server`` touches the network. Nothing here knows SQL.
+``names`` maps columns to series; ``sample_encoder`` and ``bodies`` build requests from a cycle; ``api_responses`` and
+``series_decoder`` turn responses into matrices; ``write_markers`` records which timestamps count. Only ``client`` uses
+the network. Must not import ``store.sql`` or ``store.state``.
 """

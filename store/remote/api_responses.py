@@ -1,8 +1,8 @@
-"""Reads answers of the Prometheus API. Pure.
+"""Parses responses of the Prometheus API. Pure.
 
-An answer is mostly ``[stamp,"number"]`` pairs. They are cut out of the JSON and read by numpy in one go,
-15 M of them in the time of 1 M as JSON; what is left is small. A quote inside a label is escaped, so that the
-words cut at cannot stand in one.
+A response is mostly ``[stamp,"number"]`` pairs. They are cut out of the JSON and parsed by numpy in one pass, 15 M of
+them in the time of 1 M as JSON; the rest is small. Quotes inside labels are escaped, so that a label cannot contain the
+cut markers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_BRACKETS = b'[]"'
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Series one behind the other: labels and number of samples of each, then all stamps and values."""
+    """Series one after the other: labels and number of samples of each, then all stamps and values."""
 
     labels: tuple[Mapping[str, str], ...]
     counts: Stamps
@@ -39,7 +39,9 @@ def matrix(body: bytes) -> Matrix:
     for part in parts:
         end = part.find(_END)
         if end < 0:
-            raise StoreError("The metric store broke off its answer.", hint="Ask again; look at its log.")
+            raise StoreError(
+                "The response of the metric store was truncated.", hint="Try again; check the log of the server."
+            )
         runs.append(part[:end])
         counts.append(part.count(_NEXT, 0, end) + 1)
         rest += (b'"values":0', part[end + len(_END) :])
@@ -51,13 +53,15 @@ def matrix(body: bytes) -> Matrix:
         pairs = np.empty(0)
     labels = tuple(one["metric"] for one in series)
     if len(labels) != len(counts) or pairs.size != 2 * sum(counts):
-        raise StoreError("The metric store's answer is no matrix of numbers.", hint="Check store.metrics.url_read.")
+        raise StoreError(
+            "The response of the metric store is not a matrix of numbers.", hint="Check store.metrics.url_read."
+        )
     stamps = np.rint(pairs[::2] * 1000).astype(np.int64)
     return Matrix(labels, np.array(counts, dtype=np.int64), stamps, np.ascontiguousarray(pairs[1::2]))
 
 
 def numbers(body: bytes) -> Iterator[tuple[Mapping[str, str], float]]:
-    """The labels and the number of each series of an instant. Raises StoreError for anything else."""
+    """The labels and the number of each series at one time. Raises StoreError for anything else."""
     for one in _result(body, "vector"):
         yield one["metric"], float(one["value"][1])
 
@@ -70,7 +74,7 @@ def _result(body: bytes, kind: str) -> Sequence[Mapping[str, Any]]:
         found = None
     if not isinstance(found, list):
         raise StoreError(
-            f"The metric store did not answer with a {kind}: {body[:100].decode(errors='replace')!r}.",
-            hint="Check that store.metrics.url_read leads to the Prometheus API of the server.",
+            f"The metric store did not return a {kind}: {body[:100].decode(errors='replace')!r}.",
+            hint="Check that store.metrics.url_read points to the Prometheus API of the server.",
         )
     return found

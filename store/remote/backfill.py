@@ -11,12 +11,12 @@ import numpy as np
 
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
 
-_CELLS = 4_000_000  # read at once
+_CELLS = 4_000_000  # cells per read
 _LONGEST = timedelta(hours=1)
 
 
 class History(Protocol):
-    """What is read from."""
+    """The source store."""
 
     def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
         """Every stored column of a kind with a cell in [start, end)."""
@@ -35,19 +35,19 @@ class History(Protocol):
         ...
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """As ``outrider.ports.MetricStore`` has it."""
+        """See ``outrider.ports.MetricStore``."""
         ...
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
-        """As ``outrider.ports.MetricStore`` has it."""
+        """See ``outrider.ports.MetricStore``."""
         ...
 
 
 class Target(Protocol):
-    """What is written to."""
+    """The target store."""
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """As ``outrider.ports.MetricStore`` has it."""
+        """See ``outrider.ports.MetricStore``."""
         ...
 
     def write_block(
@@ -59,13 +59,13 @@ class Target(Protocol):
         values: Floats,
         status: Statuses | None = None,
     ) -> int:
-        """Write history of shape (entities, times, keys)."""
+        """Writes history of shape (entities, times, keys)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillStats:
-    """What came over, and until when."""
+    """Copied cells and events, and the end of the copied span."""
 
     until: datetime
     values: int
@@ -80,10 +80,10 @@ def copy_history(
     interval: timedelta,
     progress: Callable[[str, float], None],
 ) -> BackfillStats:
-    """Copy [start, end) on a grid of ``interval``, the time between cycles, oldest first.
+    """Copies [start, end) on a grid of ``interval``, the time between cycles, oldest first.
 
-    An instant becomes the start of its step. A copy that was broken off may be made again: it brings the
-    same numbers for the same instants. Raises StoreError or StoreUnavailableError; what came over until then stays.
+    A timestamp becomes the start of its step. An interrupted copy may be repeated: it writes the same numbers for the same
+    timestamps. Raises StoreError or StoreUnavailableError; spans already copied stay.
     """
     values = events = 0
     at = start
@@ -103,7 +103,7 @@ def copy_history(
 def _windows(
     source: History, kind: EntityKind, start: datetime, end: datetime, interval: timedelta
 ) -> Iterator[Window]:
-    """What a kind has in a span, some millions of cells at a time."""
+    """The windows of a kind in a span, some millions of cells each."""
     keys = source.keys(kind, start, end)
     if not keys:
         return
@@ -116,7 +116,7 @@ def _windows(
 
 
 def _written(target: Target, window: Window) -> int:
-    """Write what a window has: steps and entities without a cell are left out."""
+    """Writes a window without its empty steps and entities."""
     values, status = window.values.copy(), window.status.copy()
     for place, key in enumerate(window.keys):
         if key.quantile is not None:
@@ -132,7 +132,7 @@ def _written(target: Target, window: Window) -> int:
 
 
 def _has_buckets(window: Window, name: str) -> np.ndarray:
-    """Where a histogram has buckets, so that its quantiles follow from them: shape (entities, times)."""
+    """True where a histogram has buckets, from which its quantiles follow: shape (entities, times)."""
     found = np.zeros(window.status.shape[:2], dtype=bool)
     for place, key in enumerate(window.keys):
         if key.name == name and key.bucket is not None:

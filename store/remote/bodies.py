@@ -1,7 +1,7 @@
-"""One instant's samples as bodies of remote write 1.0. Pure.
+"""Encodes the samples of one timestamp as bodies of remote write 1.0. Pure.
 
-The labels of a series never change: they are serialised once, by protobuf, and kept. A body is those
-bytes with the samples between them, which numpy packs all at once: no code runs for a single sample.
+The labels of a series never change: they are serialized once, by protobuf, and cached. A body consists of those bytes
+and the samples between them, which numpy packs all at once, without code per sample.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from store.remote.names import OWNER, SeriesName
 Stamps = NDArray[np.int64]
 """Unix milliseconds."""
 
-_EARLIEST, _LATEST = 1 << 35, 1 << 42  # 1971 to 2109: instants of this span take six bytes
+_EARLIEST, _LATEST = 1 << 35, 1 << 42  # 1971 to 2109: stamps in this range take six bytes
 _SAMPLE_BYTES: Final = 18
 _VALUE, _STAMP = slice(3, 11), slice(12, 18)
-_ENTITY_FIRST = ("cluster", "kind")  # labels are sent in the order of their names
+_ENTITY_FIRST = ("cluster", "kind")  # labels are sent sorted by name
 _ENTITY_LAST = ("name", "namespace", OWNER)
 
 
@@ -40,7 +40,7 @@ def _request(labels: Sequence[tuple[str, str]], samples: Sequence[tuple[float, i
 
 
 def _serialised(labels: Sequence[tuple[str, str]]) -> bytes:
-    """Labels as they stand inside a series; concatenating two such pieces is what protobuf calls merging."""
+    """Labels as inside a series; concatenating two such pieces is a protobuf merge."""
     found: bytes = _request(labels).timeseries[0].SerializeToString()
     return found
 
@@ -58,17 +58,17 @@ def _varint(number: int) -> bytes:
 
 
 class SeriesBytes:
-    """The serialised labels of every series that was written, entity by entity."""
+    """Cached serialized labels of every written series, by entity."""
 
     def __init__(self, owner: str) -> None:
-        """``owner`` is the value of label ``outrider``."""
+        """``owner`` is the value of the label ``outrider``."""
         self._owner = owner
         self._numbers: dict[SeriesName, int] = {}
         self._pieces: list[tuple[bytes, bytes, bytes]] = []
         self._rows: dict[EntityRef, list[bytes | None]] = {}
 
     def of(self, names: Sequence[SeriesName], entities: Sequence[EntityRef]) -> list[bytes]:
-        """The labels of all these series, entity by entity. Without the length in front of them."""
+        """The labels of all these series, by entity, without the length prefix."""
         numbers = [self._number(name) for name in names]
         found: list[bytes] = []
         for entity in entities:
@@ -76,7 +76,7 @@ class SeriesBytes:
         return found
 
     def trim(self, most: int) -> None:
-        """Forget all when more than so many entities are known: most of them are gone by then."""
+        """Clears the cache if it holds more entities than given: most of them have left by then."""
         if len(self._rows) > most:
             self._rows.clear()
 
@@ -109,18 +109,18 @@ class SeriesBytes:
 
 
 def single(labels: Sequence[tuple[str, str]]) -> bytes:
-    """The labels of one series that is about no entity, sorted."""
+    """The labels of one series without an entity, sorted."""
     return _serialised(sorted(labels))
 
 
 def with_length(labels: Sequence[bytes]) -> list[bytes]:
-    """Labels with what stands before a series of one sample."""
+    """Labels with the prefix of a series of one sample."""
     heads = {size: _SERIES_TAG + _varint(size + _SAMPLE_BYTES) for size in set(map(len, labels))}
     return [heads[len(one)] + one for one in labels]
 
 
 def samples(values: Floats, stamps: Stamps | int) -> list[bytes]:
-    """Each value as a sample inside a series. Raises StoreError for an instant that no cycle has."""
+    """Each value as a sample inside a series. Raises StoreError for a timestamp out of range."""
     packed = np.empty((values.size, _SAMPLE_BYTES), dtype=np.uint8)
     packed[:] = _SAMPLE
     packed[:, _VALUE] = values.astype("<f8").view(np.uint8).reshape(-1, 8)
@@ -132,8 +132,8 @@ def _stamp_bytes(stamps: Stamps) -> NDArray[np.uint8]:
     """Stamps as varints of six bytes, of shape (stamps, 6)."""
     if stamps.size and not (int(stamps.min()) >= _EARLIEST and int(stamps.max()) < _LATEST):
         raise StoreError(
-            "Values of before 1971 or after 2109 cannot be written to a remote store.",
-            hint="Look at the clock of this machine.",
+            "Values before 1971 or after 2109 cannot be written to a remote store.",
+            hint="Check the clock of this host.",
         )
     sevens = stamps[:, None] >> np.arange(0, 42, 7) & 127
     sevens[:, :-1] |= 128
@@ -141,7 +141,7 @@ def _stamp_bytes(stamps: Stamps) -> NDArray[np.uint8]:
 
 
 def bodies(labels: Sequence[bytes], values: Floats, stamp: int, most: int) -> Iterator[tuple[bytes, int]]:
-    """Compressed bodies of at most ``most`` series, each with how many it has. A NaN is not sent.
+    """Compressed bodies of at most ``most`` series, each with its number of series. NaN is not sent.
 
     ``labels`` are those of ``with_length``.
     """
@@ -154,7 +154,7 @@ def bodies(labels: Sequence[bytes], values: Floats, stamp: int, most: int) -> It
 
 
 def history(labels: Sequence[bytes], values: Floats, stamps: Stamps, most: int) -> Iterator[tuple[bytes, int]]:
-    """Compressed bodies of about ``most`` samples from values of shape (series, stamps). A NaN is not sent.
+    """Compressed bodies of about ``most`` samples from values of shape (series, stamps). NaN is not sent.
 
     ``labels`` are those of ``SeriesBytes.of``.
     """

@@ -1,8 +1,8 @@
-"""Speaks with a Prometheus-compatible server: bodies of remote write go out, PromQL answers come back.
+"""HTTP client of a Prometheus-compatible server: sends remote-write bodies, runs PromQL queries.
 
-What may succeed later (no connection, a time-out, 429, 5xx) is tried again with growing waits, or after
-the wait that the server asks for. What is wrong with the samples themselves (400, 409, 422) is not: it
-is counted by reason and told once. Everything else (401, 403, 404 ...) is a setting to put right.
+Failures that may pass (no connection, a timeout, 429, 5xx) are retried with growing waits, or after the wait that the
+server requests. Errors of the samples themselves (400, 409, 422) are not retried: they are counted by reason and logged
+once. Everything else (401, 403, 404 ...) is a configuration error.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ _HEADERS = {
     "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-_WHOLE = {  # what servers do not know of these they ignore
-    "nocache": "1",  # VictoriaMetrics otherwise shifts spans, and leaves out the newest half minute
+_WHOLE = {  # servers ignore the parameters they do not know
+    "nocache": "1",  # VictoriaMetrics otherwise shifts spans and leaves out the newest half minute
     "deny_partial_response": "1",  # a VictoriaMetrics cluster and
-    "partial_response": "false",  # Thanos otherwise answer with what they have while a node is away
+    "partial_response": "false",  # Thanos otherwise return partial results while a node is unavailable
 }
-_SAID = 300  # characters of an answer that a message repeats
+_SAID = 300  # characters of a response quoted in a message
 _CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a server is and how it is asked.
+    """Address of a server, and its request limits.
 
-    ``write_url`` takes remote write (``http://victoria:8428/api/v1/write``); ``read_url`` is what
-    ``/api/v1/query`` is appended to. ``owner`` tells the series of several Outriders on one server apart.
-    ``timeout`` is for one request that writes, ``query_timeout`` for one that reads; ``retry_for`` is how
-    long one write or read goes on trying. A request has ``samples`` samples at most, and ``connections``
-    of them are under way at once.
+    ``write_url`` receives remote write (``http://victoria:8428/api/v1/write``); ``/api/v1/query`` is appended to
+    ``read_url``. ``owner`` distinguishes the series of several Outriders on one server. ``timeout`` limits a write request,
+    ``query_timeout`` a query; ``retry_for`` limits the retries of one write or read. A request has at most ``samples``
+    samples; at most ``connections`` run at once.
     """
 
     write_url: str
@@ -65,10 +64,10 @@ class Remote:
 
 
 class Server:
-    """One server. Threads may share it; ``close`` ends every wait and releases every connection."""
+    """A server. Threads may share it; ``close`` ends every wait and releases every connection."""
 
     def __init__(self, remote: Remote) -> None:
-        """Connects at the first request."""
+        """Connects on the first request."""
         self.remote = remote
         self.refusals = RejectedSamples()
         self._client: httpx.Client | None = None
@@ -78,13 +77,13 @@ class Server:
 
     @property
     def patience(self) -> float:
-        """The instant on the monotonic clock until which work that begins now is tried again."""
+        """The deadline, on the monotonic clock, for retries of work that starts now."""
         return time.monotonic() + self.remote.retry_for.total_seconds()
 
     def write(self, body: bytes, samples: int, until: float) -> int:
-        """Send one body; return how many samples were taken. Raises StoreUnavailableError.
+        """Sends one body; returns the number of accepted samples. Raises StoreUnavailableError.
 
-        ``until`` is what ``patience`` gave when the whole write began.
+        ``until`` is the value of ``patience`` at the start of the whole write.
         """
         timeout = self.remote.timeout
         answer = self._asked(self.remote.write_url, until, timeout, content=body, headers=_HEADERS)
@@ -96,23 +95,23 @@ class Server:
         raise self._unusable(self.remote.write_url, answer, "store.metrics.url_write")
 
     def query(self, path: str, fields: Mapping[str, str]) -> bytes:
-        """The body of an answer of the Prometheus API. Raises StoreUnavailableError, and StoreError for a refused query."""
+        """The body of an API response. Raises StoreUnavailableError, or StoreError for a rejected query."""
         url = f"{self.remote.read_url.rstrip('/')}/api/v1/{path}"
         answer = self._asked(url, self.patience, self.remote.query_timeout, data={**fields, **_WHOLE})
         if answer.is_success:
             return answer.content
         if answer.status_code in _OF_SAMPLES:
             raise StoreError(
-                f"The metric store at {self.remote.read_url} refused a query: {_said(answer)}.",
-                hint="Ask for a shorter span or fewer entities, or raise the server's limits of queries.",
+                f"The metric store at {self.remote.read_url} rejected a query: {_said(answer)}.",
+                hint="Query a shorter span or fewer entities, or raise the query limits of the server.",
             )
         raise self._unusable(url, answer, "store.metrics.url_read")
 
     def _asked(self, url: str, until: float, timeout: timedelta, **request: object) -> httpx.Response:
-        """The first answer that is not "later". Raises StoreUnavailableError when none came in time."""
+        """The first response that is not retryable. Raises StoreUnavailableError at the deadline."""
         wait = FIRST_WAIT.total_seconds()
         while True:
-            pause = wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the tries of several connections
+            pause = wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter over several connections
             try:
                 answer = self._post(url, timeout=timeout.total_seconds(), **request)
             except (httpx.TransportError, httpx.DecodingError) as error:
@@ -122,7 +121,9 @@ class Server:
                 elif str(error):
                     problem = str(error)
             except httpx.InvalidURL as error:
-                raise StoreError(f"{url} is no URL: {error}.", hint="Correct it under store.metrics.") from error
+                raise StoreError(
+                    f"{url} is not a valid URL: {error}.", hint="Correct it under store.metrics."
+                ) from error
             else:
                 if answer.status_code not in _AGAIN and answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                     return answer
@@ -131,7 +132,7 @@ class Server:
             if time.monotonic() + pause > until or self._closed.wait(pause):
                 raise StoreUnavailableError(
                     f"The metric store at {url} does not answer: {problem}.",
-                    hint="Look at that server; what could not be written waits for it.",
+                    hint="Check that server; unwritten cycles wait in the write buffer.",
                 )
             wait = min(2 * wait, LONGEST_WAIT.total_seconds())
 
@@ -141,14 +142,14 @@ class Server:
             client, sent = self._connected(access.trust()), access.sent()
         except CollectError as error:
             raise StoreUnavailableError(
-                f"The metric store at {url} cannot be asked: {error.message}.", hint=error.hint
+                f"The metric store at {url} cannot be reached: {error.message}.", hint=error.hint
             ) from error
         headers = {**sent, **request.pop("headers", {})}  # type: ignore[dict-item]
         named = {"sni_hostname": access.server_name} if access.server_name else {}
         return client.post(url, headers=headers, extensions=named, **request)  # type: ignore[arg-type]
 
     def _connected(self, trust: ssl.SSLContext | bool) -> httpx.Client:
-        """The client of these certificates; a new one when they changed."""
+        """The client for the current certificates; a new one after they changed."""
         with self._lock:
             if self._client is None or self._trust is not trust:
                 if self._client is not None:
@@ -163,11 +164,11 @@ class Server:
     def _unusable(self, url: str, answer: httpx.Response, setting: str) -> StoreUnavailableError:
         return StoreUnavailableError(
             f"The metric store at {url} cannot be used: HTTP {answer.status_code}: {_said(answer)}.",
-            hint=f"Check {setting} and the credentials beside it; what could not be written waits.",
+            hint=f"Check {setting} and its credentials; unwritten cycles wait in the write buffer.",
         )
 
     def close(self) -> None:
-        """End every wait and release every connection."""
+        """Ends every wait and releases every connection."""
         self._closed.set()
         with self._lock:
             if self._client is not None:
@@ -175,7 +176,7 @@ class Server:
 
 
 def _said(answer: httpx.Response) -> str:
-    """What the server says, on one line."""
+    """The response text on one line."""
     try:
         document = answer.json()
         text = str(document.get("error") or document) if isinstance(document, dict) else answer.text
@@ -186,7 +187,7 @@ def _said(answer: httpx.Response) -> str:
 
 
 def _retry_after(answer: httpx.Response) -> float:
-    """Seconds that the server asks to be left alone; 0 when it does not say."""
+    """Seconds of the server's Retry-After header; 0 without one."""
     given = answer.headers.get("Retry-After", "")
     if given.isdigit():
         return float(given)

@@ -1,9 +1,8 @@
 """The metric store on a Prometheus-compatible server: VictoriaMetrics, Mimir, Thanos or Prometheus itself.
 
-Values go out by remote write and come back by PromQL; how long they are kept, rolled up and
-replicated is the server's business. Everything else of a metric store stays in its database: events,
-the names of entities, and the values that were written before there was a server, until they are old.
-``docs/explanation/scaling-out.md`` says when this pays and how the servers differ.
+Values are written by remote write and read by PromQL; the server handles retention, roll-ups and replication. All other
+data stays in the database: events, entity names, and values written before the server was configured, until retention
+deletes them. ``docs/explanation/scaling-out.md`` explains when to use a server and how servers differ.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ _CLOCK = SystemClock()
 class PrometheusMetricStore(SqlMetricStore):
     """Implements ``outrider.ports.MetricStore``. One writer, any number of readers.
 
-    A cycle is durable when ``write`` returns as far as the server's 2xx says so; the last ones are sent
-    again to a server that forgot them (``store.remote.unflushed_cycles``). It can be read once the server makes it
-    searchable: VictoriaMetrics within seconds, the others at once. Cells that are not present come back
-    with their status and without a number.
+    A cycle is as durable as the server's 2xx promises once ``write`` returns; the last cycles are sent again if the server
+    lost them (``store.remote.unflushed_cycles``). It is readable once the server has indexed it: within seconds on
+    VictoriaMetrics, at once on the others. Cells that are not present are read back with their status, without a number.
     """
 
     def __init__(self, remote: Remote, url: str) -> None:
-        """``url`` is the database of all else. Raises StoreError or SchemaTooNewError; asks no server yet."""
+        """``url`` is the database of all other data. Raises StoreError or SchemaTooNewError; sends no request yet."""
         super().__init__(url)
         keys: Numbers[SignalKey] = Numbers(lambda new: range(len(keys.named), len(keys.named) + len(new)))
         self._merger = Merger(self._dictionary.entities, keys, np.float64)
@@ -62,12 +60,11 @@ class PrometheusMetricStore(SqlMetricStore):
     # --- write ------------------------------------------------------------------------------------
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Write one cycle; return how many cells with a number the server took.
+        """Writes one cycle; returns the number of accepted cells with a number.
 
-        A second write of an instant replaces the kinds it brings. Events go to the database first, so
-        that they are there while the server is not. Samples that the server does not want are counted by
-        reason (``condition``). Raises StoreUnavailableError when the server does not answer: nothing of the
-        cycle counts then, and the same call may be made again.
+        A second write of a timestamp replaces the kinds it contains. Events are written to the database first, and so are there
+        while the server is unavailable. Rejected samples are counted by reason (``condition``). Raises StoreUnavailableError if
+        the server does not answer: nothing of the cycle counts then, and the call may be repeated.
         """
         with self._cycle:
             with self._writing(micros(at)) as connection:
@@ -92,11 +89,11 @@ class PrometheusMetricStore(SqlMetricStore):
         values: Floats,
         status: Statuses | None = None,
     ) -> int:
-        """Write history of shape (entities, times, keys); return how many cells have a number.
+        """Writes history of shape (entities, times, keys); returns the number of cells with a number.
 
-        ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
-        The same block may be written again; other numbers for the same cells are refused by Prometheus,
-        Mimir and Thanos, and the greater one counts on VictoriaMetrics. The server must take samples so old.
+        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. The same block may be written
+        again. Different numbers for the same cells are rejected by Prometheus, Mimir and Thanos; on VictoriaMetrics the
+        greater one wins. The server must accept samples of that age.
         """
         order = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
         marks = without_hollows(values, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
@@ -119,7 +116,7 @@ class PrometheusMetricStore(SqlMetricStore):
         return int(np.count_nonzero(~np.isnan(values)))
 
     def _count_refused(self) -> None:
-        """Tell the database what the server did not want since the last time."""
+        """Adds the samples rejected since the last call to the counts in the database."""
         now = Counter(self._server.refusals.counted())
         fresh, self._counted = now - self._counted, now
         if fresh:
@@ -140,19 +137,19 @@ class PrometheusMetricStore(SqlMetricStore):
         *,
         statistic: Statistic = Statistic.LAST,
     ) -> Window:
-        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
+        """Values in [start, end) on a grid of ``step``, as specified by ``outrider.ports.MetricStore``.
 
-        ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that was
-        written in the span, sorted by key. Long spans are folded by the server (``store.remote.query_ranges``).
+        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span, sorted by key.
+        The server aggregates long spans (``store.remote.query_ranges``).
         """
         grid = Grid(keys, start, end, step, statistic)
         found = self._reader.fill(grid, kind, wants(keys), entities)
         return self._told(grid, kind, found)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
-        """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
+        """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind.
 
-        A cell with a value wins over a later one without. ``keys`` None means: every stored column.
+        A cell with a value wins over a later one without. ``keys`` None: every stored column.
         """
         newest = self._cycles.newest(kind, _CLOCK.now().timestamp())
         if newest is None:
@@ -174,7 +171,7 @@ class PrometheusMetricStore(SqlMetricStore):
         return tuple(self._reader.keys(kind, micros(start), micros(end)))
 
     def close(self) -> None:
-        """Release every connection; what is under way ends."""
+        """Releases every connection; requests in progress end."""
         self._server.close()
         self._senders.shutdown(cancel_futures=True)
         self._readers.shutdown(cancel_futures=True)

@@ -1,11 +1,10 @@
-"""How a stored column is called on a Prometheus-compatible server, and back. Pure.
+"""Series names of stored columns on a Prometheus-compatible server, in both directions. Pure.
 
-A series is one column of one entity: ``outrider_<signal>`` with the labels ``cluster``, ``kind``,
-``namespace`` (where there is one) and ``name`` of the entity, and ``outrider``, which says whose it
-is. Buckets are ``outrider_<signal>_bucket`` with ``le``, cumulated over the bounds as Prometheus has
-them, so that ``histogram_quantile`` reads them; their sum is ``outrider_<signal>_sum``. What a source
-without buckets worked out itself is ``outrider_<signal>_mean``, and ``outrider_<signal>`` with
-``quantile``. The recording rules of ``outrider promql`` call a signal the same behind their colon.
+A series is one column of one entity: ``outrider_<signal>`` with the labels ``cluster``, ``kind``, ``namespace`` (if
+any) and ``name`` of the entity, and ``outrider``, its owner. Buckets are ``outrider_<signal>_bucket`` with ``le``,
+cumulative as in Prometheus, for ``histogram_quantile``; their sum is ``outrider_<signal>_sum``. Statistics computed by
+a source without buckets are ``outrider_<signal>_mean``, and ``outrider_<signal>`` with ``quantile``. The recording
+rules of ``outrider promql`` use the same names after their colon.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from outrider.vocabulary import catalog
 
 PREFIX: Final = "outrider_"
 STATUS_METRIC: Final = "outrider_cell_status"
-"""Why a cell has no number: the number of the ``CellStatus``; label ``signal`` spells the column, ``name#*`` all
-columns of a histogram. Cells that are present or absent have none."""
+"""Status of a cell without a number, as the number of its ``CellStatus``. Label ``signal`` is the column, ``name#*`` all
+columns of a histogram. Cells that are present or absent have none.
+"""
 CYCLE_METRIC: Final = "outrider_stored_cycle_microseconds"
-"""One series a kind, written once everything else of a cycle is: its value is the cycle's exact instant. Label
-``write`` is 2 where its millisecond was taken: the instant was written again, and what stood there before is not read
-any more, or another instant has the same millisecond."""
+"""One series per kind, written after everything else of a cycle: its value is the exact timestamp of the cycle. Label
+``write`` is 2 if its millisecond was in use: the timestamp was written again, which replaces the previous samples, or
+another timestamp has the same millisecond.
+"""
 OWNER: Final = "outrider"
 FIRST, AGAIN = "1", "2"
 WHOLE: Final = "#*"
@@ -33,7 +34,7 @@ WHOLE: Final = "#*"
 
 @dataclass(frozen=True, slots=True)
 class SeriesName:
-    """A metric with the labels that tell its columns apart; those of the entity come beside them."""
+    """A metric with the labels that distinguish its columns, without those of the entity."""
 
     metric: str
     labels: tuple[tuple[str, str], ...] = ()
@@ -41,14 +42,14 @@ class SeriesName:
 
 @cache
 def bounds_of(signal: str) -> tuple[float, ...]:
-    """The bucket bounds of a catalogued histogram, empty for everything else."""
+    """The bucket bounds of a histogram in the catalog; empty for any other signal."""
     known = catalog.signals().get(signal)
     return () if known is None else known.bounds
 
 
 @cache
 def spelled_bounds(signal: str) -> tuple[str, ...]:
-    """The ``le`` of every bucket of a catalogued histogram, +Inf last."""
+    """The ``le`` of every bucket of a histogram in the catalog, +Inf last."""
     return (*(f"{bound:.12g}" for bound in bounds_of(signal)), "+Inf")
 
 
@@ -68,7 +69,7 @@ def name_of(key: SignalKey) -> SeriesName:
 
 
 def key_of(labels: Mapping[str, str]) -> SignalKey | None:
-    """The column of a series by its labels, ``__name__`` among them; None for what is no column of ours."""
+    """The column of a series, by its labels with ``__name__``; None for a foreign series."""
     metric = labels.get("__name__", "")
     if not metric.startswith(PREFIX) or metric in {STATUS_METRIC, CYCLE_METRIC}:
         return None
@@ -100,5 +101,5 @@ def _is_histogram(name: str) -> bool:
 
 
 def entity_of(labels: Mapping[str, str], kind: EntityKind) -> EntityRef:
-    """The entity that a series is about."""
+    """The entity of a series."""
     return EntityRef(labels.get("cluster", ""), kind, labels.get("namespace") or None, labels.get("name", ""))

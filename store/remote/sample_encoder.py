@@ -1,8 +1,7 @@
-"""What of a matrix is sent: numbers as samples, statuses beside them, buckets cumulated over their bounds. Pure.
+"""Encodes a matrix as samples: numbers, separate statuses, and cumulative buckets. Pure.
 
-A cell that is present is a sample. Every other cell is none, and its status is a sample of its own
-unless it is absent: nothing at all is what absent looks like. A histogram is sent whole or not at
-all; where only some of its buckets are present, the others say so by their status.
+A present cell is a sample. Any other cell is not sent as a number; its status is a sample of its own unless it is
+absent. A histogram is sent as a whole or not at all; if only some buckets are present, their statuses say so.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ def has_number(status: Statuses) -> NDArray[np.bool_]:
 
 
 def status_name(spelled: str) -> SeriesName:
-    """The series of the statuses of a column, or of all columns of a histogram."""
+    """The status series of a column, or of all columns of a histogram."""
     return SeriesName(STATUS_METRIC, (("signal", spelled),))
 
 
 @dataclass(frozen=True, slots=True)
 class _Histogram:
-    """``places`` are the rows of its stored buckets, ``buckets`` which of the ladder each is."""
+    """``places`` are the rows of its stored buckets, ``buckets`` their bucket indices."""
 
     name: str
     places: NDArray[np.intp]
@@ -43,9 +42,9 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The series that a tuple of stored columns becomes, for every entity alike.
+    """The series of a tuple of stored columns, the same for every entity.
 
-    ``names`` are those of the samples: first the columns sent as they are, then the buckets.
+    ``names`` are those of the samples: first the columns sent unchanged, then the buckets.
     """
 
     keys: tuple[SignalKey, ...]
@@ -54,7 +53,7 @@ class Columns:
     histograms: tuple[_Histogram, ...]
 
     def samples(self, values: Numeric, status: Statuses) -> Floats:
-        """What is sent of matrices of shape (keys, cells): numbers of shape (names, cells), NaN for nothing."""
+        """The samples of matrices of shape (keys, cells): numbers of shape (names, cells), NaN for none."""
         found = np.empty((len(self.names), values.shape[1]))
         found[: self.plain.size] = np.where(has_number(status[self.plain]), values[self.plain], np.nan)
         first = self.plain.size
@@ -69,7 +68,7 @@ class Columns:
         return found
 
     def statuses(self, status: Statuses) -> dict[SeriesName, Floats]:
-        """The statuses to send with them, of shape (cells,), NaN for none; series without any are left out."""
+        """The statuses to send, of shape (cells,), NaN for none; series without any are left out."""
         silent = (status == CellStatus.PRESENT) | (status == CellStatus.ABSENT)
         telling = np.where(silent, np.nan, status)
         found: dict[SeriesName, Floats] = {}
@@ -93,7 +92,7 @@ class Columns:
 
 @lru_cache(maxsize=256)
 def columns_of(keys: tuple[SignalKey, ...]) -> Columns:
-    """How these stored columns are sent."""
+    """The encoding of these stored columns."""
     ladders: dict[str, dict[int, int]] = {}
     for place, key in enumerate(keys):
         if key.bucket is not None and key.bucket >= 0 and bounds_of(key.name):

@@ -1,4 +1,4 @@
-"""From the series of an answer to the cells of a signal. Pure."""
+"""Decodes the series of a response into the cells of a signal. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from store.tsdb.chunk_codec import Section
 from store.tsdb.grid import ColumnRequest
 
 TELLING: Final = ("bucket", "le", "quantile")
-"""The labels that tell the columns of a metric apart."""
+"""Labels that distinguish the columns of a metric."""
 
 Place = tuple[str, str, str]
-"""Cluster, namespace and name: what tells the entities of a kind apart."""
+"""Cluster, namespace and name, which identify an entity within its kind."""
 Slab = tuple[str, Floats]
-"""A column's spelling, and numbers of shape (entities, times)."""
+"""A column name, and numbers of shape (entities, times)."""
 
 
 def series_of(want: ColumnRequest) -> list[SeriesName]:
-    """The series that the stored columns of a signal are made of: of a bucket, the one below it too."""
+    """The series of a signal's stored columns; for a bucket also the next lower one."""
     buckets: set[int] = set()
     found: list[SeriesName] = []
     for key in want.stored:
@@ -37,7 +37,7 @@ def series_of(want: ColumnRequest) -> list[SeriesName]:
 
 
 def narrowed(selector: Selector, those: Mapping[tuple[tuple[str, str], ...], int]) -> Selector:
-    """A selector of only those series of a metric that are wanted."""
+    """A selector restricted to the required series of a metric."""
     for label in TELLING:
         values = [dict(labels).get(label, "") for labels in those]
         if any(values):
@@ -46,7 +46,7 @@ def narrowed(selector: Selector, those: Mapping[tuple[tuple[str, str], ...], int
 
 
 def telling(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The labels of a series that tell its column apart."""
+    """The labels that identify the column of a series."""
     return tuple((label, labels[label]) for label in TELLING if label in labels)
 
 
@@ -56,7 +56,7 @@ def place_of(labels: Mapping[str, str]) -> Place:
 
 
 def scatter(held: Floats, rows: Sequence[tuple[int, int]], answer: Matrix, part: Part) -> None:
-    """Put the samples of an answer where they belong. ``rows`` are slot and entity of each series, -1 for none."""
+    """Writes the samples of a response into their cells. ``rows`` are slot and entity of each series, -1 for none."""
     _, entities, times = held.shape
     starts = np.array([-1 if min(pair) < 0 else (pair[0] * entities + pair[1]) * times for pair in rows], dtype=np.intp)
     at, places = np.repeat(starts, answer.counts), part.places(answer.stamps)
@@ -65,7 +65,7 @@ def scatter(held: Floats, rows: Sequence[tuple[int, int]], answer: Matrix, part:
 
 
 def stored(want: ColumnRequest, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
-    """The stored columns out of the series: a bucket is what lies between two bounds."""
+    """The stored columns of the series: a bucket is the difference between two cumulative ones."""
     found = np.empty((len(want.stored), *held.shape[1:]))
     for place, key in enumerate(want.stored):
         found[place] = held[slots[name_of(key)]]
@@ -76,7 +76,7 @@ def stored(want: ColumnRequest, held: Floats, slots: Mapping[SeriesName, int]) -
 
 
 def codes_of(want: ColumnRequest, told: Mapping[str, list[Slab]], shape: tuple[int, ...]) -> Floats | None:
-    """The statuses of the stored columns, NaN where none was told; None when none was at all."""
+    """The statuses of the stored columns, NaN for cells without one; None if there is none at all."""
     slabs = told.get(want.name)
     if not slabs:
         return None
@@ -91,7 +91,7 @@ def codes_of(want: ColumnRequest, told: Mapping[str, list[Slab]], shape: tuple[i
 
 
 def section_of(values: Floats, codes: Floats | None, part: Part) -> Section:
-    """Cells with their statuses. What is told of a cell holds; of a folded step only where it has no number."""
+    """Cells with their statuses. A recorded status applies to a cell; to a folded step only if it has no number."""
     has = ~np.isnan(values)
     status = np.where(has, CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
     if codes is None:

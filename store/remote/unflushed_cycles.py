@@ -1,8 +1,8 @@
-"""Cycles that a server acknowledged a moment ago, kept until it can hardly lose them any more.
+"""Recently acknowledged cycles, kept until the server has flushed them to disk.
 
-VictoriaMetrics answers before its disk has the samples: one that is killed forgets the last seconds. So
-the requests of the last cycles stay here, and before a new cycle is written the server is asked whether
-it still counts them. Where it does not, all of them are sent again: the same samples at the same stamps.
+VictoriaMetrics acknowledges before its disk has the samples, and loses the last seconds if it is killed. The requests
+of the last cycles are therefore kept. Before each new cycle the server is checked for their markers; if one is missing,
+all of them are sent again, with the same samples at the same stamps.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = log.get("store")
 _CYCLES = 4
 _MOST_BYTES = 256 << 20
 SEARCHABLE_AFTER: Final = 5.0
-"""Seconds after which a server that has a cycle finds it."""
+"""Seconds after which an acknowledged cycle must be visible."""
 
 
 @dataclass(slots=True)
 class UnflushedCycle:
-    """One cycle: its requests with their numbers of samples, in the order in which they must arrive."""
+    """One cycle: its requests with their numbers of samples, in sending order."""
 
     stamps: Sequence[tuple[EntityKind, int]]
     bodies: Sequence[tuple[bytes, int]]
@@ -41,32 +41,32 @@ class UnflushedCycle:
 
 
 class UnflushedCycles:
-    """The last cycles. One thread at a time."""
+    """The last cycles. Not thread-safe."""
 
     def __init__(self, server: Server) -> None:
-        """Keeps nothing yet."""
+        """Starts empty."""
         self._server = server
         self._sent: deque[UnflushedCycle] = deque(maxlen=_CYCLES)
 
     def keep(self, sent: UnflushedCycle) -> None:
-        """Remember a cycle that counts now."""
+        """Keeps a cycle that counts from now on."""
         self._sent.append(sent)
         while len(self._sent) > 1 and sum(len(body) for one in self._sent for body, _ in one.bodies) > _MOST_BYTES:
             self._sent.popleft()
 
     def make_sure(self, until: float) -> None:
-        """Send again what the server no longer counts, once. Raises StoreUnavailableError when it does not arrive."""
+        """Sends lost cycles again, once. Raises StoreUnavailableError if they cannot be sent."""
         known = [one for one in self._sent if not one.again and time.monotonic() - one.at >= SEARCHABLE_AFTER]
         if not known or not self._lost(known):
             return
-        _log.warning("server_lost_cycles", sent_again=len(known), hint="it was killed, or lost its disk")
+        _log.warning("server_lost_cycles", sent_again=len(known), hint="the server was killed, or lost its disk")
         for one in known:
             for body, count in one.bodies:
                 self._server.write(body, count, until)
             one.again = True
 
     def _lost(self, known: Sequence[UnflushedCycle]) -> bool:
-        """True when the server does not count one of these; False too when it cannot be asked."""
+        """True if the server misses one of these cycles; False also if the query fails."""
         wanted = {(kind.value, stamp) for one in known for kind, stamp in one.stamps}
         stamps = [stamp for _, stamp in wanted]
         selector = Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner)

@@ -43,7 +43,7 @@ from store.tsdb.cycle_matrix import SCRAPE_OFFSET, column_order
 from store.tsdb.grid import Column, ColumnRequest, Grid
 from store.tsdb.window_reader import sorted_entities
 
-_NAMED = 50  # entities that a query names; more are asked for together with all of their kind
+_NAMED = 50  # entities named in a query; for more, the whole kind is queried
 _SIGNALS_NAMED = 100
 _LAST, _SUM = "last_over_time", "sum_over_time"
 _FOLDS = {
@@ -56,7 +56,7 @@ _FOLDS = {
 
 @dataclass(frozen=True, slots=True)
 class WindowRequest:
-    """What a read is about: a kind, and the rows of its entities. ``named`` are those worth naming in a query."""
+    """Subject of a read: a kind, and the output rows of its entities. ``named`` are those to name in a query."""
 
     kind: EntityKind
     rows: Mapping[Place, int]
@@ -64,13 +64,13 @@ class WindowRequest:
 
     @staticmethod
     def of(kind: EntityKind, entities: Sequence[EntityRef], *, all_of_kind: bool) -> WindowRequest:
-        """``all_of_kind``: the entities are all there are, so that naming them would say nothing."""
+        """``all_of_kind``: the entities are all of their kind, and need not be named."""
         rows = {(one.cluster, one.namespace or "", one.name): row for row, one in enumerate(entities)}
         return WindowRequest(kind, rows, () if all_of_kind or len(entities) > _NAMED else tuple(entities))
 
 
 class Reader:
-    """Reads of one server; several queries are under way at once."""
+    """Reads from one server, with several queries at once."""
 
     def __init__(self, server: Server, cycles: Cycles, pool: ThreadPoolExecutor) -> None:
         """``pool`` runs the queries."""
@@ -81,7 +81,7 @@ class Reader:
     def fill(
         self, grid: Grid, kind: EntityKind, wanted: Sequence[ColumnRequest], asked: Sequence[EntityRef] | None
     ) -> tuple[EntityRef, ...]:
-        """Fill the grid; returns the entities of its rows: those asked for, or all with a cycle in the span."""
+        """Fills the grid; returns the entities of its rows: the requested ones, or all with a cycle in the span."""
         start, end = grid.span
         count = self._cycles.count(kind, start, end) if end > start else None
         if count is None or not count.first + count.again:
@@ -99,7 +99,7 @@ class Reader:
         return entities
 
     def _put(self, grid: Grid, wanted: Sequence[ColumnRequest], about: WindowRequest, parts: Iterable[Part]) -> None:
-        """Put every part into its columns."""
+        """Writes every part into its columns."""
         columns = [grid.column(want) for want in wanted]
         entities = len(about.rows)
         for part in parts:
@@ -113,9 +113,9 @@ class Reader:
             column.finish()
 
     def _present(self, kind: EntityKind, start: int, end: int, *, exact: bool) -> tuple[EntityRef, ...]:
-        """Every entity that a cycle of the span tells of. Prometheus 2 adds the millisecond before."""
+        """Every entity in a cycle of the span. Prometheus 2 includes the previous millisecond."""
         selector = self._of_kind(name_of(SCRAPE_OFFSET).metric, kind)
-        if exact:  # what was written again may have left somebody out
+        if exact:  # a repeated write may lack entities of the first one
             stamped = self._cycles.between(kind, start, end)
             path, fields = Raw(stamped).fields(selector, _LAST)
             told = matrix(self._server.query(path, fields))
@@ -164,7 +164,7 @@ class Reader:
     def _cells(
         self, about: WindowRequest, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
     ) -> Section | None:
-        """The cells of one signal, of shape (stored columns, entities, times); None when there are none."""
+        """Cells of one signal, of shape (stored columns, entities, times); None if there are none."""
         fold = _SUM if want.summed else _FOLDS[column.statistic]
         slots = {name: slot for slot, name in enumerate(series_of(want))}
         shape = (len(slots), len(about.rows), part.times.size)
@@ -185,7 +185,7 @@ class Reader:
         return matrix(self._server.query(*part.fields(selector, fold)))
 
     def _statuses(self, about: WindowRequest, names: Collection[str], part: Part) -> dict[str, list[Slab]]:
-        """The statuses told of these signals, by signal: a column's spelling with its numbers."""
+        """Recorded statuses of these signals, by signal: column names with their numbers."""
         selector = self._selector(STATUS_METRIC, about)
         if len(names) <= _SIGNALS_NAMED:
             selector = selector.matching("signal", f"({'|'.join(sorted(names))})([@#].*)?")
@@ -202,7 +202,7 @@ class Reader:
 
 
 def _keys_spelled(text: str) -> Sequence[SignalKey]:
-    """The columns that a status speaks of."""
+    """The columns of a status."""
     if text.endswith(WHOLE):
         name = text.removesuffix(WHOLE)
         return [SignalKey(name, bucket=bucket) for bucket in (*range(len(bounds_of(name)) + 1), SUM_BUCKET)]

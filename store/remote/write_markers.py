@@ -1,10 +1,9 @@
-"""Which instants were written, and at which stamp their samples stand.
+"""Markers of written timestamps, and the stamps of their samples.
 
-A server keeps milliseconds, takes no second number for one stamp, and deletes nothing. So each cycle's
-samples stand at a stamp of their own, at first the millisecond of its instant; a second write of the
-instant takes the next free one. Last of all goes the sample that makes the cycle count: its stamp says
-where the others are, its value is the exact instant. Samples at stamps that nothing counts are not
-read: half a cycle is no cycle, and what was written again is gone.
+A server has millisecond stamps, rejects a second number for a stamp, and deletes nothing. Each cycle therefore has a
+stamp of its own, by default the millisecond of its timestamp; a second write of the timestamp takes the next free one.
+The marker is written last: its stamp is that of the samples, its value the exact timestamp. Samples without a marker
+are not read: an incomplete cycle does not count, and neither does a replaced one.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from store.remote.names import AGAIN, CYCLE_METRIC, FIRST, OWNER
 from store.remote.selectors import Selector
 from store.tsdb.chunk_codec import Micros
 
-_SPARE = 50  # milliseconds after its instant in which a cycle finds a free stamp
-_REMEMBERED = 5_000  # instants a kind: those of a day at 15 s
-_LOOK_BACKS = ("2d", "400d", "7300d")  # where the newest cycle is looked for
-_AHEAD = 86_400  # seconds: a simulated fleet may live in the future
+_SPARE = 50  # milliseconds after its timestamp in which a cycle must find a free stamp
+_REMEMBERED = 5_000  # timestamps per kind: one day at 15 s
+_LOOK_BACKS = ("2d", "400d", "7300d")  # look-back for the newest cycle
+_AHEAD = 86_400  # seconds: the clock of a simulated fleet may be ahead
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedCycle:
-    """The cycles of a span in order of time: where their samples stand, and their instants."""
+    """The cycles of a span in time order: stamps of their samples, and timestamps."""
 
     stamps: Stamps
     micros: Micros
 
     def places(self, stamps: Stamps) -> NDArray[np.intp]:
-        """The place of each stamp among the cycles, -1 for those that count for nothing."""
+        """The index of each stamp among the cycles, -1 for stamps without a marker."""
         order = np.argsort(self.stamps)
         at = np.minimum(np.searchsorted(self.stamps[order], stamps), max(0, self.stamps.size - 1))
         if not self.stamps.size:
@@ -49,14 +48,14 @@ class MarkedCycle:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many cycles of a span stand at their own millisecond, and how many at a later one."""
+    """Number of cycles of a span at their own millisecond, and at a later one."""
 
     first: int
     again: int
 
 
 class Cycles:
-    """Finds cycles on the server; remembers those that this process wrote."""
+    """Finds cycles on the server; caches those written by this process."""
 
     def __init__(self, server: Server) -> None:
         """Asks nothing yet."""
@@ -66,11 +65,11 @@ class Cycles:
         self._newest: dict[EntityKind, int] = {}
 
     def selector(self, kind: EntityKind) -> Selector:
-        """The series of a kind's cycles."""
+        """The markers of a kind."""
         return Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
 
     def free_stamp(self, kind: EntityKind, at: int) -> tuple[int, str]:
-        """The stamp for a cycle at an instant (microseconds), and whether that is its millisecond.
+        """The stamp for a cycle at a timestamp (microseconds), and whether it is its own millisecond.
 
         Raises StoreUnavailableError.
         """
@@ -80,7 +79,7 @@ class Cycles:
         return stamp, FIRST if stamp == first else AGAIN
 
     def _taken(self, kind: EntityKind, first: int) -> dict[int, int]:
-        """The stamps in use from a stamp on. What is newer than all that was written here is asked for once."""
+        """The stamps in use from a stamp on. Stamps newer than all cached ones are queried once."""
         with self._lock:
             newest = self._newest.get(kind)
             own: Mapping[int, int] = self._written.get(kind, {})
@@ -92,7 +91,7 @@ class Cycles:
         return found
 
     def note(self, kind: EntityKind, written: Iterable[tuple[int, int]]) -> None:
-        """Remember cycles that count now: pairs of stamp and instant."""
+        """Adds cycles that count from now on: pairs of stamp and timestamp."""
         with self._lock:
             own = self._written.setdefault(kind, OrderedDict())
             own.update(written)
@@ -101,7 +100,7 @@ class Cycles:
                 own.popitem(last=False)
 
     def between(self, kind: EntityKind, start: int, end: int) -> MarkedCycle:
-        """The cycles with an instant in [start, end), in microseconds. Raises StoreUnavailableError or StoreError."""
+        """The cycles with a timestamp in [start, end), in microseconds. Raises StoreUnavailableError or StoreError."""
         told = self._told(kind, start // 1000, end // 1000 + _SPARE)
         instants = np.rint(told.values).astype(np.int64)
         order = np.lexsort((told.stamps, instants))
@@ -114,7 +113,7 @@ class Cycles:
         return matrix(self._server.query("query", self.selector(kind).raw(first, last)))
 
     def count(self, kind: EntityKind, start: int, end: int) -> Count:
-        """How many cycles a span has, in microseconds, or a few more. Raises StoreUnavailableError or StoreError."""
+        """Number of cycles of a span (microseconds), or slightly more. Raises StoreUnavailableError or StoreError."""
         asked = self.selector(kind).folded_once("count_over_time", start // 1000, end // 1000 + _SPARE)
         found = {
             labels.get("write", FIRST): int(value) for labels, value in numbers(self._server.query("query", asked))
@@ -122,7 +121,7 @@ class Cycles:
         return Count(found.get(FIRST, 0), found.get(AGAIN, 0))
 
     def newest(self, kind: EntityKind, now: float) -> int | None:
-        """The newest instant, in microseconds; None when there is none. ``now`` in unix seconds."""
+        """The newest timestamp in microseconds; None if there is none. ``now`` in unix seconds."""
         for span in _LOOK_BACKS:
             query = f"max(max_over_time({self.selector(kind).text}[{span}]))"
             fields = {"query": query, "time": f"{now + _AHEAD:.3f}"}
@@ -131,6 +130,6 @@ class Cycles:
         return None
 
     def labels(self, kind: EntityKind, write: str) -> bytes:
-        """The labels of the series that makes the cycles of a kind count."""
+        """The labels of a kind's marker series."""
         own = (("__name__", CYCLE_METRIC), ("kind", kind.value), (OWNER, self._server.remote.owner), ("write", write))
         return single(own)

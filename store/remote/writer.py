@@ -1,4 +1,4 @@
-"""Sends cycles and history to a Prometheus-compatible server; a cycle counts once all of it has arrived."""
+"""Sends cycles and history to a Prometheus-compatible server; a cycle counts once it has arrived completely."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from store.schema.metadata import instant, micros
 from store.tsdb.chunk_codec import Micros, Numeric
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix
 
-_LAYOUTS = 16  # the usual one of each kind, and those of cycles with a late target
-_KEPT = 4  # times the entities of a cycle whose labels are kept
-_BLOCK_CELLS = 4_000_000  # of history that is sent before it counts
+_LAYOUTS = 16  # the usual layout of each kind, and those of cycles with a late target
+_KEPT = 4  # cached labels, as a multiple of the entities of a cycle
+_BLOCK_CELLS = 4_000_000  # cells of history sent before their markers
 Entities = Sequence[EntityRef]
 
 
 class Writer:
-    """Sends to one server. One thread at a time."""
+    """Sends to one server. Not thread-safe."""
 
     def __init__(self, server: Server, cycles: Cycles, pool: ThreadPoolExecutor) -> None:
         """``pool`` sends the requests."""
@@ -40,9 +40,9 @@ class Writer:
     # --- cycles -----------------------------------------------------------------------------------
 
     def cycle(self, at: datetime, merged: Sequence[tuple[CycleMatrix, Entities]]) -> int:
-        """Send one cycle, each kind with its entities; return how many cells with a number were taken.
+        """Sends one cycle, each kind with its entities; returns the number of accepted cells with a number.
 
-        Raises StoreUnavailableError when it did not arrive whole, StoreError when the server does not want it.
+        Raises StoreUnavailableError if it did not arrive completely, StoreError if the server rejects it.
         """
         if not merged:
             return 0
@@ -80,7 +80,7 @@ class Writer:
             yield from bodies(with_length(told), np.concatenate(codes), stamp, most)
 
     def _layout(self, found: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
-        """What follows from the entities and columns of a cycle: mostly those of the cycle before."""
+        """Layout of the entities and columns of a cycle, mostly that of the previous cycle."""
         place = (found.kind, id(found.entities), id(found.keys))
         if place not in self._layouts:
             columns = columns_of(found.keys)
@@ -88,7 +88,7 @@ class Writer:
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
             labels = with_length(self._series.of(columns.names, entities))
-            self._layouts[place] = (found, columns, labels)  # found: so that no other takes its identity
+            self._layouts[place] = (found, columns, labels)  # kept alive: no other object can take its identity
         return self._layouts[place][1:]
 
     # --- history ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Writer:
         values: Numeric,
         status: Statuses,
     ) -> None:
-        """Send history of shape (keys, entities, times), some millions of cells at a time, oldest first."""
+        """Sends history of shape (keys, entities, times), some millions of cells at a time, oldest first."""
         each = max(1, _BLOCK_CELLS // max(1, len(keys) * len(entities)))
         for first in range(0, times.size, each):
             part = slice(first, first + each)
@@ -130,13 +130,13 @@ class Writer:
         for name, statuses in columns.statuses(flat).items():
             labels += self._series.of([name], entities)
             rows.append(statuses.reshape(count, length))
-        if SCRAPE_OFFSET not in keys:  # by which a read knows who was there
+        if SCRAPE_OFFSET not in keys:  # lets a read list the entities of the cycle
             labels += self._series.of(columns_of((SCRAPE_OFFSET,)).names, entities)
             rows.append(np.zeros((count, length)))
         return labels, np.concatenate(rows)
 
     def _make_count(self, rows: Sequence[tuple[bytes, int]], instants: Micros, until: float) -> list[tuple[bytes, int]]:
-        """Send the samples that make cycles count: labels and stamp of each, and its instant. Returns the requests."""
+        """Sends the markers: labels and stamp of each, and its timestamp. Returns the requests."""
         by_labels: dict[bytes, list[int]] = {}
         for row, (labels, _) in enumerate(rows):
             by_labels.setdefault(labels, []).append(row)
@@ -152,18 +152,18 @@ class Writer:
     def _unwanted(self, at: int, before: dict[str, int]) -> StoreError:
         reasons = [reason for reason, count in self._server.refusals.counted().items() if count > before.get(reason, 0)]
         return StoreError(
-            f"The metric store refuses the cycle of {rfc3339(instant(at))}: {'; '.join(reasons)}.",
-            hint="A server that takes no samples of the past needs a window for them: out_of_order_time_window.",
+            f"The metric store rejects the cycle of {rfc3339(instant(at))}: {'; '.join(reasons)}.",
+            hint="If the server rejects old samples, configure out_of_order_time_window.",
         )
 
 
 def _numbers(found: CycleMatrix) -> int:
-    """How many cells have a number that is sent; the scrape offset does not count."""
+    """Number of cells with a number to send; the scrape offset does not count."""
     return int(np.count_nonzero(~np.isnan(found.values[:-1]) & has_number(found.status[:-1])))
 
 
 def _gathered(sent: Iterable[Future[int]]) -> int:
-    """The sum of what was taken; the first failure stops what has not begun."""
+    """The sum of accepted samples; the first failure cancels requests that have not started."""
     try:
         return sum(one.result() for one in sent)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The ledger beside the decisions: in the state database, and in memory for tests, replays and drills."""
+"""The change log, in the state database and in memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from store.sql.backend import added, put
 from store.state import keyset_pagination
 
 KEPT_POSTED: Final = timedelta(hours=24)
-MOST_POSTED: Final = 20_000  # events that wait for an engine; whoever floods a door fills no disk
+MOST_POSTED: Final = 20_000  # limit of queued events: a flood cannot fill the disk
 _PAPERS: Final = "paper"
 
 
 def with_end(change: Change, end: ChangeEnd | None) -> Change:
-    """The change with how it ended."""
+    """The change with its end."""
     if end is None:
         return change
     return replace(change, ended=end.ended, ended_at=end.at, ended_because=end.because)
@@ -47,14 +47,14 @@ def _of_change(change: Change) -> dict[str, Any]:
 
 
 class SqlChangeLog:
-    """Implements ``outrider.records.change_log.Ledger``. Short transactions; several processes may use one file."""
+    """Implements ``outrider.records.change_log.ChangeLog``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
         self._database = open_upgraded(url, "state")
 
     def append_changes(self, changes: Sequence[Change]) -> int:
-        """Keep changes; one whose id is known is left alone."""
+        """Adds changes; a change with a known id stays unchanged."""
         rows = [_of_change(one) for one in changes]
         count = 0
         if rows:
@@ -64,7 +64,7 @@ class SqlChangeLog:
         return count
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
-        """Keep how changes ended."""
+        """Adds ends of changes."""
         rows = [{"change_id": one.change, "at_us": micros(one.at), "body": json_codec.dumps(one)} for one in ends]
         if rows:
             with self._database.writing() as connection:
@@ -95,7 +95,7 @@ class SqlChangeLog:
         return tuple(with_end(json_codec.loads(Change, row.body), end_of.get(row.id)) for row in found)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
-        """Write start-ups, each in place of what its id said before."""
+        """Writes start-ups, replacing those with the same id."""
         rows = [
             {
                 "id": one.id,
@@ -113,7 +113,7 @@ class SqlChangeLog:
     def startups(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
-        """Start-ups that began at or after an instant, newest first."""
+        """Start-ups that began at or after a time, newest first."""
         table = metadata.startup
         asked = sa.select(table.c.body).order_by(table.c.began_at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
@@ -122,7 +122,7 @@ class SqlChangeLog:
         return self._startups(asked)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
-        """The start-ups whose pods were there at an instant."""
+        """The start-ups whose pods existed at a time."""
         table = metadata.startup
         there = sa.or_(table.c.gone_at_us.is_(None), table.c.gone_at_us > micros(at))
         asked = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
@@ -134,7 +134,7 @@ class SqlChangeLog:
         return tuple(json_codec.loads(Startup, body) for body in bodies)
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
-        """Leave events for the engine. What is older than a day goes, and the oldest beyond ``MOST_POSTED``."""
+        """Queues events for the engine. Deletes those older than a day, and the oldest beyond ``MOST_POSTED``."""
         table, count = metadata.posted, 0
         with self._database.writing() as connection:
             for event in events:
@@ -146,7 +146,7 @@ class SqlChangeLog:
         return count
 
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
-        """Events left since an instant with a number above ``after``, oldest first."""
+        """Queued events since a time with a number above ``after``, oldest first."""
         table = metadata.posted
         asked = sa.select(table.c.id, table.c.body).where(table.c.id > after, table.c.came_at_us >= micros(since))
         with self._database.reading() as connection:
@@ -154,14 +154,14 @@ class SqlChangeLog:
         return tuple((row.id, json_codec.loads(Event, row.body)) for row in rows)
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
-        """Leave something for others to show."""
+        """Stores a document for other processes."""
         payload = json_codec.text_of(paper).encode()
         row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
         with self._database.writing() as connection:
             put(connection, metadata.document, row)
 
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
-        """What was left under a name and when."""
+        """A stored document with its time."""
         table = metadata.document
         asked = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
         with self._database.reading() as connection:
@@ -170,16 +170,16 @@ class SqlChangeLog:
 
     @property
     def connections_in_use(self) -> int:
-        """Connections checked out at this moment: 0 between calls."""
+        """Open connections: 0 between calls."""
         return self._database.checked_out
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         self._database.close()
 
 
 class MemoryChangeLog:
-    """Implements ``outrider.records.change_log.Ledger``. One process, any number of threads."""
+    """Implements ``outrider.records.change_log.ChangeLog``. One process, any number of threads."""
 
     def __init__(self) -> None:
         """Starts empty."""
@@ -192,7 +192,7 @@ class MemoryChangeLog:
         self._papers: dict[str, tuple[datetime, str]] = {}
 
     def append_changes(self, changes: Sequence[Change]) -> int:
-        """Keep changes; one whose id is known is left alone."""
+        """Adds changes; a change with a known id stays unchanged."""
         with self._lock:
             before = len(self._changes)
             for one in changes:
@@ -200,7 +200,7 @@ class MemoryChangeLog:
             return len(self._changes) - before
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
-        """Keep how changes ended."""
+        """Adds ends of changes."""
         with self._lock:
             self._ends.update({one.change: one for one in ends})
 
@@ -222,26 +222,26 @@ class MemoryChangeLog:
         return keyset_pagination.page(found, after, limit)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
-        """Write start-ups, each in place of what its id said before."""
+        """Writes start-ups, replacing those with the same id."""
         with self._lock:
             self._startups.update({one.id: one for one in startups})
 
     def startups(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
-        """Start-ups that began at or after an instant, newest first."""
+        """Start-ups that began at or after a time, newest first."""
         with self._lock:
             found = [one for one in self._startups.values() if since is None or one.began_at >= since]
         return keyset_pagination.page(found, after, limit)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
-        """The start-ups whose pods were there at an instant."""
+        """The start-ups whose pods existed at a time."""
         with self._lock:
             everyone = list(self._startups.values())
         return _newest([one for one in everyone if one.began_at <= at and (one.gone_at is None or one.gone_at > at)])
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
-        """Leave events for the engine."""
+        """Queues events for the engine."""
         with self._lock:
             added = 0
             for event in events:
@@ -257,24 +257,24 @@ class MemoryChangeLog:
             return added
 
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
-        """Events left since an instant with a number above ``after``, oldest first."""
+        """Queued events since a time with a number above ``after``, oldest first."""
         with self._lock:
             found = [(number, event) for number, came, event in self._posted.values() if came >= since]
         return tuple(sorted((one for one in found if one[0] > after), key=lambda one: one[0]))
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
-        """Leave something for others to show."""
+        """Stores a document for other processes."""
         with self._lock:
             self._papers[name] = (at, json.dumps(paper, allow_nan=False))
 
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
-        """What was left under a name and when."""
+        """A stored document with its time."""
         with self._lock:
             found = self._papers.get(name)
         return None if found is None else (found[0], json.loads(found[1]))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No resources to release."""
 
 
 def _newest(startups: Sequence[Startup]) -> tuple[Startup, ...]:

@@ -1,8 +1,7 @@
-"""The rows of a cycle's commit: packed before the transaction, compared inside it, written only where they differ.
+"""Rows of a cycle's commit: packed before the transaction, compared inside it, written only if they differ.
 
-A fleet in trouble has thousands of alerts that stand as they stood a cycle ago. Asking for them in parts
-and writing what is new takes milliseconds where a statement an alert takes seconds, all of them with
-every other writer waiting.
+A fleet with many faults has thousands of alerts that are unchanged since the last cycle. Reading them in batches and
+writing only changes takes milliseconds. One statement per alert takes seconds and blocks every other writer.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from store.schema.metadata import micros
 from store.sql.backend import insert, put
 from store.state import state_rows
 
-_AT_ONCE: Final = 500  # keys in one condition: SQLite takes 32,766 parameters
+_AT_ONCE: Final = 500  # keys per condition: SQLite allows 32,766 parameters
 Row = Mapping[str, Any]
 Spell = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRows:
-    """What a commit brings, by key: of two with one key the later."""
+    """Rows of a commit by key; of two with the same key the later one wins."""
 
     alerts: Mapping[Spell, tuple[Alert, Row]]
     incidents: Mapping[str, tuple[Incident, Row]]
@@ -38,7 +37,7 @@ class CommitRows:
 
     @classmethod
     def of(cls, commit: CycleCommit) -> CommitRows:
-        """Pack them. Takes no lock."""
+        """Packs the rows. Takes no lock."""
         return cls(
             {
                 (_fit(metadata.alert.c.fingerprint, one.fingerprint), micros(one.starts_at)): (
@@ -54,7 +53,7 @@ class CommitRows:
         )
 
     def write(self, connection: sa.Connection) -> None:
-        """Write what differs from what is stored, with the judgements of ``state_rows``."""
+        """Writes the rows that differ from the stored ones, by the merge rules of ``state_rows``."""
         _put(connection, metadata.alert, list(self._alerts(connection)))
         _put(connection, metadata.incident, list(self._incidents(connection)))
         _put(connection, metadata.session, self.sessions)
@@ -76,7 +75,7 @@ class CommitRows:
             if found is None:
                 yield row
             elif found.body != row["body"]:
-                ended = found.state == AlertState.RESOLVED.value  # the rest no hand has resolved
+                ended = found.state == AlertState.RESOLVED.value  # the others were not resolved manually
                 kept = state_rows.keep_hand(json_codec.loads(Alert, found.body), alert) if ended else alert
                 if kept is alert:
                     yield row
@@ -111,7 +110,7 @@ def _stored(connection: sa.Connection, table: sa.Table, ids: Iterable[str]) -> d
 
 
 def _fit(column: sa.Column[str], key: str) -> str:
-    """The key as the column holds it."""
+    """The key as stored in the column."""
     return column.type.process_bind_param(key, None) or "" if isinstance(column.type, Key) else key
 
 

@@ -1,7 +1,7 @@
-"""The buffer of pushed samples: in the state database, and in memory.
+"""The buffer of pushed samples, in the state database and in memory.
 
-It stands in the state database because that is the one place that the API and the engine share wherever
-they run, and because what was acknowledged to a sender must survive a kill of either.
+The state database is the one place that the API and the engine always share. Acknowledged samples must survive a kill
+of either process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SqlIngestBuffer:
         self._database = open_upgraded(url, "state")
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Store a block in one transaction with the look at the limit, so that two requests cannot both fit."""
+        """Stores a block. The limit is checked in the same transaction, so that two requests cannot exceed it together."""
         table = metadata.pushed
         row = {
             "door": block.door,
@@ -45,7 +45,7 @@ class SqlIngestBuffer:
         return True
 
     def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        """The oldest blocks above ``after``, up to so many samples, but one at least."""
+        """The oldest blocks above ``after``, up to a number of samples, but at least one."""
         table = metadata.pushed
         asked = sa.select(table.c.id, table.c.samples).where(table.c.id > after).order_by(table.c.id)
         with self._database.reading() as connection:
@@ -65,19 +65,19 @@ class SqlIngestBuffer:
             )
 
     def release(self, until: int) -> None:
-        """Forget every block up to this id."""
+        """Deletes every block up to this id."""
         with self._database.writing() as connection:
             connection.execute(sa.delete(metadata.pushed).where(metadata.pushed.c.id <= until))
 
     def waiting(self) -> Waiting:
-        """How much is there."""
+        """Size of the buffer."""
         table = metadata.pushed
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (table.c.samples, table.c.bytes))
         with self._database.reading() as connection:
             return Waiting(*connection.execute(sa.select(sa.func.count(), *sums).select_from(table)).one())
 
     def count(self, dropped: Mapping[str, int]) -> None:
-        """Add to what was left out."""
+        """Adds to the counts of rejected samples."""
         table = metadata.pushed_left_out
         with self._database.writing() as connection:
             for reason, samples in dropped.items():
@@ -86,18 +86,18 @@ class SqlIngestBuffer:
                 connection.execute(statement.on_conflict_do_update(index_elements=["reason"], set_=more))
 
     def counted(self) -> dict[str, int]:
-        """What was left out, by reason."""
+        """Rejected samples by reason."""
         table = metadata.pushed_left_out
         with self._database.reading() as connection:
             return {row.reason: row.samples for row in connection.execute(sa.select(table))}
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         self._database.close()
 
 
 class MemoryIngestBuffer:
-    """The same in memory: one process, any number of threads."""
+    """The ingest buffer in memory. One process, any number of threads."""
 
     def __init__(self) -> None:
         """Starts empty."""
@@ -107,7 +107,7 @@ class MemoryIngestBuffer:
         self._counted: dict[str, int] = {}
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Store a block unless too much waits."""
+        """Stores a block unless the buffer is full."""
         with self._lock:
             if sum(len(held.payload) for held in self._blocks) + len(block.payload) > most_bytes:
                 return False
@@ -116,7 +116,7 @@ class MemoryIngestBuffer:
         return True
 
     def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        """The oldest blocks above ``after``, up to so many samples, but one at least."""
+        """The oldest blocks above ``after``, up to a number of samples, but at least one."""
         chosen: list[PushedBlock] = []
         with self._lock:
             for block in self._blocks:
@@ -128,26 +128,26 @@ class MemoryIngestBuffer:
         return tuple(chosen)
 
     def release(self, until: int) -> None:
-        """Forget every block up to this id."""
+        """Deletes every block up to this id."""
         with self._lock:
             self._blocks = [block for block in self._blocks if block.id > until]
 
     def waiting(self) -> Waiting:
-        """How much is there."""
+        """Size of the buffer."""
         with self._lock:
             held = list(self._blocks)
         return Waiting(len(held), sum(one.samples for one in held), sum(len(one.payload) for one in held))
 
     def count(self, dropped: Mapping[str, int]) -> None:
-        """Add to what was left out."""
+        """Adds to the counts of rejected samples."""
         with self._lock:
             for reason, samples in dropped.items():
                 self._counted[reason] = self._counted.get(reason, 0) + samples
 
     def counted(self) -> dict[str, int]:
-        """What was left out, by reason."""
+        """Rejected samples by reason."""
         with self._lock:
             return dict(self._counted)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No resources to release."""

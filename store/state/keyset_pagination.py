@@ -1,4 +1,4 @@
-"""Pages by key over rows and over what is kept in memory: the same places give the same pages."""
+"""Keyset pagination over rows and over lists in memory, with identical result pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = TypeVar("Entry")
 def beyond(
     asked: sa.Select[Any], at: sa.Column[Any], number: sa.Column[Any], place: Position | None, *, rising: bool = False
 ) -> sa.Select[Any]:
-    """What comes after a place of a list that is newest first; ``rising`` ids stand in order inside an instant."""
+    """The entries after a position of a list, newest first. ``rising``: ids ascend within one timestamp."""
     if place is None:
         return asked
     time, mark = micros(place.at), _mark(place, numbered=isinstance(number.type, sa.Integer))
@@ -25,7 +25,7 @@ def beyond(
 
 
 def page(entries: Iterable[Entry], place: Position | None, limit: int, *, rising: bool = False) -> tuple[Entry, ...]:
-    """Entries newest first, those after the place."""
+    """The entries after a position, newest first."""
     placed: list[tuple[datetime, Any, Entry]] = []
     for entry in entries:
         found, numbered = position_of(entry), isinstance(getattr(entry, "id", None), int)
@@ -38,7 +38,7 @@ def page(entries: Iterable[Entry], place: Position | None, limit: int, *, rising
 
 
 def _mark(place: Position, *, numbered: bool) -> int | str:
-    """The id to compare with; of a place that no list gave out, a number below all others."""
+    """The id to compare with; for a position without a numeric id, a number below all others."""
     return (int(place.id) if place.id.isdecimal() else 0) if numbered else place.id
 
 

@@ -1,4 +1,4 @@
-"""A plan as rows: forecasts at a few horizons, one recommendation a service, the newest calibration of each shape."""
+"""A plan as rows: forecasts at a few horizons, one recommendation per service, the newest calibration of each shape."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from store.schema.metadata import instant, micros
 from store.sql.backend import put
 
 HORIZONS: Final = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60, 120, 360, 720, 1440))
-"""Of a forecast, the steps that are kept: a day in steps of 10 min would be twenty times the rows."""
+"""Stored steps of a forecast: a whole day in 10-min steps would be twenty times the rows."""
 
 QUANTILES: Final = {0.05: "q05", 0.5: "q50", 0.8: "q80", 0.9: "q90", 0.95: "q95"}
 PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
 
 
 def write(connection: sa.Connection, commit: CycleCommit) -> None:
-    """Write what a plan says into the tables people ask."""
+    """Writes a plan into its query tables."""
     plan = commit.plan or Plan()
     points = [of_point(point) for said in plan.forecasts for point in points_of(said)]
     if points:
@@ -49,7 +49,7 @@ def write(connection: sa.Connection, commit: CycleCommit) -> None:
 
 
 def points_of(said: Forecast) -> Iterator[ForecastPoint]:
-    """The steps at ``HORIZONS``; a horizon that the forecast does not reach is left out, as are unknown quantiles."""
+    """The forecast at ``HORIZONS``; unreachable horizons and unknown quantiles are left out."""
     half = said.step.total_seconds() / 2
     for horizon in HORIZONS:
         wanted = said.made_at.timestamp() + horizon.total_seconds()
@@ -87,7 +87,7 @@ def of_point(point: ForecastPoint) -> dict[str, Any]:
 
 
 def point(row: Any) -> ForecastPoint:
-    """Read back what ``of_point`` wrote."""
+    """Reads the columns written by ``of_point``."""
     return ForecastPoint(
         made_at=instant(row.made_at_us),
         entity=EntityRef.from_key(row.entity),
@@ -106,7 +106,7 @@ def _read(row: Any, columns: Mapping[float, str]) -> dict[float, float]:
 
 
 def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> dict[str, Any]:
-    """Columns of table ``recommendation``; without an answer all but the reason are NULL."""
+    """Columns of table ``recommendation``; without a recommendation all but the reason are NULL."""
     said = item if isinstance(item, Recommendation) else None
     plain = ("gpu_type", "current_replicas", "target_replicas", "gpus", "floor", "ceiling", "binding", "cost_per_hour")
     return {
@@ -122,14 +122,14 @@ def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> di
 
 
 def is_baseline(found: Calibration) -> bool:
-    """True for what was measured on running engines: load tests are kept apart, configured figures not at all."""
+    """True for measurements of running engines; load tests are stored separately, configured values not at all."""
     return found.measured_at is not None and found.source == LIVE
 
 
 def of_load_test(found: Calibration) -> dict[str, Any]:
-    """Columns of table ``load_test``. Raises StoreError for what has no instant, or was measured live."""
+    """Columns of table ``load_test``. Raises StoreError without a time, or for a live measurement."""
     if found.measured_at is None or found.valid_until is None or found.source == LIVE:
-        raise StoreError("a load test has a source, an instant and an end", hint="set measured_at and valid_until")
+        raise StoreError("a load test needs a source, a time and an end", hint="set measured_at and valid_until")
     row = of_calibration(found)
     for column in ("startup_seconds", "startup_source"):
         row.pop(column)
@@ -137,7 +137,7 @@ def of_load_test(found: Calibration) -> dict[str, Any]:
 
 
 def shape_of(found: Calibration) -> tuple[str | int, ...]:
-    """What a baseline is about: the same shape measured again takes its place."""
+    """Key of a baseline: a new measurement of the same shape replaces the previous one."""
     parallel = (found.tensor_parallel, found.pipeline_parallel)
     return (found.service.key, found.model, found.gpu_type, found.engine_version, *parallel)
 

@@ -1,7 +1,7 @@
-"""How long decisions are kept: what is older goes, some thousand rows a transaction.
+"""Retention of decisions: old rows are deleted, some thousand per transaction.
 
-The newest ten thousand cycles and two thousand plans are kept by the commits themselves, events that others
-leave by the ledger. Open incidents, firing alerts, waiting actions and facts that hold never go.
+Commits limit cycles to ten thousand and plans to two thousand; the change log limits queued events. Open incidents,
+firing alerts, waiting actions and valid facts are never deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.schema.metadata import micros
 from store.sql.backend import put
 from store.sql.database import Database
 
-_AT_ONCE = 2_000  # rows a transaction: some 50 ms, others write in between
+_AT_ONCE = 2_000  # rows per transaction: about 50 ms, with other writers in between
 _PRUNING = "pruning"
 _APPEND_ONLY = (metadata.audit, metadata.change, metadata.change_end)
 _OVER = [
@@ -34,7 +34,7 @@ _OVER = [
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rows whose instant is longer ago than ``kept`` of the retention go; NULL: something still goes on."""
+    """Rows whose time is older than ``kept`` of the retention are deleted; NULL means ongoing."""
 
     table: sa.Table
     instant: str
@@ -64,7 +64,7 @@ RULES: Final = (
 
 
 def prune(database: Database, now: datetime, kept: StateRetention) -> dict[str, int]:
-    """Delete what is past its time; how many rows went, by table. Cut off anywhere, it goes on the next time."""
+    """Deletes expired rows; returns counts by table. An interrupted run is continued by the next one."""
     gone: dict[str, int] = {}
     for rule in RULES:
         while (done := _some(database, rule, now - getattr(kept, rule.kept))) > 0:
@@ -77,7 +77,7 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
     old = sa.select(*keys).where(table.c[rule.instant] < micros(before)).limit(_AT_ONCE)
     if rule.only is not None:
         old = old.where(rule.only)
-    with database.reading() as connection:  # mostly there is nothing to do: no writer waits for the answer
+    with database.reading() as connection:  # mostly there is nothing to do, and no writer has to wait
         if connection.execute(old.limit(1)).first() is None:
             return 0
     key = sa.tuple_(*keys) if len(keys) > 1 else keys[0]
@@ -88,7 +88,7 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
 
 @contextmanager
 def forgetting(connection: sa.Connection) -> Iterator[None]:
-    """Inside, what is only ever added to may lose rows: its triggers look for a flag that no other transaction sees."""
+    """Allows deletes in append-only tables inside the block: their triggers check a flag that only this transaction sees."""
     put(connection, metadata.flag, {"name": _PRUNING, "value": "true"})
     yield
     connection.execute(sa.delete(metadata.flag).where(metadata.flag.c.name == _PRUNING))

@@ -1,4 +1,4 @@
-"""The state store on SQLite and PostgreSQL: whole cycles, claims, and what people decide."""
+"""The state store on SQLite and PostgreSQL: whole cycles, claims, and operator actions."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class SqlStateStore(SqlStateReader):
         self._topologies = TopologyHistory()
 
     def take_over(self, owner: str) -> None:
-        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        """Makes this handle the only one that may commit cycles; late commits of others are rejected."""
         self._owner = owner
         with self._database.writing() as connection:
             put(connection, metadata.flag, {"name": _OWNER, "value": owner})
 
     def owned(self) -> bool:
-        """False once another handle took over after this one."""
+        """False once another handle has taken over."""
         with self._database.reading() as connection:
             return self._is_owner(connection)
 
@@ -66,18 +66,17 @@ class SqlStateStore(SqlStateReader):
         return self._owner is None or _flag(connection, _OWNER) == self._owner
 
     def commit(self, commit: CycleCommit) -> None:
-        """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
+        """Writes a whole cycle in one transaction.
 
-        Actions and messages whose id exists are left alone, except that a CANCELLED action cancels
-        one that nobody has claimed. Alerts resolved and incidents acknowledged by hand meanwhile
-        stay so. Rows that stand as they stood are not written again.
+        Actions and messages with a known id stay unchanged, except that a CANCELLED action cancels an unclaimed one. Alerts
+        resolved and incidents acknowledged manually meanwhile stay so. Unchanged rows are not written again.
         """
         rows = CommitRows.of(commit)
         with self._database.writing() as connection:
             if not self._is_owner(connection):
                 raise TakenOverError(
-                    "Another engine took over this store; nothing of this cycle was kept.",
-                    hint="Nothing: this engine ends, and stands by when it is started again.",
+                    "Another engine took over this store; this cycle was rolled back.",
+                    hint="No action needed: this engine exits, and becomes a standby when restarted.",
                 )
             rows.write(connection)
             _put_plan(connection, commit)
@@ -94,7 +93,7 @@ class SqlStateStore(SqlStateReader):
     # --- work -------------------------------------------------------------------------------------
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first, each by a conditional UPDATE."""
+        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first, each by a conditional UPDATE."""
         table = metadata.action
         free = sa.or_(
             table.c.status == ActionStatus.INTENDED.value,
@@ -117,7 +116,7 @@ class SqlStateStore(SqlStateReader):
         return tuple(claimed)
 
     def finish_action(self, outcome: Outcome) -> None:
-        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        """Records the outcome of a claimed action; the first record stays. Raises StoreError for an unknown id."""
         table = metadata.action
         with self._database.writing() as connection:
             action = _stored(connection, Action, table, outcome.action_id)
@@ -129,7 +128,7 @@ class SqlStateStore(SqlStateReader):
             connection.execute(sa.update(table).where(table.c.id == action.id).values({**row, "lease_until_us": None}))
 
     def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Take unsent messages whose retry time has come, oldest first, each by a conditional UPDATE."""
+        """Claims unsent messages that are due, oldest first, each by a conditional UPDATE."""
         table = metadata.message
         free = sa.or_(
             sa.and_(table.c.status == "waiting", table.c.retry_at_us <= micros(now)),
@@ -150,7 +149,7 @@ class SqlStateStore(SqlStateReader):
     def finish_message(
         self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
     ) -> None:
-        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        """Records a delivery, a retry, or (neither) a final failure. A delivered message stays delivered."""
         table = metadata.message
         changes: dict[str, Any] = {"lease_until_us": None, "error": error}
         if not delivered and retry_at is not None:
@@ -164,10 +163,10 @@ class SqlStateStore(SqlStateReader):
             unsent = sa.update(table).where(table.c.id == message_id, table.c.status != "delivered")
             connection.execute(unsent.values(changes))
 
-    # --- hands ------------------------------------------------------------------------------------
+    # --- operator actions -----------------------------------------------------------------------------
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
-        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        """Acknowledges an open incident, with audit; False if it is unknown or resolved. The first one stays."""
         with self._database.writing() as connection:
             incident = _stored(connection, Incident, metadata.incident, incident_id)
             if incident is None or incident.resolved_at is not None:
@@ -179,7 +178,7 @@ class SqlStateStore(SqlStateReader):
         return True
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
-        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        """Resolves an alert manually, with audit; False if it is unknown or already resolved."""
         table = metadata.alert
         asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
         with self._database.writing() as connection:
@@ -192,7 +191,7 @@ class SqlStateStore(SqlStateReader):
         return True
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
-        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        """Approves or rejects a WAITING_APPROVAL action, with audit; False if it is in another status."""
         table = metadata.action
         with self._database.writing() as connection:
             action = _stored(connection, Action, table, action_id)
@@ -205,7 +204,7 @@ class SqlStateStore(SqlStateReader):
         return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
-        """Pause or resume remediation, audited when that changes anything."""
+        """Pauses or resumes remediation, with audit if that is a change."""
         with self._database.writing() as connection:
             table = metadata.flag
             value = "true" if paused else "false"
@@ -216,19 +215,19 @@ class SqlStateStore(SqlStateReader):
             _append(connection, [state_rows.hand(event, "remediation", by, now)])
 
     def add_silence(self, silence: Silence) -> None:
-        """Mute alerts. The caller audits it."""
+        """Adds a silence. The caller audits it."""
         row = {"id": silence.id, "until_us": micros(silence.until), "body": json_codec.dumps(silence)}
         with self._database.writing() as connection:
             put(connection, metadata.silence, row)
 
     def remove_silence(self, silence_id: str) -> bool:
-        """Unmute; False when unknown. The caller audits it."""
+        """Removes a silence; False if unknown. The caller audits it."""
         with self._database.writing() as connection:
             done = connection.execute(sa.delete(metadata.silence).where(metadata.silence.c.id == silence_id))
         return bool(done.rowcount)
 
     def save_drill(self, drill: Drill) -> None:
-        """Write a drill, or what became of it. The caller audits it."""
+        """Writes a drill, or its new state. The caller audits it."""
         row = {
             "id": drill.id,
             "starts_at_us": micros(drill.starts_at),
@@ -241,7 +240,7 @@ class SqlStateStore(SqlStateReader):
             put(connection, metadata.drill, row)
 
     def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
-        """Write verdicts in one transaction, audited; how many say something new."""
+        """Writes verdicts in one transaction, with audit; returns the number of new ones."""
         new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
         with self._database.writing() as connection:
             for one in said:
@@ -254,12 +253,12 @@ class SqlStateStore(SqlStateReader):
         return new
 
     def save_load_test(self, found: Calibration) -> None:
-        """Keep what a load test says, in place of the last one of its shape and source."""
+        """Stores a load-test result, replacing the last one of its shape and source."""
         with self._database.writing() as connection:
             put(connection, metadata.load_test, plan_rows.of_load_test(found))
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
-        """Append audit records outside a cycle."""
+        """Appends audit records outside a cycle."""
         if records:
             with self._database.writing() as connection:
                 _append(connection, records)
@@ -267,14 +266,14 @@ class SqlStateStore(SqlStateReader):
     # --- detectors --------------------------------------------------------------------------------
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:
-        """Check-point what detectors remember, in place of the one before."""
+        """Saves the detector states, replacing the previous checkpoint."""
         rows = [_document("detector", name, at, state_rows.pack_state(state)) for name, state in states.items()]
         with self._database.writing() as connection:
             for row in rows:
                 put(connection, metadata.document, row)
 
     def load_detector_states(self) -> dict[str, DetectorState]:
-        """The newest check-point; empty when there is none. One that is damaged is logged and left out."""
+        """The newest checkpoint; empty if there is none. Damaged states are logged and left out."""
         found: dict[str, DetectorState] = {}
         for name, payload in self._documents("detector").items():
             try:
@@ -284,16 +283,16 @@ class SqlStateStore(SqlStateReader):
         return found
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
-        """Forget what is past its time, in short transactions; how many rows went, by table."""
+        """Deletes expired rows in short transactions; returns counts by table."""
         return retention.prune(self._database, now, kept)
 
     @property
     def connections_in_use(self) -> int:
-        """Connections checked out at this moment: 0 between calls."""
+        """Open connections: 0 between calls."""
         return self._database.checked_out
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         self._database.close()
 
 
@@ -329,6 +328,6 @@ def _append(connection: sa.Connection, records: Sequence[AuditRecord]) -> None:
 
 
 def _trim(connection: sa.Connection, table: sa.Table, kept: int) -> None:
-    """Delete all but the newest rows."""
+    """Deletes all but the newest rows."""
     oldest = sa.select(table.c.at_us).order_by(table.c.at_us.desc()).offset(kept - 1).limit(1).scalar_subquery()
     connection.execute(sa.delete(table).where(table.c.at_us < oldest))

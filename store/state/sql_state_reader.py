@@ -38,19 +38,19 @@ from store.sql.database import Database
 from store.state import keyset_pagination, plan_rows, state_rows, topology_history
 
 T = TypeVar("T")
-STANDINGS = "standings"  # of the detectors: one document
+STANDINGS = "standings"  # standings of the detectors: one document
 _IDS_AT_ONCE = 500
 
 
 class SqlStateReader:
-    """Implements ``outrider.ports.StateReader``. Each call sees one instant of the database."""
+    """Implements ``outrider.ports.StateReader``. Each call reads one snapshot of the database."""
 
     def __init__(self, database: Database) -> None:
         """``database`` is upgraded."""
         self._database = database
 
     def _read(self, kind: type[T], asked: sa.Select[Any]) -> tuple[T, ...]:
-        """Decode the ``body`` of every row. Rows are fetched first, so that the connection is soon free."""
+        """Decodes the ``body`` of every row. Rows are fetched first, to release the connection early."""
         with self._database.reading() as connection:
             bodies = [row.body for row in connection.execute(asked)]
         return tuple(json_codec.loads(kind, body) for body in bodies)
@@ -64,7 +64,7 @@ class SqlStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Alert, ...]:
-        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        """Alerts, newest first. ``since`` keeps those that had not ended before."""
         table = metadata.alert
         asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
         if states is not None:
@@ -77,11 +77,11 @@ class SqlStateReader:
         return self._read(Alert, asked)
 
     def alert(self, fingerprint: str) -> Alert | None:
-        """The newest spell of an alert, None when unknown."""
+        """The newest occurrence of an alert; None if unknown."""
         return next(iter(self.spells(fingerprint, 1)), None)
 
     def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
-        """The spells of one alert, newest first; empty when unknown."""
+        """All occurrences of an alert, newest first; empty if unknown."""
         table = metadata.alert
         asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
         return self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(limit))
@@ -94,7 +94,7 @@ class SqlStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Incident, ...]:
-        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        """Incidents, newest first. ``since`` keeps those open at or after that time."""
         table = metadata.incident
         asked = sa.select(table.c.body).order_by(table.c.opened_at_us.desc(), table.c.id.desc()).limit(limit)
         if open_only:
@@ -104,16 +104,16 @@ class SqlStateReader:
         return self._read(Incident, keyset_pagination.beyond(asked, table.c.opened_at_us, table.c.id, after))
 
     def incident(self, incident_id: str) -> Incident | None:
-        """One incident, None when unknown."""
+        """An incident; None if unknown."""
         table = metadata.incident
         return next(iter(self._read(Incident, sa.select(table.c.body).where(table.c.id == incident_id))), None)
 
     def plan(self) -> Plan:
-        """The newest plan; empty when the planner has not run."""
+        """The newest plan; empty if the planner has not run."""
         return next(iter(self.plans(limit=1)), Plan())
 
     def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
-        """Plans, newest first: what forecasts said, to be judged by what came."""
+        """Plans, newest first, to compare forecasts with observed values."""
         table = metadata.plan
         asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
@@ -130,7 +130,7 @@ class SqlStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Action, ...]:
-        """Actions, newest first. ``since`` is about the instant of the decision."""
+        """Actions, newest first. ``since`` refers to the time of the decision."""
         table = metadata.action
         asked = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
         if incident is not None:
@@ -144,7 +144,7 @@ class SqlStateReader:
         return self._read(Action, keyset_pagination.beyond(asked, table.c.decided_at_us, table.c.id, after))
 
     def action(self, action_id: str) -> Action | None:
-        """One action, None when unknown."""
+        """An action; None if unknown."""
         asked = sa.select(metadata.action.c.body).where(metadata.action.c.id == action_id)
         return next(iter(self._read(Action, asked)), None)
 
@@ -181,7 +181,7 @@ class SqlStateReader:
         return tuple(replace(json_codec.loads(AuditRecord, row.body), id=row.id) for row in rows)
 
     def topology(self, at: datetime | None = None) -> Topology:
-        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        """The newest topology, or that of a given time; empty if unknown."""
         with self._database.reading() as connection:
             return topology_history.newest(connection) if at is None else topology_history.at_instant(connection, at)
 
@@ -192,7 +192,7 @@ class SqlStateReader:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[ForecastPoint, ...]:
-        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        """Forecasts for times in [since, until), by that time, then by time of creation."""
         table = metadata.forecast
         asked = sa.select(table).order_by(table.c.at_us, table.c.made_at_us, table.c.id)
         if entity is not None:
@@ -206,7 +206,7 @@ class SqlStateReader:
         return tuple(plan_rows.point(row) for row in rows)
 
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
-        """The newest measured calibration of each shape of each service, the newest first."""
+        """The newest measured calibration per service and shape, newest first."""
         table = metadata.baseline
         asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.model)
         if service is not None:
@@ -214,13 +214,13 @@ class SqlStateReader:
         return self._read(Calibration, asked)
 
     def load_tests(self) -> tuple[Calibration, ...]:
-        """What load tests say, of each shape and source the newest; newest first."""
+        """The newest load-test result per shape and source, newest first."""
         table = metadata.load_test
         asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.source)
         return self._read(Calibration, asked)
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
-        """Silences in force, the one that ends first first."""
+        """Active silences, the first to end first."""
         table = metadata.silence
         asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
         return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
@@ -236,7 +236,7 @@ class SqlStateReader:
         return self._read(Drill, keyset_pagination.beyond(asked, table.c.starts_at_us, table.c.id, after))
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
-        """When and where drills run, newest first: read from columns of their own, the truth stays where it is."""
+        """Times and clusters of drills, newest first. The ground truth is not read."""
         table = metadata.drill
         columns = (table.c.cluster, table.c.starts_at_us, table.c.ends_at_us, table.c.name)
         asked = sa.select(*columns).where(table.c.ends_at_us >= micros(since))
@@ -253,7 +253,7 @@ class SqlStateReader:
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Feedback, ...]:
-        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        """Verdicts, newest first. ``since`` refers to the time of the verdict."""
         table = metadata.feedback
         asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         if rule is not None:
@@ -265,7 +265,7 @@ class SqlStateReader:
         return self._read(Feedback, keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after))
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
-        """The values kept with verdicts, by id; without those that have none."""
+        """Values stored with verdicts, by id; verdicts without values are left out."""
         table, found = metadata.feedback, {}
         with self._database.reading() as connection:
             for place in range(0, len(ids), _IDS_AT_ONCE):
@@ -282,7 +282,7 @@ class SqlStateReader:
         return found == "true"
 
     def standings(self) -> tuple[DetectorStanding, ...]:
-        """How far each detector has come, by name; empty before the first cycle."""
+        """Rollout stage of each detector, by name; empty before the first cycle."""
         held = self._documents(STANDINGS).get(STANDINGS)
         return () if held is None else state_rows.unpack_standings(held)
 

@@ -1,4 +1,4 @@
-"""A metric store that may be away: cycles wait on disk and are written in order when it is back."""
+"""A metric store that buffers cycles on disk while the real one is unavailable, and writes them in order afterwards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from outrider.ports import MetricStore
 from store.write_buffer.segments import BufferedCycle, BufferStatus, CycleFiles
 
 CATCH_UP = timedelta(seconds=2)
-"""How long one cycle may spend on those that wait: it must not be late itself."""
-_REFUSALS = 3  # a cycle that the store refuses so often, though it takes others, is set aside
+"""Time that one cycle may spend on buffered cycles, without becoming late itself."""
+_REFUSALS = 3  # a cycle that is rejected so often, while others are accepted, is set aside
 _log = log.get("spool")
 
 
 class BufferedMetricStore:
-    """Implements ``outrider.ports.MetricStore``: reads go to the store, writes never fail because it is away."""
+    """Implements ``outrider.ports.MetricStore``: reads go to the store; writes never fail because it is unavailable."""
 
     def __init__(
         self, store: MetricStore, folder: Path, limit_bytes: int, may_write: Callable[[], bool] = lambda: True
     ) -> None:
-        """``folder`` should not lie on the store's own disk. While ``may_write`` says no, cycles wait too."""
+        """``folder`` should not be on the store's own disk. While ``may_write`` returns False, cycles are buffered too."""
         self._store, self._may_write = store, may_write
         self._files = CycleFiles(folder, limit_bytes)
         self._refused: dict[Path, int] = {}
         self._away = False
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Write one cycle to the store, or behind those that wait for it; returns how many cells have a value."""
+        """Writes one cycle to the store, or behind the buffered ones; returns the number of cells with a value."""
         if not self._may_write():
             kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         elif not self._files.waiting():
@@ -59,7 +59,7 @@ class BufferedMetricStore:
         return True
 
     def _catch_up(self) -> None:
-        """Write what waits, oldest first, as far as the time goes."""
+        """Writes buffered cycles, oldest first, within the time limit."""
         until = time.monotonic() + CATCH_UP.total_seconds()
         for path in self._files.waiting():
             try:
@@ -76,7 +76,7 @@ class BufferedMetricStore:
                 return
 
     def _is_stuck(self, path: Path, error: StoreError) -> bool:
-        """True when those behind must wait too; False when this one alone was at fault and is set aside."""
+        """True if the following cycles must wait too; False if only this cycle was faulty and is set aside."""
         self._tell(away=True, error=error)
         if isinstance(error, StoreUnavailableError):
             return True
@@ -95,14 +95,14 @@ class BufferedMetricStore:
         self._away = away
 
     def set_aside(self) -> int:
-        """Let nothing that waits be written any more: another engine wrote these instants. Says how many."""
+        """Sets all buffered cycles aside, because another engine wrote these timestamps; returns their number."""
         waiting = self._files.waiting()
         for path in waiting:
             self._files.set_aside(path)
         return len(waiting)
 
     def status(self) -> BufferStatus:
-        """What waits."""
+        """Status of the buffer."""
         return self._files.status()
 
     # --- reads go to the store --------------------------------------------------------------------
@@ -118,21 +118,21 @@ class BufferedMetricStore:
         *,
         statistic: Statistic = Statistic.LAST,
     ) -> Window:
-        """As the store answers."""
+        """Reads from the store."""
         return self._store.read_windows(kind, keys, start, end, step, entities, statistic=statistic)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
-        """As the store answers."""
+        """Reads from the store."""
         return self._store.latest(kind, keys)
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """As the store answers."""
+        """Reads from the store."""
         return self._store.entities(kind)
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
-        """As the store answers."""
+        """Reads from the store."""
         return self._store.events(start, end, entity)
 
     def close(self) -> None:
-        """Release the store. What waits stays on disk for the next start."""
+        """Closes the store. Buffered cycles stay on disk for the next start."""
         self._store.close()

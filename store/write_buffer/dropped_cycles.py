@@ -1,8 +1,8 @@
-"""Which cycles the spool gave up: how many since the folder was made, and of which instants.
+"""Record of dropped cycles: their number since the folder was created, and their timestamps.
 
-``dropped.json`` (no room left) is replaced whole before the files go, so that a kill in between loses neither;
-``failed.json`` tells of cycles that could not be written. Cycles that followed each other are one span; the newest
-thousand spans are kept.
+``dropped.json`` (buffer full) is replaced atomically before the files are deleted, so that a kill in between loses
+neither. ``failed.json`` lists cycles that could not be written. Consecutive cycles form one span; the newest thousand
+spans are kept.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ WAITING, REFUSED = ".cycle", ".refused"
 DROPPED: Final = "dropped.json"
 FAILED: Final = "failed.json"
 _SPANS_KEPT: Final = 1000
-_HINT = "Move the file away; cycles given up are then counted anew."
+_HINT = "Move the file away; the count of dropped cycles then restarts."
 _log = log.get("spool")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Cycles that were given up: instants of the first and the last in microseconds since 1970, and how many."""
+    """Dropped cycles: timestamps of the first and the last in microseconds since 1970, and their number."""
 
     first: int
     last: int
     cycles: int
 
     def holds(self, at: int) -> bool:
-        """True for an instant inside."""
+        """True for a timestamp inside."""
         return self.first <= at <= self.last
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``going`` are the names of the files that the last drop took: should they still be there, they are counted."""
+    """``going`` are the file names of the last drop; files that still exist are counted already."""
 
     cycles: int = 0
     spans: tuple[Span, ...] = ()
@@ -47,7 +47,7 @@ class Record:
 
 
 class DroppedCycles:
-    """The record of a folder. One writer, which goes on from what it knows when the file cannot be read any more."""
+    """The record of a folder. One writer, which continues from memory if the file becomes unreadable."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Reads nothing yet."""
@@ -56,7 +56,7 @@ class DroppedCycles:
         self._unsaved = self._told = False
 
     def read(self) -> Record | None:
-        """What is known, None when the file cannot be read and was never read."""
+        """The record; None if the file is unreadable and was never read."""
         if self._unsaved:
             return self._known
         try:
@@ -71,13 +71,13 @@ class DroppedCycles:
         return self._known
 
     def trouble(self) -> str:
-        """One sentence while the file cannot be read and what was in it is not known, else nothing."""
+        """A sentence while the file is unreadable and its contents unknown; else empty."""
         return f"{self._path} cannot be read. {_HINT}" if self.read() is None else ""
 
     def add(self, paths: Sequence[Path]) -> int:
-        """Note files that are about to go; how many of them were not noted before.
+        """Records files that are about to be deleted; returns how many are new.
 
-        An unreadable file of which nothing is known is left as it is: its count must not start at 0 again.
+        An unreadable file with unknown contents stays unchanged: its count must not restart at 0.
         """
         known = self.read()
         new = [path for path in paths if known is None or path.name not in known.going]
@@ -87,7 +87,7 @@ class DroppedCycles:
         try:
             replace(self._path, json.dumps(_plain(self._known)).encode())
             self._unsaved = False
-        except OSError as error:  # a full disk: it is what goes now that makes room
+        except OSError as error:  # the disk is full, and the deletions make room
             self._unsaved = True
             _log.error("spool_record_unwritable", file=str(self._path), error=error.strerror)
         return len(new)
@@ -107,23 +107,23 @@ def _with(known: Record, new: Sequence[Path]) -> Record:
 
 
 def _follows(before: str, name: str) -> bool:
-    """True when nothing was written to the store between the two: both waited, one right behind the other."""
+    """True if nothing was written to the store between the two: both were buffered, one after the other."""
     both = before.endswith(WAITING) and name.endswith(WAITING)
     return both and number_of(Path(name)) == number_of(Path(before)) + 1
 
 
 def number_of(path: Path) -> int:
-    """The place of a cycle's file in the order."""
+    """The sequence number of a cycle's file."""
     return int(path.stem.split("-")[0])
 
 
 def instant_of(path: Path) -> int:
-    """The instant of a cycle's file, microseconds since 1970."""
+    """The timestamp of a cycle's file, microseconds since 1970."""
     return int(path.stem.split("-")[1])
 
 
 def _parsed(text: str) -> Record:
-    """Raises ValueError, KeyError or TypeError. The release before noted no spans."""
+    """Raises ValueError, KeyError or TypeError. The previous release recorded no spans."""
     plain = json.loads(text)
     spans = tuple(Span(int(one["first"]), int(one["last"]), int(one["cycles"])) for one in plain.get("spans", ()))
     return Record(int(plain["cycles"]), spans, tuple(map(str, plain.get("going", ()))))
@@ -134,7 +134,7 @@ def _plain(record: Record) -> dict[str, object]:
 
 
 def replace(path: Path, payload: bytes) -> None:
-    """Put a file in its place whole and durably. Raises OSError."""
+    """Replaces a file atomically and durably. Raises OSError."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(payload)

@@ -1,7 +1,7 @@
-"""Cycles on disk, one file each, until the store takes them: whole, in order, bounded.
+"""Buffered cycles on disk, one file each: complete, in order, with a size limit.
 
-A file holds a line of JSON and the arrays one after the other, all zstd. It is written beside its
-name and renamed, so that a kill leaves a whole file or none.
+A file holds a line of JSON and then the arrays, all zstd-compressed. It is written under a temporary name and renamed,
+so that a kill leaves a complete file or none.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from store.write_buffer.dropped_cycles import (
 )
 
 _PART = ".part"
-_PUTS_OF_A_PROCESS = 10_000_000  # more than it makes in years: numbers of two processes never follow each other
+_PUTS_OF_A_PROCESS = 10_000_000  # more than a process writes in years: numbers of two processes never overlap
 
 
 @dataclass(frozen=True, slots=True)
 class BufferedCycle:
-    """One cycle as it was handed in."""
+    """One cycle as received."""
 
     at: datetime
     batches: tuple[SampleBatch, ...]
@@ -47,10 +47,9 @@ class BufferedCycle:
 
 @dataclass(frozen=True, slots=True)
 class BufferStatus:
-    """What waits, since when, and what was given up since the folder was made.
+    """Buffered cycles, their age, and the cycles dropped since the folder was created.
 
-    ``dropped_cycles`` went for want of room under the limit, ``failed_cycles`` could not be written at all; None:
-    the file that says it cannot be read.
+    ``dropped_cycles`` exceeded the size limit, ``failed_cycles`` could not be written. None: the record is unreadable.
     """
 
     cycles: int
@@ -63,16 +62,16 @@ class BufferStatus:
 
 
 class CycleFiles:
-    """The folder. One writer; others may ask for its ``status``."""
+    """The folder. One writer; other processes may read its ``status``."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """Makes nothing before the first ``put``."""
+        """Creates nothing before the first ``put``."""
         self._folder, self._limit = folder, limit_bytes
         self._dropped, self._failed = DroppedCycles(folder, DROPPED), DroppedCycles(folder, FAILED)
-        self._puts, self._unwritten = 0, list[Path]()  # failed puts of which the folder does not know yet
+        self._puts, self._unwritten = 0, list[Path]()  # failed puts that are not recorded on disk yet
 
     def put(self, cycle: BufferedCycle) -> int:
-        """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
+        """Stores a cycle durably; returns how many older ones were dropped to make room. Raises OSError."""
         self._puts += 1
         try:
             dropped = self._put(cycle)
@@ -84,7 +83,7 @@ class CycleFiles:
 
     def _put(self, cycle: BufferedCycle) -> int:
         self._folder.mkdir(parents=True, exist_ok=True)
-        for part in self._of(_PART):  # of a put that was killed, or for which the disk had no room
+        for part in self._of(_PART):  # left by a killed put, or by a full disk
             part.unlink(missing_ok=True)
         payload = _packed(cycle)
         dropped = self._make_room(len(payload))
@@ -93,43 +92,44 @@ class CycleFiles:
         return dropped
 
     def waiting(self) -> list[Path]:
-        """The files that wait, oldest first."""
+        """The waiting files, oldest first."""
         return self._of(WAITING)
 
     def instants(self) -> frozenset[int]:
-        """The instants of the cycles that wait, microseconds since 1970."""
+        """Timestamps of the waiting cycles, microseconds since 1970."""
         return frozenset(map(instant_of, self.waiting()))
 
     def given_up(self) -> tuple[Span, ...]:
-        """The cycles that went for want of room, that could not be written, and that the store refused."""
+        """Cycles dropped for lack of room, cycles that could not be written, and cycles that the store rejected."""
         records = (self._dropped.read(), self._failed.read())
         alone = (instant_of(path) for path in (*self._of(REFUSED), *self._unwritten))
         spans = (span for record in records if record for span in record.spans)
         return (*spans, *(Span(at, at, 1) for at in alone))
 
     def trouble(self) -> str:
-        """Why it is not known what was given up: a sentence a file, or nothing."""
+        """Reasons why the dropped cycles are unknown, one sentence per file; else empty."""
         return " ".join(filter(None, (self._dropped.trouble(), self._failed.trouble())))
 
     def read(self, path: Path) -> BufferedCycle:
-        """A cycle back. Raises StoreError when the file is damaged."""
+        """Reads a cycle. Raises StoreError if the file is damaged."""
         try:
             return _unpacked(path.read_bytes())
         except (OSError, ValueError, KeyError, zstandard.ZstdError) as error:
             raise StoreError(
-                f"{path} cannot be read: {error}.", hint="It is set aside; what it held is lost unless you mend it."
+                f"{path} cannot be read: {error}.",
+                hint="It is set aside; its values are lost unless the file is repaired.",
             ) from error
 
     def done(self, path: Path) -> None:
-        """The store has it."""
+        """Deletes a cycle that the store has accepted."""
         path.unlink(missing_ok=True)
 
     def set_aside(self, path: Path) -> None:
-        """Keep what the store refuses under another name, out of the way of those behind it."""
+        """Renames a cycle that the store rejects, so that the following ones can be written."""
         path.rename(path.with_suffix(REFUSED))
 
     def status(self) -> BufferStatus:
-        """What waits. An absent folder is empty."""
+        """Status of the buffer. A missing folder is empty."""
         waiting = self.waiting()
         oldest = instant(instant_of(waiting[0])) if waiting else None
         dropped, failed = self._dropped.read(), self._failed.read()
@@ -149,19 +149,19 @@ class CycleFiles:
         return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
 
     def _name_of_failed(self, cycle: BufferedCycle) -> str:
-        """What the file would be called: numbers of puts that failed one after the other follow each other."""
+        """The file name of a failed put: consecutive failures have consecutive numbers."""
         known = self._failed.read()
         number = ((known.cycles if known else 0) + 1) * _PUTS_OF_A_PROCESS + self._puts
         return f"{number:012d}-{micros(cycle.at)}{WAITING}"
 
     def _tell_failed(self) -> None:
-        """Let the folder know, for others and for the next start, now that it can be written again."""
+        """Records failed puts on disk, now that the folder is writable again."""
         if self._unwritten:
             self._failed.add(self._unwritten)
             self._unwritten.clear()
 
     def _make_room(self, needed: int) -> int:
-        """Give up the oldest, those set aside first: the newest tell what is going on now."""
+        """Drops the oldest cycles, those set aside first: recent cycles matter most."""
         held = [*self._of(REFUSED), *self.waiting()]
         total = sum(map(_size, held)) + needed
         going = []
@@ -179,12 +179,12 @@ class CycleFiles:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # the engine took it meanwhile
+    except FileNotFoundError:  # written to the store meanwhile
         return 0
 
 
 def _packed(cycle: BufferedCycle) -> bytes:
-    """Tuples that batches share (all targets of an adapter have the same keys) are written once."""
+    """Tuples shared by batches (all targets of an adapter have the same keys) are written once."""
     shared: dict[int, int] = {}
     lists: list[list[str]] = []
 
