@@ -1,4 +1,4 @@
-"""The fleet on one page: is the promise kept, what is broken, how many GPUs when, what was done."""
+"""Overview page: SLO status, open incidents, recent actions and the capacity plan of the fleet."""
 
 from __future__ import annotations
 
@@ -19,80 +19,80 @@ from outrider.text.i18n import translate
 _CARDS, _INCIDENTS, _ACTIONS, _FEW, _FINDINGS = 6, 4, 6, 2, 8
 
 
-def page(who: Viewer, incident_page: StreamlitPage) -> None:
-    """Draw the page, again and again."""
-    session.refreshed(who, lambda viewer: _body(viewer, incident_page))
+def page(viewer: Viewer, incident_page: StreamlitPage) -> None:
+    """Draws the page and refreshes it."""
+    session.refreshed(viewer, lambda viewer: _body(viewer, incident_page))
 
 
-def _body(who: Viewer, incident_page: StreamlitPage) -> None:
-    found = who.client.get("/overview")
-    st.html(html.head(headline(who, found), as_of_line(who, found)))
-    warning = _warning(who, found["monitoring"])
+def _body(viewer: Viewer, incident_page: StreamlitPage) -> None:
+    overview = viewer.client.get("/overview")
+    st.html(html.head(headline(viewer, overview), as_of_line(viewer, overview)))
+    warning = _warning(viewer, overview["monitoring"])
     if warning:
         st.html(warning)
-    st.html(html.section(who.say("overview.promise")))
-    _services(who, found)
+    st.html(html.section(viewer.localize("overview.promise")))
+    _services(viewer, overview)
     left, right = st.columns([6, 5], gap="medium")
     with left:
-        st.html(html.section(who.say("overview.broken")))
+        st.html(html.section(viewer.localize("overview.broken")))
         with st.container(border=True, height="stretch", key="o-box-overview-1"):
-            _incidents(who, found, incident_page)
+            _incidents(viewer, overview, incident_page)
     with right:
-        st.html(html.section(who.say("overview.done")))
+        st.html(html.section(viewer.localize("overview.done")))
         with st.container(border=True, height="stretch", key="o-box-overview-2"):
-            _actions(who, found)
-    st.html(html.section(who.say("overview.gpus")))
-    st.html(html.card(_plan(who, found)))
-    _audit(who)
+            _actions(viewer, overview)
+    st.html(html.section(viewer.localize("overview.gpus")))
+    st.html(html.card(_plan(viewer, overview)))
+    _audit(viewer)
 
 
-def _audit(who: Viewer) -> None:
-    """What is unwise about workloads, the gravest first; nothing where no Kubernetes API is read."""
+def _audit(viewer: Viewer) -> None:
+    """Risks in workload manifests, most severe first; nothing without a Kubernetes API."""
     try:
-        findings = who.client.get("/audit/workloads")["findings"]
+        findings = viewer.client.get("/audit/workloads")["findings"]
     except ApiError:
-        return  # this API keeps no ledger
+        return  # this API has no change log
     if not findings:
         return
-    heads = [(who.say(f"overview.audit_{name}"), "") for name in ("severity", "workload", "found", "do")]
+    heads = [(viewer.localize(f"overview.audit_{name}"), "") for name in ("severity", "workload", "found", "do")]
     rows = [
         (
-            escape(translate(f"audit.severity.{one['severity']}", who.language)),
-            escape(f"{one['namespace']}/{one['workload']}"),
-            escape(one["found"]),
-            escape(one["do"]),
+            escape(translate(f"audit.severity.{finding['severity']}", viewer.language)),
+            escape(f"{finding['namespace']}/{finding['workload']}"),
+            escape(finding["found"]),
+            escape(finding["do"]),
         )
-        for one in findings[:_FINDINGS]
+        for finding in findings[:_FINDINGS]
     ]
-    st.html(html.section(who.say("overview.audit", n=len(findings))))
+    st.html(html.section(viewer.localize("overview.audit", n=len(findings))))
     st.html(html.card(html.table(heads, rows)))
 
 
-def headline(who: Viewer, found: dict[str, Any]) -> str:
-    """The first answer in one sentence."""
-    services = found["services"]
-    if found["monitoring"]["cycle"] is None:
-        return who.say("overview.no_cycle")
+def headline(viewer: Viewer, overview: dict[str, Any]) -> str:
+    """The fleet's status in one sentence."""
+    services = overview["services"]
+    if overview["monitoring"]["cycle"] is None:
+        return viewer.localize("overview.no_cycle")
     if not services:
-        return who.say("overview.no_service")
+        return viewer.localize("overview.no_service")
     counted = {status: sum(each["status"] == status for each in services) for status in ("broken", "at_risk", "ok")}
     if counted["broken"]:
-        return who.say("overview.some_broken", n=counted["broken"], total=len(services))
+        return viewer.localize("overview.some_broken", n=counted["broken"], total=len(services))
     if counted["at_risk"]:
-        return who.say("overview.some_at_risk", n=counted["at_risk"], total=len(services))
+        return viewer.localize("overview.some_at_risk", n=counted["at_risk"], total=len(services))
     if counted["ok"] == len(services):
-        return who.say("overview.all_ok", total=len(services))
-    return who.say("overview.some_unknown", n=len(services) - counted["ok"], total=len(services))
+        return viewer.localize("overview.all_ok", total=len(services))
+    return viewer.localize("overview.some_unknown", n=len(services) - counted["ok"], total=len(services))
 
 
-def as_of_line(who: Viewer, found: dict[str, Any]) -> str:
-    """How fresh all of this is, and what it is about."""
-    monitoring, fleet = found["monitoring"], found["fleet"]
+def as_of_line(viewer: Viewer, overview: dict[str, Any]) -> str:
+    """Time of the data, and its scope."""
+    monitoring, fleet = overview["monitoring"], overview["fleet"]
     if monitoring["cycle"] is None:
-        return who.say("overview.waiting")
-    return who.say(
+        return viewer.localize("overview.waiting")
+    return viewer.localize(
         "overview.as_of",
-        when=fmt.instant(found["as_of"]).strftime("%Y-%m-%d %H:%M:%S UTC"),  # type: ignore[union-attr]
+        when=fmt.instant(overview["as_of"]).strftime("%Y-%m-%d %H:%M:%S UTC"),  # type: ignore[union-attr]
         up=monitoring["targets_up"],
         targets=monitoring["targets"],
         nodes=f"{fleet['node']:,}",
@@ -101,37 +101,37 @@ def as_of_line(who: Viewer, found: dict[str, Any]) -> str:
     )
 
 
-def _warning(who: Viewer, monitoring: dict[str, Any]) -> str:
+def _warning(viewer: Viewer, monitoring: dict[str, Any]) -> str:
     if monitoring["cycle"] is None:
         return ""
     if monitoring["status"] != "ok":
         down = monitoring["targets"] - monitoring["targets_up"]
-        text = who.say(f"monitoring.{monitoring['reason']}", n=down, total=monitoring["targets"])
-        return html.note(text, who.say("monitoring.hint"), away=monitoring["status"] == "broken")
-    return html.note(who.say("monitoring.paused")) if monitoring["remediation_paused"] else ""
+        text = viewer.localize(f"monitoring.{monitoring['reason']}", n=down, total=monitoring["targets"])
+        return html.note(text, viewer.localize("monitoring.hint"), away=monitoring["status"] == "broken")
+    return html.note(viewer.localize("monitoring.paused")) if monitoring["remediation_paused"] else ""
 
 
-def _services(who: Viewer, found: dict[str, Any]) -> None:
-    services = found["services"]
+def _services(viewer: Viewer, overview: dict[str, Any]) -> None:
+    services = overview["services"]
     if not services:
-        st.html(html.card(html.empty(who.say("overview.no_service_hint"))))
+        st.html(html.card(html.empty(viewer.localize("overview.no_service_hint"))))
         return
-    cards = "".join(service_card(who, each, found["as_of"]) for each in services[:_CARDS])
+    cards = "".join(service_card(viewer, each, overview["as_of"]) for each in services[:_CARDS])
     st.html(f'<div class="o-grid">{cards}</div>')
     if len(services) > _CARDS:
-        st.html(html.card(_more_services(who, services[_CARDS:])))
+        st.html(html.card(_more_services(viewer, services[_CARDS:])))
 
 
-def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
-    """One service: verdict and why, four measures with their targets, 24 hours as a strip."""
+def service_card(viewer: Viewer, service: dict[str, Any], as_of: str) -> str:
+    """One service: status and reason, four measures with their targets, 24 hours as a strip."""
     name = service["service"]["name"]
     top = (
         f'<div class="o-row"><span class="o-name" title="{escape(name, quote=True)}">{escape(name)}</span>'
-        f"{html.status_pill(service['status'], who.language)}</div>"
+        f"{html.status_pill(service['status'], viewer.language)}</div>"
     )
-    ends = f'<div class="o-row"><span class="o-label">{escape(who.say("strip.start"))}</span>'
-    ends += f'<span class="o-label">{escape(who.say("strip.end"))}</span></div>'
-    load = who.say(
+    ends = f'<div class="o-row"><span class="o-label">{escape(viewer.localize("strip.start"))}</span>'
+    ends += f'<span class="o-label">{escape(viewer.localize("strip.end"))}</span></div>'
+    load = viewer.localize(
         "service.load",
         rate=fmt.number(service["requests_per_second"]),
         queue=fmt.number(service["queue_requests"], 0),
@@ -139,54 +139,66 @@ def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
     )
     return html.card(
         top,
-        html.label(who.say(f"standing.{service['reason']}")),
-        f'<div class="o-figures">{"".join(_figures(who, service))}</div>',
-        f"<div>{html.strip(service['strip'], as_of, who.language)}{ends}</div>",
-        *(_budget(who, slo) for slo in service["slos"]),
+        html.label(_status_reason(viewer, service)),
+        f'<div class="o-figures">{"".join(_figures(viewer, service))}</div>',
+        f"<div>{html.strip(service['strip'], as_of, viewer.language)}{ends}</div>",
+        *(_budget(viewer, slo) for slo in service["slos"]),
         html.label(load),
     )
 
 
-def _budget(who: Viewer, slo: dict[str, Any]) -> str:
-    """How much of an error budget is left; marked where it burns or is gone."""
+def _status_reason(viewer: Viewer, service: dict[str, Any]) -> str:
+    """The reason for the status of a service, with its value and limit."""
+    ttft, calls = service["ttft_p99_seconds"], service["success_ratio"]
+    return viewer.localize(
+        f"standing.{service['reason']}",
+        ttft=fmt.seconds(ttft["value"]),
+        limit=fmt.seconds(ttft["limit"]),
+        success=fmt.percent(calls["now"]),
+        target=fmt.percent(calls["target"], 1),
+    )
+
+
+def _budget(viewer: Viewer, slo: dict[str, Any]) -> str:
+    """Error budget left; marked if it burns or is exhausted."""
     days = f"{slo['window_seconds'] / 86400:g}"
     left = slo["budget_left"]
     if left is None:
-        return html.label(who.say("service.budget_unknown", name=slo["name"], days=days))
-    text = who.say("service.budget", name=slo["name"], left=fmt.percent(left, 0), days=days)
+        return html.label(viewer.localize("service.budget_unknown", name=slo["name"], days=days))
+    text = viewer.localize("service.budget", name=slo["name"], left=fmt.percent(left, 0), days=days)
     if slo["burns"]:
-        text += " · " + who.say("service.budget_burns", priority=slo["burns"])
-    return html.missed(text) if slo["burns"] or left <= 0 else html.label(text)
+        text += " · " + viewer.localize("service.budget_burns", priority=slo["burns"])
+    return html.missed_line(text) if slo["burns"] or left <= 0 else html.label(text)
 
 
-def _figures(who: Viewer, service: dict[str, Any]) -> list[str]:
+def _figures(viewer: Viewer, service: dict[str, Any]) -> list[str]:
     day, calls = service["availability"], service["success_ratio"]
     ttft, sla = service["ttft_p99_seconds"], service["sla_attainment"]
 
     def at_least(target: float) -> str:
-        return who.say("service.at_least", target=fmt.percent(target, 1))
+        return viewer.localize("service.at_least", target=fmt.percent(target, 1))
 
     return [
         html.figure(
-            who.say("service.availability"),
+            viewer.localize("service.availability"),
             fmt.percent(day["day"]),
             at_least(day["target"]),
             missed=_under(day["day"], day["target"]),
         ),
         html.figure(
-            who.say("service.success"),
+            viewer.localize("service.success"),
             fmt.percent(calls["now"]),
             at_least(calls["target"]),
             missed=_under(calls["now"], calls["target"]),
         ),
         html.figure(
-            who.say("service.ttft"),
+            viewer.localize("service.ttft"),
             fmt.seconds(ttft["value"], below=ttft["below_first_bucket"]),
-            who.say("service.at_most", target=fmt.seconds(ttft["limit"])),
+            viewer.localize("service.at_most", target=fmt.seconds(ttft["limit"])),
             missed=ttft["value"] is not None and ttft["value"] > ttft["limit"],
         ),
         html.figure(
-            who.say("service.sla", limit=fmt.seconds(sla["limit_seconds"])),
+            viewer.localize("service.sla", limit=fmt.seconds(sla["limit_seconds"])),
             _bounds(sla["low"], sla["high"]),
             at_least(sla["target"]),
             missed=_under(sla["high"], sla["target"]),
@@ -199,22 +211,22 @@ def _under(value: float | None, target: float) -> bool:
 
 
 def _bounds(low: float | None, high: float | None) -> str:
-    """A measure between histogram bounds is given as a range."""
+    """A measure between histogram bounds, as a range."""
     if low is None or high is None:
         return fmt.DASH
     shown = fmt.percent(low, 1), fmt.percent(high, 1)
     return shown[0] if shown[0] == shown[1] else f"{shown[0].removesuffix(' %')}–{shown[1]}"
 
 
-def _more_services(who: Viewer, services: list[dict[str, Any]]) -> str:
-    cells = [(who.say(f"service.{name}"), "") for name in ("name", "status")]
-    cells += [(who.say(f"service.{name}"), "o-number") for name in ("availability", "success", "ttft")]
+def _more_services(viewer: Viewer, services: list[dict[str, Any]]) -> str:
+    cells = [(viewer.localize(f"service.{name}"), "") for name in ("name", "status")]
+    cells += [(viewer.localize(f"service.{name}"), "o-number") for name in ("availability", "success", "ttft")]
     return html.table(
         cells,
         [
             (
                 escape(each["service"]["name"]),
-                html.status_pill(each["status"], who.language),
+                html.status_pill(each["status"], viewer.language),
                 fmt.percent(each["availability"]["day"]),
                 fmt.percent(each["success_ratio"]["now"]),
                 escape(
@@ -226,56 +238,58 @@ def _more_services(who: Viewer, services: list[dict[str, Any]]) -> str:
     )
 
 
-def _incidents(who: Viewer, found: dict[str, Any], incident_page: StreamlitPage) -> None:
-    shown = found["incidents"][:_INCIDENTS]
+def _incidents(viewer: Viewer, overview: dict[str, Any], incident_page: StreamlitPage) -> None:
+    shown = overview["incidents"][:_INCIDENTS]
     if not shown:
-        seen = found["monitoring"]["cycle"] is not None
-        st.html(html.empty(who.say("incidents.none" if seen else "incidents.not_known")))
+        is_monitored = overview["monitoring"]["cycle"] is not None
+        st.html(html.empty(viewer.localize("incidents.none" if is_monitored else "incidents.not_known")))
     for each in shown:
-        incident_row(who, each, found["as_of"], incident_page)
+        incident_row(viewer, each, overview["as_of"], incident_page)
         if len(shown) <= _FEW and each["evidence"]:
-            lines = [escape(fmt.observation(one, who.language)) for one in each["evidence"][:3]]
-            st.html(html.label(who.say("incident.speaks_for")) + html.bullets(lines))
-    hidden = found["incidents_open"] - len(shown)
-    firing = found["alerts_firing"]
+            lines = [escape(fmt.observation(evidence, viewer.language)) for evidence in each["evidence"][:3]]
+            st.html(html.label(viewer.localize("incident.speaks_for")) + html.bullets(lines))
+    hidden = overview["incidents_open"] - len(shown)
+    firing = overview["alerts_firing"]
     total = f"{firing['total']}+" if firing["at_least"] else str(firing["total"])
-    about = who.say("incidents.alerts", total=total, p0=firing["by_priority"]["P0"], p1=firing["by_priority"]["P1"])
+    about = viewer.localize(
+        "incidents.alerts", total=total, p0=firing["by_priority"]["P0"], p1=firing["by_priority"]["P1"]
+    )
     if hidden > 0:
-        st.page_link(incident_page, label=who.say("incidents.more", n=hidden))
+        st.page_link(incident_page, label=viewer.localize("incidents.more", n=hidden))
     st.html(html.label(about))
-    past = found["incidents_resolved"][: _INCIDENTS - len(shown)]
+    past = overview["incidents_resolved"][: _INCIDENTS - len(shown)]
     if past:
-        st.html(html.label(who.say("incidents.past")))
+        st.html(html.label(viewer.localize("incidents.past")))
     for each in past:
-        incident_row(who, each, found["as_of"], incident_page)
+        incident_row(viewer, each, overview["as_of"], incident_page)
 
 
-def incident_row(who: Viewer, each: dict[str, Any], as_of: str, incident_page: StreamlitPage) -> None:
+def incident_row(viewer: Viewer, each: dict[str, Any], as_of: str, incident_page: StreamlitPage) -> None:
     """One incident with a link to its page."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.html(html.incident_line(each, as_of, who.language), width="stretch")
-        st.page_link(incident_page, label=who.say("incidents.open"), query_params={"incident": each["id"]})
+        st.html(html.incident_line(each, as_of, viewer.language), width="stretch")
+        st.page_link(incident_page, label=viewer.localize("incidents.open"), query_params={"incident": each["id"]})
 
 
-def _actions(who: Viewer, found: dict[str, Any]) -> None:
-    if not found["actions"]:
-        st.html(html.empty(who.say("actions.none")))
+def _actions(viewer: Viewer, overview: dict[str, Any]) -> None:
+    if not overview["actions"]:
+        st.html(html.empty(viewer.localize("actions.none")))
         return
-    st.html(html.actions_table(found["actions"][:_ACTIONS], found["as_of"], who.language))
+    st.html(html.actions_table(overview["actions"][:_ACTIONS], overview["as_of"], viewer.language))
 
 
-def _plan(who: Viewer, found: dict[str, Any]) -> str:
-    plan = found["plan"]
+def _plan(viewer: Viewer, overview: dict[str, Any]) -> str:
+    plan = overview["plan"]
     if not plan:
-        return html.empty(who.say("plan.none"))
+        return html.empty(viewer.localize("plan.none"))
     numbers = ("replicas", "gpus", "cost")
     names = ("service", "gpu_type", "replicas", "gpus", "needed_by", "need_at", "cost", "reason")
-    cells = [(who.say(f"plan.{name}"), "o-number" if name in numbers else "") for name in names]
-    return html.table(cells, [_plan_row(who, each, found["as_of"]) for each in plan])
+    cells = [(viewer.localize(f"plan.{name}"), "o-number" if name in numbers else "") for name in names]
+    return html.table(cells, [_plan_row(viewer, each, overview["as_of"]) for each in plan])
 
 
-def _plan_row(who: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:
-    reason = escape(word("plan_reason", each["reason"], who.language))
+def _plan_row(viewer: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:
+    reason = escape(word("plan_reason", each["reason"], viewer.language))
     name = f"<b>{escape(each['service'])}</b>"
     if each["target_replicas"] is None:
         return (name, *(fmt.DASH,) * 6, reason)
@@ -284,8 +298,8 @@ def _plan_row(who: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:
         escape(each["gpu_type"]),
         f"{each['current_replicas']} → <b>{each['target_replicas']}</b>",
         str(each["gpus"]),
-        escape(fmt.when(each["needed_by"], as_of, who.language)),
-        escape(fmt.when(each["need_at"], as_of, who.language)),
+        escape(fmt.when(each["needed_by"], as_of, viewer.language)),
+        escape(fmt.when(each["need_at"], as_of, viewer.language)),
         escape(fmt.money(each["cost_per_hour"], each["currency"])),
         reason,
     )

@@ -87,7 +87,7 @@ class EngineErrorDetector(StatefulDetector):
         for row, said in lines.items():
             at = [moment for moment in said.get(FRAGMENTED, ()) if moment > now.timestamp() - LOG_HOLD.total_seconds()]
             if at:
-                one = evidence("engine_requests_failed_total", None, "memory_in_pieces", lines=len(said[FRAGMENTED]))
+                one = evidence("engine_requests_failed_total", None, "fragmented_lines", lines=len(said[FRAGMENTED]))
                 since = min(said[FRAGMENTED])
                 found.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (one,)))
         return found

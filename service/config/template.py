@@ -1,26 +1,26 @@
-"""The commented configuration that ``outrider config init`` writes."""
+"""The commented configuration template of ``outrider config init``."""
 
 from __future__ import annotations
 
 _HEAD = """\
-# Outrider's configuration. No key is required; what is commented out shows the default.
-# ${NAME} is replaced from the environment; a key that ends in _file names a file with the secret.
+# Outrider configuration. No key is required; commented-out keys show the default or an example.
+# ${NAME} is expanded from the environment. A key that ends in _file is the path of a file with the secret.
 # Check it with: outrider config check outrider.yaml
 
 cluster: default
 
 store:
   url: sqlite:///.outrider/outrider.db
-  # A VictoriaMetrics, Mimir, Thanos or Prometheus that keeps the values instead (docs/explanation/scaling-out.md).
+  # Stores metrics in VictoriaMetrics, Mimir, Thanos or Prometheus instead (docs/explanation/scaling-out.md).
   # metrics: {url_write: "http://victoria:8428/api/v1/write", url_read: "http://victoria:8428"}
 """
 
 _SCRAPE = """
 collect:
   interval: 15s
-  # Adapter files of your own, for engines and exporters that Outrider does not know.
+  # Custom adapter files, for engines and exporters without a built-in adapter.
   # adapters: [my_engine.yaml]
-  # One entry a page. The labels give the topology: node, pod, service, gpu_type, model, workload.
+  # One entry per metrics page. The labels define the topology: node, pod, service, gpu_type, model, workload.
   targets: []
   #  - name: chat-0
   #    adapter: vllm            # docs/reference/adapters.md lists them all
@@ -32,7 +32,7 @@ collect:
   #    url: http://10.0.0.11:9400/metrics
   #    entity: {kind: node, name: node-1}
   #    labels: {node: node-1}
-  # Where more targets are found: kubernetes, file (file_sd), http (http_sd), dns, static.
+  # Service discovery: kubernetes, file (file_sd), http (http_sd), dns, static.
   discover: []
   #  - type: kubernetes          # pods and services with prometheus.io/scrape: "true"
   #    url: https://kubernetes.default.svc
@@ -44,10 +44,10 @@ collect:
 _PROMETHEUS = """
 collect:
   interval: 15s
-  # Reads an existing Prometheus, Thanos, Mimir or VictoriaMetrics instead of scraping.
+  # Reads from an existing Prometheus, Thanos, Mimir or VictoriaMetrics instead of scraping.
   prometheus:
     url: %s
-    # Which adapter reads which job; jobs that are not named are guessed from their metric names.
+    # Adapter per job; for other jobs it is detected from their metric names.
     jobs: {}
     #  vllm: vllm
     #  dcgm-exporter: dcgm
@@ -57,43 +57,43 @@ collect:
 """
 
 _TAIL = """
-# What services promise, with error budgets; an alert when one burns too fast (outrider slo list shows how fast).
+# SLOs with error budgets. An alert fires if a budget burns too fast (outrider slo list shows burn rates).
 slos: []
 #  - {name: answers, sli: success, objective: 0.999}
 #  - {name: first-token, service: chat, sli: ttft, limit: 1s, objective: 0.99}
 
-# What happens beside the numbers: XIDs, OOM kills, rollouts, changed flags, last words of engines.
+# Event sources: XIDs, OOM kills, rollouts, changed flags, engine logs.
 events: []
 #  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog of outrider agent
-#  - type: kubernetes           # Events, changes, topology, start-ups; kubectl apply -f deploy/rbac.yaml
+#  - type: kubernetes           # events, changes, topology, start-ups; kubectl apply -f deploy/rbac.yaml
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
-#  - type: engine_log           # logs of pods that ask for an accelerator
+#  - type: engine_log           # logs of pods that request an accelerator
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 #  - {type: loki, url: http://loki:3100, query: '{namespace="serving"}'}   # the same logs from Loki
 
-# Changes that GitHub and GitLab announce to POST /api/v1/changes.
+# Changes sent by GitHub and GitLab to POST /api/v1/changes.
 # changes:
 #   github_secret_file: /run/secrets/github-webhook
 #   services: {acme/chat-gitops: chat}
 
-# Doors of services, asked as a client would ask: every 30s, at most max_tokens tokens each time.
+# Blackbox probes of services: every 30s, at most max_tokens tokens per probe.
 probes: []
 #  - {type: generation, service: chat, namespace: serving, url: https://chat.example/v1, model: llama-70b}
 #  - {type: tls, service: chat, namespace: serving, host: chat.example, cert_days: 14, every: 1h}
 
-# What others push: Prometheus remote write, OTLP metrics, business KPIs (docs: howto/receive-metrics).
+# Pushed data: Prometheus remote write, OTLP metrics, business KPIs (docs: howto/receive-metrics).
 # receive:
-#   token_file: /run/secrets/outrider-push-token   # opens these doors and nothing else
+#   token_file: /run/secrets/outrider-push-token   # valid for these endpoints only
 #   rules:
 #     - match: {job: "chat-.*"}
 #       adapter: vllm
 #       labels: {service: chat}
 
-# What is known of a model service beside its metrics: for the GPU formula and for cost.
+# Facts about model services that metrics do not provide, for the GPU formula and for cost.
 services: []
 #  - name: chat
 #    namespace: serving
@@ -101,9 +101,9 @@ services: []
 #    tensor_parallel: 4
 #    floor: 2
 #    ceiling: 16
-#    startup: 5m                # trigger to first served request, p95; a prior until it is measured
+#    startup: 5m                # trigger to first served request, P95; a prior until measured
 #    price_per_gpu_hour: 2.5
-#    # tokens_per_request, batch and tokens_per_second_per_sequence are measured when not given
+#    # tokens_per_request, batch and tokens_per_second_per_sequence are measured if not set
 
 notify:
   language: en                  # en | zh
@@ -121,12 +121,12 @@ notify:
 
 remediation:
   autonomy: suggest             # off | suggest | act
-  dry_run: true                 # says what it would do, changes nothing
+  dry_run: true                 # reports planned actions, changes nothing
   # max_cordoned_nodes: 2
   # max_cordoned_ratio: 0.2
-  # ask_for: [drain]            # kinds that always wait for a person
+  # ask_for: [drain]            # kinds that always need manual approval
 
-# A model behind an OpenAI-compatible door that retells incidents to readers; nothing depends on it.
+# A model behind an OpenAI-compatible endpoint that summarizes incidents; nothing depends on it.
 # explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}
 
 # api: {host: 127.0.0.1, port: 8600}
@@ -135,5 +135,5 @@ remediation:
 
 
 def text(prometheus_url: str | None = None) -> str:
-    """The whole file; with ``prometheus_url`` it reads that server instead of scraping."""
+    """Returns the whole file. With ``prometheus_url`` it reads that server instead of scraping."""
     return _HEAD + (_PROMETHEUS % prometheus_url if prometheus_url else _SCRAPE) + _TAIL

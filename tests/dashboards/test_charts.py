@@ -86,7 +86,7 @@ def test_forecast_has_band_history_level_lines_and_marks():
         "90 % interval",
         "measured",
         "forecast",
-        "p95 of the forecast",
+        "forecast P95",
         "8 replicas carry 48/s (running)",
         "11 replicas carry 66/s (plan)",
     ]
@@ -105,14 +105,14 @@ def test_forecast_without_plan_history_or_interval_still_draws():
 
 def test_values_rarer_than_the_grid_are_joined_and_real_gaps_stay_open():
     values = [1.0, None, 2.0, None, 3.0, None, None, None, None, 4.0]
-    times, kept = charts.joined(TIMES, values)
+    times, kept = charts.drop_empty_steps(TIMES, values)
     assert kept == [1.0, 2.0, 3.0, None, 4.0]
     assert times == [TIMES[0], TIMES[2], TIMES[4], TIMES[5], TIMES[9]]
 
 
 @given(st.lists(st.none() | st.floats(0, 9), max_size=10))
 def test_joining_keeps_every_value(values):
-    times, kept = charts.joined(TIMES[: len(values)], values)
+    times, kept = charts.drop_empty_steps(TIMES[: len(values)], values)
     assert len(times) == len(kept)
     assert [value for value in kept if value is not None] == [value for value in values if value is not None]
 
@@ -123,5 +123,5 @@ def test_deploy_markers_stand_in_every_chart_of_an_incident(theme):
     around = {**AROUND, "changes": [change, {**change, "actor": None, "before": None}]}
     figure = charts.evidence(chart([50.0] * 10), around, palette(theme), "en")
     marks = [one.hovertext for one in figure.layout.annotations if one.text == "flags"]
-    assert marks == ["flags, changed by ada → a=1 → a=&lt;2&gt;", "flags, changed by somebody → a=&lt;2&gt;"]
+    assert marks == ["flags, changed by ada → a=1 → a=&lt;2&gt;", "flags, changed by unknown actor → a=&lt;2&gt;"]
     assert sum(one.line.dash == "dot" for one in figure.layout.shapes) == 2

@@ -153,31 +153,31 @@ def button(app: AppTest, label: str):
 
 def test_overview_says_what_is_broken(incident, opened):
     page = text(opened(incident.url))
-    assert "Promise broken: 1 of 2 services" in page
+    assert "SLO violated: 1 of 2 services" in page
     assert "GPU lost" in page
     assert "node-3, GPU 2" in page
     assert "waiting for approval" in page
-    assert "no plan yet: throughput is not measured" in page
+    assert "no plan yet: throughput not calibrated" in page
 
 
 def test_overview_in_chinese(incident, opened):
     page = text(opened(incident.url, lang="zh"))
-    assert "2 个服务中有 1 个未达标" in page
-    assert "哪里出了问题" in page
+    assert "违反 SLO：2 个服务中的 1 个" in page
+    assert "未恢复的事件" in page
     assert "GPU 掉卡" in page
 
 
 def test_the_language_selector_outlives_the_address(incident, opened):
     app = opened(incident.url, lang="en")
     app.get("button_group")[0].set_value("zh")
-    assert "2 个服务中有 1 个未达标" in text(checked(app.run()))
+    assert "违反 SLO：2 个服务中的 1 个" in text(checked(app.run()))
 
 
 def test_a_link_with_the_incident_opens_its_page(incident, opened):
     page = text(opened(incident.url, incident=INCIDENT))
-    assert "Suspected cause" in page
+    assert "Root cause" in page
     assert "Confidence 94 %" in page
-    assert "疑似根因" in text(opened(incident.url, incident=INCIDENT, lang="zh"))
+    assert "根因" in text(opened(incident.url, incident=INCIDENT, lang="zh"))
 
 
 def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, opened):
@@ -185,7 +185,7 @@ def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, ope
     page = text(app)
     for wanted in (
         "GPUs visible on the node: 7, expected 8",
-        "ruled out, since",
+        "ruled out because",
         "Owner: hardware team",
         "docs/runbooks/gpu-lost.md",
         "Node lost",
@@ -193,7 +193,7 @@ def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, ope
     ):
         assert wanted in page
     assert charts(app) == 8
-    assert "Alerts folded into it: 3" in page
+    assert "Grouped alerts: 3" in page
     assert all(found.disabled for found in app.button if found.label in ("Acknowledge", "Approve", "Reject"))
 
 
@@ -208,7 +208,7 @@ def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
 
 def test_a_wrong_token_is_told_in_one_sentence(fresh, opened):
     whole = opened(fresh.url, token="wrong")
-    assert "This is not the admin token." in [shown.value for shown in whole.error]
+    assert "Wrong admin token." in [shown.value for shown in whole.error]
     app = opened(fresh.url, "incident", incident=INCIDENT, token="wrong")
     assert button(app, "Acknowledge").disabled
     assert fresh.state.incident(INCIDENT).acknowledged_at is None
@@ -218,19 +218,19 @@ def test_list_of_incidents_leads_to_one(incident, opened):
     app = opened(incident.url, "incident")
     assert "Open incidents: 1" in text(app)
     checked(button(app, "Open").click().run())
-    assert "Suspected cause" in text(app)
+    assert "Root cause" in text(app)
     checked(button(app, "All incidents").click().run())
     assert "Open incidents: 1" in text(app)
 
 
 def test_an_unknown_incident_says_so(incident, opened):
-    assert "There is no such incident" in text(opened(incident.url, "incident", incident="none"))
+    assert "No such incident" in text(opened(incident.url, "incident", incident="none"))
 
 
 def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
     app = opened(incident.url, "capacity")
     page = text(app)
-    assert "chat needs 11 replicas (44 GPUs), 8 are running" in page
+    assert "chat: 8 replicas running, 11 needed (44 GPUs)" in page
     assert "rounded up to 11 replicas" in page
     assert "with Prophet the back-test error is 0.108" in page
     assert charts(app) == 1
@@ -239,12 +239,13 @@ def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
 
 
 @pytest.mark.parametrize(
-    ("page", "said"), [("", "Waiting for the first values"), ("incident", "No incident"), ("capacity", "No plan yet")]
+    ("page", "said"),
+    [("", "Waiting for the first data"), ("incident", "No incidents yet."), ("capacity", "No capacity plan yet")],
 )
 def test_an_empty_store_is_told_plainly(empty, opened, page, said):
     found = text(opened(empty.url, page))
     assert said in found
-    assert "Nothing is broken" not in found
+    assert "No open incidents" not in found
 
 
 @pytest.mark.parametrize("page", ["", "incident", "capacity"])
@@ -252,7 +253,7 @@ def test_without_an_api_one_card_says_so(opened, page):
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     found = text(opened(f"http://127.0.0.1:{port}", page))
-    assert found.count("The Outrider API does not answer.") == 1
+    assert found.count("The Outrider API is unreachable.") == 1
     assert "outrider serve" in found
 
 
@@ -263,7 +264,7 @@ def test_many_alerts_are_counted_not_listed(many, opened):
 
 
 def test_the_detectors_page_says_that_nothing_was_looked_at_yet(empty, opened):
-    assert "No cycle has been run yet." in text(opened(empty.url, "detectors"))
+    assert "No cycle has run yet." in text(opened(empty.url, "detectors"))
 
 
 def test_the_detectors_page_says_who_alerts_who_is_tried_and_who_is_silent(fresh, opened):
@@ -279,16 +280,16 @@ def test_the_detectors_page_says_who_alerts_who_is_tried_and_who_is_silent(fresh
     newest = fresh.state.cycles(limit=1)[0]
     fresh.state.commit(CycleCommit(replace(newest, id="detectors"), standings=(tried, ready)))
     page = text(opened(fresh.url, "detectors"))
-    for said in ("1 of 2 detectors alert; 1 in the shadow", "0.5 of 2 d", "0.5, budget 0.25", "no expectation yet 2"):
+    for said in ("1 of 2 detectors alerting; 1 in shadow mode", "0.5 of 2 d", "0.5, budget 0.25", "no baseline yet 2"):
         assert said in page
-    assert "all: no values" in page
+    assert "all: no data" in page
     assert "GPU-odd&lt;b&gt;" in page
     assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
 
 
 def test_the_drill_page_says_why_nothing_can_be_broken_here(empty, opened):
     page = text(opened(empty.url, "drills"))
-    assert "Nothing can be broken here." in page
+    assert "Fault injection is not available here." in page
     assert "outrider demo" in page
     assert "尚无演练记录" in text(opened(empty.url, "drills", lang="zh"))
 
@@ -307,12 +308,12 @@ def test_the_drill_page_shows_the_truth_beside_what_was_found(fresh, opened):
     assert "Truth" in page
     assert "✓" in page
     assert "after 30 s" in page
-    assert page.count("not found") == 1
+    assert page.count("not detected") == 1
     assert "not yet" in page, "what is under way may still be found"
-    assert "ordered by an administrator" in page
+    assert "started by an administrator" in page
     assert "Engine hung" in page
     app = opened(fresh.url, "drills")
-    assert [found.label for found in app.button] == ["End the drill"]
+    assert [found.label for found in app.button] == ["Stop the drill"]
     assert app.button[0].disabled
 
 
@@ -323,26 +324,26 @@ def test_a_state_rightly_left_alone_is_no_failure(fresh, opened):
     (found,) = fresh.state.incidents()
     fresh.state.save_drill(state("a", REPLICA, NOW - timedelta(hours=1), NOW - timedelta(minutes=50)))
     page = text(opened(fresh.url, "drills"))
-    assert "rightly left alone" in page
+    assert "correctly no incident" in page
     assert "no fault" in page
     assert "✕" not in page
     cause = found.suspected_cause.entity
     fresh.state.save_drill(state("b", cause, found.opened_at - timedelta(seconds=30), NOW + timedelta(minutes=9)))
     st.cache_data.clear()
     page = text(opened(fresh.url, "drills"))
-    assert "wrongly opened after 30 s" in page
-    assert "ordered by game day tuesday" in page
+    assert "false incident after 30 s" in page
+    assert "started by game day tuesday" in page
     assert "演练日 tuesday" in text(opened(fresh.url, "drills", lang="zh"))
 
 
 def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fresh, opened):
-    assert "findings of the audit" not in text(opened(fresh.url))
+    assert "Workload audit" not in text(opened(fresh.url))
     told = {"found": {"en": "No readiness <probe>.", "zh": "没有就绪探针。"}, "do": {"en": "Add one.", "zh": "添加。"}}
     finding = {"rule": "x", "severity": "high", "namespace": "serving", "workload": "chat", **told}
     fresh.ledger.put_document("workload_audit", {"findings": [finding]}, NOW)
     st.cache_data.clear()
     shown = text(opened(fresh.url))
-    assert "Workloads: 1 findings of the audit" in shown
+    assert "Workload audit: 1 findings" in shown
     assert "serving/chat" in shown
     assert "Add one." in shown
     assert "&lt;probe&gt;" in shown
@@ -350,7 +351,7 @@ def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fr
 
 def test_an_incident_is_judged_on_its_page(fresh, opened):
     app = opened(fresh.url, "incident", token=TOKEN, incident=INCIDENT)
-    assert "Nobody has judged it yet" in text(app)
+    assert "No feedback yet" in text(app)
     app.selectbox(key=f"judge-cause-{INCIDENT}").select("gpu-lost")
     app.text_input(key=f"judge-comment-{INCIDENT}").input("<b>the card</b>")
     app.text_input(key="judge-name").input("ann")
@@ -373,4 +374,4 @@ def test_without_the_token_nobody_judges(incident, opened):
     app = opened(incident.url, "incident", incident=INCIDENT, lang="zh")
     buttons = [button(app, label) for label in ("有用", "无用", "原因有误")]
     assert all(one.disabled for one in buttons)
-    assert "还没有人评价" in text(app)
+    assert "还没有评价" in text(app)

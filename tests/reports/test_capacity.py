@@ -74,7 +74,7 @@ def test_it_is_written_in_both_languages_and_every_format(shadowed, language, fo
     assert "chat-70b" in text
     assert "reports." not in text
     if form != "json":
-        assert ("我本应做的事" if language == "zh" else "What I would have done") in text
+        assert ("建议与结果" if language == "zh" else "Recommendations and outcome") in text
 
 
 def test_an_empty_store_is_said_to_be_empty(nothing):

@@ -50,7 +50,7 @@ def test_an_open_incident_without_cause_says_so(fleet):
     model = _report(fleet)
     section = next(each for each in model.sections if each.id == "incidents")
     words = [cell.text for cell in section.tables[0].rows[0]]
-    assert "not known" in words
+    assert "unknown" in words
     assert "open" in words
 
 
@@ -207,7 +207,7 @@ def test_a_week_to_come_is_refused(nothing):
 def test_a_running_week_says_that_it_is_not_over(fleet):
     start, _ = week_range(fleet.week)
     model = weekly(fleet.state, fleet.metrics, fleet.week, start.replace(day=6))
-    assert "not over" in model.period
+    assert "in progress" in model.period
     assert week_of(start) == fleet.week
 
 

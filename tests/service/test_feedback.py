@@ -181,7 +181,7 @@ def test_a_rule_or_an_incident_that_nobody_knows_is_refused_and_one_without_verd
     assert "outrider incidents list" in no_incident["hint"]
     for options in (("--rule", "kv-cache-full"), ("--since", "2030-01-01T00:00:00Z")):
         told = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
-        assert ("such a verdict" in told, "judged an alert yet" in told) == (True, False)
+        assert ("no verdict matches" in told, "no verdicts yet" in told) == (True, False)
 
 
 def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, capsys):
@@ -197,11 +197,11 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
 @pytest.mark.parametrize(
     ("changed", "language", "told"),
     [
-        (2, "en", "verdicts written: 2"),
-        (1, "en", "verdicts written: 1; 2 alerts were judged"),
-        (0, "en", "nothing new"),
+        (2, "en", "verdicts stored: 2"),
+        (1, "en", "verdicts stored: 1 of 2 alerts"),
+        (0, "en", "no change"),
         (2, "zh", "已写入评价：2 条"),
-        (1, "zh", "已写入评价：1 条；共评价 2 条告警"),
+        (1, "zh", "已写入评价：2 条告警中的 1 条"),
         (0, "zh", "没有变化"),
     ],
 )
@@ -214,7 +214,7 @@ def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, lan
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
     *_, verdict, later = capsys.readouterr().out.splitlines()
     assert verdict.startswith(told)
-    assert later.startswith("the incident is open" if language == "en" else "事件仍未结束")
+    assert later.startswith("The incident is still open" if language == "en" else "事件仍未结束")
 
 
 def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
@@ -245,7 +245,7 @@ def _judged(folder, kind, useful, useless):
 def test_a_budget_needs_verdicts_and_says_how_many_there_are(store):
     none = answer("feedback", "propose", "anomaly", cwd=store, code=1)
     assert (none["reason"], none["budgets"]) == ("too_few_for_budget", [])
-    assert "0 occasions are judged" in none["said"]
+    assert "0 occurrences have a verdict" in none["said"]
     assert "10 and 3" in none["said"]
     _judged(store, EntityKind.GPU, 2, 4)
     few = answer("feedback", "propose", "anomaly", cwd=store, code=1)
@@ -254,8 +254,10 @@ def test_a_budget_needs_verdicts_and_says_how_many_there_are(store):
     assert (gpu["enough"], gpu["judged"], gpu["judged_not_useful"], gpu["proposed"]) == (False, 6, 4, gpu["now"])
     told = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
     assert "detect.alarms_per_entity_day.gpu" in told
-    assert "6 occasions are judged, 4 not useful" in told
-    assert "不基于数值" not in run("feedback", "propose", "anomaly", "-o", "table", "--lang", "zh", cwd=store).stdout
+    assert "6 occurrences have a verdict, 4 not useful" in told
+    assert (
+        "不基于指标数值" not in run("feedback", "propose", "anomaly", "-o", "table", "--lang", "zh", cwd=store).stdout
+    )
 
 
 def test_a_class_with_enough_verdicts_gets_its_budget_and_another_does_not(store):

@@ -95,7 +95,7 @@ def test_the_formula_takes_the_buffer_that_the_plan_counts_with(folder):
     assert counted["wanted_seconds"] == planned["lead_time_seconds"] + 600.0
     assert counted["lead_seconds"] >= counted["wanted_seconds"]
     told = run("capacity", "explain", "-o", "table", cwd=where).stdout
-    assert "ahead (its first step that reaches over the 15m of the lead time and of one scaling step)" in told
+    assert "ahead (the first horizon beyond the 15m of lead time plus one scaling step)" in told
 
 
 def test_errors_of_a_file_have_no_lead_time(tmp_path):
@@ -104,7 +104,7 @@ def test_errors_of_a_file_have_no_lead_time(tmp_path):
     for language in ("en", "zh"):
         told = run(*asked, "--errors", "errors.txt", "--lang", language, "-o", "table", cwd=tmp_path).stdout
         assert "0s" not in told
-        assert ("one in twenty of the errors given" in told) == (language == "en")
+        assert ("1 in 20 of the given errors" in told) == (language == "en")
     assert answer(*asked, "--errors", "errors.txt", cwd=tmp_path)["buffer"]["lead_seconds"] is None
 
 
@@ -151,7 +151,7 @@ def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
     told = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
     assert f"{day['replicas']} ({day['gpus']})" in told
     assert "as of 2026-05-20T09:00:00Z" in told
-    assert "nothing was collected since" in told
+    assert "no data collected since" in told
     assert "short from" in told
     assert "needed by" not in told
     for language, said in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
@@ -159,7 +159,7 @@ def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
         (line,) = (line for line in told.splitlines() if "24" in line and str(day["gpus"]) in line and said in line)
         assert said in line
     then = run("capacity", "plan", "--at", "2026-05-20T09:00:00Z", "-o", "table", cwd=where).stdout
-    assert "nothing was collected since" not in then
+    assert "no data collected since" not in then
 
 
 def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):

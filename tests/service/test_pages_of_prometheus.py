@@ -56,7 +56,7 @@ def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
             assert theirs[key] == mine[key], (scrape.target.name, key)
     assert found["jobs_without_adapter"] == []
     shown = _doctor_table(found)
-    assert "more like it" in shown
+    assert "similar targets" in shown
     assert len([line for line in shown.splitlines() if "signals present" in line]) < len(by_name)
 
 

@@ -148,7 +148,7 @@ def test_an_incident_that_turned_out_to_be_another_one_is_not_called_resolved(wo
     merged = TimelineEntry(world.at(60), "incidents.timeline.absorbed_into", {"incident": "inc-9"})
     over = replace(told.incidents[0], resolved_at=world.at(60), timeline=(*told.incidents[0].timeline, merged))
     ended = say(world, over, [], now=world.at(60))
-    assert ended.messages[1].title.startswith("[goes on in inc-9]")
+    assert ended.messages[1].title.startswith("[merged into inc-9]")
     assert "inc-9" in ended.messages[1].body
 
 
@@ -214,7 +214,7 @@ def test_the_body_answers_what_an_engineer_asks(world):
     status = word("action_status", ActionStatus.INTENDED)
     done = f"{word('action_kind', ActionKind.CORDON)} {entity_name(world.node)}: {status}"
     facts = ("chat-0", "confidence 90 %", "Since: 2026-05-04 12:00 UTC", "Affected: chat", "15m", "engine_up = 0")
-    for part in (*facts, done, "docs/runbooks/engine-dead.md", "restart the pod"):
+    for part in (*facts, done, "docs/runbooks/engine-dead.md", "Restart the pod"):
         assert part in english.body, part
     assert english.link == "https://outrider.example/incident?incident=inc-1"
     assert english.link in english.body
@@ -242,7 +242,7 @@ def test_the_timeline_reads_as_a_sentence(world):
     entry = say(world, world.incident(alert), [alert]).incidents[0].timeline[-1]
     from outrider.text.i18n import translate
 
-    assert translate(entry.what, "en", **entry.arguments) == "Told ding, slack (P1)"
+    assert translate(entry.what, "en", **entry.arguments) == "Notified ding, slack (P1)"
     assert translate(entry.what, "zh", **entry.arguments) == "已通知 ding, slack（P1）"
 
 
@@ -339,4 +339,4 @@ def test_of_many_alike_the_message_holds_five_in_full_and_names_the_rest(world):
     told = messages([], found, alerts, [], MESSAGING, world.t0).messages[-1]
     assert len(told.also) == 7
     assert all(f"incident=inc-{number}" in told.body for number in range(8))
-    assert told.body.count("no action") == 5
+    assert told.body.count("No actions taken") == 5

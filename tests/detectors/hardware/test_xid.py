@@ -72,13 +72,13 @@ def test_what_a_table_says_can_be_acted_on() -> None:
 
 def test_a_double_bit_error_alone_and_with_a_remapped_row_ask_for_different_things() -> None:
     (alone,) = find(xid(48))
-    assert "First step: came alone: stop scheduling on the GPU and reset it" in said(alone)[0]
+    assert "First step: no other XID: stop scheduling on the GPU and reset it" in said(alone)[0]
     (beside,) = find(xid(48, 30), xid(63, 28))
     assert "First step: drain the node, then reset the GPU (a row was remapped)" in said(beside)[0]
     (failed,) = find(xid(48, 30), xid(64, 28))
     assert "a row could not be remapped" in said(failed)[0]
     (far,) = find(xid(48, 30), xid(63, 500))
-    assert "came alone" in said(far)[0]
+    assert "no other XID" in said(far)[0]
 
 
 def test_a_cleanup_in_the_wake_of_another_code_says_nothing_of_its_own() -> None:
@@ -127,7 +127,7 @@ def test_a_burst_is_one_occurrence() -> None:
 def test_a_code_that_comes_back_says_so_and_asks_for_more() -> None:
     (one,) = find(xid(119, 400), xid(119, 30))
     assert "power-cycle the node" in said(one)[0]
-    assert "has come 2 times" in said(one)[1]
+    assert "occurred 2 times" in said(one)[1]
     (old,) = find(xid(79, 3600), xid(79, 30))  # the first one is no longer held, and counts as history
     assert "(seen 1×)" in said(old)[0]
     assert "reseat the board" in said(old)[0]
@@ -141,7 +141,7 @@ def test_another_process_is_another_occurrence() -> None:
 
 def test_exceptions_repeat_only_at_one_place_of_the_chip() -> None:
     (one,) = find(xid(13, 400, unit="GPC 1, TPC 2"), xid(13, 30, unit="GPC 1, TPC 2"))
-    assert "same place of the chip (GPC 1, TPC 2)" in said(one)[1]
+    assert "same location of the chip (GPC 1, TPC 2)" in said(one)[1]
     assert "run the DCGM EUD" in said(one)[0]
     (other,) = find(xid(13, 400, unit="GPC 0, TPC 0"), xid(13, 30, unit="GPC 1, TPC 2"))
     assert len(other.evidence) == 1
@@ -151,7 +151,7 @@ def test_an_application_code_that_stays_with_the_device_under_other_pods_suspect
     assert faults_of(xid(31, 400, pod="a"), xid(31, 30, pod="a")) == [("gpu-xid-application", "GPU-0")]
     (one,) = find(xid(31, 400, pod="a"), xid(31, 30, pod="b"))
     assert (one.fault, one.entity, one.score) == ("gpu-xid-hardware", GPUS[0], 0.7)
-    assert "under 2 pods" in said(one)[1]
+    assert "under 2 different pods" in said(one)[1]
     brought_along = [xid(31, 395, GPUS[1], pod="a"), xid(31, 25, GPUS[1], pod="b")]
     found = faults_of(xid(31, 400, pod="a"), xid(31, 30, pod="b"), *brought_along)
     assert {fault for fault, _ in found} == {"gpu-xid-application"}
@@ -177,7 +177,7 @@ def test_a_code_of_a_mig_instance_is_about_the_pod_on_that_instance() -> None:
 
 def test_who_told_is_evidence() -> None:
     (one,) = find(xid(79, sources="kernel_log, nvml, dcgm-node-1"))
-    assert said(one)[1] == "XID 79 was told by: kernel_log, nvml, dcgm-node-1."
+    assert said(one)[1] == "XID 79 was reported by: kernel_log, nvml, dcgm-node-1."
 
 
 # --- other vendors ------------------------------------------------------------------------------------

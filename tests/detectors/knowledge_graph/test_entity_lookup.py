@@ -83,7 +83,7 @@ def test_names_are_listed_with_the_marks_of_the_language(fleet):
 
 def test_a_node_is_shown_with_what_it_rests_on_and_what_rests_on_it(fleet):
     shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), entity_node(NODE[3]), "zh")
-    assert shown["<-- 依托于"].count("GPU-") == 8
+    assert shown["<-- 依赖"].count("GPU-") == 8
     assert "节点失联" in shown["可能发生 -->"]
 
 

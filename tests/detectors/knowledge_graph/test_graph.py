@@ -198,7 +198,7 @@ def test_a_drawing_has_every_node_and_edge_and_no_key_without_a_text(language):
         assert text.count("->") + text.count("-.->") >= len(part.edges)
         for one in shown["nodes"]:
             assert one["label"] in text
-    assert ("依托于" in graph_text.dot(shown)) == (language == "zh")
+    assert ("依赖" in graph_text.dot(shown)) == (language == "zh")
 
 
 def test_a_name_with_quotes_and_brackets_spoils_no_drawing():

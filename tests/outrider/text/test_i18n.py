@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
 
 import pytest
 
@@ -11,7 +12,7 @@ from outrider.text.i18n import LANGUAGES, texts, translate
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(1, "x.yaml has 1 fault"), ("1", "x.yaml has 1 fault"), (0, "x.yaml has 0 faults"), (21, "x.yaml has 21 faults")],
+    [(1, "x.yaml has 1 error"), ("1", "x.yaml has 1 error"), (0, "x.yaml has 0 errors"), (21, "x.yaml has 21 errors")],
 )
 def test_the_word_behind_a_count_is_that_of_one_or_of_many(count, said):
     assert translate("cli.config_invalid", file="x.yaml", count=count) == said
@@ -30,3 +31,24 @@ def test_every_choice_of_words_stands_behind_its_count(language):
             assert re.search(r"\{\w+\} $", text[: found.start()]), key
         given = dict.fromkeys(re.findall(r"\{(\w+)\}", text), "7")
         assert not written.search(translate(key, language, **given)), key
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_file_defines_a_key_twice(language):
+    folder = resources.files("outrider.i18n").joinpath(language)
+    for file in folder.iterdir():
+        keys = re.findall(r'^"?([\w.-]+)"?: ', file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert sorted(keys) == sorted(set(keys)), file.name
+
+
+def test_both_languages_define_the_same_keys_with_the_same_placeholders():
+    english, chinese = texts("en"), texts("zh")
+    assert english.keys() == chinese.keys()
+    placeholders = re.compile(r"\{(\w+)\}")
+    assert [k for k in english if set(placeholders.findall(english[k])) != set(placeholders.findall(chinese[k]))] == []
+
+
+def test_an_alert_title_has_at_most_60_characters():
+    titles = {key: text for key, text in texts("en").items() if re.fullmatch(r"alerts\.[a-z0-9-]+\.name", key)}
+    assert len(titles) > 30
+    assert [key for key, text in titles.items() if len(text) > 60] == []

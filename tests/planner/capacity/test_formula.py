@@ -50,7 +50,7 @@ def test_a_measured_buffer_is_told_as_one_and_promises_nothing(buffer, code, lan
     given = formula(**{**EXAMPLE, "buffer": buffer})
     found = formula(**{**EXAMPLE, "buffer": buffer}, buffer_source="measured")
     assert (found.derivation["warnings"], found.replicas) == ([code], given.replicas)
-    measured = {"en": "the measured error of this forecast", "zh": "实测误差"}[language]
+    measured = {"en": "the measured forecast error", "zh": "实测误差"}[language]
     assert measured in found.lines(language)[-1]
     assert f"{buffer:g}" in found.lines(language)[-1]
     assert measured not in given.lines(language)[-1]

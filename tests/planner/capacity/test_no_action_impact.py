@@ -53,10 +53,10 @@ def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     assert found.need_at == build.now
     assert found.needed_by == build.now - found.lead_time
-    assert any("short from now" in line and "past" in line for line in derivation.lines(found))
+    assert any("short from now" in line and "has passed" in line for line in derivation.lines(found))
     shown = table([serialization.recommendation(found)], "en")
     assert "(now)" in shown
-    assert "(past)" in shown
+    assert "(overdue)" in shown
 
 
 def test_what_a_scale_in_takes_is_started_again_in_time(build):
@@ -80,7 +80,7 @@ def test_what_a_scale_in_takes_is_started_again_in_time(build):
 def test_where_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
     found = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
     assert found.needed_by is None
-    assert any("nothing more can be started" in line and why in line for line in derivation.lines(found))
+    assert any("prevents further starts" in line and why in line for line in derivation.lines(found))
     assert "- (the" in table([serialization.recommendation(found)], "en"), "a column may break the words behind"
 
 

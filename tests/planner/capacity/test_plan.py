@@ -219,7 +219,7 @@ def test_explain_names_the_bound_where_it_asks_for_more_than_the_forecast(build)
     facts = {**found.derivation, "need_by_formula": 17, "need_by_bound": 19}
     told = replace(found, binding="forecast", derivation=facts)
     assert any(
-        "decided by what came above such forecasts before: 19 replicas" in line for line in derivation.lines(told)
+        "decided by the upper bound from past forecast errors: 19 replicas" in line for line in derivation.lines(told)
     )
     told = replace(told, derivation={**facts, "need_by_formula": 19})
     assert any("decided by the forecast peak: 19 replicas" in line for line in derivation.lines(told))
@@ -245,7 +245,7 @@ def test_where_a_limit_lets_nothing_be_started_there_is_no_instant_to_start_it_b
 
 def test_an_overload_is_told_as_one(build):
     found = _plan(build, _steady(build, 40.0), current_replicas=2)
-    for language, said in (("en", "the 2 replicas are asked for"), ("zh", "当前 2 个副本承担计划量的")):
+    for language, said in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划量的")):
         told = [line for line in derivation.lines(found, language) if said in line]
         assert len(told) == 1
         assert "%" not in told[0]
@@ -341,4 +341,4 @@ def test_a_measured_error_is_the_buffer_and_is_told(build):
     assert plain.derivation["bound"]["margin"] == 1.0
     assert plain.derivation["bound"]["out"] < facts["bound"]["out"]
     said = "\n".join(derivation.lines(found))
-    assert "is measured" in said or "bounded to" in said
+    assert ": measured; 1 in 20" in said or "limited to 0.05" in said

@@ -59,7 +59,7 @@ def test_a_promise_that_nobody_keeps_is_a_warning_and_not_a_size():
     answer = compare(CostRequest(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
     assert not answer.slo_kept
     assert [why for _, why, _ in answer.refused] == [Refusal.SLO]
-    assert "do not size by it" in cost_text.lines(CHAT, answer)[1]
+    assert "Do not size by it" in cost_text.lines(CHAT, answer)[1]
 
 
 def test_a_model_too_large_for_every_offer_serves_nothing():

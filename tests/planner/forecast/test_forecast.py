@@ -61,7 +61,7 @@ def test_prophet_is_refused_where_it_loses(build):
     values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
     found = _ask(build, values)
     assert found.model == "ensemble"
-    assert "Prophet is refused" in because(found.why)
+    assert "Prophet is not used: the back-test error would be" in because(found.why)
     assert [each.text for each in found.why] == ["plan.why_mix", "plan.why_refused"]
     assert "未采用 Prophet" in because(found.why, "zh")
     came = np.resize(values[:144], 144)
@@ -170,7 +170,7 @@ def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
     monkeypatch.setattr(prophet, "fit", fail)
     found = _ask(build, build.wave(5.0))
     assert found.model == "ensemble"
-    assert "found no fit" in because(found.why)
+    assert "no fit was found" in because(found.why)
 
 
 @settings(max_examples=25, deadline=None)

@@ -44,7 +44,7 @@ def test_the_nearest_group_counts_and_another_type_of_gpu_says_nothing() -> None
     assert "TP 4, 60 tokens/s" in measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests).source
     taken = measured.step_times(SHAPE, H100, Setup(tp=8, pp=2), WORK, tests)
     assert "TP 4, 60 tokens/s" in taken.source
-    assert taken.source.endswith("taken over to TP 8 PP 2")
+    assert taken.source.endswith("applied to TP 8 PP 2")
     factor = taken.base / roofline.step_times(SHAPE, H100, Setup(tp=8, pp=2)).base
     same = measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests)
     assert factor == pytest.approx(same.base / roofline.step_times(SHAPE, H100, Setup(tp=4)).base)

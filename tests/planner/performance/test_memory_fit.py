@@ -74,7 +74,7 @@ def test_what_does_not_fit_names_what_would():
     assert (found.reason, found.remedies) == (FitReason.WEIGHTS, ("TP 2", "8 bit"))
     for language in LANGUAGES:
         assert "TP 2" in found.text(language)
-    assert found.text().endswith("It would fit with TP 2 or with 8 bit.")
+    assert found.text().endswith("Fits with TP 2 or with 8 bit.")
 
 
 def test_too_little_kv_gives_the_largest_context_and_concurrency():

@@ -186,7 +186,7 @@ def test_a_measured_factor_of_a_device_is_taken_over_to_its_slices():
     ratio = measured.factor(roofline.step_times(shape, gpu("H100"), setup), test, work)
     found = measured.step_times(shape, part, setup, work, [test])
     assert found.base == pytest.approx(ratio * roofline.step_times(shape, part, setup).base)
-    assert "taken over to H100 2g.20gb" in found.source
+    assert "applied to H100 2g.20gb" in found.source
     own = replace(test, gpu_type="H100 2g.20gb", tokens_per_second_per_sequence=9.0)
     assert measured.nearest(part, setup, [test, own]) is own
     assert measured.nearest(gpu("H100"), setup, [own]) is None

@@ -211,9 +211,9 @@ def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
     assert found.derivation["slo"]["verdict"] == "out_of_reach"
     assert [each["code"] for each in found.derivation["cautions"]] == ["slo_out_of_reach"]
     said = derivation.lines(found)
-    assert "no number of replicas keeps TPOT within 0.001 s for 99 % of requests" in said[1]
-    assert "without the promise" in said[-1]
-    assert derivation.lines(found, "zh")[-1].startswith("无论多少副本都无法守住 TPOT")
+    assert "no number of replicas achieves TPOT within 0.001 s for 99 % of requests" in said[1]
+    assert "ignores this SLO" in said[-1]
+    assert derivation.lines(found, "zh")[-1].startswith("无论多少副本都无法满足 TPOT")
 
 
 def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompts(build):
@@ -330,23 +330,23 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
     assert found.verdict is Verdict.OUT_OF_REACH
     assert found.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
     json.dumps(found.as_dict(), allow_nan=False)
-    assert "not one request" in slo_capacity.lines(found.as_dict())[-1]
+    assert "cannot hold one request" in slo_capacity.lines(found.as_dict())[-1]
 
 
 @pytest.mark.parametrize(
     ("known", "changes", "verdict", "said"),
     [
-        (ServiceFacts(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT is promised"),
-        (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "business of the other pool"),
+        (ServiceFacts(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT objective is set"),
+        (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "the other pool is responsible"),
         (replace(KNOWN, pool=PREFILL, objectives=(TPOT,)), {}, Verdict.POOL, "TPOT within 0.042 s"),
-        (KNOWN, {"origin": "prior"}, Verdict.NO_CALIBRATION, "was not measured"),
+        (KNOWN, {"origin": "prior"}, Verdict.NO_CALIBRATION, "has no measurements"),
         (KNOWN, {"gpu_type": "unknown"}, Verdict.NO_GPU, "GPU type unknown"),
         (KNOWN, {"gpu_type": ""}, Verdict.NO_GPU, "gpu_type"),
         (replace(KNOWN, shape=None, model="own", no_shape="no model is known"), {}, Verdict.NO_SHAPE, "model own"),
-        (replace(KNOWN, shape=None, model=""), {}, Verdict.NO_SHAPE, "no model is named (services: model; --model)"),
+        (replace(KNOWN, shape=None, model=""), {}, Verdict.NO_SHAPE, "no model is set (services: model; --model)"),
         (replace(KNOWN, prompt=None), {}, Verdict.NO_PROMPT, "prompt_tokens"),
-        (replace(KNOWN, prompt=nan), {}, Verdict.NO_PROMPT, "how long prompts are"),
-        (replace(KNOWN, prompt=inf), {}, Verdict.NO_PROMPT, "how long prompts are"),
+        (replace(KNOWN, prompt=nan), {}, Verdict.NO_PROMPT, "unknown prompt length"),
+        (replace(KNOWN, prompt=inf), {}, Verdict.NO_PROMPT, "unknown prompt length"),
         (replace(KNOWN, kv_tokens=None), {"gpu_type": "T4"}, Verdict.NO_FIT, "Weights and overhead"),
         (replace(KNOWN, kv_tokens=None), {"tensor_parallel": 3}, Verdict.NO_FIT, "attention heads"),
     ],
@@ -422,7 +422,7 @@ def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promis
     told = found.derivation["without"]
     assert told["waited"] == plain.derivation["without"]["waited"] == 0
     assert told["beyond_promise"] == pytest.approx(told["requests"], rel=0.01)
-    for language, said in (("en", "what keeps the promise"), ("zh", "守住承诺的上限")):
+    for language, said in (("en", "the load that meets the SLO"), ("zh", "满足 SLO 的上限")):
         assert any(said in line and f"{told['beyond_promise']:,}" in line for line in derivation.lines(found, language))
 
 

@@ -282,7 +282,7 @@ def test_doctor_speaks_both_languages_and_tables_tell_the_same(tmp_path):
     assert "计数器文件" in said["missing"][0]["fix"]
     assert said["old_spellings"] == {"hw_accel_temperature_celsius": "DCGM_FI_DEV_GPU_TEMP"}
     table = run("doctor", "--page", "dcgm=page.txt", "-o", "table", cwd=tmp_path).stdout
-    assert "old name in use" in table
+    assert "deprecated name in use" in table
     assert "counters file" in table
 
 
@@ -468,7 +468,7 @@ def test_documents_for_faster_starts_are_written(tmp_path):
     kinds = ["PriorityClass", "Deployment", "PriorityClass"]
     assert [one["kind"] for one in written] == [*kinds, "DaemonSet"]
     assert found["pre_pull"]["reason"] == "no_node_known"
-    assert "named by a tag" in found["pre_pull"]["why"]
+    assert "referenced by tag" in found["pre_pull"]["why"]
     found = answer(
         "capacity", "warm", *arguments, "--node", "a", "--node", "b", "--documents", "warm.yaml", cwd=tmp_path
     )

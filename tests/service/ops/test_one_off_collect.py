@@ -152,7 +152,7 @@ def test_what_is_not_believed_is_a_row_without_a_value(pages: Path) -> None:
     rows = {one["signal"]: one for one in shown["signals"] if one["entity"]["kind"] == "replica"}
     for name in ("engine_requests_running", "engine_requests_waiting"):
         assert (rows[name]["value"], rows[name]["reason"], rows[name]["unit"]) == (None, "untrusted", "requests")
-    assert "not believed" in run("collect", "once", "--page", "vllm=inf.txt", output="table").stdout
+    assert "not trusted" in run("collect", "once", "--page", "vllm=inf.txt", output="table").stdout
     assert len({(str(one["entity"]), one["signal"]) for one in shown["signals"]}) == len(shown["signals"])
 
 

@@ -126,7 +126,7 @@ def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
     found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
-    assert "Prophet is not used: it found no fit (libstan.so.2: no such file)" in because(found.why)
+    assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(found.why)
 
 
 def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
@@ -137,7 +137,7 @@ def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
     found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
-    assert "the usual margin counts" in because(found.why)
+    assert "the default margin is used" in because(found.why)
     assert "no such axis" in because(found.why, "zh")
 
 

@@ -180,7 +180,7 @@ def test_a_door_is_asked_by_hand(door) -> None:
     code, found = run("probe", "--url", f"{door}/v1", "--model", "hung", "--timeout", "300ms", "--lang", "zh")
     (row,) = found["probes"]
     assert (code, row["success"], row["outcome"]) == (1, False, "no_generation")
-    assert (row["means"], row["status"], row["tokens"]) == ("返回 200 但不生成", 200, 0)
+    assert (row["means"], row["status"], row["tokens"]) == ("返回 HTTP 200 但未生成 token", 200, 0)
     code, found = run("probe", "--url", f"{door}/", "--timeout", "5s")
     assert (code, found["probes"][0]["type"]) == (0, "http")
 

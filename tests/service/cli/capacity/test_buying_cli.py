@@ -79,9 +79,9 @@ def test_troughs_are_those_of_the_coming_hours_of_the_week(stored):
 @pytest.mark.parametrize(
     ("options", "reason", "said"),
     [
-        (("--held-price", "0.1", "--quota", "0"), "quota", "the quota of 0 GPUs is the reason for 0: "),
-        (("--held-price", "0.1", "--quota", "1"), "quota", "the quota of 1 GPU is the reason for 0: "),
-        (("--held-price", "2"), "never_pays", "holding never pays"),
+        (("--held-price", "0.1", "--quota", "0"), "quota", "the quota of 0 GPUs limits the commitment to 0; "),
+        (("--held-price", "0.1", "--quota", "1"), "quota", "the quota of 1 GPU limits the commitment to 0; "),
+        (("--held-price", "2"), "never_pays", "a commitment never pays off"),
     ],
 )
 def test_where_nothing_is_held_no_order_is_due_and_the_reason_is_printed(stored, options, reason, said):
@@ -96,7 +96,7 @@ def test_where_nothing_is_held_no_order_is_due_and_the_reason_is_printed(stored,
 def test_a_quota_that_cuts_what_is_held_is_named(stored):
     cut = (*BUY, "--held-price", "0.1", "--quota", "20", "-o", "table")
     shown = " ".join(run(*cut, cwd=stored).stdout.split())
-    assert "the quota of 20 GPUs is the reason for 16" in shown
+    assert "the quota of 20 GPUs limits the commitment to 16" in shown
     assert "order by" in shown
 
 

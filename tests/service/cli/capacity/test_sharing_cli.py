@@ -84,7 +84,7 @@ def test_prompts_of_a_file_are_split_by_their_tokens(tmp_path: Path) -> None:
     assert answer(*asked, "--column", "ContextTokens", cwd=tmp_path)["split_tokens"] == 1000
     assert "has no column 'prompt_tokens'" in message(*asked, cwd=tmp_path)
     told = run(*asked, "--column", "ContextTokens", "-o", "table", cwd=tmp_path).stdout
-    assert "prompts of 1,000 tokens and more" in told
+    assert "prompts of 1,000 tokens or more" in told
 
 
 def test_prompts_of_the_store_are_split_by_their_histogram(stored: Path) -> None:
@@ -128,9 +128,9 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
 def test_spares_count_one_in_the_singular(tmp_path: Path) -> None:
     found = answer("capacity", "spares", "--needed", "1", "--domains", "1", "--losses", "0", cwd=tmp_path)
     (said,) = found["derivation"]
-    assert said == "1 replica must be left after the loss of 0 of 1 failure domain, each with at most 1: 1 replica"
+    assert said == "1 replica must survive the loss of 0 of 1 failure domain, each with at most 1: 1 replica in total"
     two = answer("capacity", "spares", "--needed", "2", "--domains", "4", cwd=tmp_path)["derivation"][0]
-    assert two.startswith("2 replicas must be left after the loss of 1 of 4 failure domains")
+    assert two.startswith("2 replicas must survive the loss of 1 of 4 failure domains")
 
 
 def test_spares_of_a_service_are_those_of_its_plan_and_places(stored: Path) -> None:
@@ -165,7 +165,7 @@ def test_leaving_warm_caches_is_told_with_its_cost(tmp_path: Path) -> None:
     found = answer(*asked, "--prefill", "2s", cwd=tmp_path)
     assert found["affinity_loss_seconds"] > 0
     told = run(*asked, "--prefill", "2s", "-o", "table", cwd=tmp_path).stdout
-    assert f"costs {found['affinity_loss_seconds'] * 1000:.1f} ms of prefill a request" in told
+    assert f"costs {found['affinity_loss_seconds'] * 1000:.1f} ms of prefill per request" in told
 
 
 FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")

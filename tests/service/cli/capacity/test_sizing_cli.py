@@ -343,7 +343,7 @@ def test_balance_keeps_even_weights_that_a_replay_does_not_beat(tmp_path):
     assert (found["reason"], found["weights"]) == ("no_gain", {"a": 50, "b": 50})
     assert found["p95_wait_seconds"] == found["p95_wait_even_seconds"]
     told = run("capacity", "balance", "--file", "r.json", "--arriving", "100", "-o", "table", cwd=tmp_path).stdout
-    assert "even weights stay" in told
+    assert "keep equal weights" in told
 
 
 def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):

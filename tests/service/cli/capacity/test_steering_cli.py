@@ -109,10 +109,10 @@ def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_pat
     balance = ("capacity", "balance", "--service", "chat", "--arriving", "1000")
     weighed = answer(*balance, cwd=tmp_path)
     assert ("h-1" in weighed["weights"], weighed["silent"]) == (False, ["h-1"])
-    assert "h-1: no values, so no weight is told" in run(*balance, "-o", "table", cwd=tmp_path).stdout
+    assert "h-1: no data, so no weight is recommended" in run(*balance, "-o", "table", cwd=tmp_path).stdout
     assert "h-1：没有数据" in run(*balance, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
     told = run("capacity", "steer", "--service", "chat", "--arriving", "1000", "-o", "table", cwd=tmp_path).stdout
-    assert "h-1: weight 33 -> 33, no values: stays as it is" in told
+    assert "h-1: weight 33 -> 33, no data: unchanged" in told
     assert " - s" not in told
 
 
@@ -144,7 +144,7 @@ def test_a_drained_backend_gets_traffic_when_it_is_named(folder: Path) -> None:
 def test_people_read_it_in_their_language(folder: Path) -> None:
     told = run(*STEER, "-o", "table", cwd=folder).stdout
     assert "proposed, not applied" in told
-    assert "p95 wait" in told
+    assert "P95 wait" in told
     assert "仅为建议" in run(*STEER, "-o", "table", "--lang", "zh", cwd=folder).stdout
 
 

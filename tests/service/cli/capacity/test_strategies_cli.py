@@ -109,7 +109,7 @@ def test_a_replay_shows_the_waiting_of_every_strategy_beside_its_cost(tmp_path: 
     assert all(len(re.findall(r"\d %", row)) == 2 for row in rows.values()), said
     assert "static" in said.splitlines()[0] + said.splitlines()[1]
     chinese = run(*asked, "--lang", "zh", cwd=tmp_path).stdout
-    assert "占静态峰值" in chinese.replace(" ", "").replace("\n", "")
+    assert "相对静态峰值" in chinese.replace(" ", "").replace("\n", "")
     assert "最优解" in chinese
 
 

@@ -46,7 +46,7 @@ def test_a_name_without_room_is_broken_after_a_mark_and_a_heading_takes_no_room_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tables, "_PIPED", 0)
-    heads, rows = ["name", "WAPE seasonal naive", "over-provision"], [["azure2024_conversation", "0.123", "0.1"]]
+    heads, rows = ["name", "WAPE, seasonal naive", "over-provisioning"], [["azure2024_conversation", "0.123", "0.1"]]
     monkeypatch.setenv("COLUMNS", "46")
     assert "azure2024_conversation" in tables.table(heads, rows, empty="")
     monkeypatch.setenv("COLUMNS", "36")

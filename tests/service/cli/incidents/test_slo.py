@@ -130,7 +130,7 @@ def test_a_burning_budget_fires_marks_the_service_and_ends():
     assert service.minutes(2) == {}
     alert = service.minutes(15, bad=5)["slo-answers"]
     assert (alert.priority, alert.entity, alert.labels["service_level"]) == (Priority.P1, CHAT, "true")
-    assert alert_summary(alert, "en").startswith("error budget of answers burns")
+    assert alert_summary(alert, "en").startswith("Error budget of answers burning")
     assert "错误预算" in alert_summary(alert, "zh")
     incident = service.cycle.parts.state.incidents(open_only=True)
     assert [one.services for one in incident] == [("chat",)]

@@ -174,11 +174,11 @@ def test_values_on_another_server_are_said_to_be_missing(tmp_path: Path) -> None
 
 def test_people_read_tables_in_their_language(tmp_path: Path) -> None:
     full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=10)
-    assert "no damage was found" in run("db", "check", "-o", "table", cwd=tmp_path).stdout
+    assert "no corruption found" in run("db", "check", "-o", "table", cwd=tmp_path).stdout
     assert "未发现损坏" in run("db", "check", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
     assert "b.tar: " in run("db", "backup", "b.tar", "-o", "table", cwd=tmp_path).stdout
     restored = run("db", "restore", "b.tar", "--force", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
-    assert "已成为当前存储" in restored
+    assert "已恢复" in restored
     assert restored.count("原有数据保留在") == 2
-    assert "已完成的工作" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    assert "已完成的维护" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
     assert "没有到期的维护工作" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
