@@ -20,60 +20,60 @@ from store.remote.write_markers import Count, MarkedCycle
 from store.tsdb.chunk_codec import Micros
 
 FOLD_FROM: Final = 1_000_000
-"""Samples from which on a read is folded by the server."""
+"""Samples above which the server aggregates a read."""
 _CYCLES_A_STEP = 4
-_SHORTEST_STEP = 60_000  # milliseconds: VictoriaMetrics makes up the newest points of a finer range query
-_CELLS = 4_000_000  # of one part
-_POINTS = 10_000  # steps of one range query: Prometheus gives 11,000 at most
+_SHORTEST_STEP = 60_000  # milliseconds: VictoriaMetrics interpolates the newest points of a finer range query
+_CELLS = 4_000_000  # samples of one part
+_POINTS = 10_000  # steps per range query: Prometheus allows 11,000
 _MILLI = 1000
 
 
 class Part(Protocol):
-    """A piece of the time axis: its instants, how to ask for them, and where each stamp of an answer belongs."""
+    """A piece of the time axis: its timestamps, its query, and the mapping of response stamps."""
 
     @property
     def times(self) -> Micros:
-        """The instants of its cells."""
+        """The timestamps of its cells."""
         ...
 
     @property
     def folded(self) -> bool:
-        """True when a cell is a whole step."""
+        """True if a cell is a whole step."""
         ...
 
     def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:
-        """Path and fields of the query; ``function`` folds a step."""
+        """Path and parameters of the query; ``function`` aggregates a step."""
         ...
 
     def places(self, stamps: Stamps) -> NDArray[np.intp]:
-        """The place of each stamp among ``times``, -1 for those that do not count."""
+        """The index of each stamp among ``times``, -1 for stamps that do not count."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Cycles as they were written."""
+    """Cycles as written."""
 
     stamped: MarkedCycle
     folded: bool = False
 
     @property
     def times(self) -> Micros:
-        """The instants of the cycles."""
+        """The timestamps of the cycles."""
         return self.stamped.micros
 
-    def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - nothing is folded
+    def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - nothing is aggregated
         """An instant query for a range of samples."""
         return "query", selector.raw(int(self.stamped.stamps.min()), int(self.stamped.stamps.max()))
 
     def places(self, stamps: Stamps) -> NDArray[np.intp]:
-        """By the stamps of the cycles."""
+        """Indices by the stamps of the cycles."""
         return self.stamped.places(stamps)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAggregation:
-    """Steps that the server folds: start, length (milliseconds) and number."""
+    """Steps aggregated by the server: start, length (milliseconds) and number."""
 
     start: int
     step: int
@@ -86,17 +86,17 @@ class ServerAggregation:
         return (self.start + np.arange(self.steps, dtype=np.int64) * self.step) * _MILLI
 
     def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:
-        """A range query; where it has one step, an instant one would do the same."""
+        """A range query; also for a single step, where an instant query would be equivalent."""
         return "query_range", selector.folded(function, self.start, self.step, self.steps)
 
     def places(self, stamps: Stamps) -> NDArray[np.intp]:
-        """By the ends of the steps."""
+        """Indices by the ends of the steps."""
         found = (stamps - self.start) // self.step
         return np.where((found >= 0) & (found < self.steps), found, -1).astype(np.intp)
 
 
 def folds(count: Count, span: tuple[int, int], step: int, series: int) -> bool:
-    """True when the server is to fold: ``span`` and ``step`` in microseconds, ``series`` that the read is about."""
+    """True if the server should aggregate. ``span`` and ``step`` are in microseconds; ``series`` is their number."""
     start, end = span
     cycles = count.first + count.again
     whole = start % _MILLI == 0 and step % _MILLI == 0 and step // _MILLI >= _SHORTEST_STEP
@@ -113,7 +113,7 @@ def raw_parts(stamped: MarkedCycle, series: int) -> Iterator[Part]:
 
 
 def folded_parts(span: tuple[int, int], step: int, series: int) -> Iterator[Part]:
-    """The steps in pieces of some millions of numbers. ``span`` and ``step`` in microseconds."""
+    """The steps in pieces of some millions of numbers. ``span`` and ``step`` are in microseconds."""
     start, end = span
     steps = -(-(end - start) // step)
     each = max(1, min(_POINTS, _CELLS // max(1, series)))

@@ -1,4 +1,4 @@
-"""Counts what a server refused, by reason, and tells each reason once (and again whenever it has grown tenfold)."""
+"""Counts rejected samples by reason; logs each reason once, and again whenever its count has grown tenfold."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from threading import Lock
 from outrider import log
 
 _log = log.get("store")
-_NAMED = re.compile(r"\berr-[a-z-]+")  # Mimir names its refusals
+_NAMED = re.compile(r"\berr-[a-z-]+")  # Mimir's error ids
 _PARTICULARS = re.compile(r"\{[^}]*\}|\"[^\"]*\"|'[^']*'|\d[\d.,:TZ+-]*")
 _TENFOLD = 10
 _LONGEST = 120
-_MOST = 50  # reasons kept apart: those of an endless variety share one
+_MOST = 50  # distinct reasons; further ones share one count
 
 
 class RejectedSamples:
-    """How many samples were refused for which reason. Threads may share it."""
+    """Number of rejected samples by reason. Threads may share it."""
 
     def __init__(self) -> None:
-        """Starts with none."""
+        """Starts empty."""
         self._lock = Lock()
         self._counts: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
     def add(self, said: str, samples: int) -> None:
-        """Count samples that came back with these words."""
+        """Counts samples rejected with this message."""
         reason = reason_of(said)
         with self._lock:
             if reason not in self._counts and len(self._counts) >= _MOST:
@@ -37,13 +37,13 @@ class RejectedSamples:
         _log.warning("samples_refused", reason=reason, samples=count, said=said)
 
     def counted(self) -> dict[str, int]:
-        """Samples refused since the start, by reason."""
+        """Rejected samples since the start, by reason."""
         with self._lock:
             return dict(self._counts)
 
 
 def reason_of(said: str) -> str:
-    """The words of a refusal without the series, number and instant it is about."""
+    """The message without its series, number and timestamp."""
     named = _NAMED.search(said)
     if named is not None:
         return named.group()

@@ -1,7 +1,7 @@
-"""Decisions as rows: what stands in columns of its own so that it can be asked for, and what is judged on a write.
+"""Decisions as rows: their query columns, and the rules for merging writes.
 
-The same judgements hold for every state store: a hand's decision is never undone by a cycle that
-had not seen it, and a claimed action ends once.
+The same rules hold for every state store: a cycle never undoes an operator action that it had not seen, and a claimed
+action ends once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ENDED = {
     OutcomeStatus.DRY_RUN: ActionStatus.DRY_RUN,
     OutcomeStatus.FAILED: ActionStatus.FAILED,
 }
-# What numpy says of an archive that was cut, overwritten in part, or never was one.
+# raised by numpy for a truncated, overwritten or foreign archive
 _DAMAGED = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, EOFError, NotImplementedError,
     BadZipFile, zlib.error,
@@ -63,28 +63,28 @@ _UNCLAIMED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus
 
 
 def maybe_micros(instant: datetime | None) -> int | None:
-    """``micros``, None for None."""
+    """``micros``, or None for None."""
     return None if instant is None else micros(instant)
 
 
-# --- judgements -----------------------------------------------------------------------------------
+# --- merge rules ----------------------------------------------------------------------------------
 
 
 def keep_hand(stored: Alert | None, incoming: Alert) -> Alert:
-    """The alert to keep: a spell that was resolved by hand stays so."""
+    """The alert to keep: an occurrence that was resolved manually stays resolved."""
     by_hand = stored is not None and stored.reason is AlertReason.RESOLVED_BY_HAND
     return stored if by_hand and stored is not None else incoming
 
 
 def keep_acknowledgement(stored: Incident | None, incoming: Incident) -> Incident:
-    """The incident to keep: an acknowledgement that came during the cycle is not lost."""
+    """The incident to keep: an acknowledgement during the cycle is not lost."""
     if stored is None or stored.acknowledged_at is None or incoming.acknowledged_at is not None:
         return incoming
     return replace(incoming, acknowledged_at=stored.acknowledged_at, acknowledged_by=stored.acknowledged_by)
 
 
 def cancels(stored: Action, incoming: Action) -> bool:
-    """True when a cycle cancels an action that nobody has claimed yet; all else leaves a known action alone."""
+    """True if a cycle cancels an unclaimed action; any other write leaves a known action unchanged."""
     return incoming.status is ActionStatus.CANCELLED and stored.status in _UNCLAIMED
 
 
@@ -94,7 +94,7 @@ def resolved_by_hand(alert: Alert, now: datetime) -> Alert:
 
 
 def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
-    """A waiting action after a person's answer."""
+    """A waiting action after its approval or rejection."""
     if approve:
         return replace(
             action,
@@ -113,7 +113,7 @@ def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
 
 
 def finished(action: Action, outcome: Outcome) -> Action:
-    """A claimed action after it was performed."""
+    """A claimed action after its execution."""
     return replace(
         action,
         status=_ENDED[outcome.status],
@@ -124,17 +124,17 @@ def finished(action: Action, outcome: Outcome) -> Action:
 
 
 def unknown(what: str, found: str) -> StoreError:
-    """The error of finishing something that is not there."""
-    return StoreError(f"There is no {what} {found!r} in the store.", hint="It belongs to another store, or was pruned.")
+    """The error for finishing an unknown action or message."""
+    return StoreError(f"No {what} {found!r} exists in the store.", hint="It belongs to another store, or was pruned.")
 
 
 def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
-    """The audit record of a person's act."""
+    """The audit record of an operator action."""
     return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
 
 
 def told(said: Feedback, before: Feedback | None) -> AuditRecord:
-    """The audit record of a verdict, with the one whose place it takes."""
+    """The audit record of a verdict, with the verdict that it replaces."""
     detail = {"rule": said.rule, "incident": said.incident or "", "cause": said.cause or "", "comment": said.comment}
     if before is not None:
         detail |= {"before": before.verdict.value, "cause_before": before.cause or "", "comment_before": before.comment}
@@ -179,7 +179,7 @@ def of_incident(incident: Incident) -> dict[str, Any]:
 
 
 def of_action(action: Action) -> dict[str, Any]:
-    """Columns of table ``action`` that follow from the action itself."""
+    """Columns of table ``action`` that derive from the action itself."""
     return {
         "id": action.id,
         "session": action.session,
@@ -208,7 +208,7 @@ def of_session(session: RemediationSession) -> dict[str, Any]:
 
 
 def of_message(message: Message) -> dict[str, Any]:
-    """Columns of table ``message`` for a message that nobody has tried to send."""
+    """Columns of table ``message`` for a message without a delivery attempt."""
     return {
         "id": message.id,
         "channel": message.channel,
@@ -258,9 +258,9 @@ def _key(entity: EntityRef) -> str:
 
 
 def pack_topology(topology: Topology) -> bytes:
-    """A topology as packed JSON but for its instant; edges are pairs of places in the list of entities.
+    """A topology as packed JSON without its timestamp; edges are pairs of indices into the list of entities.
 
-    The same graph gives the same bytes.
+    Equal graphs give equal bytes.
     """
     entities = sorted(topology.entities, key=_key)
     places = {entity: place for place, entity in enumerate(entities)}
@@ -273,7 +273,7 @@ def pack_topology(topology: Topology) -> bytes:
 
 
 def unpack_topology(payload: bytes) -> Topology:
-    """Read back what ``pack_topology`` wrote, now or in a version that put the instant beside the graph."""
+    """Unpacks ``pack_topology``, also in the format with the timestamp beside the graph."""
     plain = json_codec.loads(dict, zstandard.decompress(payload).decode())
     entities = [EntityRef.from_key(key) for key in plain["entities"]]
     return Topology.build(
@@ -285,22 +285,22 @@ def unpack_topology(payload: bytes) -> Topology:
 
 
 def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
-    """In the order that every store gives them."""
+    """In the order of every store."""
     return tuple(sorted(standings, key=lambda one: one.detector))
 
 
 def pack_standings(standings: Iterable[DetectorStanding]) -> bytes:
-    """How far the detectors have come, as JSON."""
+    """Rollout stages of the detectors as JSON."""
     return json_codec.dumps(by_name(standings)).encode()
 
 
 def unpack_standings(payload: bytes) -> tuple[DetectorStanding, ...]:
-    """Read back what ``pack_standings`` wrote. Raises StoreError for what is damaged."""
+    """Unpacks ``pack_standings``. Raises StoreError if it is damaged."""
     return json_codec.loads(tuple[DetectorStanding, ...], payload.decode())
 
 
 def pack_state(state: DetectorState) -> bytes:
-    """A detector's memory as npz."""
+    """The state of a detector as npz."""
     keys = np.array([entity.key for entity in state.entities], dtype=np.str_)
     arrays: Mapping[str, Any] = {f"array.{name}": array for name, array in state.arrays.items()}
     file = BytesIO()
@@ -309,7 +309,7 @@ def pack_state(state: DetectorState) -> bytes:
 
 
 def unpack_state(payload: bytes) -> DetectorState:
-    """Read back what ``pack_state`` wrote. Raises StoreError for one that is damaged."""
+    """Unpacks ``pack_state``. Raises StoreError if it is damaged."""
     try:
         with np.load(BytesIO(payload), allow_pickle=False) as found:
             return DetectorState(
@@ -319,8 +319,8 @@ def unpack_state(payload: bytes) -> DetectorState:
             )
     except _DAMAGED as error:
         raise StoreError(
-            f"A check-point of a detector cannot be read: {type(error).__name__}: {error}.",
-            hint="nothing: the engine drops it, says so in its log, and teaches the detector from the stored values",
+            f"The checkpoint of a detector cannot be read: {type(error).__name__}: {error}.",
+            hint="No action needed: the engine drops it, logs it, and trains the detector on stored values.",
         ) from error
 
 
@@ -341,7 +341,7 @@ def pack_window(window: Window) -> bytes:
 
 
 def unpack_window(payload: bytes) -> Window:
-    """Read back what ``pack_window`` wrote."""
+    """Unpacks ``pack_window``."""
     with np.load(BytesIO(zstandard.decompress(payload)), allow_pickle=False) as found:
         return Window(
             EntityKind(str(found["kind"])),

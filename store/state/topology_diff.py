@@ -1,4 +1,4 @@
-"""What is new and what is gone from one graph to the next, as the rows that say it."""
+"""Differences between two topologies, as rows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Changes:
     gone: dict[sa.Table, list[Fact]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """False when both graphs say the same."""
+        """False if both graphs are equal."""
         return any(self.new.values()) or any(self.gone.values())
 
 
 def between(before: Topology, after: Topology) -> Changes:
-    """What ``after`` says and ``before`` does not, and the other way round.
+    """Facts that begin and facts that end between ``before`` and ``after``.
 
-    Only entities whose links or labels differ are looked at one by one.
+    Only entities with different links or labels are compared one by one.
     """
     found = Changes()
     for facts, one, other in ((found.new, after, before), (found.gone, before, after)):

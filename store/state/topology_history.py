@@ -1,7 +1,7 @@
-"""The topology through time: what a committed graph changed is written as rows with their span of validity.
+"""Topology history: changes of each committed graph as rows with their period of validity.
 
-The newest graph stands packed in one document besides, so that reading it is one row. Both are written in
-one transaction, and only when the graph differs.
+The newest graph is also stored as one packed document, so that reading it is one row. Both are written in one
+transaction, and only if the graph differs.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ _GRAPH, _AT = "topology", "topology_at"  # areas of table document
 
 
 class TopologyHistory:
-    """Writes graphs; remembers the one it wrote last, so that the next is held against it and not against rows.
+    """Writes graphs; caches the last one, to compare the next with it instead of the rows.
 
-    The stored document tells whether that one was kept: after a transaction that failed, or another
-    writer, it is a different one.
+    The stored document confirms the cache: after a failed transaction, or a write of another process, it differs.
     """
 
     def __init__(self) -> None:
-        """Remembers nothing yet: the first graph is held against what the rows say."""
+        """Starts empty: the first graph is compared with the rows."""
         self._last = Topology()
         self._payload: bytes | None = None
 
     def put(self, connection: sa.Connection, graph: Topology, at: datetime) -> None:
-        """Write the graph of a cycle. What it no longer says ends at ``at``, what it says anew begins then."""
+        """Writes the graph of a cycle. Facts that it lacks end at ``at``, new facts begin then."""
         put(connection, metadata.document, _document(_AT, at, json_codec.dumps(graph.at).encode()))
         stored = connection.execute(_payload(_GRAPH)).scalar()
         known = stored is not None and stored == self._payload
@@ -76,14 +75,14 @@ def _ending(table: sa.Table) -> sa.Update:
 
 
 def newest(connection: sa.Connection) -> Topology:
-    """The graph as it was last committed; empty when none was."""
+    """The last committed graph; empty if there is none."""
     return _read(connection)[0]
 
 
 def at_instant(connection: sa.Connection, at: datetime) -> Topology:
-    """The graph as it was known at an instant, which it bears; empty when nothing was known then.
+    """The graph known at a time, with that time as its timestamp; empty if none was known.
 
-    Edges come in no particular order.
+    The order of edges is undefined.
     """
     graph, since = _read(connection)
     if since is not None and micros(at) >= since:
@@ -93,7 +92,7 @@ def at_instant(connection: sa.Connection, at: datetime) -> Topology:
 
 
 def _still(connection: sa.Connection) -> Topology:
-    """What the rows say that nobody ended."""
+    """Facts that have not ended."""
     return _valid(connection, None)
 
 
@@ -116,7 +115,7 @@ def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequ
 
 
 def _read(connection: sa.Connection) -> tuple[Topology, int | None]:
-    """The newest graph, and since when it is the newest."""
+    """The newest graph, and the start of its validity."""
     table = metadata.document
     asked = sa.select(table.c.area, table.c.at_us, table.c.payload).where(table.c.area.in_([_GRAPH, _AT]))
     rows = {row.area: row for row in connection.execute(asked)}
