@@ -1,7 +1,5 @@
-"""Alerts: rules, the pending -> firing -> resolved state machine, and what is said to whom.
+"""Alerts: rules, the pending -> firing -> resolved state machine, silences, and notifications.
 
-Here live the packaged rules, their loader, the pure state machine, silences and the planning of
-messages. The senders live in ``alerts.notify``, the only part that knows a network. Values are never
-looked at here: a rule's expression is compiled into a detector, and this package reads findings.
-``service`` calls it once a cycle.
+Rules are compiled into detectors elsewhere; this package reads their findings, never values. Only ``notify`` uses the
+network and only ``rules.files`` reads files. ``service`` calls it once a cycle.
 """

@@ -1,6 +1,6 @@
-"""Remediation: what to do about an incident or a plan, and whether it may be done.
+"""Remediation: what to do about an incident or a plan, and whether it is allowed.
 
-Here live the guard rails, the playbooks, the sessions and, in ``actions``, the actuators. Everything but
-``actions`` is pure: it looks at what it is handed and returns decisions, each with its reason. ``service``
-calls ``policy.decide`` once a cycle and hands what is intended to a dispatcher.
+``decide`` is pure: it returns decisions, each with its reason. ``playbooks`` holds the steps per fault, ``actuators``
+the only access to clusters. ``service`` calls ``policy.decide`` once a cycle and passes intended actions to a
+dispatcher.
 """

@@ -1,9 +1,9 @@
 r"""DingTalk group robot, signed: a Markdown card.
 
-The signature is base64(HMAC-SHA256(secret, "timestamp\nsecret")), URL-encoded, beside the timestamp in
-milliseconds, which may differ by an hour at most. DingTalk answers 200 with ``errcode`` other than 0 when
-it refuses. A robot takes 20 messages a minute and is then locked for ten, so the 21st waits here.
-Source: DingTalk open platform, "custom robot access" and "security settings".
+The signature is base64(HMAC-SHA256(secret, "timestamp\nsecret")), URL-encoded, next to the timestamp in milliseconds,
+which may differ by an hour at most. DingTalk rejects a message with status 200 and a nonzero ``errcode``. A robot
+takes 20 messages a minute and is then locked for ten minutes, so the 21st waits here. Source: DingTalk open platform,
+"custom robot access" and "security settings".
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ROOM_BYTES = 2_000  # of the body, for the JSON around the text
 _TITLE_LIMIT = 200
 _PER_MINUTE = 20
 _MINUTE_SECONDS = 60.0
-_BUSY = frozenset({-1, 130101, 410100})  # the system is busy; too many messages; sending too fast
+_BUSY = frozenset({-1, 130101, 410100})  # system busy; too many messages; sending too fast
 
 
 class DingTalkNotifier:
-    """Posts to one robot. Counts its own sends of the last minute."""
+    """Posts to one robot. Counts its own messages of the last minute."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DingTalkNotifier:
         timeout: timedelta = settings.TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """``url`` holds the access token; ``secret`` begins with SEC. ``at_mobiles`` are called on a page."""
+        """``url`` holds the access token; ``secret`` starts with SEC. ``at_mobiles`` are mentioned on a page."""
         self._url = url
         self._secret = secret
         self._at_mobiles = at_mobiles
@@ -54,7 +54,7 @@ class DingTalkNotifier:
         self._sent: deque[float] = deque()
 
     def send(self, message: Message) -> None:
-        """Deliver, or raise DeliveryError."""
+        """Delivers the message, or raises DeliveryError."""
         self._keep_pace()
         url = self._url
         if self._secret:
@@ -92,7 +92,7 @@ def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any
     while (
         len(json.dumps(shorten_bytes(text, room, mark), ensure_ascii=False).encode()) > _BODY_LIMIT_BYTES - _ROOM_BYTES
     ):
-        room -= _ROOM_BYTES  # quotes and line breaks grow when they are written as JSON
+        room -= _ROOM_BYTES  # quotes and line breaks grow in JSON
     return {
         "msgtype": "markdown",
         "markdown": {"title": title, "text": shorten_bytes(text, room, mark) + calls},
@@ -101,7 +101,7 @@ def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any
 
 
 def _judge(answer: http.Answer) -> None:
-    """Raises DeliveryError when a 200 says no."""
+    """Raises DeliveryError if a 200 response reports an error."""
     said = answer.json()
     code = said.get("errcode") if isinstance(said, dict) else None
     if code == 0:

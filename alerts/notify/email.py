@@ -1,7 +1,7 @@
-"""E-mail by SMTP: plain text with an HTML twin, threaded by incident.
+"""E-mail by SMTP: plain text with an HTML alternative, threaded by incident.
 
-``security`` is ``starttls`` (default), ``tls`` or ``plain``. A server that offers no STARTTLS is refused,
-never silently talked to in the open.
+``security`` is ``starttls`` (default), ``tls`` or ``plain``. A server without STARTTLS is rejected; there is no silent
+fallback to plain text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "plain": 25}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where mail is handed in. ``certificates`` None trusts those of the system."""
+    """The SMTP server. ``certificates`` None trusts the system's."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Server:
 
 
 class EmailNotifier:
-    """Mails one list of people."""
+    """Mails one list of recipients."""
 
     def __init__(self, server: Server, sender: str, to: tuple[str, ...]) -> None:
         """``to`` must not be empty."""
@@ -53,7 +53,7 @@ class EmailNotifier:
         self._to = to
 
     def send(self, message: Message) -> None:
-        """Deliver to at least one receiver, or raise DeliveryError."""
+        """Delivers to at least one recipient, or raises DeliveryError."""
         try:
             with self._connect() as connection:
                 refused = connection.send_message(compose(message, self._sender, self._to))
@@ -96,7 +96,7 @@ class EmailNotifier:
 
 
 def _unreachable(error: Exception, timeout: timedelta) -> DeliveryError:
-    # smtplib hides a timeout in the middle of a conversation behind "disconnected"
+    # smtplib reports a timeout during a session as "disconnected"
     if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
         text = f"the mail server did not answer within {timeout.total_seconds():g} s"
         return DeliveryError(text, retryable=True, reason="timeout")
@@ -109,7 +109,7 @@ def _refusal(what: str, code: int, final: bool) -> DeliveryError:
 
 
 def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """The mail. Its id comes from the message's, so that a second delivery is recognised as the same."""
+    """The mail. Its id derives from the message's, so that a second delivery is recognized as a duplicate."""
     mail = EmailMessage()
     mail["Subject"] = one_line(message.title)
     mail["From"] = sender

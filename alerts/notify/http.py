@@ -1,4 +1,4 @@
-"""One POST with a whole-time deadline, and what each way of failing means."""
+"""One POST with an overall deadline, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RETRYABLE = frozenset({408, 425, 429})  # 5xx as well
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the other end said."""
+    """The response."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON, None when it is none."""
+        """The body as JSON, None if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -34,12 +34,12 @@ class Answer:
 
 
 def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
-    """Send and return the answer of a 2xx.
+    """Sends the request and returns a 2xx response.
 
-    Raises DeliveryError: retryable on a refused connection, a timeout (also of a body that trickles), 408,
-    425, 429 and 5xx; final on any other status, redirects included, and on an unusable address.
+    Raises DeliveryError: retryable on a refused connection, a timeout (also of a slowly arriving body), 408, 425, 429
+    and 5xx; final on any other status, redirects included, and on an unusable address.
     """
-    # httpx logs the whole address of each request at INFO, and the address of a webhook is a secret
+    # httpx logs the full address of each request at INFO, and the address of a webhook is a secret
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         answer = _exchange(channel, url, body, headers, timeout)
@@ -52,7 +52,7 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
         retryable = not isinstance(error, httpx.UnsupportedProtocol)
         raise DeliveryError(f"the {channel} channel broke off: {said}", retryable=retryable, reason="broken") from error
     except httpx.InvalidURL:
-        # not chained: its message quotes the address
+        # not chained, since its message contains the address
         raise DeliveryError(
             f"the address of the {channel} channel is not a URL", retryable=False, reason="address"
         ) from None
@@ -68,13 +68,13 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
 
 
 def late(channel: str, timeout: timedelta) -> DeliveryError:
-    """The deadline passed."""
+    """True if the deadline has passed."""
     text = f"the {channel} channel did not answer within {timeout.total_seconds():g} s"
     return DeliveryError(text, retryable=True, reason="timeout")
 
 
 def _exchange(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
-    clock = SystemClock()  # a deadline of I/O is about real time, whatever clock the fleet runs on
+    clock = SystemClock()  # an I/O deadline uses real time, regardless of the simulated clock
     deadline = clock.monotonic() + timeout.total_seconds()
     received = b""
     with (

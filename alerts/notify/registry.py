@@ -1,4 +1,4 @@
-"""Every channel type and how it is made from its settings. A new channel is a new row."""
+"""All channel types and their factories. A new channel is a new row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the settings of a channel. Faults are named by key, never by value: values may be secrets."""
+"""Reads the settings of a channel. Errors name keys, never values, which may be secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = timedelta(seconds=10)
 
 
 def accept(channel: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises ConfigError at a key the channel does not know. Every secret may come as ``<key>_file``."""
+    """Raises ConfigError for an unknown key. Every secret may be given as ``<key>_file``."""
     keys = {*known, "timeout", "type"}
     allowed = keys | {f"{key}_file" for key in keys}
     unknown = sorted(set(settings) - allowed)
@@ -24,7 +24,7 @@ def accept(channel: str, settings: Mapping[str, Any], known: Iterable[str]) -> N
 
 
 def required(channel: str, settings: Mapping[str, Any], key: str) -> str:
-    """A text that must be there."""
+    """A required text."""
     value = optional(channel, settings, key)
     if not value:
         raise ConfigError(f"the {channel} channel needs {key}", hint=f"give it as {key} or {key}_file")
@@ -32,7 +32,7 @@ def required(channel: str, settings: Mapping[str, Any], key: str) -> str:
 
 
 def optional(channel: str, settings: Mapping[str, Any], key: str) -> str:
-    """A text, empty when it is not given."""
+    """A text, empty if it is not given."""
     named = settings.get(f"{key}_file")
     if named:
         try:
@@ -52,7 +52,7 @@ def url(channel: str, settings: Mapping[str, Any]) -> str:
 
 
 def timeout(channel: str, settings: Mapping[str, Any]) -> timedelta:
-    """How long one delivery may take, 10 s by default."""
+    """Timeout of one delivery, 10 s by default."""
     value = settings.get("timeout")
     if value is None:
         return TIMEOUT

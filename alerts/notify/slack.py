@@ -22,22 +22,22 @@ _GOOD = "#15803d"
 
 
 class SlackNotifier:
-    """Posts to one incoming webhook; the address is the secret."""
+    """Posts to one incoming webhook; its address is the secret."""
 
     def __init__(self, url: str, *, timeout: timedelta = settings.TIMEOUT) -> None:
-        """``url`` as Slack gave it."""
+        """``url`` as issued by Slack."""
         self._url = url
         self._timeout = timeout
 
     def send(self, message: Message) -> None:
-        """Deliver, or raise DeliveryError."""
+        """Delivers the message, or raises DeliveryError."""
         body = json.dumps(payload(message), ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json; charset=utf-8"}
         http.post(_NAME, self._url, body, headers, self._timeout)
 
 
 def payload(message: Message) -> dict[str, Any]:
-    """``text`` is what a phone shows; the blocks are what the channel shows."""
+    """``text`` is for notifications, the blocks are for the channel."""
     mark = mark_of(message)
     title = one_line(message.title)
     resolved = message.reason is NotifyReason.RESOLVED
@@ -53,7 +53,7 @@ def payload(message: Message) -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-    """Slack reads ``&``, ``<`` and ``>`` as its own."""
+    """Escapes ``&``, ``<`` and ``>``, which Slack interprets."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

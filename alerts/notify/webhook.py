@@ -1,8 +1,8 @@
-"""Generic webhook: the message as JSON, signed when a secret is set.
+"""Generic webhook: the message as JSON, signed if a secret is set.
 
-Headers: ``Idempotency-Key`` is the message id; ``X-Outrider-Signature`` is ``sha256=`` and the hex
-HMAC-SHA256 of ``timestamp.body``, the timestamp being that of ``X-Outrider-Timestamp``. Phone and SMS
-gateways are reached by this sender until they have their own.
+Headers: ``Idempotency-Key`` is the message id; ``X-Outrider-Signature`` is ``sha256=`` and the hex HMAC-SHA256 of
+``timestamp.body``, with the timestamp of ``X-Outrider-Timestamp``. Phone and SMS gateways use this notifier until they
+have their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WebhookNotifier:
         timeout: timedelta = settings.TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """``secret`` empty sends no signature."""
+        """An empty ``secret`` sends no signature."""
         self._url = url
         self._secret = secret
         self._headers = dict(headers or {})
@@ -41,7 +41,7 @@ class WebhookNotifier:
         self._clock = clock or SystemClock()
 
     def send(self, message: Message) -> None:
-        """Deliver, or raise DeliveryError."""
+        """Delivers the message, or raises DeliveryError."""
         body = json.dumps(payload(message), ensure_ascii=False, sort_keys=True).encode()
         timestamp = str(int(self._clock.now().timestamp()))
         headers = self._headers | {
@@ -55,12 +55,12 @@ class WebhookNotifier:
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Hex HMAC-SHA256 of ``timestamp.body``, so that a captured body cannot be sent again later."""
+    """Hex HMAC-SHA256 of ``timestamp.body``; the timestamp prevents replay of a captured body."""
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 def payload(message: Message) -> dict[str, Any]:
-    """The JSON: ``text`` and ``title`` for people, the rest for machines."""
+    """The JSON: ``text`` and ``title`` for people, the rest for programs."""
     return {
         "id": message.id,
         "reason": message.reason.value,

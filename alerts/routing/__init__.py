@@ -1,1 +1,4 @@
-"""From alerts to messages: routes, grouping, wording, the notification pipeline. Sends nothing."""
+"""From alerts to messages: routes, grouping, wording, the notification pipeline.
+
+Pure: sends nothing and does not import ``alerts.notify``.
+"""

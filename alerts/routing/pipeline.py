@@ -1,7 +1,7 @@
-"""Plans messages: one a change of an incident, with an id that two replicas of ours compute alike.
+"""Plans messages: one per change of an incident, with an id that two replicas compute alike.
 
-What was said before stands in the incident's own timeline, so that a restart neither repeats nor
-forgets a message, and a lifted silence speaks.
+Earlier messages are recorded in the incident's own timeline. A restart therefore neither repeats nor drops a message,
+and the end of a silence sends one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TIMELINE = "notify.timeline."
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """Messages for the outbox, and the incidents with what was said and the pages counted in them.
+    """Messages for the outbox, and the incidents with their messages and pages recorded.
 
-    ``reasons`` says for every incident why something or nothing was said.
+    ``reasons`` gives for every incident why a message was sent or not.
     """
 
     messages: tuple[Message, ...]
@@ -46,7 +46,7 @@ class MessagePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the timeline tells about earlier messages of an incident."""
+    """Earlier messages of an incident, from its timeline."""
 
     priority: Priority | None
     at: datetime | None
@@ -56,7 +56,7 @@ class _Said:
 
     @staticmethod
     def of(incident: Incident) -> _Said:
-        """Read the timeline."""
+        """Reads the timeline."""
         entries = [entry for entry in incident.timeline if entry.what.startswith(_TIMELINE)]
         told = [entry for entry in entries if "priority" in entry.arguments]
         priorities = [Priority(entry.arguments["priority"]) for entry in told]
@@ -78,12 +78,11 @@ def messages(
     messaging: Messaging,
     now: datetime,
 ) -> MessagePlan:
-    """What to say after a cycle.
+    """The messages of one cycle.
 
-    ``after`` are the incidents open now and those that resolved in this cycle; one that was resolved in
-    ``before`` already is not looked at. ``alerts`` carry ``muted_by``. ``actions`` are those to mention;
-    the ones that wait for approval are asked about once each. A silenced incident says nothing; an
-    acknowledged one says nothing but a higher priority and its end.
+    ``after`` are the incidents open now and those that resolved in this cycle; one already resolved in ``before`` is
+    skipped. ``alerts`` carry ``muted_by``. ``actions`` are those to mention; each one that waits for approval is
+    requested once. A silenced incident sends nothing. An acknowledged one sends only a higher priority and its end.
     """
     closed = {incident.id for incident in before if incident.resolved_at is not None}
     by_print = {alert.fingerprint: alert for alert in alerts}
@@ -110,14 +109,14 @@ def messages(
 def _counted(
     incidents: Sequence[Incident], planned: Sequence[Message], sent: Sequence[Message]
 ) -> tuple[Incident, ...]:
-    """The incidents; one that is told in the page of another has had none of its own, so a higher priority calls."""
+    """The incidents; one that was merged into another's page has no page of its own, so a higher priority pages."""
     calling = {message.incident for message in sent if message.is_page}
     told = {message.incident for message in planned if message.is_page} - calling
     return tuple(replace(incident, pages=0) if incident.id in told else incident for incident in incidents)
 
 
 class _Teller:
-    """Tells one incident. ``incident`` and ``messages`` hold the result after ``run``."""
+    """Plans the messages of one incident. ``incident`` and ``messages`` hold the result after ``run``."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class _Teller:
         self._said = _Said.of(incident)
 
     def run(self) -> NotifyReason:
-        """Say what changed; the reason also says why nothing was said."""
+        """Plans messages for the changes; the reason also explains why there are none."""
         reason = self._due()
         channels = self._channels(reason)
         if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
@@ -192,7 +191,7 @@ class _Teller:
         return (self._now - self.incident.opened_at) // interval
 
     def _ask(self, reason: NotifyReason) -> None:
-        """Ask once about every action that waits for a person."""
+        """Requests approval once for every action that waits for it."""
         if reason is NotifyReason.MUTED or self.incident.resolved_at is not None:
             return
         for action in self._actions:
@@ -253,12 +252,12 @@ class _Teller:
 
 
 def _counts(alert: Alert) -> bool:
-    """False for a mere symptom: it calls nobody, and so does not speak where all else of its incident is silenced."""
+    """False for a mere symptom: it pages nobody, so it sends nothing if the rest of its incident is silenced."""
     return alert.priority is not Priority.P3 or alert.fault is not None
 
 
 def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: datetime) -> list[Message]:
-    """Ask about actions of the capacity plan; they belong to no incident and go the way of a P2."""
+    """Approval requests for actions of the capacity plan; they have no incident and are routed like a P2."""
     found = []
     for action in actions:
         if action.status is not ActionStatus.WAITING_APPROVAL or action.decided_at != now:

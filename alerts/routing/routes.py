@@ -1,4 +1,4 @@
-"""Who is told: from the routes of a rule or priority to the names of channels."""
+"""Recipients: from the routes of a rule or priority to channel names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from outrider.model import Alert, Incident, Priority
 from outrider.text.i18n import Language
 
-# The defaults of the service: which channel groups a priority goes to, and how soon a person answers.
+# Defaults: channel groups per priority, and the time to acknowledge.
 GROUPS: Mapping[Priority, tuple[str, ...]] = {
     Priority.P0: ("phone", "sms", "im"),
     Priority.P1: ("im",),
@@ -21,7 +21,7 @@ ANSWER_WITHIN: Mapping[Priority, timedelta] = {
     Priority.P1: timedelta(minutes=15),
     Priority.P2: timedelta(hours=1),
 }
-# A page that nobody has acknowledged is said again after twice the time to answer; P2 once a shift.
+# An unacknowledged page repeats after twice the time to acknowledge; P2 once a shift.
 REPEAT: Mapping[Priority, timedelta] = {
     Priority.P0: timedelta(minutes=10),
     Priority.P1: timedelta(minutes=30),
@@ -31,12 +31,12 @@ REPEAT: Mapping[Priority, timedelta] = {
 
 @dataclass(frozen=True, slots=True)
 class Messaging:
-    """How people are reached.
+    """Notification settings.
 
-    ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` may
-    give a channel a language of its own. A P0 or P1 whose groups name no channel goes to ``fallback``,
-    empty meaning every channel of any group: a page is never lost to an empty list. ``explain`` gives the
-    lines that a message of P0 or P1 says beyond cause and evidence.
+    ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` overrides the
+    language of a channel. A P0 or P1 whose groups name no channel goes to ``fallback``; an empty one means every
+    channel of any group, so that a page is never lost to an empty list. ``explain`` returns further lines for messages
+    of P0 or P1.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -49,13 +49,13 @@ class Messaging:
     explain: Callable[[Incident, Language], Sequence[str]] | None = None
 
     def language_of(self, channel: str) -> Language:
-        """What the channel is written in."""
+        """The language of a channel."""
         return self.languages.get(channel, self.language)
 
     def channels(self, priority: Priority, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
         """The channels of a priority.
 
-        Routes that rules name for alerts of this very priority come before those of the priority.
+        Routes that rules set for alerts of this priority come before those of the priority.
         """
         named = [alert.labels.get("routes", "") for alert in alerts if alert.priority is priority]
         own = [group for routes in named for group in routes.split(",") if group]

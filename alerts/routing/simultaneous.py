@@ -1,7 +1,7 @@
-"""One call for what breaks alike at one instant: the same fault, found on several entities of a cluster in one cycle.
+"""Groups simultaneous pages: one message for the same fault on several entities of a cluster in one cycle.
 
-Every incident stays its own, with its own page, acknowledgement, reminders and end; only the first message about them,
-the one that calls a person, is one. It goes out under the first of them and tells all of them in full.
+Every incident keeps its own page, acknowledgement, reminders and end. Only the first message, which pages, is shared.
+It is sent under the first incident and describes all of them in full.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
 from outrider.text.i18n import LANGUAGES, Language
 
-MOST_IN_FULL = 5  # of the rest the message holds the title and the link
+MOST_IN_FULL = 5  # incidents described in full; the others only have title and link
 _Likeness = tuple[str, Priority | None, str, EntityKind, str]
 
 
 def joined(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
-    """The messages, with first pages of one channel, priority, cluster, kind and suspected fault made into one.
+    """The messages, with first pages of the same channel, priority, cluster, kind and suspected fault merged.
 
-    ``incidents`` are those that the messages are about, by id. An incident whose cause is unknown is like no other.
+    ``incidents`` are those of the messages, by id. An incident without a known cause is never merged.
     """
     groups: dict[_Likeness, list[Message]] = {}
     for message in planned:
@@ -42,7 +42,7 @@ def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness 
 
 
 def _one(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
-    """One message that tells what these say."""
+    """One message with the content of these."""
     first = group[0]
     language: Language = next((one for one in LANGUAGES if one == first.language), "en")
     causes = [cause for one in group if (cause := incidents[one.incident or ""].suspected_cause) is not None]

@@ -1,4 +1,4 @@
-"""The words of messages: what is broken, since when, who is affected, why we think so, what was done."""
+"""Message texts: the fault, its start, the impact, the evidence, and the actions taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outrider.vocabulary import catalog
 from outrider.vocabulary.units import format_duration, format_value
 
 _MOST_LINES = 5
-_MERGED = ".absorbed_into"  # the line that correlation leaves in an incident that turned out to be another one
+_MERGED = ".absorbed_into"  # timeline entry of an incident that was merged into another one
 
 
 def say(key: str, language: Language, **arguments: object) -> str:
@@ -37,18 +37,18 @@ def action_line(action: Action, language: Language) -> str:
 
 
 def approval_title(action: Action, priority: Priority, language: Language) -> str:
-    """The title of a question to a person."""
+    """The title of an approval request."""
     what = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
     return say("title.approval_wanted", language, priority=priority, action=what)
 
 
 def approve_line(action: Action, language: Language) -> str:
-    """How to answer."""
+    """Instructions to approve."""
     return say("line.approve", language, action=action.id)
 
 
 def evidence_line(evidence: Evidence, language: Language) -> str:
-    """One observation in words; the signal and its value when it brings no text."""
+    """One piece of evidence as text; signal and value if it has no text."""
     if evidence.text:
         said = translate(evidence.text, language, **evidence.arguments)
         if said != evidence.text:
@@ -65,9 +65,9 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One incident in one language. ``voice`` is the alert that speaks for it.
+    """Texts of one incident in one language. ``voice`` is the alert that represents it.
 
-    ``explained`` are lines about the cause beyond its evidence.
+    ``explained`` are further lines about the cause.
     """
 
     incident: Incident
@@ -79,12 +79,12 @@ class Wording:
 
     @property
     def link(self) -> str:
-        """The incident's page on the dashboard."""
+        """The incident's dashboard page."""
         return f"{self.base_url.rstrip('/')}/incident?incident={quote(self.incident.id, safe='')}"
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What a machine at the other end may want to sort by."""
+        """Labels for receivers that sort messages."""
         cause = self.incident.suspected_cause
         found = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
         if cause is not None:
@@ -92,7 +92,7 @@ class Wording:
         return {key: text for key, text in found.items() if text}
 
     def title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
-        """One line."""
+        """The title, one line."""
         if action is not None:
             return approval_title(action, self.incident.priority, self.language)
         summary = incident_summary(self.incident, self.language)
@@ -101,7 +101,7 @@ class Wording:
         return self._say(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
 
     def body(self, reason: NotifyReason, action: Action | None) -> str:
-        """Plain text, one fact a line."""
+        """Plain text, one fact per line."""
         lines = [self._cause(), self._when(), self._affected()]
         if self._merged_into:
             lines.append(self._say("line.merged", into=self._merged_into))
@@ -117,7 +117,7 @@ class Wording:
 
     @property
     def _merged_into(self) -> str:
-        """The incident that took this one over, empty when none did: it ended, and nothing has recovered."""
+        """The incident that absorbed this one; empty if none did. Nothing has recovered in that case."""
         told = (entry for entry in reversed(self.incident.timeline) if entry.what.endswith(_MERGED))
         entry = next(told, None) if self.incident.resolved_at is not None else None
         return entry.arguments.get("incident", "") if entry else ""

@@ -1,1 +1,4 @@
-"""Alert rules: loading, editing, SLO rules, matching findings to rules. Pure but for reading files."""
+"""Alert rules: parsing, editing, SLO rules, matching findings to rules.
+
+Only ``files`` reads files. Imports no other package of ``alerts``.
+"""

@@ -1,4 +1,4 @@
-"""What else is known of the services while an alert is judged: who burns, who has no spare replica."""
+"""Service state that affects alert priority: SLO burn and lost redundancy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
 
-SERVICE_LEVEL = "service_level"  # label of alerts whose rule is about the promise of the service itself
-_SPARE = 2  # one replica to serve and one to lose
+SERVICE_LEVEL = "service_level"  # label of alerts whose rule is about the SLO of the service itself
+_SPARE = 2  # one replica to serve and one spare
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """Which services burn their SLO and which have no redundancy left.
+    """Services with a burning SLO and services without redundancy.
 
-    ``service_of`` names the services that a fault of an entity can reach.
+    ``service_of`` returns the services that a fault of an entity can reach.
     """
 
     burning: frozenset[EntityRef]
@@ -27,7 +27,7 @@ class ServiceContext:
         return (entity,) if entity.kind is EntityKind.SERVICE else self.service_of(entity)
 
     def urgent(self, entity: EntityRef) -> bool:
-        """True when a service that the entity reaches burns or has lost its redundancy."""
+        """True if a service within reach burns or has lost its redundancy."""
         return any(service in self.burning or service in self.unredundant for service in self.services(entity))
 
 
@@ -39,9 +39,8 @@ def service_context(
 ) -> ServiceContext:
     """The context of one cycle.
 
-    A service burns while its own P0 or P1 rule fires (availability, TTFT P99). It has lost its
-    redundancy when fewer replicas are ready than max(2, needed). A service whose ready replicas are not
-    known is neither.
+    A service burns while its own P0 or P1 rule fires (availability, TTFT P99). It has lost its redundancy if fewer
+    replicas are ready than max(2, needed). A service with an unknown number of ready replicas is neither.
     """
     burning = frozenset(
         alert.entity

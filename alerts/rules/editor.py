@@ -1,4 +1,4 @@
-"""Changes one key of one rule in the text of a rules file and leaves every other character as it is. Pure."""
+"""Changes one key of one rule in the text of a rules file and keeps every other character. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _EMPTY = "version: 1\nrules:\n"
 
 
 def with_key(text: str, file: str, rule: str, key: str, value: str, *, part: tuple[int, int, str] | None = None) -> str:
-    """The text with ``key: value`` in the rule of that name; a rule that is not there is added at the end.
+    """The text with ``key: value`` in the named rule; a missing rule is appended.
 
-    ``part`` (start, end, replacement) says which part of the present value, its spaces made single, is replaced:
-    where it can be found in the text, an expression over several lines keeps its lines. Raises UsageError for a
-    text whose form does not let itself be changed alone, such as one with anchors.
+    ``part`` (start, end, replacement) is the part of the current value, with normalized spaces, to replace. If it is
+    found in the text, a multi-line expression keeps its lines. Raises UsageError for a text that cannot be changed in
+    place, such as one with anchors.
     """
     try:
         source = text if yaml.safe_load(text) is not None else text + _EMPTY
@@ -53,7 +53,7 @@ def _wanted(plain: Any, rule: str, key: str, value: str) -> Any:
 
 
 def _same(plain: Any, wanted: Any, rule: str, key: str) -> bool:
-    """Equal but for line breaks inside the value that was changed."""
+    """Equality except for line breaks inside the changed value."""
     for found in (plain, wanted):
         for one in found["rules"]:
             if isinstance(one, dict) and one.get("name") == rule:
@@ -93,7 +93,7 @@ def _quoted(value: str) -> str:
 
 
 def _in_place(text: str, start: int, end: int, value: str, part: tuple[int, int, str]) -> str | None:
-    """Replace a part of a value by counting the characters that are no spaces; None where the text has others."""
+    """Replaces a part of a value by counting non-space characters; None if the text has others."""
     first, last, replacement = part
     places = [place for place in range(start, end) if not text[place].isspace()]
     written = "".join(text[place] for place in places)
@@ -105,7 +105,7 @@ def _in_place(text: str, start: int, end: int, value: str, part: tuple[int, int,
 
 
 def _inserted(text: str, entry: Any, key: str, value: str) -> str:
-    """The key right after the name of its rule."""
+    """Inserts the key right after the name of its rule."""
     name_key, name = next(pair for pair in entry.value if pair[0].value == "name")
     after = name.end_mark.index
     if entry.flow_style:
@@ -116,14 +116,14 @@ def _inserted(text: str, entry: Any, key: str, value: str) -> str:
 
 
 def _below(text: str, root: Any) -> int:
-    """Where the line of the key ``rules`` ends."""
+    """End of the line of the key ``rules``."""
     key = next(name for name, _ in root.value if name.value == "rules")
     end = text.find("\n", key.end_mark.index)
     return len(text) if end < 0 else end + 1
 
 
 def _added(text: str, root: Any, rules: Any, rule: str, key: str, value: str) -> list[str]:
-    """The rule after the last one of its list."""
+    """Adds the rule after the last one of its list."""
     if isinstance(rules, yaml.SequenceNode) and rules.flow_style and rules.value:
         after = rules.value[-1].end_mark.index
         return [f"{text[:after]}, {{name: {rule}, {key}: {_quoted(value)}}}{text[after:]}"]

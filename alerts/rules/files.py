@@ -1,4 +1,4 @@
-"""Reads rule files: the packaged ones and those of the operator. No other module that decides reads files."""
+"""Reads rule files: the packaged ones and those of the operator. No other module of the rules reads files."""
 
 from __future__ import annotations
 

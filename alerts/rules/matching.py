@@ -1,4 +1,4 @@
-"""Which rule a finding speaks to, and how urgent it is there."""
+"""Matches findings to rules, and determines the priority."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ COMPILED = "rule:"
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """Rules by what they match.
+    """Rules by their matching criteria.
 
-    A compiled expression speaks to its own rule only. A detector that a rule names speaks to that rule
-    only, even when its finding names a fault: a statistical score never takes the way of a hard rule.
+    A compiled expression matches its own rule only. A detector that a rule names matches that rule only, even if its
+    finding names a fault: a statistical score never takes the route of a hard rule.
     """
 
     compiled: dict[str, Rule]
@@ -42,7 +42,7 @@ class Matcher:
 
     @staticmethod
     def of(rules: Iterable[Rule]) -> Matcher:
-        """Index rules."""
+        """Builds the index of rules."""
         compiled: dict[str, Rule] = {}
         by_detector: dict[str, tuple[Rule, ...]] = {}
         by_fault: dict[str, tuple[Rule, ...]] = {}
@@ -57,11 +57,11 @@ class Matcher:
         return Matcher(compiled, by_detector, by_fault)
 
     def rules_for(self, finding: Finding) -> tuple[Rule, ...]:
-        """The rules a finding makes true; a rule that names detectors and faults wants both."""
+        """The rules that a finding matches; a rule with detectors and faults needs both."""
         if finding.detector.startswith(COMPILED):
             rule = self.compiled.get(finding.detector)
             return (rule,) if rule else ()
-        family = finding.detector.rpartition("-")[0]  # one detector may be registered once a kind: seasonal-gpu
+        family = finding.detector.rpartition("-")[0]  # a detector may be registered once per kind: seasonal-gpu
         named = self.by_detector.get(finding.detector) or self.by_detector.get(family)
         if named:
             return tuple(rule for rule in named if not rule.faults or finding.fault in rule.faults)
@@ -69,7 +69,7 @@ class Matcher:
 
 
 def priority_of(rule: Rule, finding: Finding, context: ServiceContext) -> Priority:
-    """The rule's own priority, else the pair of the fault, else what the detector hints."""
+    """The rule's own priority, else the pair of the fault, else the detector's severity."""
     if rule.priority is not None:
         return rule.priority
     known = faults().get(rule.fault or finding.fault or "")
@@ -79,7 +79,7 @@ def priority_of(rule: Rule, finding: Finding, context: ServiceContext) -> Priori
 
 
 def plan_findings(plan: Plan, rules: Sequence[Rule], now: datetime) -> tuple[Finding | NoVerdict, ...]:
-    """What the plan says to rules over ``plan:<measure>``: one finding a service at or above the threshold."""
+    """Findings of the capacity plan for rules over ``plan:<measure>``: services at or above the threshold."""
     found: list[Finding | NoVerdict] = []
     for rule in rules:
         for detector in rule.detectors:
@@ -121,14 +121,14 @@ def _evidence(measure: str, value: float, threshold: float) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedFinding:
-    """Which detectors gave no verdict, about whom."""
+    """Detectors without a verdict, and the entities concerned."""
 
     entities: frozenset[tuple[str, EntityRef]]
     everyone: frozenset[str]
 
     @staticmethod
     def of(findings: Iterable[Finding | NoVerdict]) -> SuppressedFinding:
-        """Collect the NoVerdicts of one cycle."""
+        """Collects the NoVerdicts of one cycle."""
         silent = [entry for entry in findings if isinstance(entry, NoVerdict)]
         return SuppressedFinding(
             frozenset((entry.detector, entry.entity) for entry in silent if entry.entity is not None),
@@ -136,5 +136,5 @@ class SuppressedFinding:
         )
 
     def about(self, detectors: Iterable[str], entity: EntityRef) -> bool:
-        """True when one of the detectors that raised an alert can no longer say."""
+        """True if a detector that raised an alert has no verdict any more."""
         return any(detector in self.everyone or (detector, entity) in self.entities for detector in detectors)

@@ -1,7 +1,7 @@
-"""Reads alert rules from YAML: the packaged ones, then files of the user that change them by name.
+"""Parses alert rules from YAML: the packaged ones, overlaid by name with those of the operator.
 
-A rule of the user with a known name changes the keys it gives and keeps the others; ``enabled: false``
-switches it off. Every fault in a file is told with its line.
+A rule with a known name changes the keys it gives and keeps the others; ``enabled: false`` disables it. Every mistake
+in a file is reported with its line. Reads no files.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A rule as written, and where."""
+    """A rule as written, with its position."""
 
     document: yaml_file.Document
     path: tuple[str | int, ...]
     keys: dict[str, Any]
 
     def problem(self, key: str, message: str) -> ConfigProblem:
-        """A fault at one of its keys."""
+        """A mistake at one of its keys."""
         return self.document.problem((*self.path, key), message)
 
 
 def merge_rules(documents: Iterable[yaml_file.Document]) -> tuple[Rule, ...]:
-    """The rules in force, in the order of their files.
+    """The rules in force, in the order of the documents.
 
-    Raises ConfigError with every fault of every file, in line order.
+    Raises ConfigError with every mistake of every document, in line order.
     """
     problems: list[ConfigProblem] = []
     merged: dict[str, _Raw] = {}
@@ -102,7 +102,7 @@ def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> l
 
 
 def check(raw: _Raw) -> list[ConfigProblem]:
-    """Every fault of one rule."""
+    """Every mistake of one rule."""
     keys = raw.keys
     problems = [raw.problem(key, f"unknown key{yaml_file.near(key, _KEYS)}") for key in keys if key not in _KEYS]
     problems += [

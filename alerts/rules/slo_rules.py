@@ -1,4 +1,4 @@
-"""SLOs as alert rules: each has one, and how fast its budget burns gives the priority."""
+"""SLOs as alert rules: one rule per SLO, with the priority from the burn rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLEAR = timedelta(minutes=2)
 
 
 def rules_of(slos: Sequence[Slo]) -> tuple[Rule, ...]:
-    """One rule an SLO. Its alert rises with a faster burn and ends when the short window is calm."""
+    """One rule per SLO. Its alert escalates with a faster burn and ends when the short window is normal."""
     return tuple(
         Rule(
             name=slo.rule,

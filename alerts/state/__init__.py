@@ -1,1 +1,1 @@
-"""The alert state machine (pending, firing, resolved) and silences. Pure."""
+"""The alert state machine (pending, firing, resolved) and silences. Pure; imports ``alerts.rules`` only."""

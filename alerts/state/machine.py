@@ -1,7 +1,7 @@
-"""The state machine of alerts: pending -> firing -> resolved. Pure; every instant is handed in.
+"""Alert state machine: pending -> firing -> resolved. Pure; all times are arguments.
 
-An alert is one (rule, entity). It is never resolved because values are missing, and its priority never
-falls while it fires. One that resolved and comes back is a new episode with its own ``starts_at``.
+An alert is one (rule, entity). Missing values never resolve it, and its priority never falls while it fires. An alert
+that returns after it resolved is a new episode with its own ``starts_at``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAIR = "priority_of_fault"  # label of alerts whose priority is the pair of the
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Everything said about one (rule, entity) this cycle, merged to the worst."""
+    """All findings of one (rule, entity) in this cycle, merged to the worst."""
 
     rule: Rule
     entity: EntityRef
@@ -44,7 +44,7 @@ class _Seen:
 
 
 def fingerprint(rule: str, entity: EntityRef) -> str:
-    """The stable name of the alert of a rule about an entity: 16 hex digits."""
+    """The stable id of the alert of a rule on an entity: 16 hex digits."""
     return hashlib.sha256(f"{rule}\n{entity.key}".encode()).hexdigest()[:16]
 
 
@@ -56,11 +56,11 @@ def advance(
     context: ServiceContext,
     now: datetime,
 ) -> tuple[Alert, ...]:
-    """Move every alert one cycle on.
+    """Advances every alert by one cycle.
 
-    ``active`` are the pending and firing ones, ``plan`` None means that the planner did not run, which
-    leaves its alerts as they are. Returns every alert that is pending or firing now and every one that
-    resolved in this cycle, by fingerprint.
+    ``active`` are the pending and firing ones. ``plan`` None means that the planner did not run, which leaves its
+    alerts unchanged. Returns all alerts that are pending or firing now and those that resolved in this cycle, by
+    fingerprint.
     """
     known = {rule.name: rule for rule in rules}
     heard = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
@@ -84,7 +84,7 @@ def advance(
 
 
 def evidence_of(alert: Alert) -> tuple[Evidence, ...]:
-    """The evidence written into an alert's annotations; texts are i18n keys with their arguments."""
+    """The evidence stored in an alert's annotations; texts are i18n keys with their arguments."""
     entries = json.loads(alert.annotations.get("evidence", "[]"))
     return tuple(
         Evidence(entry["signal"], entry["observed"], None, entry["text"], entry["arguments"]) for entry in entries
@@ -111,7 +111,7 @@ def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Seen:
 
 
 def _holds(alert: Alert | None, said: _Seen, print_: str, context: ServiceContext, now: datetime) -> Alert:
-    """The condition is true: start, wait, or go on firing."""
+    """The condition is true: start, wait, or keep firing."""
     rule = said.rule
     if alert is None or _lost_sight(alert, rule, now):
         alert = Alert(
@@ -144,20 +144,20 @@ def _holds(alert: Alert | None, said: _Seen, print_: str, context: ServiceContex
 
 
 def _lost_sight(alert: Alert, rule: Rule, now: datetime) -> bool:
-    """True when a pending alert went unobserved for so long that its waiting time proves nothing."""
+    """True if a pending alert was unobserved for so long that its waiting time is void."""
     kept = alert.reason is AlertReason.KEPT_WITHOUT_VALUES
     return alert.state is AlertState.PENDING and kept and now - alert.seen_at > rule.wait
 
 
 def _kept(alert: Alert, context: ServiceContext) -> Alert:
-    """Nobody can say: the alert stays, and the clear time starts anew once there are values."""
+    """No verdict: the alert stays, and the clear time restarts with the next values."""
     annotations = {key: text for key, text in alert.annotations.items() if key != _GONE_SINCE}
     kept = replace(alert, reason=AlertReason.KEPT_WITHOUT_VALUES, annotations=annotations)
     return kept if alert.state is AlertState.PENDING else _raised(kept, context)
 
 
 def _gone(alert: Alert, rule: Rule | None, context: ServiceContext, now: datetime) -> Alert:
-    """The condition is false: forget a pending alert, resolve a firing one after its clear time."""
+    """The condition is false: drop a pending alert, resolve a firing one after its clear time."""
     if alert.state is AlertState.PENDING:
         return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.NEVER_FIRED, ends_at=now)
     since = alert.annotations.get(_GONE_SINCE, rfc3339(now))
@@ -168,7 +168,7 @@ def _gone(alert: Alert, rule: Rule | None, context: ServiceContext, now: datetim
 
 
 def _raised(alert: Alert, context: ServiceContext) -> Alert:
-    """An alert without new findings still rises when its service begins to burn."""
+    """An alert without new findings still escalates if its service starts to burn."""
     known = faults().get(alert.fault or "")
     if known is None or alert.labels.get(_PAIR) != "true" or not context.urgent(alert.entity):
         return alert

@@ -1,4 +1,4 @@
-"""Which alerts send nothing: silenced by a person, acknowledged, or folded under the cause."""
+"""Muted alerts: silenced by an operator, acknowledged, or grouped under their cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outrider.ports import Silence
 
 
 def silenced(alert: Alert, silences: Iterable[Silence]) -> bool:
-    """True when a silence names the alert's rule, its entity, or both. One that names neither mutes nothing."""
+    """True if a silence names the alert's rule, its entity, or both. One that names neither mutes nothing."""
     return any(
         (silence.rule is not None or silence.entity is not None)
         and silence.rule in (None, alert.rule)
@@ -20,9 +20,9 @@ def silenced(alert: Alert, silences: Iterable[Silence]) -> bool:
 
 
 def speaker(incident: Incident, alerts: Iterable[Alert]) -> Alert | None:
-    """The one alert that speaks for an incident: the cause's own where it fires, else the most urgent.
+    """The alert that represents an incident: the cause's own if it fires, else the most urgent.
 
-    Silenced alerts never speak. None when nothing of the incident fires.
+    Silenced alerts never do. None if nothing of the incident fires.
     """
     cause = incident.suspected_cause
     candidates = [
@@ -40,7 +40,7 @@ def speaker(incident: Incident, alerts: Iterable[Alert]) -> Alert | None:
 
 
 def mute(alerts: Sequence[Alert], incidents: Sequence[Incident], silences: Sequence[Silence]) -> tuple[Alert, ...]:
-    """Set ``muted_by`` of every alert anew, so that a silence that ends speaks again.
+    """Recomputes ``muted_by`` of every alert, so that the end of a silence takes effect.
 
     ``silences`` are those in force.
     """

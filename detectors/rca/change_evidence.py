@@ -1,7 +1,7 @@
-"""What changes and log lines suggest: told apart by code, placed on the component they are about, weak by themselves.
+"""Weak evidence from changes and log lines, by code and component.
 
-A change of a service's pods speaks of the service, one of a driver of the node. A hint becomes a candidate of an
-incident that it can reach; it opens none, and joins none to another.
+A change of a service's pods concerns the service, one of a driver the node. A hint becomes a hypothesis of an incident
+that it can reach. It neither opens nor joins incidents.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from detectors.rca.hypotheses import WINDOW, FaultHypothesis, Reach
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
 from outrider.vocabulary.faults import faults
 
-CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
-CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
-LOG_STRENGTH = 0.55  # the server's own words, of which no detector has made a finding
+CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it serves its share of the load
+CHANGE_STRENGTH = 0.55  # "after" is not "because of"
+LOG_STRENGTH = 0.55  # a log line without a finding of a detector
 LOG_HOLD = timedelta(minutes=10)
 LOG_TEXT = "incidents.evidence.log"
 CHANGE_BY_TEXT, CHANGE_FROM_TEXT = f"{CHANGE_TEXT}_by", f"{CHANGE_TEXT}_from"
 SLOWER = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
-MOST_CARDS = 8  # of one node, that a change of its driver is put on
-_MOST_TOLD = 120  # characters of what was before and after, and of a line
+MOST_CARDS = 8  # GPUs of one node that a driver change applies to
+_MOST_TOLD = 120  # characters of old and new values, and of a log line
 
 
 _PUT_ON_NODES = (ChangeKind.DRIVER, ChangeKind.NETWORK)
@@ -34,7 +34,7 @@ _OF_A_REVISION = frozenset({
     "prefix-cache-collapse", "batch-misconfigured", "pod-oom", "host-memory-leak", "gpu-memory-leak",
     "gpu-memory-fragmentation", "kv-transfer-fail", "engine-asleep", "tp-topology-bad",
 })  # fmt: skip
-# The faults that a change of each sort is worth mentioning with.
+# Faults for which a change of each kind is relevant evidence.
 SPEAKS_FOR: Mapping[ChangeKind, frozenset[str]] = {
     **dict.fromkeys(NEW_REVISION, _OF_A_REVISION),
     ChangeKind.DRIVER: frozenset({
@@ -50,11 +50,11 @@ SPEAKS_FOR: Mapping[ChangeKind, frozenset[str]] = {
         "image-pull-slow",
     }),
 }  # fmt: skip
-# What a line of a model server suggests; lines of which detectors make findings are evidence beside these.
+# Faults suggested by log lines of model servers, besides lines that detectors turn into findings.
 LINE_SPEAKS_FOR: Mapping[str, str] = {
     "engine_dead": "engine-core-dead",
     "worker_died": "engine-core-dead",
-    "cuda_error": "engine-core-dead",  # a fault of the card leaves an XID, which has a detector of its own
+    "cuda_error": "engine-core-dead",  # a GPU fault also causes an XID, which has its own detector
     "gpu_missing": "gpu-lost",
     "nccl_error": "nccl-timeout",
     "nccl_timeout": "nccl-timeout",
@@ -78,24 +78,24 @@ LINE_SPEAKS_FOR: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One change or log line on one component. ``sort`` None: a line."""
+    """One change or log line on one component. ``sort`` None: a log line."""
 
     entity: EntityRef
     event: Event
     sort: ChangeKind | None
 
     def speaks_for(self, fault: str) -> bool:
-        """True when it is worth mentioning with the fault."""
+        """True if it is relevant evidence for the fault."""
         return LINE_SPEAKS_FOR.get(self.event.code) == fault if self.sort is None else fault in SPEAKS_FOR[self.sort]
 
     @property
     def evidence(self) -> Evidence:
-        """Which change or line, at which instant, by whom and from what to what where that is known."""
+        """The change or line with its time, and the actor and old and new values if known."""
         return line_evidence(self.event) if self.sort is None else change_evidence(self.event)
 
 
 def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityRef, list[Hint]]:
-    """Recent changes and lines by the component they are about, oldest first."""
+    """Recent changes and lines by component, oldest first."""
     found: dict[EntityRef, list[Hint]] = {}
     for event in sorted(events, key=lambda one: (one.at, one.id)):
         if event.kind is EventKind.CHANGE and now - CHANGE_WINDOW - WINDOW <= event.at <= now:
@@ -111,7 +111,7 @@ def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityR
 
 
 def _places(event: Event, sort: ChangeKind, reach: Reach) -> tuple[EntityRef, ...]:
-    """The nodes for what nodes bring along, else the services of what was changed."""
+    """The nodes for changes of node software, else the services of the changed entity."""
     if sort in _PUT_ON_NODES:
         nodes = tuple(sorted(reach.nodes(event.entity), key=lambda node: node.key))
         return nodes or (event.entity,)
@@ -121,7 +121,7 @@ def _places(event: Event, sort: ChangeKind, reach: Reach) -> tuple[EntityRef, ..
 def suggested(
     hints: Mapping[EntityRef, Sequence[Hint]], findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach
 ) -> list[FaultHypothesis]:
-    """The candidates that the hints make, beside what a new revision makes of its service."""
+    """Hypotheses from hints, besides those of a new revision on its service."""
     claims: dict[tuple[EntityRef, str], FaultHypothesis] = {}
     for held in hints.values():
         for hint in held:
@@ -155,7 +155,7 @@ def _of_many_nodes(
     findings: Mapping[EntityRef, Sequence[Finding]],
     reach: Reach,
 ) -> Iterator[FaultHypothesis]:
-    """A service that is slower while most of its nodes have a new driver: it is the driver, and no one card."""
+    """A slower service most of whose nodes have a new driver: the driver is the cause, not a single GPU."""
     for service in {one for node in changed for one in reach.services(node)}:
         nodes = reach.nodes(service)
         if 2 * len(nodes & changed) > len(nodes) > 1 and _slower(service, findings):
@@ -165,7 +165,7 @@ def _of_many_nodes(
 
 
 def _of_kind(entity: EntityRef, kind: EntityKind, reach: Reach) -> tuple[EntityRef, ...]:
-    """The component of a kind that a line means: its own, or the only one near it."""
+    """The component of a kind that a line refers to: its own, or the only one near it."""
     if entity.kind is kind:
         return (entity,)
     near = (*reach.topology.below(entity, kind), *reach.topology.above(entity, kind))
@@ -177,7 +177,7 @@ def _slower(entity: EntityRef, findings: Mapping[EntityRef, Sequence[Finding]]) 
 
 
 def change_evidence(event: Event) -> Evidence:
-    """That something was changed: what, when, and by whom and from what to what where that is known."""
+    """Evidence of a change: kind, time, and the actor and old and new values if known."""
     sort = sort_of(event.code) or ChangeKind.ROLLOUT
     told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
     actor = event.attributes.get("actor", "")
@@ -189,6 +189,6 @@ def change_evidence(event: Event) -> Evidence:
 
 
 def line_evidence(event: Event) -> Evidence:
-    """What a server's log said, and when."""
+    """Evidence of a log line and its time."""
     line = " ".join((event.attributes.get("text") or event.code).split())[:_MOST_TOLD]
     return Evidence("", None, None, LOG_TEXT, {"at": f"{event.at:%H:%M:%S}", "line": line})

@@ -1,7 +1,7 @@
-"""What scores are worth as confidences: a softmax whose temperature was fitted to what drills proved right.
+"""Converts scores to confidences: a softmax whose temperature was fitted to drill results.
 
-The figures stand in ``confidence.yaml``, which ``benchmarks/fit_confidence.py`` writes from drills of tuning seeds.
-Temperature scaling after Guo et al., On Calibration of Modern Neural Networks (2017); the order of answers stays.
+``benchmarks/fit_confidence.py`` writes the values in ``confidence.yaml`` from drills of tuning seeds. Temperature
+scaling after Guo et al., On Calibration of Modern Neural Networks (2017); it keeps the order.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _KEYS = ("temperature", "unknown_score", "fitted")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``temperature`` divides scores (0-1); ``unknown_score`` is what "a cause nobody named" scores."""
+    """``temperature`` divides scores (0-1); ``unknown_score`` is the score of an unknown cause."""
 
     temperature: float
     unknown_score: float
 
     def weight(self, score: float) -> float:
-        """The weight of a score, relative to that of the unknown."""
+        """The weight of a score, relative to that of the unknown cause."""
         return math.exp((score - self.unknown_score) / self.temperature)
 
     def shares(self, weights: Sequence[float]) -> list[float]:
-        """Confidences (0-1) of weights; what they leave of 1 is the unknown's."""
+        """Confidences (0-1) of weights; the rest to 1 belongs to the unknown cause."""
         total = 1.0 + sum(weights)
         return [weight / total for weight in weights]
 
 
 @cache
 def packaged() -> Scale:
-    """The figures of this release. Raises ConfigError when the file is damaged."""
+    """The scale of this release. Raises ConfigError if the file is damaged."""
     return read(packaged_data.confidence(), f"detectors/rca/{FILE}")
 
 
 def read(text: str, file: str) -> Scale:
-    """The figures of a text. Raises ConfigError with line and key of every mistake."""
+    """Parses a scale. Raises ConfigError with line and key of every mistake."""
     document, shapes = yaml_file.parse(text, file), Shapes()
     top = shapes.mapping(document, (), {} if document.value is None else document.value)
     for key in top:

@@ -1,9 +1,9 @@
-"""Folds alerts into incidents: one thing that is broken, one suspected cause, everything else under it.
+"""Correlates alerts into incidents: one fault, one suspected cause, all its symptoms below it.
 
-Pure. What is said to be wrong becomes claims; each claim hangs on the one claim that explains it best;
-what hangs together is one incident. Independent faults on separate paths stay apart even when they
-overlap in time. A cause that is found late takes its incident over; a resolved incident takes nothing
-new. Called by ``service`` once a cycle, after the alerts were advanced.
+Pure. Alerts become hypotheses. Each one is attached to the hypothesis that explains it best, and a connected group is
+one incident. Independent faults on separate paths stay apart even if they overlap in time. A cause that is detected
+late takes over its incident; a resolved incident takes nothing new. ``service`` calls it once a cycle, after the alert
+state machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from outrider.topology import Topology
 from outrider.vocabulary.faults import layer_of
 
 ROUNDS = 4
-BLIND_GRACE = timedelta(minutes=3)  # what fails with the view comes back within a few scrapes of it
+BLIND_GRACE = timedelta(minutes=3)  # grace time after monitoring returns: its symptoms end within a few scrapes
 
 
 def correlate(
@@ -51,18 +51,18 @@ def correlate(
     now: datetime,
     interval: timedelta = timedelta(0),
 ) -> tuple[Incident, ...]:
-    """The incidents that changed or are new, in order of opening.
+    """Changed and new incidents, in order of opening.
 
-    ``alerts`` are all pending and firing ones and those that resolved since the last call: a firing alert that is not
-    handed in counts as resolved. ``events`` should reach back half an hour, so that changes are seen as possible
-    causes; ``interval`` lies between cycles. Calling it again on its own answer changes nothing.
+    ``alerts`` are all pending and firing ones and those resolved since the last call; a missing firing alert counts as
+    resolved. ``events`` should cover half an hour, so that changes count as possible causes. ``interval`` is the time
+    between cycles. Idempotent: a second call with its own result changes nothing.
     """
     scene = scenes.look(alerts, findings, events, topology, knowledge, now, interval)
     firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
     known = {incident.id for incident in open_incidents}
     standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
     answer: dict[str, Incident] = {}
-    for _ in range(ROUNDS):  # a cause that changes hands may explain another incident, so look again
+    for _ in range(ROUNDS):  # a reassigned cause may explain another incident, so repeat
         changed = _once(tuple(standing.values()), firing, scene, known, now)
         if not changed:
             break
@@ -76,7 +76,7 @@ def correlate(
 
 
 def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
-    """Leave out incidents that were opened and absorbed within one call: nobody has heard of them."""
+    """Drops incidents opened and absorbed within one call, which were never reported."""
     unheard = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
     told = []
     for name, incident in answer.items():
@@ -104,7 +104,7 @@ def _once(
 
 
 def _release_when_sighted(case: Case, now: datetime) -> None:
-    """A view that went dark explains nothing once it is back; what is still wrong then stands for itself."""
+    """Ends a monitoring outage as a cause once monitoring is back; remaining faults stand alone."""
     cause = case.incident.suspected_cause
     if cause is None or layer_of(cause.fault) is not Layer.MONITORING or not case.alive:
         return
@@ -126,7 +126,7 @@ def _release_when_sighted(case: Case, now: datetime) -> None:
 
 @dataclass(slots=True)
 class _Forest:
-    """Claims that hang together, as union-find over claim numbers."""
+    """Connected hypotheses, as union-find over their numbers."""
 
     parent: list[int]
 
@@ -143,10 +143,10 @@ class _Forest:
 
 @dataclass(slots=True)
 class _Board:
-    """All claims of one call.
+    """All hypotheses of one call.
 
-    ``pinned`` are causes of open incidents that alerts stood behind; ``fixed`` are what such causes
-    already explain, which nothing may move elsewhere.
+    ``pinned`` are causes of open incidents with alerts. ``fixed`` are hypotheses already explained by such causes,
+    which stay with them.
     """
 
     late: timedelta
@@ -160,12 +160,12 @@ class _Board:
         self.claims.append(claim)
 
     def silent(self, number: int) -> bool:
-        """True for what a detector or a change record suggests and no alert says yet."""
+        """True for a hypothesis from a detector or a change record without an alert."""
         return self.claims[number].home is None and not self.claims[number].alerts
 
 
 def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex, now: datetime) -> list[Case]:
-    """Hang every fresh alert on an open case or on a new one; merge cases that turn out to be one."""
+    """Attaches every new alert to an open case or a new one; merges cases that turn out to be one."""
     board = _board(cases, fresh, scene)
     found = list(pairs(board.claims, scene.reach, scene.knowledge))
     by_symptom, by_cause = gathered(found, len(board.claims))
@@ -230,7 +230,7 @@ def _claim(alert: Alert, home: str | None, scene: EvidenceIndex) -> FaultHypothe
 
 
 def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:
-    """The claim that explains this one best, None when nothing does or what does may not move it."""
+    """The hypothesis that explains this one best; None if none does or may take it over."""
     if number in board.fixed:
         return None
     claim = board.claims[number]
@@ -249,13 +249,13 @@ def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], expla
 
 
 def _oldest_home(explains: Sequence[Pair], board: _Board) -> int | None:
-    """Where a suggestion belongs: to the oldest open incident it could explain, and to one only."""
+    """The home of a suggestion: the oldest open incident that it could explain."""
     homes = [pair.symptom for pair in explains if board.claims[pair.symptom].home is not None]
     return min(homes, default=None)
 
 
 def _may_move(cause: FaultHypothesis, pair: Pair, board: _Board) -> bool:
-    """An open incident is taken over by what fires only, and by another incident only along the path."""
+    """True if a cause may take over an open incident: only if it fires, and from another incident only on the path."""
     if not cause.firing:
         return False
     if cause.home is None:
@@ -264,7 +264,7 @@ def _may_move(cause: FaultHypothesis, pair: Pair, board: _Board) -> bool:
 
 
 def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
-    """Two faults of one entity that look alike are two answers to one question."""
+    """Pairs of similar faults of one entity, which are alternatives of one question."""
     at: dict[EntityRef, list[int]] = {}
     for number, claim in enumerate(board.claims):
         if claim.fault in knowledge and (claim.alerts or claim.home):
@@ -289,7 +289,7 @@ def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -
 
 
 def _same_service(orphans: Sequence[int], board: _Board, scene: EvidenceIndex) -> Iterable[tuple[int, int]]:
-    """Symptoms nobody has a fault for belong together when users of one service feel them in one quarter hour."""
+    """Pairs of symptoms without a known fault that affect users of one service within the time window."""
     by_place: dict[EntityRef, list[int]] = {}
     for number in orphans:
         claim = board.claims[number]
@@ -315,7 +315,7 @@ def _gather(
     fresh: Mapping[str, Alert],
     now: datetime,
 ) -> Case | None:
-    """The case of one group: the oldest open one in it, else a new one; None when nothing fires in it."""
+    """The case of one group: its oldest open one, else a new one; None if nothing in it fires."""
     homes = sorted(
         {home for number in group if (home := board.claims[number].home) is not None},
         key=lambda home: (by_id[home].incident.opened_at, home),
@@ -339,9 +339,9 @@ def _gather(
 def _tell_candidates(
     cases: Sequence[Case], opened: Sequence[Case | None], board: _Board, by_symptom: Sequence[Sequence[Pair]]
 ) -> None:
-    """Give each case the claims that no alert stands behind yet and that explain something in it.
+    """Adds hypotheses without alerts to each case in which they explain something.
 
-    But for a view that went dark: that it is back is read from its alert, so it takes one.
+    A monitoring outage is excluded: its end is read from its alert, so it needs one.
     """
     touched = {id(case): case for case in (*cases, *opened) if case is not None}
     for case in touched.values():
@@ -353,7 +353,7 @@ def _tell_candidates(
 
 
 def _name_new(cases: Sequence[Case], known: set[str]) -> None:
-    """Ids come last, since they are made from the suspected cause."""
+    """Assigns ids last, since they derive from the suspected cause."""
     for case in cases:
         if case.before is None:
             incident = case.incident

@@ -1,4 +1,4 @@
-"""Everything known at one instant, indexed once, so that judging many incidents stays cheap."""
+"""All evidence of one cycle, indexed once, so that judging many incidents stays cheap."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, Find
 from outrider.topology import Topology
 
 CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
-ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
+ALERT_STRENGTH = 0.8  # strength of an alert without a current finding
 PENDING_STRENGTH = 0.7
-FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
+FINDING_FLOOR = 0.5  # findings with a lower score are not hypotheses
 
 
 @dataclass(slots=True)
 class EvidenceIndex:
-    """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault.
+    """Hypotheses, findings and events of one cycle. ``standing`` are all hypotheses with a fault, by fault.
 
-    ``suggested`` are what changes and lines suggest beside them, ``late`` is as in ``claims.begins_later``.
+    ``suggested`` are those suggested by changes and log lines; ``late`` is as in ``hypotheses.begins_later``.
     """
 
     reach: Reach
@@ -36,26 +36,26 @@ class EvidenceIndex:
     late: timedelta = LATER
 
     def claim(self, entity: EntityRef, fault: str) -> FaultHypothesis | None:
-        """What is claimed of one entity and fault now, an alert before a finding."""
+        """The current hypothesis of an entity and fault, an alert before a finding."""
         return next((claim for claim in self.standing.get(fault, ()) if claim.entity == entity), None)
 
     def strength(self, claim: FaultHypothesis) -> float:
-        """The best score of a finding that says the same, else the claim's own."""
+        """The best score of a matching finding, else the hypothesis' own strength."""
         scores = [finding.score for finding in self.saying(claim)]
         return max(scores, default=claim.strength)
 
     def saying(self, claim: FaultHypothesis) -> list[Finding]:
-        """Findings that name this fault of this entity."""
+        """Findings of this fault on this entity."""
         return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
 
     def since(self, alert: Alert) -> datetime:
-        """When what an alert says began: a detector that has to wait for a proof knows an earlier instant."""
+        """Start of an alert's condition: a detector that waits for confirmation knows an earlier time."""
         findings = self.findings_at.get(alert.entity, ()) if alert.fault is not None else ()
         begun = (finding.window.start for finding in findings if finding.fault == alert.fault)
         return min((alert.starts_at, *begun))
 
     def supporting(self, claim: FaultHypothesis, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
-        """Findings without a fault whose signal moves the way the fault's signs do."""
+        """Findings without a fault whose signal moves in the direction of the fault's signs."""
         signs = {sign.signal: sign for sign in known.signs}
         return [
             (finding, signs[name])
@@ -66,9 +66,9 @@ class EvidenceIndex:
         ]
 
     def hinting(self, claim: FaultHypothesis) -> list[Hint]:
-        """Changes and lines, on the component or on its nodes and services, that are worth mentioning; newest first.
+        """Relevant changes and log lines on the component or its nodes and services; newest first.
 
-        A line that a finding tells already is left out, and so is what befell one of the many nodes of a service.
+        Omits lines that a finding already reports, and changes to single nodes of a large service.
         """
         nodes = self.reach.nodes(claim.entity)
         if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, one) for one in self.suggested):
@@ -85,11 +85,11 @@ class EvidenceIndex:
         return (one.entity, one.fault) == (other.entity, other.fault)
 
     def suggestions(self, symptoms: Collection[EntityRef]) -> list[FaultHypothesis]:
-        """What changes and lines suggest of components that one of these rests on."""
+        """Hypotheses from changes and log lines on components that one of these rests on."""
         return [claim for claim in self.suggested if not self.reach.up(claim.entity).isdisjoint(symptoms)]
 
     def is_standing(self, fault: str, near: EntityRef, within: Within) -> bool:
-        """True when somebody claims the fault within reach of an entity."""
+        """True if the fault is a current hypothesis within reach of an entity."""
         return any(self._is_near(claim.entity, near, within) for claim in self.standing.get(fault, ()))
 
     def _is_near(self, one: EntityRef, other: EntityRef, within: Within) -> bool:
@@ -104,7 +104,7 @@ class EvidenceIndex:
         return False
 
     def can_tell(self, condition: Condition, entity: EntityRef) -> bool:
-        """False when the topology does not know what the condition is about, such as the node of a replica."""
+        """False if the topology lacks the subject of the condition, such as the node of a replica."""
         if condition.single is not None:
             return bool(self.reach.topology.below(entity, EntityKind(condition.single)))
         if condition.within == "node":
@@ -112,7 +112,7 @@ class EvidenceIndex:
         return condition.within != "service" or bool(self.reach.services(entity))
 
     def holds(self, condition: Condition, entity: EntityRef) -> bool:
-        """True when a condition of a look-alike is met at an entity. Evidence that is not there meets nothing."""
+        """True if a look-alike's condition is met at an entity. Missing evidence meets nothing."""
         if condition.single is not None:
             return len(self.reach.topology.below(entity, EntityKind(condition.single))) == 1
         if condition.absent is not None:
@@ -139,7 +139,7 @@ def look(
     now: datetime,
     interval: timedelta = timedelta(0),
 ) -> EvidenceIndex:
-    """Index what is known; ``interval`` is the time between cycles."""
+    """Builds the index; ``interval`` is the time between cycles."""
     scene = EvidenceIndex(Reach(topology), knowledge, late=max(LATER, 2 * interval))
     for finding in findings:
         scene.findings_at.setdefault(finding.entity, []).append(finding)
@@ -155,7 +155,7 @@ def look(
 
 
 def opens_incident(alert: Alert) -> bool:
-    """Firing alerts of P0-P2, and of any priority when they name a fault."""
+    """True for firing alerts of P0-P2, and of any priority with a fault."""
     return alert.state is AlertState.FIRING and (alert.priority is not Priority.P3 or alert.fault is not None)
 
 
@@ -181,9 +181,9 @@ def _of_findings(findings: Sequence[Finding]) -> list[FaultHypothesis]:
 
 
 def _of_changes(scene: EvidenceIndex) -> list[FaultHypothesis]:
-    """A change may be the cause of what begins within half an hour after it.
+    """Hypotheses of changes, for symptoms that begin within half an hour after them.
 
-    ``since`` lies half of that time after the change, so that the window around it is just that time.
+    ``since`` lies half of that time after the change, so that the window around it covers exactly that time.
     """
     claims = []
     for service, held in scene.hints.items():

@@ -1,6 +1,6 @@
-"""The whole answer about one incident, as values: why this cause, what speaks against it, what else, who mends it.
+"""Explanation of an incident as values: evidence for and against the cause, alternatives, remedies, owner.
 
-Pure. Reads what the incident already says and what is known of its faults; ``explanation_words`` puts it into words.
+Pure. Reads the incident and the knowledge of its faults; ``explanation_text`` renders it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outrider.model import ActionKind, EntityRef, Evidence, Hypothesis, Incident
 
 
 class Team(StrEnum):
-    """Who owns what is broken."""
+    """The team that owns the affected component."""
 
     MODEL = "model"
     PLATFORM = "platform"
@@ -26,18 +26,18 @@ TEAM_OF: Mapping[Layer, Team] = {
     Layer.HARDWARE: Team.HARDWARE,
     Layer.PLATFORM: Team.PLATFORM,
     Layer.MONITORING: Team.PLATFORM,
-    Layer.TRAFFIC: Team.PLATFORM,  # routing, entry and capacity are the platform's; what is asked is nobody's
+    Layer.TRAFFIC: Team.PLATFORM,  # routing, ingress and capacity belong to the platform
     Layer.ENGINE: Team.MODEL,
     Layer.BUSINESS: Team.MODEL,
 }
-MOST_TELLING = 3  # signs that tell an alternative from the cause
+MOST_TELLING = 3  # signs that separate an alternative from the cause
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another answer. ``confidence`` None: it was ruled out for the reason ``why``, the key of a text.
+    """Another hypothesis. ``confidence`` None: ruled out for the reason ``why``, the key of a text.
 
-    ``telling`` are signs that it would show and the cause would not, ``checks`` signals to look at for it.
+    ``telling`` are signs that it would show and the cause would not; ``checks`` are signals to check for it.
     """
 
     entity: EntityRef
@@ -50,10 +50,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything to be said of an incident.
+    """The explanation of an incident.
 
-    ``unknown`` is the share (0-1) that is left for a cause that nobody named; ``known`` False means that this is
-    the best answer: "we do not know". ``quiet`` are signs of the cause that nothing has shown so far.
+    ``unknown`` is the confidence (0-1) left for an unknown cause; ``known`` False means that the unknown cause is the
+    most likely. ``quiet`` are signs of the cause without evidence so far.
     """
 
     incident: Incident
@@ -71,7 +71,7 @@ class Explanation:
 
 
 def explain(incident: Incident, knowledge: Knowledge) -> Explanation:
-    """The explanation of an incident as it stands. A fault that nobody knows any more has no checks and no remedy."""
+    """Explains an incident as it is now. A fault without knowledge has no checks and no remedy."""
     cause = incident.suspected_cause
     about = knowledge.get(cause.fault) if cause is not None else None
     evidence = cause.evidence if cause is not None else ()
@@ -94,7 +94,7 @@ def explain(incident: Incident, knowledge: Knowledge) -> Explanation:
 
 
 def _alternatives(incident: Incident, about: FaultKnowledge | None, knowledge: Knowledge) -> tuple[Alternative, ...]:
-    """What is still possible, best first, then what was ruled out; of one fault on many components the first."""
+    """Possible alternatives best first, then those ruled out; one per fault."""
     found: dict[str, Alternative] = {}
     cause = incident.suspected_cause
     for other in incident.hypotheses[1:]:

@@ -1,4 +1,4 @@
-"""The explanation of an incident in words, from templates: sections for people, JSON for the API. Pure."""
+"""Renders an explanation: text sections for operators, JSON for the API. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.units import format_value
 
 Json = dict[str, Any]
-_MOST_PAGED = 2  # lines of one sort that a page bears
+_MOST_PAGED = 2  # lines of one kind per page
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Section:
 
 
 def sections(found: Explanation, language: Language) -> tuple[Section, ...]:
-    """What happened, why this cause, what speaks against it, what else, how to check, what to do, who; in order."""
+    """Summary, evidence for and against, alternatives, checks, remedy, runbook, owner; in this order."""
     told = {
         "what": _what(found, language),
         "for": [evidence_line(item, language) for item in found.speaks_for],
@@ -59,7 +59,7 @@ def text(found: Explanation, language: Language) -> str:
 
 
 def as_json(found: Explanation, language: Language) -> Json:
-    """The explanation with its values beside its words."""
+    """The explanation as values and texts."""
     return {
         "incident": found.incident.id,
         "known": found.known,
@@ -77,7 +77,7 @@ def as_json(found: Explanation, language: Language) -> Json:
 
 
 def page_lines(found: Explanation, language: Language) -> list[str]:
-    """What a page says beyond cause and evidence: owner, doubts, other answers, where to look first."""
+    """Further lines of a page: owner, doubts, alternatives, first checks."""
     lines = [_owner(found, language)]
     if not found.known:
         lines.append(_say("do_not_know", language, share=format_value(found.unknown, "ratio")))
@@ -89,7 +89,7 @@ def page_lines(found: Explanation, language: Language) -> list[str]:
 
 
 def evidence_line(item: Evidence, language: Language) -> str:
-    """One observation in words; the signal and its value when it brings no text."""
+    """One piece of evidence as text; signal and value if it has no text."""
     said: str = serialization.evidence(item, language)["text"]
     if said and said != item.text:
         return said

@@ -1,6 +1,6 @@
-"""What is known of each fault, as values: its signs, what it explains, what it could be mistaken for.
+"""Knowledge of each fault: its signs, its consequences, its look-alikes, its checks and remedies.
 
-The text lies in ``knowledge/*.yaml`` (keys explained there); this module reads and checks it.
+``knowledge/*.yaml`` holds the texts and documents the keys. This module parses and validates them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Scope = Literal["path", "peers", "below", "cluster"]
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A signal that speaks for a fault, and which way it moves."""
+    """A signal that indicates a fault, and its direction."""
 
     signal: str
     moves: Moves
@@ -38,9 +38,9 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """No claim of the fault ``absent`` stands ``within`` reach, or evidence on ``signal`` lies in a range.
+    """The fault ``absent`` is not a hypothesis ``within`` reach, or a value of ``signal`` is in a range.
 
-    Or the entity rests on one of the kind ``single`` only.
+    Alternatively: the entity rests on only one of the kind ``single``.
     """
 
     absent: str | None = None
@@ -53,9 +53,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """What a fault could be mistaken for. ``why`` is the text key of the reason to turn it down.
+    """A similar fault. ``why`` is the text key of the reason to rule it out.
 
-    All of ``when`` must hold; empty means that the detector's own definition already tells them apart.
+    All of ``when`` must hold; empty means that the detector's own definition already separates them.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LookAlike:
 class FaultKnowledge:
     """One entry. ``explains`` maps a scope to the fault ids that are consequences there.
 
-    ``checks`` are signals to look at first, ``runbook`` the page that says what a person does.
+    ``checks`` are signals to check first, ``runbook`` the page for operators.
     """
 
     fault: Fault
@@ -80,11 +80,11 @@ class FaultKnowledge:
     runbook: str = ""
 
     def consequences(self, scope: Scope) -> frozenset[str]:
-        """The fault ids it explains in a scope."""
+        """The fault ids that it explains in a scope."""
         return self.explains.get(scope, frozenset())
 
     def resembles(self, name: str) -> bool:
-        """True when ``name`` is among its look-alikes."""
+        """True if ``name`` is one of its look-alikes."""
         return any(other.name == name for other in self.look_alikes)
 
 
@@ -93,14 +93,14 @@ Knowledge = Mapping[str, FaultKnowledge]
 
 @cache
 def load() -> Knowledge:
-    """The packaged knowledge by fault id. Raises ConfigError naming file and line of every fault in it."""
+    """The packaged knowledge by fault id. Raises ConfigError with file and line of every mistake."""
     return read(packaged_data.fault_knowledge())
 
 
 def load_with(own: Mapping[str, str]) -> Knowledge:
-    """The packaged knowledge with that of ``own`` YAML texts by file name laid over it.
+    """The packaged knowledge, overlaid with the YAML texts ``own`` by file name.
 
-    Of a fault that is packaged an entry gives the keys that it changes; groups are seen by own entries alone. Raises
+    An entry for a packaged fault changes only the keys that it gives; groups are visible to own entries only. Raises
     ConfigError as ``read`` does.
     """
     return read(packaged_data.fault_knowledge(), own) if own else load()
@@ -108,15 +108,15 @@ def load_with(own: Mapping[str, str]) -> Knowledge:
 
 @cache
 def harmless_states() -> frozenset[str]:
-    """States that look alarming and are none, such as ``engine-idle``."""
+    """States that look like faults but are not, such as ``engine-idle``."""
     return frozenset(yaml.safe_load(packaged_data.fault_vocabulary())["never_a_fault"])
 
 
 def read(files: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
-    """Knowledge from YAML texts by file name; the key ``groups`` names sets of faults. ``own`` changes what was read.
+    """Parses knowledge from YAML texts by file name; the key ``groups`` names sets of faults. ``own`` overlays it.
 
-    Raises ConfigError with every mistake of every file: a fault, signal, kind, action or key that is unknown,
-    a value of another shape than its key takes, a fault that stands twice.
+    Raises ConfigError with every mistake of every file: an unknown fault, signal, kind, action or key, a value of the
+    wrong shape, a duplicate fault.
     """
     reader = _Reader()
     for layer in (files, own or {}):
@@ -153,11 +153,11 @@ class _Reader(Shapes):
         self._why = frozenset(texts("en"))
 
     def begin_layer(self) -> None:
-        """What was read so far is what the next files may change."""
+        """Marks the entries so far as those that the next files may change."""
         self._below = dict(self.entries)
 
     def top(self, document: Document) -> dict[str, Any]:
-        """The keys of a file; none of an empty one."""
+        """The keys of a file; none for an empty one."""
         return {} if document.value is None else self.mapping(document, (), document.value)
 
     def read_groups(self, document: Document, top: Mapping[str, Any]) -> None:

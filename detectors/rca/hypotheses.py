@@ -1,8 +1,8 @@
-"""What is claimed to be wrong, and which claim explains which: the relation that correlation and root cause share.
+"""Fault hypotheses and the explains relation between them, shared by correlation and ranking.
 
-A claim is "this entity has this fault" or, without a fault, "this entity shows a symptom". A claim
-explains another one when the knowledge of its fault says so, the topology joins the two and the
-instants fit. Pairs are found from each claim upwards in the topology, never by comparing all with all.
+A hypothesis is "this entity has this fault" or, without a fault, "this entity shows a symptom". One explains another
+if the knowledge of its fault says so, the topology joins them, and the times fit. Pairs are found from each hypothesis
+upwards in the topology, never by comparing all with all.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from outrider.model import Alert, AlertReason, EntityKind, EntityRef, Layer
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 
-WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
+WINDOW = timedelta(minutes=15)  # conditions that start within it may be one incident
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
-TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it comes: what began before it has another reason
-WELL_BEFORE = timedelta(minutes=5)  # whatever may be found late was found by then
-LATER = timedelta(seconds=30)  # at least; two scrapes, where these are slower: what is seen so much later began later
-INSTANT = timedelta(minutes=2)  # what "at the same instant" means for scrapes some seconds apart
+TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it arrives, so earlier symptoms have another cause
+WELL_BEFORE = timedelta(minutes=5)  # all late detections have happened by then
+LATER = timedelta(seconds=30)  # minimum, or two scrapes if slower; a larger distance means a later start
+INSTANT = timedelta(minutes=2)  # tolerance of "at the same time" for scrapes some seconds apart
 
-# How far from the user: a fault there can show in everything below it in this list.
+# Distance from the user: a fault can show in everything further down in this list.
 _DEPTH = {
     EntityKind.CLUSTER: 0,
     EntityKind.POOL: 1,
@@ -50,9 +50,9 @@ USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE)
 
 
 class TopologyRelation(IntEnum):
-    """How the topology joins cause and symptom; smaller is closer."""
+    """Topology relation of cause and symptom; smaller is closer."""
 
-    CLUSTER = 0  # the view or the whole cluster is gone: nothing in it counts by itself
+    CLUSTER = 0  # monitoring or the whole cluster is gone: nothing in it counts by itself
     PATH = 1
     BELOW = 2
     PEERS = 3
@@ -60,10 +60,10 @@ class TopologyRelation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FaultHypothesis:
-    """One thing said to be wrong. ``strength`` is 0-1, ``firing`` means that an alert stands behind it.
+    """One fault or symptom of an entity. ``strength`` is 0-1; ``firing`` means that an alert supports it.
 
-    ``alerts`` are fingerprints. ``home`` is the id of the open incident it already belongs to. ``over`` is when
-    what its alert says was last true, while the alert waits for its clear time; None while it holds.
+    ``alerts`` are fingerprints. ``home`` is the id of the open incident that it belongs to. ``over`` is when its
+    alert's condition was last true, while the alert waits for its clear time; None while it is true.
     """
 
     entity: EntityRef
@@ -82,13 +82,13 @@ class FaultHypothesis:
 
     @property
     def order(self) -> tuple[int, datetime, str, str]:
-        """Deepest and earliest first; total, so that results do not hang on the order of input."""
+        """Deepest and earliest first; total, so that results do not depend on the input order."""
         return (self.depth, self.since, self.entity.key, self.fault or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Claim number ``cause`` explains claim number ``symptom``."""
+    """Hypothesis number ``cause`` explains hypothesis number ``symptom``."""
 
     cause: int
     symptom: int
@@ -97,7 +97,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Reach:
-    """What a fault of an entity can reach, remembered for the length of one call."""
+    """Entities that a fault can reach, cached for the duration of one call."""
 
     topology: Topology
     _up: dict[EntityRef, frozenset[EntityRef]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Reach:
     def up(self, entity: EntityRef) -> frozenset[EntityRef]:
         """The entity and everything that rests on it.
 
-        Where no card of a node says which pod uses it, a card reaches whatever runs on its node.
+        If no GPU of a node is mapped to pods, a GPU reaches everything that runs on its node.
         """
         found = self._up.get(entity)
         if found is None:
@@ -127,7 +127,7 @@ class Reach:
         return frozenset(reached)
 
     def services(self, entity: EntityRef) -> tuple[EntityRef, ...]:
-        """The services it can hurt, sorted; all of them for a cluster."""
+        """The services it can affect, sorted; all of them for a cluster."""
         found = self._services.get(entity)
         if found is None:
             if entity.kind is EntityKind.CLUSTER:
@@ -141,13 +141,13 @@ class Reach:
         return found
 
     def _labelled(self, pool: EntityRef) -> Iterator[EntityRef]:
-        """The nodes that name a pool in their label: not every source of topology draws the edge."""
+        """Nodes that name a pool in their label, as not every topology source has the edge."""
         for node in self.topology.of_kind(EntityKind.NODE):
             if node.cluster == pool.cluster and self.topology.label(node, "pool") == pool.name:
                 yield node
 
     def nodes(self, entity: EntityRef) -> frozenset[EntityRef]:
-        """The nodes it rests on, itself when it is one."""
+        """The nodes it rests on, itself if it is one."""
         found = self._nodes.get(entity)
         if found is None:
             found = frozenset(self.topology.below(entity, EntityKind.NODE))
@@ -156,7 +156,7 @@ class Reach:
 
 
 def pairs(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
-    """Every (cause, symptom) among the claims, each once. A claim never explains itself."""
+    """Every (cause, symptom) among the hypotheses, each once. A hypothesis never explains itself."""
     at: dict[EntityRef, list[int]] = {}
     for number, claim in enumerate(claims):
         at.setdefault(claim.entity, []).append(number)
@@ -210,9 +210,9 @@ def _on_paths(
 
 
 def _among_peers(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
-    """Per symptom and service only the earliest cause in time: they would all say the same.
+    """Per symptom and service only the earliest cause, since all would be the same explanation.
 
-    But for its like on another replica, which says nothing of where both come from: that one counts beside it.
+    A cause with the same fault on another replica does not explain the origin of both, so it counts separately.
     """
     causes: dict[tuple[EntityRef, str | None, bool], list[int]] = {}
     for number in sorted(range(len(claims)), key=lambda index: (not claims[index].firing, claims[index].order[1:])):
@@ -245,12 +245,12 @@ def _explains_path(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge: 
     if symptom.fault is None:
         return symptom.entity == cause.entity or symptom.entity.kind in known.hurts
     if ended_before(cause, symptom):
-        return False  # what is over breaks nothing new; only queues and the load they leave may outlast it
+        return False  # an ended fault breaks nothing new; only queues and their load may outlast it
     return symptom.fault in known.consequences("path") or _is_part(cause, symptom, known)
 
 
 def _is_part(cause: FaultHypothesis, symptom: FaultHypothesis, known: FaultKnowledge) -> bool:
-    """A fault of a component explains the same fault said of a whole, where nobody could see which part has it."""
+    """True if a component's fault explains the same fault reported for the whole."""
     kind = known.fault.entity
     return symptom.fault == cause.fault and cause.entity.kind is kind and symptom.entity.kind is not kind
 
@@ -265,7 +265,7 @@ def _explains_below(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge:
 
 
 def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedelta) -> bool:
-    """A cause may be found late; while it lasts it goes on explaining what comes after it."""
+    """A cause may be detected late; while it lasts it explains later symptoms."""
     after = symptom.since - cause.since
     if begins_when_told(cause):
         lateness = min(lateness, TOLD_LATENESS)
@@ -273,29 +273,29 @@ def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedel
 
 
 def ended_before(one: FaultHypothesis, other: FaultHypothesis) -> bool:
-    """True when one was over before the other began."""
+    """True if one ended before the other began."""
     return one.over is not None and other.since - one.over > INSTANT
 
 
 def begins_later(cause: FaultHypothesis, symptom: FaultHypothesis, late: timedelta = LATER) -> bool:
-    """True when a cause was seen to begin after its symptom: it may have, but one that came first is likelier.
+    """True if a cause was seen to begin after its symptom; an earlier cause is more likely.
 
-    ``late`` is what two scrapes may lie apart by: no two targets are asked at one instant.
+    ``late`` is the tolerance for two scrapes, as targets are not scraped at the same time.
     """
     return cause.since - symptom.since > late
 
 
 def comes_first(one: FaultHypothesis, other: FaultHypothesis) -> bool:
-    """Of two that explain each other: the one that began well before, else the deeper, else the earlier one.
+    """Of two that explain each other: the one that began well before, else the deeper, else the earlier.
 
-    Replicas that a surge ordered and that find no place do not explain the surge.
+    Pending replicas ordered by a surge do not explain the surge.
     """
     apart = one.since - other.since
     return apart < timedelta(0) if abs(apart) > WELL_BEFORE else one.order < other.order
 
 
 def over(alerts: Iterable[Alert]) -> datetime | None:
-    """When what these firing alerts say was last true, None while one of them still holds or where none is."""
+    """Time at which the condition of these firing alerts was last true; None if one still holds or there are none."""
     told = list(alerts)
     if not told or any(alert.reason is not AlertReason.CONDITION_GONE for alert in told):
         return None
@@ -303,7 +303,7 @@ def over(alerts: Iterable[Alert]) -> datetime | None:
 
 
 def begins_when_told(claim: FaultHypothesis) -> bool:
-    """True for what has the beginning that is told of it: load, and a batch since the flag that lowered it."""
+    """True for faults with an exact start: load, and a batch limit since its flag change."""
     if claim.fault is None:
         return False
     return claim.fault == "batch-misconfigured" or faults()[claim.fault].layer is Layer.TRAFFIC

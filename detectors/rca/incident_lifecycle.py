@@ -1,4 +1,4 @@
-"""The life of one incident inside one call of ``correlate``: taking, absorbing, ranking, resolving."""
+"""Lifecycle of one incident within one call of ``correlate``: join, absorb, rank, resolve."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ABSORBED_INTO = "incidents.timeline.absorbed_into"
 RELEASED = "incidents.timeline.released"
 RESOLVED = "incidents.timeline.resolved"
 
-REMEMBERED_STRENGTH = 0.75  # of a cause whose own alert is over while its symptoms last
-TELLING_CHANGE = 0.1  # smaller moves of a confidence are not worth a new record
+REMEMBERED_STRENGTH = 0.75  # strength of a cause whose own alert ended while its symptoms last
+TELLING_CHANGE = 0.1  # smaller changes of a confidence do not update the incident
 
 _LAYER_OF_KIND = {
     EntityKind.GPU: Layer.HARDWARE,
@@ -51,7 +51,7 @@ _LAYER_OF_KIND = {
 
 @dataclass(slots=True)
 class Case:
-    """An incident being worked on. ``before`` is None for a new one; ``alive`` are its firing alerts."""
+    """An incident being processed. ``before`` is None for a new one; ``alive`` are its firing alerts."""
 
     incident: Incident
     before: Incident | None
@@ -59,15 +59,15 @@ class Case:
     candidates: dict[tuple[EntityRef, str | None], FaultHypothesis] = field(default_factory=dict)
     numbers: set[int] = field(default_factory=set)
     closed: bool = False
-    settled: bool = False  # its cause is not to be judged anew in this call
+    settled: bool = False  # its cause is not ranked again in this call
 
     def note(self, at: datetime, text: str, **arguments: str) -> None:
-        """Add a line to the story; ``text`` is its key."""
+        """Adds a timeline entry; ``text`` is its key."""
         entry = TimelineEntry(at, text, arguments)
         self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
 
     def take(self, joining: Mapping[str, Alert], now: datetime) -> None:
-        """Fold alerts in; one line tells of all that join an open incident at one instant."""
+        """Adds alerts; one timeline entry covers all that join an open incident at the same time."""
         if not joining:
             return
         self.alive.update(joining)
@@ -79,7 +79,7 @@ class Case:
         self.incident = replace(self.incident, alerts=(*self.incident.alerts, *missing))
 
     def absorb(self, other: Case, now: datetime) -> None:
-        """Take over another open incident that turned out to be the same thing."""
+        """Merges another open incident that turned out to be the same one."""
         moved = {key: alert for key, alert in other.alive.items() if key not in self.alive}
         self.alive.update(moved)
         merged = dict.fromkeys((*self.incident.alerts, *moved))
@@ -90,7 +90,7 @@ class Case:
         other.close(now, ABSORBED_INTO, incident=self.incident.id)
 
     def close(self, now: datetime, text: str, **arguments: str) -> None:
-        """Resolve at once; alerts that still fire leave it and belong elsewhere from now on."""
+        """Resolves at once; alerts that still fire leave the incident."""
         self.note(now, text, **arguments)
         left = tuple(key for key in self.incident.alerts if key not in self.alive)
         self.incident = replace(self.incident, alerts=left, resolved_at=now, updated_at=now)
@@ -99,13 +99,13 @@ class Case:
 
 
 def reopen(incident: Incident, firing: Mapping[str, Alert]) -> Case:
-    """Take up an open incident with those of its alerts that still fire."""
+    """Loads an open incident with its alerts that still fire."""
     alive = {fingerprint: firing[fingerprint] for fingerprint in incident.alerts if fingerprint in firing}
     return Case(incident, incident, alive)
 
 
 def fresh_case(now: datetime) -> Case:
-    """A new incident, still without name, cause and alerts."""
+    """A new incident without id, cause and alerts."""
     empty = Incident(
         id="",
         layer=Layer.PLATFORM,
@@ -121,7 +121,7 @@ def fresh_case(now: datetime) -> Case:
 
 
 def identify(incident: Incident, known: set[str]) -> str:
-    """``inc-20261121T0805-3f2a9c`` from opening, suspected entity and fault; longer where that is taken."""
+    """``inc-20261121T0805-3f2a9c`` from opening, suspected entity and fault; longer if that id is taken."""
     cause = incident.suspected_cause
     what = f"{cause.entity.key}|{cause.fault}" if cause else "|".join(sorted(incident.alerts))
     digest = hashlib.sha256(f"{incident.opened_at.isoformat()}|{what}".encode()).hexdigest()
@@ -133,7 +133,7 @@ def identify(incident: Incident, known: set[str]) -> str:
 
 
 def cause_claim(case: Case, scene: EvidenceIndex) -> FaultHypothesis | None:
-    """The suspected cause as a claim; not firing when no firing alert stands behind it."""
+    """The suspected cause as a hypothesis; not firing without a firing alert of its own."""
     cause = case.incident.suspected_cause
     if cause is None:
         return None
@@ -145,14 +145,14 @@ def cause_claim(case: Case, scene: EvidenceIndex) -> FaultHypothesis | None:
     )
     opened = case.incident.opened_at
     if timedelta(0) < since - opened <= WINDOW and not begins_when_told(claim):
-        return replace(claim, since=opened)  # its alert came again, or late: what it did so far has the same reason
+        return replace(claim, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
     return claim
 
 
 def is_backed(case: Case) -> bool:
-    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace.
+    """False if the suspected cause is a guess from a change record; any hypothesis with an alert may replace it.
 
-    So may they one that the vocabulary no longer knows: nothing is known of what it explains.
+    Also False for a fault that the vocabulary no longer contains: its effects are unknown.
     """
     cause = case.incident.suspected_cause
     if cause is None or layer_of(cause.fault) is None:
@@ -162,7 +162,7 @@ def is_backed(case: Case) -> bool:
 
 
 def _is_guess(cause: Hypothesis) -> bool:
-    """True when a change, a line or a look-alike alone suggests it."""
+    """True if only a change, a log line or a look-alike suggests it."""
     texts = [item.text for item in cause.evidence]
     if "incidents.evidence.not_told_apart" in texts:
         return True
@@ -171,7 +171,7 @@ def _is_guess(cause: Hypothesis) -> bool:
 
 
 def settle(case: Case, scene: EvidenceIndex, now: datetime) -> None:
-    """Rank the causes anew, raise the priority, or resolve. Leaves the incident as it is when nothing moved."""
+    """Ranks the causes, raises the priority, or resolves. Leaves an unchanged incident as it is."""
     if case.closed:
         return
     if not case.alive:
@@ -218,13 +218,13 @@ def _judge(case: Case, scene: EvidenceIndex, now: datetime) -> None:
     remembered = _remembered(case, scene)
     hypotheses, rejected = ranking.ranked((*claims, *remembered), scene)
     if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
-        # a cause that was overtaken is history: it counts no more against those that stand
+        # an overtaken cause no longer counts against current ones
         hypotheses, rejected = ranking.ranked(claims, scene)
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
     if old is not None and not _same(old, new) and _is_over(new, claims):
-        return  # what is over takes nothing over: that its detector fell silent makes it no surer
+        return  # an ended cause takes nothing over: the end of its finding is not evidence
     layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
@@ -240,13 +240,13 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
 
 
 def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
-    """True when every alert of a cause waits for its clear time."""
+    """True if every alert of a cause waits for its clear time."""
     same = [one for one in claims if (one.entity, one.fault) == (cause.entity, cause.fault)]
     return bool(same) and all(one.over is not None for one in same)
 
 
 def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
-    """What stands: firing alerts, and candidates that detectors or change records suggest."""
+    """Current hypotheses: firing alerts, and suggestions of detectors or change records."""
     claims = [
         FaultHypothesis(
             alert.entity,
@@ -267,7 +267,7 @@ def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
 
 
 def _remembered(case: Case, scene: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
-    """The suspected cause when its own alert is over while others of the incident go on."""
+    """The suspected cause, if its own alert ended while others of the incident continue."""
     cause = case.incident.suspected_cause
     if cause is None or (cause.entity, cause.fault) in case.candidates:
         return ()

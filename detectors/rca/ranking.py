@@ -1,10 +1,9 @@
-"""Which ONE thing is at fault: ranks the candidates of an incident, and says what was turned down and why.
+"""Ranks the hypotheses of an incident, and gives the alternatives ruled out with their reasons.
 
-A candidate scores by its own evidence, by the share of the symptoms it explains, and by the order in
-time; what another candidate explains loses most of its score (on call graphs, taking 0.9 of the best
-explainer's score away was the step from 0.44 to 0.63 top-1, measured on PetShop). Scores become
-confidences by a softmax in which "something we do not know" takes part, so that a single weak
-candidate stays weak; its temperature was fitted to drills (``confidence``).
+A hypothesis scores by its own evidence, the share of symptoms it explains, and the order in time. One that another
+hypothesis explains loses most of its score: on call graphs, subtracting 0.9 of the best explainer's score raised top-1
+from 0.44 to 0.63 (PetShop). A softmax turns scores into confidences. An unknown cause takes part in it, so that a
+single weak hypothesis stays weak. Its temperature was fitted to drills (``confidence``).
 """
 
 from __future__ import annotations
@@ -33,16 +32,17 @@ from outrider.model import (
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
 
-KEPT = 5  # hypotheses that are told
+KEPT = 5  # hypotheses that are reported
 EXPLAINED_LOSS = 0.9
-EXPLAINS_FROM = 0.7  # a candidate less sure than this takes nothing from those it would explain
-SUPPORT_BONUS = 0.03  # for a signal that moves as the fault's signs do
-COMMON_CAUSE_BONUS = 0.25  # a change after which two components fail
-UNTOLD_STRENGTH = 0.3  # a look-alike that nothing speaks for and nothing rules out
+EXPLAINS_FROM = 0.7  # weaker hypotheses take nothing from those they explain
+SUPPORT_BONUS = 0.03  # per signal that moves like the fault's signs
+COMMON_CAUSE_BONUS = 0.25  # for a change after which two components fail
+UNTOLD_STRENGTH = 0.3  # score of a look-alike without evidence for or against it
 LATE = timedelta(minutes=3)
 EVIDENCE_KEPT = 6
 HINTS_KEPT = 2
-AGAINST = frozenset({"incidents.evidence.explained_by", "incidents.evidence.not_told_apart"})  # texts that speak so
+# texts of contradicting evidence
+AGAINST = frozenset({"incidents.evidence.explained_by", "incidents.evidence.not_told_apart"})
 
 
 def rank(
@@ -54,10 +54,10 @@ def rank(
     knowledge: Knowledge,
     now: datetime,
 ) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
-    """Hypotheses best first, and what was looked at and turned down.
+    """Hypotheses best first, and the alternatives ruled out.
 
-    ``alerts`` are those of one incident; of them, firing ones are to be explained. Candidates without
-    a fault count as symptoms.
+    ``alerts`` are those of one incident; the firing ones are to be explained. Candidates without a fault count as
+    symptoms.
     """
     scene = scenes.look(alerts, findings, events, topology, knowledge, now)
     symptoms = [
@@ -71,7 +71,7 @@ def rank(
 def ranked(
     claims: Sequence[FaultHypothesis], scene: EvidenceIndex
 ) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
-    """``rank`` on a scene that was indexed before. Claims of one entity and fault count once."""
+    """As ``rank``, on an existing index. Hypotheses of one entity and fault are merged."""
     unique = _unique(claims, scene)
     found = list(pairs(unique, scene.reach, scene.knowledge))
     by_symptom, by_cause = gathered(found, len(unique))
@@ -109,9 +109,9 @@ def ranked(
 
 
 def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[FaultHypothesis]:
-    """One claim an entity and fault, with the earliest instant, all alerts, and the findings' strength.
+    """One hypothesis per entity and fault: earliest start, all alerts, strength of the findings.
 
-    It is over when all of them are: one alert that holds is enough.
+    It is over only if all of them are.
     """
     held: dict[tuple[EntityRef, str | None], FaultHypothesis] = {}
     for claim in claims:
@@ -132,7 +132,7 @@ def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[Fau
 
 
 def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], scene: EvidenceIndex) -> float:
-    """The claim's own evidence, 0-1: what detectors say, signs that move, a change that two components fail after."""
+    """Own evidence, 0-1: detector scores, matching signs, a change that precedes two failing components."""
     claim = claims[number]
     known = scene.knowledge.get(claim.fault or "")
     if known is None:
@@ -145,12 +145,12 @@ def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence
 
 
 def _apart(failing: set[EntityRef], scene: EvidenceIndex) -> set[EntityRef]:
-    """Those that rest on no other of them: a pod and the replica in it are one component that fails."""
+    """Entities that rest on no other of them: a pod and its replica are one failing component."""
     return {one for one in failing if not any(one in scene.reach.up(other) for other in failing if other != one)}
 
 
 def _raw_score(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
-    """Strength, times what it explains of all that alerts say, times the order in time."""
+    """Strength times the share of alerts explained times the order in time."""
     claim = claims[number]
     explained = {pair.symptom for pair in explains if claims[pair.symptom].alerts} | {number}
     seen = sum(bool(other.alerts) for other in claims) + (0 if claim.alerts else 1)
@@ -167,10 +167,10 @@ def _best_explainer(
     strengths: Sequence[float],
     raw: Sequence[float],
 ) -> tuple[float, FaultHypothesis | None]:
-    """The score and claim of the best candidate that explains this one; (0, None) when nothing does.
+    """Score and hypothesis of the best explanation of this one; (0, None) if there is none.
 
-    ``links`` are the pairs in which it is the symptom, and those in which it is the cause. Of two that
-    explain each other one is the cause (``comes_first``).
+    ``links`` are the pairs in which it is the symptom, and those in which it is the cause. Of two that explain each
+    other, one is the cause (``comes_first``).
     """
     score, best = 0.0, None
     explained_by, explains = links
@@ -192,7 +192,7 @@ def _evidence(
     explainer: FaultHypothesis | None,
     scene: EvidenceIndex,
 ) -> tuple[Evidence, ...]:
-    """What speaks for the claim, then what speaks against it."""
+    """Supporting evidence, then contradicting evidence."""
     claim = claims[number]
     told = [item for finding in scene.saying(claim) for item in finding.evidence][:EVIDENCE_KEPT]
     told += [_xid(event) for event in scene.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
@@ -223,9 +223,9 @@ def _say(text: str, **arguments: str) -> Evidence:
 
 
 def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
-    """What the cause could be mistaken for: (not told apart, turned down).
+    """Alternatives of the cause: (not ruled out, ruled out).
 
-    Where the topology does not know the node or service in question nothing is said of the look-alike.
+    A look-alike is omitted if the topology lacks the node or service in question.
     """
     known = scene.knowledge.get(cause.fault or "")
     if known is None:
@@ -243,9 +243,9 @@ def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hyp
 
 
 def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ...]:
-    """The components that a fault of a whole may sit in, when it is one that single components have.
+    """Components that may have a fault reported for a whole, if single components have that fault.
 
-    Such as the cards of a group that runs at the pace of its slowest; those with odd values of their own first.
+    For example the GPUs of a group that runs at the speed of its slowest; those with anomalies first.
     """
     fault = faults().get(cause.fault or "")
     if fault is None or fault.entity is cause.entity.kind:
@@ -257,7 +257,7 @@ def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ..
 
 
 def _stands_for(entity: EntityRef, other: LookAlike, scene: EvidenceIndex) -> EntityRef:
-    """The entity that a look-alike would be about: the nearest of its kind, else the same one."""
+    """The entity of a look-alike: the nearest one of its kind, else the same entity."""
     fault = faults().get(other.name)
     if fault is None or fault.entity is entity.kind:
         return entity

@@ -1,4 +1,4 @@
-"""Symptoms of P3 that nobody is woken for, put on record with the incident whose suspected cause explains them."""
+"""Attaches P3 symptoms, which page nobody, to the incident whose suspected cause explains them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from outrider.model import Alert, AlertState, Incident
 def joined(
     standing: Sequence[Incident], alerts: Sequence[Alert], scene: EvidenceIndex, now: datetime
 ) -> Iterator[Incident]:
-    """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
+    """Open incidents with the P3 symptoms that their suspected causes explain and that none contains yet.
 
-    Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
+    Such an alert is only recorded with its incident: it neither opens nor prolongs one.
     """
     held = {fingerprint for incident in standing for fingerprint in incident.alerts}
     loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
@@ -51,7 +51,7 @@ def joined(
 def _nearness(
     claims: Sequence[FaultHypothesis], late: timedelta, pair: Pair
 ) -> tuple[TopologyRelation, bool, timedelta, int]:
-    """The smaller, the likelier that this cause is the one of a mere symptom."""
+    """Sort key: the smaller, the more likely this cause belongs to a symptom."""
     cause, symptom = claims[pair.cause], claims[pair.symptom]
     return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)
 

@@ -2,7 +2,8 @@
 
     last(engine_kv_cache_usage_ratio) > 0.95 and last(engine_requests_waiting) > 0
                                         ^^^^
-An expression is evaluated with the first comparison true and with it false. That allows any number of thresholds to be judged in one pass over the values.
+An expression is evaluated with the first comparison true and with it false. That allows any number of
+thresholds to be judged in one pass over the values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Scales by the objects that scale: least replicas of HPAs and ScaledObjects, Knative's min-scale, webhooks.
+"""Scales through autoscaling objects: minimum replicas of HPAs and ScaledObjects, Knative min-scale, webhooks.
 
-Every object is read before it is changed. A field that another controller sets is left alone and its owner named;
-a number never exceeds the object's own maximum; what is there already is not written again. A dry run asks the
-API server to check the change and to keep nothing of it.
+Every object is read before it is changed. A field set by another controller is left alone and its owner named. A
+number never exceeds the object's own maximum, and an equal value is not written again. A dry run is a server-side dry
+run of the API server.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
 from outrider.wire.http_auth import Access
 
 FIELD_MANAGER = "outrider"
-_PEOPLE = "kubectl"  # field managers that begin so are people, and people may be overruled by the plan they asked for
+_PEOPLE = "kubectl"  # field managers with these prefixes are manual edits, which the requested plan may overwrite
 _TIMEOUT_SECONDS = 10.0
 _TRIES = 3
 _AUTOSCALERS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
     "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
 }
-_USUAL_MOST = {"scaled_object": 100}  # what KEDA takes for a maxReplicaCount that is not given
+_USUAL_MOST = {"scaled_object": 100}  # KEDA's default of maxReplicaCount
 Json = Mapping[str, Any]
 
 
 class _ConflictError(ActuationError):
-    """Somebody else wrote the object between our reading and our writing."""
+    """The object changed between read and write."""
 
 
 class Change(Protocol):
-    """A rendered document: a merge patch for ``path``, or for a webhook where ``path`` is empty.
+    """A rendered document: a merge patch for ``path``, or a webhook body if ``path`` is empty.
 
-    ``sets`` leads to the number in the object, ``most`` to the field that bounds it (empty: none).
+    ``sets`` is the path of the number in the object, ``most`` that of the field that bounds it (empty: none).
     """
 
     @property
     def kind(self) -> str:
-        """Which sort of object."""
+        """Kind of the object."""
         ...
 
     @property
     def path(self) -> str:
-        """Of the object; empty for a webhook."""
+        """Path of the object; empty for a webhook."""
         ...
 
     @property
@@ -56,25 +56,25 @@ class Change(Protocol):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Where the number stands."""
+        """Path of the number."""
         ...
 
     @property
     def most(self) -> tuple[str, ...]:
-        """Where its bound stands."""
+        """Path of its bound."""
         ...
 
 
 class Webhook(Protocol):
-    """Where a webhook's document goes."""
+    """Destination of a webhook's document."""
 
     @property
     def url(self) -> str:
-        """Where to."""
+        """The URL."""
         ...
 
     def headers(self) -> dict[str, str]:
-        """With its credential, read anew."""
+        """Headers with the credential, read again for each call."""
         ...
 
 
@@ -82,15 +82,15 @@ Render = Callable[[Action], Sequence[tuple[Change, Webhook | None]]]
 
 
 class AutoscalerActuator:
-    """Performs SCALE actions of services; refuses every other kind of action."""
+    """Performs SCALE actions of services; rejects every other kind of action."""
 
     def __init__(self, render: Render, url: str | None, access: Access, *, clock: Clock | None = None) -> None:
-        """``render`` gives the documents of an action; ``url`` is the API server's, None without one."""
+        """``render`` returns the documents of an action; ``url`` is the API server's, None without one."""
         self._render, self._url, self._access = render, (url or "").rstrip("/"), access
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
-        """Change every object of the service, or raise ActuationError; nothing is written where one may not be."""
+        """Changes every object of the service, or raises ActuationError; writes nothing if one may not be changed."""
         started = self._clock.now()
         if action.kind is not ActionKind.SCALE:
             said = f"the actuator autoscalers scales services and does not {action.kind.value}"
@@ -100,7 +100,7 @@ class AutoscalerActuator:
             said = f"planner.scaling.emit names nothing to scale {action.target.name} by"
             raise ActuationError(said, retryable=False, hint="add an entry for the service")
         with self._client() as client:
-            for change, _ in changes:  # one that may not be changed holds all of them
+            for change, _ in changes:  # one that may not be changed blocks all of them
                 self._prepared(client, change)
             done = [self._applied(client, change, hook, action) for change, hook in changes]
         changed = any(happened for happened, _ in done)
@@ -117,7 +117,7 @@ class AutoscalerActuator:
         return httpx.Client(headers=headers, verify=trust, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
 
     def _applied(self, client: httpx.Client, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
-        """Whether something changed, and one sentence; where somebody else wrote meanwhile, it is looked at anew."""
+        """Whether something changed, and one sentence; reads again after a concurrent write."""
         for _ in range(_TRIES - 1):
             try:
                 return self._apply(client, change, hook, self._prepared(client, change), action)
@@ -126,7 +126,7 @@ class AutoscalerActuator:
         return self._apply(client, change, hook, self._prepared(client, change), action)
 
     def _prepared(self, client: httpx.Client, change: Change) -> tuple[str, Json] | None:
-        """The object to patch and its path, None for a webhook; ActuationError where it is not ours to change."""
+        """The object to patch and its path, None for a webhook; ActuationError if it is not ours to change."""
         if not change.path:
             return None
         path, found = change.path, self._get(client, change.path)
@@ -145,7 +145,7 @@ class AutoscalerActuator:
         return path, found
 
     def _nobody_scales(self, client: httpx.Client, found: Json, path: str) -> None:
-        """Raise where an autoscaler sets the replicas of this workload."""
+        """Raises if an autoscaler sets the replicas of this workload."""
         meta = found.get("metadata", {})
         for kind, where in _AUTOSCALERS.items():
             listed = self._get(client, where.format(namespace=meta.get("namespace")), missing_is_empty=True)
@@ -192,7 +192,7 @@ class AutoscalerActuator:
         if action.dry_run:
             return True, f"would be posted to {httpx.URL(hook.url).host}"
         headers = {**hook.headers(), "Idempotency-Key": action.id}
-        # the API server's credentials are nobody else's business
+        # the API server's credentials are not sent to other hosts
         with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as other:
             self._asked(other, "POST", hook.url, json={**change.body, "id": action.id}, headers=headers)
         return True, f"posted to {httpx.URL(hook.url).host}"
@@ -207,7 +207,7 @@ class AutoscalerActuator:
     def _asked(
         self, client: httpx.Client, method: str, url: str, *, missing: bool = False, **parts: Any
     ) -> dict[str, Any] | None:
-        """The answer's JSON; None for 404 where that is in order. Raises ActuationError."""
+        """The response's JSON; None for an accepted 404. Raises ActuationError."""
         try:
             answer = client.request(method, url, **parts)
         except httpx.InvalidURL as error:
@@ -231,9 +231,9 @@ class AutoscalerActuator:
 
 
 def owner_of(found: Json, field: Sequence[str], *, controlled: bool = True) -> str:
-    """Who else sets a field of an object: its controlling owner, or another program's field manager; else empty.
+    """The other owner of a field: its controller, or another program's field manager; else empty.
 
-    ``controlled`` False: that the object has an owner is in order, as with Knative's revisions.
+    ``controlled`` False: an owner of the object is acceptable, as for Knative revisions.
     """
     meta = found.get("metadata", {})
     for owner in meta.get("ownerReferences", []) if controlled else []:

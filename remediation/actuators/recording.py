@@ -1,4 +1,4 @@
-"""Says what an action would do, and does nothing."""
+"""Dry-run actuator: reports what an action would do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.text.i18n import Language, translate
 
 
 class DryRunActuator:
-    """Performs nothing, whatever the action says. Keeps what it was asked in ``asked``, newest last."""
+    """Performs nothing. Keeps received actions in ``asked``, newest last."""
 
     def __init__(self, *, language: Language = "en", clock: Clock | None = None) -> None:
         """``clock`` dates the outcomes."""
@@ -21,14 +21,14 @@ class DryRunActuator:
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
-        """The sentence of what would be done."""
+        """Returns the sentence of what would be done."""
         self.asked.append(action)
         now = self._clock.now()
         return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action, self._language), now, now)
 
 
 def would(action: Action, language: Language = "en") -> str:
-    """What the action would do, in one sentence."""
+    """The effect of the action, in one sentence."""
     arguments = {"current": "?", "replicas": "?"} | {key: str(value) for key, value in action.params.items()}
     target = entity_name(action.target, language)
     return translate(f"actions.would.{action.kind}", language, **{**arguments, "target": target})

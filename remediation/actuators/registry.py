@@ -1,4 +1,4 @@
-"""Every kind of actuator and how it is made from its settings. A new one is a new row."""
+"""All kinds of actuators and their factories. A new one is a new row."""
 
 from __future__ import annotations
 

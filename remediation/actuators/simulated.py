@@ -1,4 +1,4 @@
-"""Acts on a simulated fleet through its control door."""
+"""Acts on a simulated fleet through its control endpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT = timedelta(seconds=10)
 
 
 class SimulatedActuator:
-    """Posts each action to ``control_url``; the door deduplicates by id. A dry run never leaves this process."""
+    """Posts each action to ``control_url``, which deduplicates by id. A dry run stays in this process."""
 
     def __init__(self, control_url: str, timeout: timedelta = _TIMEOUT, *, clock: Clock | None = None) -> None:
         """``control_url`` is the root of the fleet's server."""
@@ -27,7 +27,7 @@ class SimulatedActuator:
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
-        """Do it, or raise ActuationError: retryable when the door did not answer or answered 5xx."""
+        """Performs the action, or raises ActuationError: retryable if the endpoint is unreachable or returns 5xx."""
         started = self._clock.now()
         if action.dry_run:
             return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action), started, self._clock.now())
@@ -85,7 +85,7 @@ def _json(response: httpx.Response) -> dict[str, Any]:
 
 
 def _refusal(answer: Mapping[str, Any]) -> tuple[str, str]:
-    """The sentence and the hint of an error answer."""
+    """The sentence and the hint of an error response."""
     error = answer.get("error")
     if not isinstance(error, dict):
         return str(answer.get("detail") or error or ""), ""

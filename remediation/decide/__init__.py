@@ -1,1 +1,1 @@
-"""The decision what to do about an incident or a plan: guards, policy, sessions, recovery. Pure."""
+"""Decisions about incidents and plans: guards, policy, sessions, recovery. Pure; reads no playbook files."""

@@ -1,4 +1,4 @@
-"""From a judgement to an action: what waits for a person, what is intended, what is only on record."""
+"""From a judgement to an action: pending approval, intended, or only on record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATUS = {
 
 
 def action(proposal: Proposal, judgement: Judgement, ordinal: int, *, dry_run: bool, now: datetime) -> Action:
-    """The action of a proposal. A dry run is intended too: its performer changes nothing and says so."""
+    """The action of a proposal. A dry run is intended too: its actuator changes nothing and reports so."""
     verdict, reason = judgement
     return Action(
         id=action_id(proposal.session, proposal.kind, proposal.target, ordinal),
@@ -35,7 +35,7 @@ def action(proposal: Proposal, judgement: Judgement, ordinal: int, *, dry_run: b
 
 
 def approved(waiting: Action, by: str, now: datetime) -> Action:
-    """A person said yes: the action is intended."""
+    """The action after approval: intended."""
     return replace(
         waiting,
         status=ActionStatus.INTENDED,
@@ -47,7 +47,7 @@ def approved(waiting: Action, by: str, now: datetime) -> Action:
 
 
 def rejected(waiting: Action, by: str, now: datetime) -> Action:
-    """A person said no: it is not proposed again in this session."""
+    """The action after rejection: it is not proposed again in this session."""
     return replace(
         waiting,
         status=ActionStatus.REFUSED,
@@ -59,5 +59,5 @@ def rejected(waiting: Action, by: str, now: datetime) -> Action:
 
 
 def cancelled(action_: Action, now: datetime, reason: DecisionReason, detail: str = "") -> Action:
-    """No longer wanted. Takes effect only where nobody has begun to perform it."""
+    """The action when it is no longer needed. Only effective before it is performed."""
     return replace(action_, status=ActionStatus.CANCELLED, reason=reason, ended_at=now, detail=detail)

@@ -1,4 +1,4 @@
-"""Everything one round of decisions looks at, and the questions it asks of the topology."""
+"""Inputs of one round of decisions, and its topology queries."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.playbooks.model import Playbook, Selector
 
-STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are not there by then will not come
-_BLINDING = frozenset({"exporter-down", "stale-metrics"})  # what they name must not be acted on
+STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are missing by then will not start
+_BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must not be acted on
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """One round. ``history`` and ``ledger`` are shared by all its decisions.
 
-    ``suspect`` is everything an active alert is about; ``kept_cordoned`` are nodes that a session still
-    at work holds.
+    ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session.
     """
 
     policy: Policy
@@ -47,18 +46,18 @@ class World:
     kept_cordoned: frozenset[EntityRef] = frozenset()
 
     def sick(self, entity: EntityRef) -> bool:
-        """True while an alert about the very entity is active."""
+        """True while an alert on this entity is active."""
         return entity in self.suspect
 
     def node_well(self, node: EntityRef) -> bool:
-        """True when the node is healthy, and nothing is said against a device in it."""
+        """True if the node is healthy and no device in it has an alert."""
         devices = [above for above in self.topology.holds_up(node) if above.kind is EntityKind.GPU]
         return node in self.facts.healthy and not any(self.sick(entity) for entity in (node, *devices))
 
     def recovered(self, incident: Incident | None) -> bool:
-        """True when the incident is over, or its cause is seen to be well, and so is all that rests on it.
+        """True if the incident is over, or its cause and everything that rests on it are healthy.
 
-        Services are left out: their windows of minutes still hold what is past.
+        Services are excluded: their windows of minutes still contain the past.
         """
         if incident is None or incident.resolved_at is not None:
             return True
@@ -69,7 +68,7 @@ class World:
         return not any(self.sick(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
 
     def targets(self, cause: EntityRef, selector: Selector) -> tuple[EntityRef, ...]:
-        """The components a step is about, seen from the cause."""
+        """The components of a step, relative to the cause."""
         if selector == "self":
             return (cause,)
         if selector == "node":
@@ -89,10 +88,10 @@ class World:
         return self._self_or(entity, EntityKind.REPLICA) or self.topology.above(entity, EntityKind.REPLICA)
 
     def takes(self, target: EntityRef, cause: EntityRef, playbook: Playbook) -> dict[EntityRef, int]:
-        """Serving replicas each service would lose if the target were taken out.
+        """Serving replicas that each service would lose without the target.
 
-        A replica that the fault has stopped is no loss, unless it is still counted as healthy. One whose
-        traffic is held off already is none either.
+        A replica stopped by the fault is not a loss, unless it still counts as healthy. Nor is one whose traffic is
+        already diverted.
         """
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
         away = self.history.shifted()
@@ -104,23 +103,23 @@ class World:
         return lost
 
     def _served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
-        """The replicas that an action on the target reaches: for a whole service all of its own."""
+        """The replicas that an action on the target reaches; for a service all of its own."""
         if target.kind is EntityKind.SERVICE:
             return self.topology.below(target, EntityKind.REPLICA)
         return self.replicas(target)
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
-        """What the plan says of a service."""
+        """The plan's recommendation for a service."""
         found = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
         return next((entry for entry in found if entry.service == service), None)
 
     def current_replicas(self, service: EntityRef) -> int:
-        """Replicas that are ordered for the service now, ready or not.
+        """Replicas ordered for the service now, ready or not.
 
-        A number that we set since the plan was made takes the place of the plan's. Of that and what the topology shows
-        the larger counts, because a pod that its node lost is still ordered, and one that starts may not be seen yet:
-        one replica too many is harmless, a growth to less than what is ordered would be a scale-in. Only after a
-        scale-in of ours pods that are going may still be seen, and what was set is taken as it is.
+        A number that we set after the plan replaces the plan's. The larger of that and the topology's counts, because
+        a pod lost with its node is still ordered, and a starting one may not be visible yet. One replica too many is
+        harmless; growth to less than the ordered number would be a scale-in. Only after our own scale-in may leaving
+        pods still be visible, so the set number is used as it is.
         """
         planned, action = self.recommendation(service), self.history.last_scaled(service)
         known = planned.current_replicas if planned else 0
@@ -142,9 +141,9 @@ class World:
 
 
 def away(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
-    """Replicas of each service that count as ready while we hold their traffic off or are about to.
+    """Ready replicas of each service whose traffic we divert or are about to.
 
-    One that is not healthy is left out: it does not count as ready in the first place.
+    Excludes unhealthy ones, which do not count as ready.
     """
     going = {
         replica
@@ -159,19 +158,19 @@ def away(history: History, topology: Topology, facts: FleetFacts) -> dict[Entity
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """Everything an active alert is about."""
+    """All entities of active alerts."""
     return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED)
 
 
 def unseen(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
-    """Components whose exporter is gone or whose values stand still."""
+    """Components whose exporter is gone or whose values are frozen."""
     return frozenset(
         alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault in _BLINDING
     )
 
 
 def is_blind(alerts: tuple[Alert, ...]) -> bool:
-    """True while our own blindness is an alert."""
+    """True while an alert reports lost monitoring."""
     return any(alert.state is AlertState.FIRING and alert.fault == "monitor-blind" for alert in alerts)
 
 

@@ -1,7 +1,7 @@
-"""The guard rails: yes, no or ask, each with its reason. Pure.
+"""Guards: allow, refuse or request approval, each with its reason. Pure.
 
-A refusal is stronger than a question. Nothing here ever blocks an un-cordon or a restored route but a
-pause and a blind monitor.
+A refusal takes precedence over an approval request. Un-cordoning and restoring routes are only blocked by a pause and
+by lost monitoring.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from remediation.decide.history import CORDONING, UNDO, History
 from remediation.decide.limits import FleetFacts, Policy
 
 _HOUR = timedelta(hours=1)
-INTENT_EXPIRES = timedelta(minutes=15)  # one outage of the engine; the next cycle decides anew
+INTENT_EXPIRES = timedelta(minutes=15)  # one engine outage; the next cycle decides again
 Judgement = tuple[Verdict, DecisionReason]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One action somebody wants.
+    """One proposed action.
 
-    ``takes`` is how many serving replicas each service would lose. ``confidence`` None means that no
+    ``takes`` is the number of serving replicas that each service would lose. ``confidence`` None means that no
     suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``.
     """
 
@@ -41,12 +41,12 @@ class Proposal:
 
 
 class Ledger:
-    """What this round of decisions has already given away, on top of what is in flight."""
+    """Capacity already used by this round of decisions, in addition to actions in flight."""
 
     def __init__(self, facts: FleetFacts, history: History, now: datetime, away: Mapping[EntityRef, int]) -> None:
-        """Counts start from the fleet and the actions not yet seen in it.
+        """Starts from the fleet and the actions not yet visible in it.
 
-        ``away`` is how many replicas of each service count as ready and get no traffic by our doing.
+        ``away`` is the number of replicas per service that count as ready but get no traffic because of us.
         """
         self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
         self.nodes |= {action.target for action in history.in_flight(CORDONING)}
@@ -56,7 +56,7 @@ class Ledger:
         self.rolled_back: set[EntityRef] = set()
 
     def enter(self, proposal: Proposal) -> None:
-        """Count an action that will be performed."""
+        """Adds an action that will be performed."""
         self.performed += 1
         if proposal.kind in CORDONING:
             self.nodes.add(proposal.target)
@@ -68,7 +68,7 @@ class Ledger:
             self.taken[service] = self.taken.get(service, 0) + count
 
     def ready(self, facts: FleetFacts, service: EntityRef) -> int | None:
-        """Serving replicas left after what was given away; None when they cannot be counted."""
+        """Serving replicas left after all entered actions; None if unknown."""
         found = facts.ready_replicas.get(service)
         return None if found is None else found - self.taken.get(service, 0)
 
@@ -76,7 +76,7 @@ class Ledger:
 def judge(
     proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, ledger: Ledger, now: datetime
 ) -> Judgement:
-    """The first refusal that applies, else the first question, else yes."""
+    """The first refusal that applies, else the first approval request, else allow."""
     refusals = (
         _hold(policy, facts),
         _untrusted(proposal, facts),
@@ -101,7 +101,7 @@ def judge(
 
 
 def judge_undo(facts: FleetFacts) -> Judgement:
-    """Putting back what we changed: no breaker, no question, no rate."""
+    """Undoing our own changes: no circuit breaker, approval or rate limit."""
     if facts.paused:
         return Verdict.REFUSED, DecisionReason.PAUSED
     if facts.blind:
@@ -110,10 +110,10 @@ def judge_undo(facts: FleetFacts) -> Judgement:
 
 
 def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
-    """Asked once more at the moment an intent is performed: the fleet may have changed since, None means go on.
+    """Checks an intended action again before it is performed, as the fleet may have changed; None means proceed.
 
-    An approval does not lift a guard rail, and what nobody approved is not done long after it was decided.
-    Putting back what we changed is held by a pause and a blind monitor alone.
+    An approval does not override a guard, and an action without approval expires. Undo actions are only held by a
+    pause and by lost monitoring.
     """
     held = _hold(policy, facts) if action.kind not in UNDO else judge_undo(facts)[1]
     if held not in (None, DecisionReason.RECOVERED):
@@ -155,7 +155,7 @@ def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
 
 def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
     if proposal.kind is ActionKind.SHIFT_TRAFFIC:
-        return None  # taking load off protects people at once, also the second time
+        return None  # diverting load protects users at once, also the second time
     last = history.last_performed(proposal.kind, proposal.target)
     pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
@@ -177,20 +177,20 @@ def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger
 
 
 def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger) -> DecisionReason | None:
-    """Safety rule 7: what a service keeps, whatever is broken."""
+    """Safety rule 7: the minimum that a service keeps, whatever is broken."""
     shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
     for service, count in proposal.takes.items():
         ready = ledger.ready(facts, service)
         if ready is None or (count == 0 and not shifts):
             continue
-        least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic must have somewhere to go
+        least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic needs a destination
         if ready - count < least:
             return DecisionReason.SERVICE_MINIMUM
     return None
 
 
 def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
-    """Safety rule 3: what is left after a scale-in carries the load of now."""
+    """Safety rule 3: the replicas left after a scale-in carry the current load."""
     if not proposal.scale_in:
         return None
     needed = facts.needed_replicas.get(proposal.target)
@@ -203,7 +203,7 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
 
 
 def _headroom(proposal: Proposal, facts: FleetFacts, ledger: Ledger) -> bool:
-    """Safety rule 8: what would be left still carries the load, and the error budget is not burning."""
+    """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning."""
     for service, count in proposal.takes.items():
         if count == 0:
             continue

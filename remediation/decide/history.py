@@ -1,4 +1,4 @@
-"""What was decided and done before: which steps are in flight, which are over, what is still to undo."""
+"""Earlier decisions and actions: steps in flight, finished steps, changes to undo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[str, ActionKind, EntityRef]
 
 
 def action_id(session: str, kind: ActionKind, target: EntityRef, ordinal: int) -> str:
-    """The idempotency key: deciding the same thing twice gives the same id."""
+    """The idempotency key: the same decision gives the same id."""
     text = f"{session}\n{kind}\n{target.key}\n{ordinal}"
     return f"act-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
@@ -37,7 +37,7 @@ class History:
             self._by_key.setdefault((action.session, action.kind, action.target), []).append(action)
 
     def of(self, session: str, kind: ActionKind, target: EntityRef) -> list[Action]:
-        """Every decision of one step about one target."""
+        """Every decision about one step and one target."""
         return self._by_key.get((session, kind, target), [])
 
     def of_session(self, session: str) -> list[Action]:
@@ -45,12 +45,12 @@ class History:
         return [action for action in self.actions if action.session == session]
 
     def newest(self, session: str, kind: ActionKind, target: EntityRef) -> Action | None:
-        """The last decision of one step about one target."""
+        """The last decision about one step and one target."""
         found = self.of(session, kind, target)
         return found[-1] if found else None
 
     def last_performed(self, kind: ActionKind, target: EntityRef) -> datetime | None:
-        """When this was last done to the target, or is being done, by any session."""
+        """Last time this was done to the target, or is in progress, in any session."""
         return max(
             (
                 action.ended_at or action.started_at or action.decided_at
@@ -61,7 +61,7 @@ class History:
         )
 
     def last_scaled(self, service: EntityRef) -> Action | None:
-        """The action that last really set a number of replicas, of any session; None when none ever did."""
+        """The action that last changed a number of replicas, in any session; None if there is none."""
         return max(
             (
                 action
@@ -77,22 +77,22 @@ class History:
         )
 
     def performed_since(self, start: datetime) -> int:
-        """How many actions were taken since then; undoing is not counted."""
+        """Number of actions since then, without undo actions."""
         return sum(
             action.decided_at >= start and action.status in PERFORMED and action.kind not in UNDO
             for action in self.actions
         )
 
     def cordoned(self, session: str | None = None) -> frozenset[EntityRef]:
-        """Nodes really cordoned by us (by one session) and not uncordoned since."""
+        """Nodes cordoned by us (by one session) and not uncordoned since."""
         return self._standing(CORDONING, ActionKind.UNCORDON, session)
 
     def shifted(self, session: str | None = None) -> frozenset[EntityRef]:
-        """Replicas whose traffic we really hold off."""
+        """Replicas whose traffic we currently divert."""
         return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
 
     def uncordoned(self, since: datetime) -> frozenset[EntityRef]:
-        """Nodes really uncordoned by a decision made since then."""
+        """Nodes uncordoned by a decision since then."""
         return frozenset(
             action.target
             for action in self.actions
@@ -103,7 +103,7 @@ class History:
         )
 
     def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
-        """Intended or being performed, and real."""
+        """Intended or in progress, and not a dry run."""
         wanted = frozenset(kinds)
         return [
             action
@@ -125,17 +125,17 @@ class History:
 
 
 def is_over(actions: Iterable[Action]) -> bool:
-    """True when a session has begun to undo: a fault after that belongs to a new session."""
+    """True if a session has begun to undo: a later fault belongs to a new session."""
     return any(action.reason is DecisionReason.RECOVERED for action in actions)
 
 
 def rejected(action: Action) -> bool:
-    """True when a person said no."""
+    """True if an operator rejected it."""
     return action.reason is DecisionReason.REJECTED_BY_HAND
 
 
 def settled(action: Action | None, now: datetime, patience: timedelta) -> bool:
-    """True when a step need not be waited for: done, failed, refused for good, or turned down."""
+    """True if a step is over: done, failed, refused for good, or rejected."""
     if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
     if action.status in IN_FLIGHT:

@@ -1,4 +1,4 @@
-"""Why nothing is done where something could be: the decision to do nothing, with its reason. Pure."""
+"""Reasons for not acting: each decision to do nothing, with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remediation.decide.limits import Hold
 def holds(
     world: World, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
 ) -> tuple[Hold, ...]:
-    """One hold for each open incident without a new decision, and for each service whose plan is not followed now."""
+    """One hold per open incident without a new decision, and per service whose plan is not followed now."""
     decided = list(made)
     acted = {action.because for action in decided}
     scaled = {action.target for action in decided}

@@ -1,4 +1,4 @@
-"""What the operators allow, what the fleet looks like, and what was decided."""
+"""Operator limits, fleet state, and decisions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ Autonomy = Literal["off", "suggest", "act"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits the operators set.
+    """Limits set by the operator.
 
-    ``off`` does nothing but undo what Outrider did, ``suggest`` asks about every step, ``act`` performs
-    what the guard rails allow. A breaker counts nodes in absolute numbers and as a ratio of the fleet.
-    One scale-in takes ``scale_in_step_ratio`` of the replicas at most (and one at least), then waits for
-    ``scale_in_cooldown``: a plan that is wrong is noticed before much is gone. ``service_minimum`` is the
-    number of serving replicas that is never gone below. ``plan_acts`` False is shadow mode: nothing follows
-    from a plan.
+    ``off`` only undoes earlier actions, ``suggest`` requests approval for every step, ``act`` performs what the guards
+    allow. Circuit breakers count nodes in absolute numbers and as a ratio of the fleet. One scale-in removes at most
+    ``scale_in_step_ratio`` of the replicas (at least one), then waits for ``scale_in_cooldown``, so that a wrong plan
+    is noticed early. ``service_minimum`` is the minimum number of serving replicas. ``plan_acts`` False is shadow
+    mode: plans cause no actions.
     """
 
     autonomy: Autonomy = "suggest"
@@ -39,13 +38,13 @@ class Policy:
     plan_acts: bool = True
 
     def scale_in_to(self, current: int, wanted: int) -> int:
-        """How far one scale-in may go towards ``wanted``."""
+        """Replicas after one scale-in step towards ``wanted``."""
         return max(wanted, current - max(1, floor(current * self.scale_in_step_ratio)))
 
     def node_allowed(self, ours: int, others: int, total: int) -> bool:
-        """True when one more node may be cordoned beside ``ours`` and those of ``others``.
+        """True if one more node may be cordoned besides ``ours`` and those of ``others``.
 
-        The ratio never rounds down to nothing: a pool of three may still repair one node.
+        The ratio never rounds down to zero: a pool of three may still repair one node.
         """
         share = max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
         return ours < self.max_cordoned_nodes and ours + others < share
@@ -53,12 +52,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """The fleet as it is seen now.
+    """Current state of the fleet.
 
-    ``untrusted`` are components whose values are absent, stale, reset or partial. ``ready_replicas`` and
-    ``needed_replicas`` are by service; a service that is missing is not known. ``healthy`` are components
-    with fresh values that nothing speaks against. ``burning`` are services that spend their error budget.
-    ``not_ready`` are nodes of which the control plane itself says that it hears nothing.
+    ``untrusted`` are components with absent, stale, reset or partial values. ``ready_replicas`` and
+    ``needed_replicas`` are by service; a missing service is unknown. ``healthy`` are components with fresh values and
+    no contrary evidence. ``burning`` are services that spend their error budget. ``not_ready`` are nodes that the
+    control plane itself reports as unreachable.
     """
 
     paused: bool = False
@@ -84,7 +83,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (refused and cancelled ones too), changed sessions, and where nothing is done."""
+    """New and changed actions (rejected and cancelled ones too), changed sessions, and holds."""
 
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()

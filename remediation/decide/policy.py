@@ -1,7 +1,7 @@
-"""The decision of each cycle: which action, on what, allowed, refused or asked for, and why.
+"""The decision of each cycle: which action, on what, allowed, refused or pending approval, and why.
 
-Pure. Every action it returns bears an id made of session, kind, target and ordinal, so that deciding
-twice does nothing twice.
+Pure. Every action has an id made of session, kind, target and ordinal, so that a repeated decision has no second
+effect.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def decide(
     now: datetime,
     playbooks: Mapping[str, Playbook],
 ) -> Decisions:
-    """What to do now.
+    """Returns the decisions of one cycle.
 
     ``incidents`` are the open ones and those that resolved in this cycle, ``alerts`` the active ones.
-    ``actions_recent`` must hold every action of the last day and of every open session. Recovery comes
-    first, then incidents by priority and age, then the plan, so that what is given back can be used.
+    ``actions_recent`` must hold every action of the last day and of every open session. ``playbooks`` are by fault id.
+    Recovery comes first, then incidents by priority and age, then the plan, so that freed capacity can be used.
     """
     history = History(actions_recent)
     open_sessions = refreshed(sessions, history)
@@ -94,7 +94,7 @@ def _world(
 def _kept(
     world: World, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
 ) -> frozenset[EntityRef]:
-    """Nodes that a session still at work wants to stay cordoned, whatever another one has finished."""
+    """Nodes that an active session keeps cordoned, even if another one has finished."""
     return frozenset(
         node
         for session in open_sessions
@@ -106,7 +106,7 @@ def _kept(
 def _tend(
     world: World, session: RemediationSession, incident: Incident | None
 ) -> tuple[list[Action], RemediationSession]:
-    """Undo what a recovered session did, and close it when nothing is left of it."""
+    """Undoes the actions of a recovered session, and closes it when nothing is left."""
     if incident is not None and not world.recovered(incident):
         if recovery.recovering(world, session):
             return recovery.wind_up(world, session, incident), session
@@ -120,7 +120,7 @@ def _tend(
 def _act(
     world: World, incident: Incident, known: Sequence[RemediationSession]
 ) -> tuple[list[Action], RemediationSession | None]:
-    """The next steps for an incident; the session is returned when it is new."""
+    """The next steps for an incident; the session is returned if it is new."""
     cause = cause_of(incident)
     if cause is None or cause.fault not in world.playbooks or world.recovered(incident):
         return [], None
@@ -132,7 +132,7 @@ def _act(
 
 
 def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
-    """Services with an open incident: what they have is not taken away meanwhile."""
+    """Services with an open incident, which are not scaled in meanwhile."""
     services = {
         service
         for incident in incidents
@@ -142,7 +142,7 @@ def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRe
     named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
     planned = {entry.service for entry in world.plan.recommendations}
     named |= {service.name for service in services}
-    # a pool of a service (prefill, decode) is in trouble with it
+    # a pool of a service (prefill, decode) is affected with it
     whole = {service: world.topology.label(service, "pool_of") for service in planned}
     return frozenset(
         services | {one for one in planned if named & {one.name, str(one), one.key, *filter(None, [whole[one]])}}

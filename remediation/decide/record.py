@@ -1,4 +1,4 @@
-"""Turns a judgement into what goes on record, so that the same decision is never written twice."""
+"""Turns a judgement into records, so that the same decision is never written twice."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from remediation.decide.context import World
 from remediation.decide.guards import Judgement, Proposal
 from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
 
-# Asked about, and then the doubt was gone: the question is withdrawn and the action taken.
+# Approval was requested, then the doubt ended: the request is withdrawn and the action taken.
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
 
 
 def record(world: World, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None) -> list[Action]:
-    """The action of a judgement, and the open question it replaces.
+    """The action of a judgement, and the open approval request that it replaces.
 
-    Empty when the same refusal or question stands already, or the action is on its way. ``ordinal`` is
-    the number of earlier decisions of the session about this kind and target, unless given.
+    Empty if the same refusal or request exists already, or the action is in flight. ``ordinal`` is the number of
+    earlier decisions of the session about this kind and target, unless given.
     """
     history = world.history
     newest = history.newest(proposal.session, proposal.kind, proposal.target)

@@ -1,6 +1,6 @@
-"""Undoing: what is left of a plan is cancelled, nodes are uncordoned, routes are restored.
+"""Undo: pending steps are cancelled, nodes are uncordoned, routes are restored.
 
-Only what Outrider did is undone, and always once the component is healthy.
+Only Outrider's own changes are undone, and only once the component is healthy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
 from remediation.decide.record import record
 
-_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by the page it gave before it went down
+_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by its page from before the restart
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 
 
 def wind_up(world: World, session: RemediationSession, incident: Incident | None) -> list[Action]:
-    """Everything to cancel and to undo of a session whose cause has recovered."""
+    """Everything to cancel and undo of a session whose cause has recovered."""
     made = [
         approval.cancelled(action, world.now, DecisionReason.RECOVERED)
         for action in world.history.of_session(session.id)
@@ -44,7 +44,7 @@ def wind_up(world: World, session: RemediationSession, incident: Incident | None
 
 
 def give_back(world: World, session: RemediationSession, incident: Incident) -> list[Action]:
-    """Routes of replicas that run elsewhere again, while the cause itself is not yet repaired."""
+    """Routes of replicas that run elsewhere again, while the cause itself is not repaired yet."""
     cause = incident.suspected_cause
     playbook = world.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None or playbook.serving:
@@ -58,7 +58,7 @@ def give_back(world: World, session: RemediationSession, incident: Incident) -> 
 
 
 def recovering(world: World, session: RemediationSession) -> bool:
-    """True when the session has begun to undo with an un-cordon or a cancelled step."""
+    """True if the session has begun to undo with an un-cordon or a cancelled step."""
     return is_over(world.history.of_session(session.id))
 
 
@@ -67,7 +67,7 @@ def _shifted(world: World, session: RemediationSession) -> list[EntityRef]:
 
 
 def _moved(world: World, session: RemediationSession, replica: EntityRef) -> bool:
-    """True when the replica was restarted by this session long enough ago."""
+    """True if this session restarted the replica long enough ago."""
     own = {replica, *world.topology.causes_of(replica)}
     ended = [
         action.ended_at or action.decided_at
@@ -86,7 +86,7 @@ def _undo(
     *,
     over: bool = True,
 ) -> list[Action]:
-    """``over`` marks the session as one that has recovered, by the reason on record."""
+    """``over`` marks the session as recovered, by the reason on record."""
     before = world.history.of(session.id, kind, target)
     if before and before[-1].status in PERFORMED - {ActionStatus.FAILED}:
         return []

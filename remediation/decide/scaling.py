@@ -13,10 +13,10 @@ _BECAUSE = "plan"
 
 
 def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
-    """One decision a service whose plan wants another number of replicas now.
+    """One decision per service whose plan needs another number of replicas now.
 
-    A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not
-    scaled in. In shadow mode plans are reported and nothing follows from them.
+    A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not scaled in. In
+    shadow mode plans are reported without actions.
     """
     if not world.policy.plan_acts:
         return []
@@ -53,12 +53,12 @@ def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action
         touches=() if grows else world.topology.below(entry.service, EntityKind.REPLICA),
     )
     judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
-    # numbered by the instant: the plan's session never ends, and its early actions are no longer at hand
+    # numbered by time: the plan's session never ends, and its early actions are no longer loaded
     return record(world, proposal, judgement, ordinal=int(world.now.timestamp()))
 
 
 def _stands(world: World, newest: Action) -> bool:
-    """True while the same number is on its way, was only a dry run, or was set a moment ago."""
+    """True while the same number is in flight, was only a dry run, or was set a moment ago."""
     if newest.status in IN_FLIGHT or newest.status is ActionStatus.DRY_RUN:
         return True
     return newest.status is ActionStatus.DONE and world.now - newest.decided_at < world.policy.cooldown

@@ -1,4 +1,4 @@
-"""Sessions: all actions of one incident belong together, and what they changed is undone together."""
+"""Sessions: all actions of one incident belong together, and their changes are undone together."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ PLAN_SESSION = "plan"
 
 
 def open_session(incident: Incident, now: datetime) -> RemediationSession:
-    """A new session. Its id bears the instant, so that a second one of the same incident differs."""
+    """A new session. Its id contains the time, so that a second one of the same incident differs."""
     return RemediationSession(f"ses-{incident.id}-{int(now.timestamp())}", incident.id, now)
 
 
 def ownership(session: str) -> dict[str, str]:
-    """Labels on what we change, so that only that is ever undone."""
+    """Labels on changed objects, so that only those are ever undone."""
     return {"owner": OWNER, "session": session}
 
 
 def acting(sessions: Iterable[RemediationSession], incident: Incident, history: History) -> RemediationSession | None:
-    """The session that still works on the incident; one that has begun to undo does not."""
+    """The session that still works on the incident; one that has begun to undo does not count."""
     mine = [session for session in sessions if session.incident == incident.id and session.closed_at is None]
     alive = [session for session in mine if not is_over(history.of_session(session.id))]
     return max(alive, key=lambda session: session.opened_at, default=None)
 
 
 def refreshed(sessions: Sequence[RemediationSession], history: History) -> tuple[RemediationSession, ...]:
-    """Open sessions with the nodes they hold cordoned, as the performed actions say."""
+    """Open sessions with the nodes they hold cordoned, from the performed actions."""
     return tuple(
         replace(session, cordoned=tuple(sorted(held, key=lambda node: node.key)))
         for session in sessions
@@ -41,11 +41,11 @@ def refreshed(sessions: Sequence[RemediationSession], history: History) -> tuple
 
 
 def _held(session: RemediationSession, history: History) -> frozenset[EntityRef]:
-    """What the actions say, and what the session remembers from before the actions we were handed."""
+    """Nodes from the given actions, and those that the session recorded before them."""
     return history.cordoned(session.id) | (frozenset(session.cordoned) - history.uncordoned(session.opened_at))
 
 
 def finished(session: RemediationSession, history: History) -> bool:
-    """True when nothing of a recovered session is left to do or to undo."""
+    """True if nothing of a recovered session is left to do or to undo."""
     busy = any(action.status in IN_FLIGHT | WAITING for action in history.of_session(session.id))
     return not busy and not session.cordoned and not history.shifted(session.id)

@@ -1,4 +1,4 @@
-"""Runs a playbook: which step is next for an incident, and what it would do."""
+"""Runs a playbook: the next steps for an incident, and their effect."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
 from remediation.decide.record import record
 from remediation.playbooks.model import Playbook, Step
 
-_PATIENCE = timedelta(minutes=5)  # a step that hangs longer no longer holds the next one
-_GROWTH_RATIO = 0.25  # of the replicas, when a surge is there and no plan says how many
-_MUST_EXIST = frozenset({"self", "node", "services"})  # that no replica rests on a broken part is no gap
+_PATIENCE = timedelta(minutes=5)  # a step in progress for longer no longer blocks the next one
+_GROWTH_RATIO = 0.25  # share of the replicas to add without a plan
+_MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a broken part is not a data gap
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -34,7 +34,7 @@ class Run:
     """One incident's playbook in one round."""
 
     def __init__(self, world: World, incident: Incident, cause: Hypothesis, session: RemediationSession) -> None:
-        """``session`` may be new: it counts only if an action comes of it."""
+        """``session`` may be new: it counts only if it leads to an action."""
         self._world = world
         self._incident = incident
         self._cause = cause
@@ -42,7 +42,7 @@ class Run:
         self._playbook: Playbook = world.playbooks[cause.fault]
 
     def actions(self) -> list[Action]:
-        """New decisions of every step whose turn it is."""
+        """New decisions of every step that is due."""
         made: list[Action] = []
         before_are_over = True
         for step in self._playbook.steps:
@@ -58,12 +58,12 @@ class Run:
         return made
 
     def _due(self, step: Step) -> bool:
-        """True when what the step waits for is so: every node that the cause is about reads not ready."""
+        """True if the step's condition is met: every node of the cause reports not ready."""
         nodes = self._world.targets(self._cause.entity, "node")
         return step.when is None or (bool(nodes) and self._world.facts.not_ready.issuperset(nodes))
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
-        """What the step is about. A lost device may leave the topology: the session knows its node still."""
+        """Targets of the step. A lost device may leave the topology, but the session knows its node."""
         found = self._world.targets(self._cause.entity, step.target)
         return found or (self._session.cordoned if step.target == "node" else ())
 
@@ -89,7 +89,7 @@ class Run:
             return []
         judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
         if tried and judgement[1] is DecisionReason.COOLDOWN:
-            return []  # the pause between two attempts of our own is not a refusal
+            return []  # the pause between two own attempts is not a refusal
         surge: list[Action] = []
         if step.surge and self._short(proposal):
             surge, judgement = self._surge(proposal, judgement)
@@ -99,8 +99,8 @@ class Run:
         if step.kind is ActionKind.SCALE:
             return self._scale_out(target, self._wanted(target), ask=step.ask)
         if step.kind is ActionKind.ROLLBACK and target in self._world.ledger.rolled_back:
-            return None  # two incidents of one change: once is one revision
-        # A cordon takes nothing away, and a rollback no more at once than a rolling update may.
+            return None  # two incidents of one change: one rollback covers both
+        # A cordon removes nothing, and a rollback no more at once than a rolling update.
         spares = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
         params: dict[str, Any] = dict(sessions.ownership(self._session.id))
         if step.kind is ActionKind.SHIFT_TRAFFIC:
@@ -117,7 +117,7 @@ class Run:
         )
 
     def _wanted(self, service: EntityRef) -> int:
-        """Replicas to have: what the plan says, else a quarter more, never above the ceiling."""
+        """Replicas to order: the plan's number, else a quarter more, never above the ceiling."""
         current, planned = self._world.current_replicas(service), self._world.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
@@ -125,7 +125,7 @@ class Run:
         return min(wanted, planned.ceiling) if planned else wanted
 
     def _scale_out(self, service: EntityRef, wanted: int, *, ask: bool) -> Proposal | None:
-        """None at the ceiling, and when the service is being scaled in this round already."""
+        """None at the ceiling, and if the service is already scaled in this round."""
         current = self._world.current_replicas(service)
         if service in self._world.ledger.scaled or wanted <= current:
             return None
@@ -140,7 +140,7 @@ class Run:
         )
 
     def _short(self, proposal: Proposal) -> dict[EntityRef, int]:
-        """How many replicas each service would lack for the load it has now."""
+        """Number of replicas that each service would lack for its current load."""
         facts, ledger = self._world.facts, self._world.ledger
         lacking: dict[EntityRef, int] = {}
         for service, count in proposal.takes.items():
@@ -150,7 +150,10 @@ class Run:
         return lacking
 
     def _surge(self, drain: Proposal, judgement: Judgement) -> tuple[list[Action], Judgement]:
-        """Make capacity first (safety rule 8). Until it is there the drain is held; if it cannot come, ask."""
+        """Adds capacity first (safety rule 8).
+
+        Until it is ready the drain is held. If it cannot come, approval is requested.
+        """
         if judgement[0] is Verdict.REFUSED:
             return [], judgement
         world, made, coming = self._world, list[Action](), False

@@ -1,1 +1,1 @@
-"""Playbooks: for each fault the steps that repair it, as data."""
+"""Playbooks: the repair steps of each fault, as data. Only ``files`` reads files."""

@@ -1,9 +1,9 @@
-"""Playbooks: for each fault the steps that put it right, as data.
+"""Playbooks: the repair steps of each fault, as data.
 
-A step names an action and what it is done to. ``after: done`` waits until the steps before it have come
-to an end; ``wait`` counts from the opening of the incident; ``ask`` always asks a person; ``surge`` makes
-capacity first where too little would be left. ``when: node_not_ready`` waits until the control plane, too,
-hears nothing of the node: our own view of it may be what is gone.
+A step names an action and its target. ``after: done`` waits for the end of the earlier steps; ``wait`` counts from the
+opening of the incident; ``ask`` always requests approval; ``surge`` adds capacity first if too little would be left.
+``when: node_not_ready`` waits until the control plane reports the node as not ready, since our own view of it may be
+the fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outrider.vocabulary.units import parse_duration
 
 When = Literal["node_not_ready"]
 Selector = Literal["self", "node", "replicas", "pods", "services"]
-# Faults of load: the engine works, and a restart would take capacity away when it is needed most.
+# Load faults: the engine works, and a restart would remove capacity when it is needed most.
 LOAD_FAULTS = frozenset({"traffic-surge", "kv-pressure", "long-prompt-burst", "traffic-skew", "retry-storm"})
 _STEP_KEYS = ("action", "target", "after", "wait", "ask", "surge", "attempts", "when")
 _PLAYBOOK_KEYS = ("serving", "steps")
@@ -30,7 +30,7 @@ _STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in (ActionKind.UNC
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a playbook. ``attempts`` is how often it may be tried in one session."""
+    """One step of a playbook. ``attempts`` is the number of tries in one session."""
 
     kind: ActionKind
     target: Selector
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
-    """What to do about one fault. ``serving`` False: replicas the fault reaches no longer serve."""
+    """The steps for one fault. ``serving`` False: replicas that the fault reaches no longer serve."""
 
     fault: str
     steps: tuple[Step, ...]
@@ -52,7 +52,7 @@ class Playbook:
 
 
 def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:
-    """Raises ConfigError with every fault of every file, in line order."""
+    """Parses playbooks by fault id. Raises ConfigError with every mistake of every document, in line order."""
     problems: list[ConfigProblem] = []
     found: dict[str, Playbook] = {}
     for document in documents:
