@@ -1,7 +1,6 @@
-"""The Streamlit dashboard: four questions on three pages.
+"""The Streamlit dashboard: pages, figures and formatting of values.
 
-What lives here: pages, figures, wording of numbers and instants. What must not: decisions, formulas of
-measures and reads of the store; everything comes from the HTTP API. Started by ``service`` with the
-command line of ``dashboards.run``. Streamlit puts this folder first on ``sys.path``, so no file in it may
-bear the name of a stage package.
+Not here: decisions, formulas of measures and reads of the store; everything comes from the HTTP API. ``service`` starts
+it with the command line of ``dashboards.run``. Streamlit puts this folder first on ``sys.path``, so no file in it may
+have the name of a stage package.
 """

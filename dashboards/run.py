@@ -1,4 +1,4 @@
-"""The command line that starts the dashboard."""
+"""Command line that starts the dashboard."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def command(
     language: str | None = None,
     token_file: Path | None = None,
 ) -> list[str]:
-    """Streamlit with our pages: headless, no usage figures sent, loopback unless ``host`` says otherwise.
+    """Returns the Streamlit command: headless, without usage statistics, on loopback unless ``host`` is given.
 
-    With ``token_file`` everybody who can open the dashboard may acknowledge and approve; without it each
-    viewer gives the admin token once a session. ``language`` None follows the browser.
+    With ``token_file`` everybody who can open the dashboard may acknowledge and approve. Without it each viewer enters
+    the admin token once a session. ``language`` None follows the browser.
     """
     script = str(resources.files("dashboards").joinpath("app.py"))
     options: dict[str, Any] = {
@@ -38,24 +38,24 @@ def command(
         "logger.hideWelcomeMessage": True,
         **_theme_options(),
     }
-    flags = [f"--{name}={_spell(value)}" for name, value in options.items()]
-    ours = ["--api-url", api_url]
-    ours += ["--language", language] if language else []
-    ours += ["--token-file", str(token_file)] if token_file else []
-    return [sys.executable, "-m", "streamlit", "run", script, *flags, "--", *ours]
+    flags = [f"--{name}={_flag_value(value)}" for name, value in options.items()]
+    script_arguments = ["--api-url", api_url]
+    script_arguments += ["--language", language] if language else []
+    script_arguments += ["--token-file", str(token_file)] if token_file else []
+    return [sys.executable, "-m", "streamlit", "run", script, *flags, "--", *script_arguments]
 
 
 def _theme_options() -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in theme().items():
         if isinstance(value, dict):
-            options |= {f"theme.{name}.{key}": colour for key, colour in value.items()}
+            options |= {f"theme.{name}.{key}": color for key, color in value.items()}
         else:
             options[f"theme.{name}"] = value
     return options
 
 
-def _spell(value: Any) -> str:
+def _flag_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value) if isinstance(value, list) else str(value)

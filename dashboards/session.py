@@ -1,4 +1,4 @@
-"""What a viewer's session knows: language, palette, token, and where the API is."""
+"""Session of a viewer: language, palette, token, and address of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboards.client import ApiAwayError, ApiError, Client
+from dashboards.client import ApiError, ApiUnreachableError, Client
 from dashboards.components import format as fmt
 from dashboards.components import html
 from dashboards.components.palette import Palette, palette
@@ -25,7 +25,7 @@ _NAMES: dict[Language, str] = {"en": "English", "zh": "中文"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the dashboard was started."""
+    """Start options of the dashboard."""
 
     api_url: str
     language: str | None
@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Everything a page is handed."""
+    """Context of every dashboard page."""
 
     client: Client
     language: Language
@@ -42,62 +42,69 @@ class Viewer:
 
     @property
     def may_change(self) -> bool:
-        """True once the admin token is known."""
+        """True if the admin token is known."""
         return bool(self.client.token)
 
-    def say(self, key: str, **arguments: object) -> str:
-        """A text of the dashboard in the viewer's language."""
-        return fmt.say(key, self.language, **arguments)
+    def localize(self, key: str, **arguments: object) -> str:
+        """Returns a text of the dashboard in the viewer's language."""
+        return fmt.localize(key, self.language, **arguments)
 
 
 @cache
 def options() -> Options:
-    """Read from the arguments after ``--``, else from ``$OUTRIDER_API_URL``."""
+    """Reads the arguments after ``--``, otherwise ``$OUTRIDER_API_URL``."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--api-url", default=os.environ.get("OUTRIDER_API_URL", "http://127.0.0.1:8600"))
     parser.add_argument("--language", default=None)
     parser.add_argument("--token-file", type=Path, default=None)
-    known, _ = parser.parse_known_args(sys.argv[1:])
-    return Options(known.api_url, known.language, known.token_file)
+    arguments, _ = parser.parse_known_args(sys.argv[1:])
+    return Options(arguments.api_url, arguments.language, arguments.token_file)
 
 
 def viewer() -> Viewer:
-    """The viewer of this run of the script."""
+    """Returns the viewer of this run of the script."""
     language = _language()
     theme = st.context.theme.type or "light"
     return Viewer(Client(options().api_url, language, _token()), language, palette(theme))
 
 
-def controls(who: Viewer) -> None:
-    """Language, and the token that lets a person acknowledge and approve."""
+def controls(viewer: Viewer) -> None:
+    """Draws the language switch, and the field for the token that allows acknowledging and approving."""
     with st.container(key="o-controls", horizontal=True, gap="small"):
         if options().token_file is None:
-            with st.popover(who.say("token.unlocked" if who.may_change else "token.locked"), width="content"):
+            with st.popover(
+                viewer.localize("token.unlocked" if viewer.may_change else "token.locked"), width="content"
+            ):
                 st.text_input(
-                    who.say("token.label"), type="password", key="token", help=who.say("token.help"), autocomplete="off"
+                    viewer.localize("token.label"),
+                    type="password",
+                    key="token",
+                    help=viewer.localize("token.help"),
+                    autocomplete="off",
                 )
-                if st.session_state.get("token") and not who.may_change:
-                    st.error(who.say("token.wrong"))
+                if st.session_state.get("token") and not viewer.may_change:
+                    st.error(viewer.localize("token.wrong"))
         st.segmented_control(
-            who.say("language"),
+            viewer.localize("language"),
             LANGUAGES,
             format_func=lambda language: _NAMES[language],
-            default=who.language,
+            default=viewer.language,
             required=True,
             key="language",
             label_visibility="collapsed",
         )
 
 
-def refreshed(who: Viewer, body: Callable[[Viewer], None]) -> None:
-    """Draw ``body`` now and every few seconds. When the API is away one card says so."""
+def refreshed(viewer: Viewer, body: Callable[[Viewer], None]) -> None:
+    """Draws ``body`` now and every few seconds. If the API is unreachable, a card reports it."""
 
     @st.fragment(run_every=REFRESH_EVERY)
     def draw() -> None:
         try:
-            body(who)
-        except ApiAwayError as error:
-            st.html(html.note(who.say("away.message"), f"{who.say('away.hint')} ({error.message})", away=True))
+            body(viewer)
+        except ApiUnreachableError as error:
+            hint = f"{viewer.localize('away.hint')} ({error.message})"
+            st.html(html.note(viewer.localize("away.message"), hint, away=True))
         except ApiError as error:
             st.html(html.note(error.message, error.hint, away=True))
 
@@ -111,12 +118,12 @@ def _language() -> Language:
 
 
 def _accepted(token: str) -> bool:
-    """Whether the API takes the token; asked once for each that is typed."""
+    """True if the API accepts the token; each typed token is checked once."""
     if st.session_state.get("token_asked") != token:
         try:
             Client(options().api_url, _language(), token).post("/session")
-        except ApiAwayError:
-            return False  # asked again at the next run
+        except ApiUnreachableError:
+            return False  # checked again at the next run
         except ApiError:
             st.session_state["token_taken"] = False
         else:

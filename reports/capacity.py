@@ -1,4 +1,4 @@
-"""The capacity report: what each service needs, what comes, and what the plan did or would have done this week."""
+"""The capacity report: needs and forecasts of each service, and what the plan changed or proposed this week."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ from reports.sections import section, table
 
 _PAGE = 5000
 _MOST_CHARTS = 6
-_LONGEST_STEP = timedelta(hours=1)  # a plan speaks for no longer: then the engine did not run
+_LONGEST_STEP = timedelta(hours=1)  # the longest validity of a plan: after that the engine was not running
 _DONE_WITHIN = timedelta(minutes=15)
 
 
 def capacity(
     state: StateReader, metrics: MetricStore, week: str, now: datetime, language: Language = "en"
 ) -> ReportModel:
-    """The report of one ISO week, up to ``now`` while the week runs.
+    """Builds the report of one ISO week, up to ``now`` for the current week.
 
-    An empty store gives a report that says so. Raises UsageError for a week that cannot be read or lies wholly in
-    the future.
+    An empty store gives a report with a notice. Raises UsageError for a week that cannot be read or is in the future.
     """
     read = read_week(state, metrics, week, now)
-    wishes = list(_wishes(_plans(state, read.start, read.end)))
-    sections = (_needs(read, language), _coming(read, language), _shadow(read, wishes, language))
+    changes = list(_planned_changes(_plans(state, read.start, read.end)))
+    sections = (_needs(read, language), _coming(read, language), _shadow(read, changes, language))
     empty = read.empty and not read.plan.recommendations
     return frame_report("capacity", read, week, now, language, sections=() if empty else sections, empty=empty)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A number that the plan wanted from ``at`` on, while ``current`` were there; it stood for ``hours``."""
+class _PlannedChange:
+    """A replica count wanted by the plan from ``at``, with ``current`` replicas; it was valid for ``hours``."""
 
     at: datetime
     service: str
@@ -59,37 +58,37 @@ class _Wish:
 
 
 def _plans(state: StateReader, start: datetime, end: datetime) -> list[AuditRecord]:
-    """What was planned in [start, end), oldest first."""
-    found: list[AuditRecord] = []
+    """Plans made in [start, end), oldest first."""
+    plans: list[AuditRecord] = []
     after = None
     while True:
         page = state.audit(_PAGE, after)
-        found += [one for one in page if one.event is AuditEvent.PLAN_MADE and start <= one.at < end]
+        plans += [record for record in page if record.event is AuditEvent.PLAN_MADE and start <= record.at < end]
         if len(page) < _PAGE or page[-1].at < start:
-            return found[::-1]
+            return plans[::-1]
         after = position_of(page[-1])
 
 
-def _wishes(plans: Sequence[AuditRecord]) -> Iterator[_Wish]:
-    """Each change of what the plan wanted of a service."""
+def _planned_changes(plans: Sequence[AuditRecord]) -> Iterator[_PlannedChange]:
+    """Each change of the plan's target for a service."""
     by_service: dict[str, list[AuditRecord]] = defaultdict(list)
-    for one in plans:
-        if "target" in one.detail:
-            by_service[one.subject].append(one)
+    for record in plans:
+        if "target" in record.detail:
+            by_service[record.subject].append(record)
     for service, records in sorted(by_service.items()):
-        spans = [min(later.at - one.at, _LONGEST_STEP) for one, later in pairwise(records)]
+        spans = [min(later.at - record.at, _LONGEST_STEP) for record, later in pairwise(records)]
         first, hours = records[0], 0.0
-        for one, span in zip(records, [*spans, timedelta(0)], strict=True):
-            if (one.detail["current"], one.detail["target"]) != (first.detail["current"], first.detail["target"]):
-                yield _wish(service, first, hours)
-                first, hours = one, 0.0
+        for record, span in zip(records, [*spans, timedelta(0)], strict=True):
+            if (record.detail["current"], record.detail["target"]) != (first.detail["current"], first.detail["target"]):
+                yield _planned_change(service, first, hours)
+                first, hours = record, 0.0
             hours += span.total_seconds() / 3600.0
-        yield _wish(service, first, hours)
+        yield _planned_change(service, first, hours)
 
 
-def _wish(service: str, one: AuditRecord, hours: float) -> _Wish:
-    current, target = int(one.detail["current"]), int(one.detail["target"])
-    return _Wish(one.at, service, current, target, one.detail.get("binding", ""), one.reason, hours)
+def _planned_change(service: str, record: AuditRecord, hours: float) -> _PlannedChange:
+    current, target = int(record.detail["current"]), int(record.detail["target"])
+    return _PlannedChange(record.at, service, current, target, record.detail.get("binding", ""), record.reason, hours)
 
 
 def _needs(week: Week, language: Language) -> Section:
@@ -121,19 +120,19 @@ def _needs(week: Week, language: Language) -> Section:
 
 
 def _coming(week: Week, language: Language) -> Section:
-    """The forecast of each service, how well it did on history it had not seen, and the load of the week."""
+    """Forecast of each service, its accuracy on unseen history, and the load of the week."""
     forecasts = {each.entity: each for each in week.plan.forecasts}
     rows = []
-    for entity, said in forecasts.items():
-        peak = said.quantiles.get(0.95)
+    for entity, forecast in forecasts.items():
+        peak = forecast.quantiles.get(0.95)
         rows.append(
             (
                 Cell(words.name(entity), entity.key),
-                Cell(said.model, said.model),
-                words.ratio(said.score.wape, language, digits=1),
-                words.ratio(said.score.coverage90, language, digits=0),
+                Cell(forecast.model, forecast.model),
+                words.ratio(forecast.score.wape, language, digits=1),
+                words.ratio(forecast.score.coverage90, language, digits=0),
                 words.number(None if peak is None else float(peak.max()), language, digits=1),
-                Cell(because(said.why, language), because(said.why)),
+                Cell(because(forecast.why, language), because(forecast.why)),
             )
         )
     charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
@@ -142,27 +141,27 @@ def _coming(week: Week, language: Language) -> Section:
     return section("coming", language, tables=(table("coming", language, columns, rows),), charts=charts)
 
 
-def _shadow(week: Week, wishes: Sequence[_Wish], language: Language) -> Section:
-    """What the plan wanted, what of it was done, and the replica-hours between the two."""
-    wanted = [one for one in wishes if one.target != one.current]
+def _shadow(week: Week, changes: Sequence[_PlannedChange], language: Language) -> Section:
+    """Targets of the plan, what was done of them, and the replica-hours in between."""
+    proposed = [change for change in changes if change.target != change.current]
     rows = [
         (
-            words.instant(one.at, language),
-            Cell(one.service, one.service),
-            words.number(one.current, language),
-            words.number(one.target, language),
-            Cell(word("plan_reason", one.reason, language), one.reason),
-            _done(one, week.history.actions, language),
+            words.instant(change.at, language),
+            Cell(change.service, change.service),
+            words.number(change.current, language),
+            words.number(change.target, language),
+            Cell(word("plan_reason", change.reason, language), change.reason),
+            _done(change, week.history.actions, language),
         )
-        for one in sorted(wanted, key=lambda one: one.at, reverse=True)
+        for change in sorted(proposed, key=lambda change: change.at, reverse=True)
     ]
     sums = []
-    for service in sorted({one.service for one in wishes}):
-        own = [one for one in wishes if one.service == service]
-        more = sum(max(0, one.target - one.current) * one.hours for one in own)
-        fewer = sum(max(0, one.current - one.target) * one.hours for one in own)
-        outs = sum(one.target > one.current for one in own)
-        ins = sum(one.target < one.current for one in own)
+    for service in sorted({change.service for change in changes}):
+        own = [change for change in changes if change.service == service]
+        more = sum(max(0, change.target - change.current) * change.hours for change in own)
+        fewer = sum(max(0, change.current - change.target) * change.hours for change in own)
+        outs = sum(change.target > change.current for change in own)
+        ins = sum(change.target < change.current for change in own)
         sums.append(
             (
                 Cell(service, service),
@@ -182,14 +181,14 @@ def _shadow(week: Week, wishes: Sequence[_Wish], language: Language) -> Section:
     )
 
 
-def _done(wish: _Wish, actions: Sequence[Action], language: Language) -> Cell:
-    """Whether a scaling of that service followed, and else what became of it."""
+def _done(change: _PlannedChange, actions: Sequence[Action], language: Language) -> Cell:
+    """Outcome of the scaling action that followed, or the lack of one."""
     own = [
-        one
-        for one in actions
-        if one.kind is ActionKind.SCALE
-        and str(one.target) == wish.service
-        and wish.at <= one.decided_at <= wish.at + _DONE_WITHIN
+        action
+        for action in actions
+        if action.kind is ActionKind.SCALE
+        and str(action.target) == change.service
+        and change.at <= action.decided_at <= change.at + _DONE_WITHIN
     ]
     if not own:
         return Cell(words.text("not_done", language), "not_done")

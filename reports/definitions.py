@@ -1,4 +1,4 @@
-"""The reports there are. A new one is a row here."""
+"""Registry of the reports. A new report is a new row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reports.weekly import weekly
 
 
 class Build(Protocol):
-    """Makes a report of one week from the read ports."""
+    """Builds a report of one week from the read ports."""
 
     def __call__(
         self, state: StateReader, metrics: MetricStore, week: str, now: datetime, language: Language = "en"
     ) -> ReportModel:
-        """The report; it is ``empty`` when nothing was collected."""
+        """Returns the report; it is ``empty`` if nothing was collected."""
         ...
 
 
@@ -31,11 +31,11 @@ class ReportDefinition:
     build: Build
 
     def title(self, language: Language = "en") -> str:
-        """What it is called."""
+        """Display name."""
         return translate(f"reports.{self.name}_title", language)
 
     def description(self, language: Language = "en") -> str:
-        """What it answers."""
+        """Short description."""
         return translate(f"reports.{self.name}_description", language)
 
     def file_name(self, week: str, format: str, language: Language) -> str:  # noqa: A002

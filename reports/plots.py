@@ -1,4 +1,4 @@
-"""What the charts of the weekly report show."""
+"""Contents of the charts of the reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.inputs.week import Week
 
 
 def availability_chart(each: ServiceFigures, week: Week, language: Language) -> BarChart:
-    """One bar a day of the week, with the target as a line; a day without data has no bar."""
+    """One bar per day of the week, with the target as a line; a day without data has no bar."""
     days = words.text("weekdays", language).split()
     values = [day.ratio for day in each.daily]
     values += [None] * (len(days) - len(values))
@@ -42,16 +42,16 @@ def availability_chart(each: ServiceFigures, week: Week, language: Language) -> 
     )
 
 
-def traffic_chart(each: ServiceFigures, said: Forecast | None, week: Week, language: Language) -> LineChart:
-    """Requests per second by the hour, then the newest forecast with its 95th percentile."""
+def traffic_chart(each: ServiceFigures, forecast: Forecast | None, week: Week, language: Language) -> LineChart:
+    """Hourly requests per second, then the newest forecast with its 95th percentile."""
     lines = [Line(words.text("legend_traffic", language), "measured", _floats(each.hours), _points(each.traffic))]
-    if said is not None:
+    if forecast is not None:
         for name, style, quantile in (("legend_forecast", "forecast", 0.5), ("legend_p95", "p95", 0.95)):
-            values = said.quantiles.get(quantile)
+            values = forecast.quantiles.get(quantile)
             if values is not None:
                 label = words.text(name, language)
                 lines.append(
-                    Line(label, "forecast" if style == "forecast" else "p95", _floats(said.times), _points(values))
+                    Line(label, "forecast" if style == "forecast" else "p95", _floats(forecast.times), _points(values))
                 )
     days = words.text("weekdays", language).split()
     start = week.start.timestamp()
@@ -59,7 +59,7 @@ def traffic_chart(each: ServiceFigures, said: Forecast | None, week: Week, langu
         id=f"traffic-{week.services.index(each)}",
         title=words.text("chart_traffic", language, service=words.name(each.service)),
         text=words.text(
-            "chart_traffic_only_text" if said is None else "chart_traffic_text",
+            "chart_traffic_only_text" if forecast is None else "chart_traffic_text",
             language,
             service=words.name(each.service),
             peak=f"{float(np.nanmax(each.traffic)):,.1f}",

@@ -1,4 +1,4 @@
-"""The sections of the weekly report: each answers one question."""
+"""Sections of the weekly report: one question each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SIGNALS = (("svc_ttft_seconds", "ttft"), ("svc_tpot_seconds", "tpot"), ("svc_la
 
 
 def sections(week: Week, language: Language) -> tuple[Section, ...]:
-    """All sections, in the order of the questions an on-call engineer asks."""
+    """Returns all sections, in the order of an on-call engineer's questions."""
     return (
-        _promise(week, language),
+        _slo(week, language),
         _incidents(week, language),
         _actions(week, language),
         _capacity(week, language),
@@ -39,7 +39,7 @@ def sections(week: Week, language: Language) -> tuple[Section, ...]:
 
 
 def cost_cell(week: Week, language: Language) -> Cell:
-    """Cost per 1k tokens of the whole fleet, or that no price is configured."""
+    """Cost per 1k tokens of the whole fleet, or a note that no price is configured."""
     if week.price_per_gpu_hour is None:
         return Cell(words.text("none", language), note=words.text("no_price", language))
     tokens = sum(each.tokens for each in week.services)
@@ -47,7 +47,7 @@ def cost_cell(week: Week, language: Language) -> Cell:
     return words.unknown(language) if cost is None else Cell(f"{cost:.4g} {week.currency}".strip(), cost)
 
 
-def _promise(week: Week, language: Language) -> Section:
+def _slo(week: Week, language: Language) -> Section:
     busiest = sorted(week.services, key=lambda each: -each.requests)[:_MOST_CHARTS]
     return section(
         "promise",
@@ -57,7 +57,7 @@ def _promise(week: Week, language: Language) -> Section:
                 "promise",
                 language,
                 "service requests# availability# unknown# success# sla#",
-                [_promise_row(each, language) for each in week.services],
+                [_slo_row(each, language) for each in week.services],
             ),
             table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
             table("budget", language, "service burn# left#", [_budget_row(each, language) for each in week.services]),
@@ -66,7 +66,7 @@ def _promise(week: Week, language: Language) -> Section:
     )
 
 
-def _promise_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
+def _slo_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
     up, unknown = each.availability.ratio, each.availability.unknown
     slots = each.availability.up + each.availability.down + unknown
     return (
@@ -146,10 +146,10 @@ def _capacity(week: Week, language: Language) -> Section:
     forecasts = {each.entity: each for each in week.plan.forecasts}
     rows = []
     for each in week.plan.recommendations:
-        said = forecasts.get(each.service)
+        forecast = forecasts.get(each.service)
         head = Cell(words.name(each.service), each.service.key)
         if isinstance(each, Recommendation):
-            rows.append((head, *_recommended(each, said, week, language)))
+            rows.append((head, *_recommended(each, forecast, week, language)))
         else:
             reason = Cell(word("plan_reason", each.reason, language), each.reason.value)
             blank = words.unknown(language)
@@ -166,13 +166,13 @@ def _capacity(week: Week, language: Language) -> Section:
     )
 
 
-def _recommended(each: Recommendation, said: Forecast | None, week: Week, language: Language) -> tuple[Cell, ...]:
+def _recommended(each: Recommendation, forecast: Forecast | None, week: Week, language: Language) -> tuple[Cell, ...]:
     growth = each.derivation.get("weekly_growth_ratio")
-    peak = float(said.quantiles[0.95].max()) if said is not None and 0.95 in said.quantiles else None
+    peak = float(forecast.quantiles[0.95].max()) if forecast is not None and 0.95 in forecast.quantiles else None
     this_week = next((s.traffic for s in week.services if s.service == each.service), np.empty(0))
     highest = float(np.nanmax(this_week)) if np.isfinite(this_week).any() else None
     coming = highest * (1.0 + growth) if growth is not None and highest is not None else None
-    error = said.score.wape if said is not None else None
+    error = forecast.score.wape if forecast is not None else None
     return (
         words.number(each.current_replicas, language),
         words.number(each.target_replicas, language),
@@ -284,7 +284,7 @@ def _measured(name: str, value: Cell, language: Language) -> tuple[Cell, ...]:
 
 
 def table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
-    """``columns`` are keys; one that ends in # is a number."""
+    """Builds a table; ``columns`` are keys, numeric ones end in #."""
     more = len(rows) - _MOST_ROWS
     return Table(
         id=name,
@@ -302,7 +302,7 @@ def table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cell
 def section(
     name: str, language: Language, *, tables: tuple[Table, ...] = (), charts: tuple[BarChart | LineChart, ...] = ()
 ) -> Section:
-    """A section with its texts by name."""
+    """Builds a section with its texts by name."""
     return Section(
         id=name,
         title=words.text(f"section_{name}", language),

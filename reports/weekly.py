@@ -1,4 +1,4 @@
-"""The weekly SLA report: was the promise kept, what broke, what was done, what it cost, what comes next."""
+"""The weekly SLA report: SLOs, incidents, actions, cost, and the plan."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def weekly(
     price_per_gpu_hour: float | None = None,
     currency: str = "",
 ) -> ReportModel:
-    """The report of one ISO week, up to ``now`` while the week runs.
+    """Builds the report of one ISO week, up to ``now`` for the current week.
 
-    Without a price given, the one of the newest plan is used; without that, nothing is said of cost.
-    An empty store gives a report that says so (``empty`` is True). Raises UsageError for a week that
-    cannot be read or lies wholly in the future.
+    Without a price, that of the newest plan is used; without that, there is no cost. An empty store gives a report with
+    a notice (``empty`` is True). Raises UsageError for a week that cannot be read or is in the future.
     """
     read = read_week(state, metrics, week, now, price_per_gpu_hour=price_per_gpu_hour, currency=currency)
     return frame_report(
@@ -66,22 +65,22 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
         open=sum(i.resolved_at is None for i in opened),
     )
     return (
-        words.headline("availability", _kept_ratio("availability", available.ratio, language), language),
+        words.headline("availability", _ratio_cell("availability", available.ratio, language), language),
         words.headline(
-            "success", _kept_ratio("success", indicators.success_ratio(requests, failed), language), language
+            "success", _ratio_cell("success", indicators.success_ratio(requests, failed), language), language
         ),
-        words.headline("sla_attainment", words.attainment(_merged(week.services), language), language),
+        words.headline("sla_attainment", words.attainment(_total_attainment(week.services), language), language),
         Headline(
             "", words.text("head_incidents", language), Cell(str(len(opened)), float(len(opened)), note=note), note
         ),
-        words.headline("mttr", _kept_seconds("mttr", history.mean("mttr"), language), language),
-        words.headline("noops", _kept_ratio("noops", _noops(history), language, digits=0), language),
-        words.headline("gpu_utilisation", _kept_ratio("gpu_utilisation", fleet.utilisation, language, 0), language),
+        words.headline("mttr", _seconds_cell("mttr", history.mean("mttr"), language), language),
+        words.headline("noops", _ratio_cell("noops", _noops(history), language, digits=0), language),
+        words.headline("gpu_utilisation", _ratio_cell("gpu_utilisation", fleet.utilisation, language, 0), language),
         words.headline("cost_per_1k_tokens", cost_cell(week, language), language),
     )
 
 
-def _merged(services: Sequence[ServiceFigures]) -> indicators.Attainment | None:
+def _total_attainment(services: Sequence[ServiceFigures]) -> indicators.Attainment | None:
     """Attainment of all services, weighted by their requests."""
     known = [each.attainment for each in services if each.attainment is not None]
     total = sum(each.requests for each in known)
@@ -95,9 +94,9 @@ def _noops(history: HistoryFigures) -> float | None:
     return indicators.noops_share(history.changes_automatic, history.changes)
 
 
-def _kept_ratio(name: str, value: float | None, language: Language, digits: int = 2) -> Cell:
+def _ratio_cell(name: str, value: float | None, language: Language, digits: int = 2) -> Cell:
     return words.ratio(value, language, digits, kept=indicators.MEASURES[name].kept(value))
 
 
-def _kept_seconds(name: str, value: float | None, language: Language) -> Cell:
+def _seconds_cell(name: str, value: float | None, language: Language) -> Cell:
     return words.seconds(value, language, kept=indicators.MEASURES[name].kept(value))

@@ -1,1 +1,1 @@
-"""Charts, palette, formats and HTML pieces shared by the dashboard pages."""
+"""Charts, palette, formats and HTML pieces shared by the dashboard pages. Must not import ``views`` or ``session``."""

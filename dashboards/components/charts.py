@@ -1,4 +1,4 @@
-"""Figures from the API's JSON: pure functions, one palette, nothing of Plotly's own colours."""
+"""Plotly figures from the API's JSON: pure functions with one palette."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ _STATE_UNITS = ("bool", "state")
 
 
 def evidence(chart: dict[str, Any], around: dict[str, Any], palette: Palette, language: Language) -> go.Figure:
-    """One signal around an incident: the cause against the median of its peers, or those it reached.
+    """One signal around an incident: the cause against the median of its peers, or the affected entities.
 
-    ``chart`` is an entry of ``/incidents/{id}/evidence``, ``around`` the whole answer.
+    ``chart`` is an entry of ``/incidents/{id}/evidence``, ``around`` the whole response.
     """
     figure = go.Figure()
     steps = chart["unit"] in (*_STATE_UNITS, "code", "count")
-    colours = iter(palette.lines)
+    colors = iter(palette.lines)
     for line in chart["series"]:
         peers = line["role"] == "peers"
-        times, values = joined(chart["times"], line["values"])
-        name = fmt.say("chart.peers", language, n=chart["peers"]) if peers else fmt.entity(line["entity"], language)
-        colour = palette.muted if peers else next(colours, palette.muted)
+        times, values = drop_empty_steps(chart["times"], line["values"])
+        name = (
+            fmt.localize("chart.peers", language, n=chart["peers"]) if peers else fmt.entity(line["entity"], language)
+        )
+        color = palette.muted if peers else next(colors, palette.muted)
         figure.add_trace(
             go.Scatter(
                 x=times,
@@ -39,7 +41,7 @@ def evidence(chart: dict[str, Any], around: dict[str, Any], palette: Palette, la
                 name=name,
                 mode="lines",
                 line={
-                    "color": colour,
+                    "color": color,
                     "width": 1.5 if peers else 2,
                     "dash": "dot" if peers else "solid",
                     "shape": "hv" if steps else "linear",
@@ -50,7 +52,7 @@ def evidence(chart: dict[str, Any], around: dict[str, Any], palette: Palette, la
     _frame(figure, palette, _title(chart, language), EVIDENCE_HEIGHT)
     figure.update_xaxes(range=[around["start"], around["end"]])
     _value_axis(figure, chart["unit"], language)
-    _look_closer(figure, chart)
+    _zoom_high_ratio(figure, chart)
     _shade(figure, around, palette, language)
     return figure
 
@@ -59,104 +61,104 @@ _WIDEST = 0.95
 
 
 def forecast(
-    found: dict[str, Any], plan: dict[str, Any] | None, as_of: str, palette: Palette, language: Language
+    series: dict[str, Any], plan: dict[str, Any] | None, as_of: str, palette: Palette, language: Language
 ) -> go.Figure:
-    """History, the median forecast with its interval, and the instants that matter: now, start, need."""
+    """History, the median forecast with its interval, and the marked times: now, start, need."""
     figure = go.Figure()
-    # the bound that replicas are planned by lies beyond what people read as an interval
-    levels = sorted((level for level in found["quantiles"] if float(level) <= _WIDEST), key=float)
+    # the bound used to plan replicas is beyond a displayed interval
+    levels = sorted((level for level in series["quantiles"] if float(level) <= _WIDEST), key=float)
     if len(levels) > 1:
-        _band(figure, found, levels, palette, language)
-    history = found.get("history") or {"times": [], "values": []}
-    times, values = joined(history["times"], history["values"])
+        _band(figure, series, levels, palette, language)
+    history = series.get("history") or {"times": [], "values": []}
+    times, values = drop_empty_steps(history["times"], history["values"])
     figure.add_trace(
         go.Scatter(
             x=times,
             y=values,
-            name=fmt.say("chart.history", language),
+            name=fmt.localize("chart.history", language),
             mode="lines",
             line={"color": palette.muted, "width": 1.5},
-            hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.history", language) + "</extra>",
+            hovertemplate="%{y:.4~g}<extra>" + fmt.localize("chart.history", language) + "</extra>",
         )
     )
     if levels:
         middle = min(levels, key=lambda level: abs(float(level) - 0.5))
         figure.add_trace(
             go.Scatter(
-                x=found["times"],
-                y=found["quantiles"][middle],
-                name=fmt.say("chart.forecast", language),
+                x=series["times"],
+                y=series["quantiles"][middle],
+                name=fmt.localize("chart.forecast", language),
                 mode="lines",
                 line={"color": palette.accent, "width": 2.2},
-                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.forecast", language) + "</extra>",
+                hovertemplate="%{y:.4~g}<extra>" + fmt.localize("chart.forecast", language) + "</extra>",
             )
         )
-    if "0.95" in found["quantiles"]:
+    if "0.95" in series["quantiles"]:
         figure.add_trace(
             go.Scatter(
-                x=found["times"],
-                y=found["quantiles"]["0.95"],
-                name=fmt.say("chart.p95", language),
+                x=series["times"],
+                y=series["quantiles"]["0.95"],
+                name=fmt.localize("chart.p95", language),
                 mode="lines",
                 line={"color": palette.accent, "width": 1.2, "dash": "dash"},
-                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.p95", language) + "</extra>",
+                hovertemplate="%{y:.4~g}<extra>" + fmt.localize("chart.p95", language) + "</extra>",
             )
         )
-    if "0.95" in found.get("peaks", {}):
+    if "0.95" in series.get("peaks", {}):
         figure.add_trace(
             go.Scatter(
-                x=found["times"],
-                y=found["peaks"]["0.95"],
-                name=fmt.say("chart.peak95", language),
+                x=series["times"],
+                y=series["peaks"]["0.95"],
+                name=fmt.localize("chart.peak95", language),
                 mode="lines",
                 line={"color": palette.muted, "width": 1.2, "dash": "dot", "shape": "hv"},
-                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.peak95", language) + "</extra>",
+                hovertemplate="%{y:.4~g}<extra>" + fmt.localize("chart.peak95", language) + "</extra>",
             )
         )
     if plan is not None:
-        _capacity(figure, found, plan, palette, language)
-    _frame(figure, palette, signal_name(found["signal"], language), FORECAST_HEIGHT)
+        _capacity(figure, series, plan, palette, language)
+    _frame(figure, palette, signal_name(series["signal"], language), FORECAST_HEIGHT)
     figure.update_xaxes(tickformat="%H:%M\n%m-%d")
-    _value_axis(figure, found.get("unit", ""), language)
-    marks = [(as_of, fmt.say("chart.now", language), palette.muted)]
+    _value_axis(figure, series.get("unit", ""), language)
+    marks = [(as_of, fmt.localize("chart.now", language), palette.muted)]
     if plan and plan.get("needed_by"):
-        word = fmt.say("chart.needed_by", language, time=fmt.clock(plan["needed_by"], as_of))
+        word = fmt.localize("chart.needed_by", language, time=fmt.clock(plan["needed_by"], as_of))
         marks.append((plan["needed_by"], word, palette.at_risk))
     if plan and plan.get("need_at"):
-        word = fmt.say("chart.need_at", language, time=fmt.clock(plan["need_at"], as_of))
+        word = fmt.localize("chart.need_at", language, time=fmt.clock(plan["need_at"], as_of))
         marks.append((plan["need_at"], word, palette.broken))
     _marks(figure, marks)
     return figure
 
 
-def joined(times: list[str], values: list[float | None]) -> tuple[list[str], list[float | None]]:
-    """Leave out empty steps between values that come less often than the grid; real gaps stay open."""
+def drop_empty_steps(times: list[str], values: list[float | None]) -> tuple[list[str], list[float | None]]:
+    """Drops empty steps between values that are sparser than the grid; real gaps stay open."""
     known = [index for index, value in enumerate(values) if value is not None]
     spacings = sorted(after - before for before, after in pairwise(known))
     if not spacings:
         return times, values
     longest = 2 * spacings[len(spacings) // 2]
-    kept = []
+    indices = []
     for before, after in pairwise(known):
-        kept += [before] if after - before <= longest else [before, before + 1]
-    kept.append(known[-1])
-    return [times[index] for index in kept], [values[index] for index in kept]
+        indices += [before] if after - before <= longest else [before, before + 1]
+    indices.append(known[-1])
+    return [times[index] for index in indices], [values[index] for index in indices]
 
 
-def _band(figure: go.Figure, found: dict[str, Any], levels: list[str], palette: Palette, language: Language) -> None:
+def _band(figure: go.Figure, series: dict[str, Any], levels: list[str], palette: Palette, language: Language) -> None:
     low, high = levels[0], levels[-1]
     share = round((float(high) - float(low)) * 100)
-    name = fmt.say("chart.interval", language, share=share)
+    name = fmt.localize("chart.interval", language, share=share)
     edge = {"color": "rgba(0,0,0,0)", "width": 0}
     figure.add_trace(
         go.Scatter(
-            x=found["times"], y=found["quantiles"][low], mode="lines", line=edge, showlegend=False, hoverinfo="skip"
+            x=series["times"], y=series["quantiles"][low], mode="lines", line=edge, showlegend=False, hoverinfo="skip"
         )
     )
     figure.add_trace(
         go.Scatter(
-            x=found["times"],
-            y=found["quantiles"][high],
+            x=series["times"],
+            y=series["quantiles"][high],
             name=name,
             mode="lines",
             line=edge,
@@ -168,24 +170,24 @@ def _band(figure: go.Figure, found: dict[str, Any], levels: list[str], palette: 
 
 
 def _capacity(
-    figure: go.Figure, found: dict[str, Any], plan: dict[str, Any], palette: Palette, language: Language
+    figure: go.Figure, series: dict[str, Any], plan: dict[str, Any], palette: Palette, language: Language
 ) -> None:
-    """Level lines: the load that the replicas of now, and those of the plan, carry with their buffer kept."""
+    """Horizontal lines: the load served by the current and the planned replicas, with their buffer."""
     carries = plan.get("carries") or {}
-    history = (found.get("history") or {}).get("times") or found["times"]
-    colours = {"target": palette.ok, "current": palette.at_risk, "floor": palette.muted}
+    history = (series.get("history") or {}).get("times") or series["times"]
+    colors = {"target": palette.ok, "current": palette.at_risk, "floor": palette.muted}
     names = ["current"] if plan["current_replicas"] == plan["target_replicas"] else ["current", "target"]
     for name in [*names, "floor"]:
         level = carries.get(name)
-        if level is None or not found["times"]:
+        if level is None or not series["times"]:
             continue
         figure.add_trace(
             go.Scatter(
-                x=[history[0], found["times"][-1]],
+                x=[history[0], series["times"][-1]],
                 y=[level, level],
-                name=fmt.say(f"chart.carries_{name}", language, n=_replicas(plan, name), rate=fmt.number(level)),
+                name=fmt.localize(f"chart.carries_{name}", language, n=_replicas(plan, name), rate=fmt.number(level)),
                 mode="lines",
-                line={"color": colours[name], "width": 1.5, "dash": "dot"},
+                line={"color": colors[name], "width": 1.5, "dash": "dot"},
                 hoverinfo="skip",
             )
         )
@@ -196,7 +198,7 @@ def _replicas(plan: dict[str, Any], name: str) -> int:
 
 
 def _frame(figure: go.Figure, palette: Palette, title: str, height: int) -> None:
-    """The look that all figures share. Zoom survives a refresh by ``uirevision``."""
+    """Common layout of all figures. ``uirevision`` keeps the zoom across refreshes."""
     figure.update_layout(
         height=height,
         margin={"l": 56, "r": 16, "t": 44, "b": 62 if len(figure.data) > 1 else 34},
@@ -250,7 +252,7 @@ def _frame(figure: go.Figure, palette: Palette, title: str, height: int) -> None
 
 def _value_axis(figure: go.Figure, unit: str, language: Language) -> None:
     if unit in _STATE_UNITS:
-        words = [fmt.say("chart.no", language), fmt.say("chart.yes", language)]
+        words = [fmt.localize("chart.no", language), fmt.localize("chart.yes", language)]
         figure.update_yaxes(range=[-0.08, 1.15], tickvals=[0, 1], ticktext=words)
     elif unit == "ratio":
         figure.update_yaxes(tickformat=".4~%", hoverformat=".4~%")
@@ -260,8 +262,8 @@ def _value_axis(figure: go.Figure, unit: str, language: Language) -> None:
         figure.update_yaxes(tickformat=".4~g", hoverformat=".4~g", ticksuffix=_SUFFIX.get(unit, ""))
 
 
-def _look_closer(figure: go.Figure, chart: dict[str, Any]) -> None:
-    """A ratio that is always near 1 is shown near 1: from zero, 97 % and 100 % look alike."""
+def _zoom_high_ratio(figure: go.Figure, chart: dict[str, Any]) -> None:
+    """Zooms a ratio that is always near 1: on an axis from zero, 97 % and 100 % look the same."""
     values = [value for line in chart["series"] for value in line["values"] if value is not None]
     lowest = min(values, default=0.0)
     if chart["unit"] == "ratio" and chart.get("good") == "higher" and lowest >= 0.8:
@@ -286,46 +288,46 @@ def _shade(figure: go.Figure, around: dict[str, Any], palette: Palette, language
     )
     begins, opened, ends = (_time(around[name]) for name in ("start", "opened_at", "end"))
     late = (ends - opened) < (ends - begins) * 0.15
-    mark = (around["opened_at"], fmt.say("chart.opened", language), palette.broken)
+    mark = (around["opened_at"], fmt.localize("chart.opened", language), palette.broken)
     _marks(figure, [mark], leftwards=late)
     _changes(figure, around.get("changes") or [], palette, language)
 
 
 def _changes(figure: go.Figure, changes: list[dict[str, Any]], palette: Palette, language: Language) -> None:
-    """Deploy markers: a dotted line each, with what it was and who when the pointer is on its foot."""
-    for one in changes[-_MOST_MARKERS:]:
+    """Change markers: a dotted line each, with the change and its actor as hover text at its foot."""
+    for change in changes[-_MOST_MARKERS:]:
         figure.add_shape(
             type="line",
-            x0=one["at"],
-            x1=one["at"],
+            x0=change["at"],
+            x1=change["at"],
             y0=0,
             y1=1,
             yref="paper",
             layer="below",
             line={"color": palette.accent, "width": 1.2, "dash": "dot"},
         )
-        who = one["actor"] or fmt.say("chart.nobody_known", language)
-        words = fmt.say("chart.changed", language, code=one["code"], who=who)
-        told = [part for part in (one["before"], one["after"]) if part]
+        actor = change["actor"] or fmt.localize("chart.nobody_known", language)
+        words = fmt.localize("chart.changed", language, code=change["code"], who=actor)
+        values = [part for part in (change["before"], change["after"]) if part]
         figure.add_annotation(
-            x=one["at"],
+            x=change["at"],
             y=0,
             yref="paper",
             yanchor="bottom",
             xanchor="left",
             showarrow=False,
-            text=_plain(one["code"]),
-            hovertext=_plain(" → ".join([words, *told])[:200]),
+            text=_plain(change["code"]),
+            hovertext=_plain(" → ".join([words, *values])[:200]),
             font={"size": 10.5, "color": palette.accent},
         )
 
 
 def _marks(figure: go.Figure, marks: list[tuple[str, str, str]], *, leftwards: bool = False) -> None:
-    """Upright lines whose words stand above the plot, each on a row of its own, so that no value is hidden."""
+    """Vertical lines with labels above the plot, each on its own row, so that no value is hidden."""
     latest_first = sorted(marks, key=lambda mark: _time(mark[0]), reverse=True)
-    for row, (at, word, colour) in enumerate(latest_first):
+    for row, (at, word, color) in enumerate(latest_first):
         figure.add_shape(
-            type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line={"color": colour, "width": 1.3, "dash": "dash"}
+            type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line={"color": color, "width": 1.3, "dash": "dash"}
         )
         figure.add_annotation(
             x=at,
@@ -336,7 +338,7 @@ def _marks(figure: go.Figure, marks: list[tuple[str, str, str]], *, leftwards: b
             showarrow=False,
             xanchor="right" if leftwards else "left",
             yanchor="bottom",
-            font={"size": 11.5, "color": colour},
+            font={"size": 11.5, "color": color},
         )
     figure.update_layout(margin_t=44 + 15 * (len(marks) - 1))
 
@@ -349,11 +351,11 @@ def _title(chart: dict[str, Any], language: Language) -> str:
 
 
 def _time(text: str) -> datetime:
-    found = fmt.instant(text)
-    assert found is not None
-    return found
+    at = fmt.instant(text)
+    assert at is not None
+    return at
 
 
 def _plain(text: str) -> str:
-    """Plotly reads a little HTML in texts: names from the fleet must not become markup."""
+    """Escapes text: Plotly interprets some HTML, and names from the fleet must not become markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

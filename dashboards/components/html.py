@@ -1,4 +1,4 @@
-"""Small pieces of pages as HTML. Every text that comes from outside is escaped here."""
+"""HTML pieces of dashboard pages. All external text is escaped here."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _css() -> str:
 
 
 def style(palette: Palette) -> str:
-    """The style sheet with the palette's colours."""
+    """The style sheet with the palette's colors."""
     names = ("card", "text", "muted", "line", "accent", "ok", "at_risk", "broken", "unknown")
-    colours = " ".join(f"--o-{name}: {getattr(palette, name)};" for name in names)
-    return f"<style>:root {{ {colours} }}\n{_css()}</style>"
+    colors = " ".join(f"--o-{name}: {getattr(palette, name)};" for name in names)
+    return f"<style>:root {{ {colors} }}\n{_css()}</style>"
 
 
 def head(title: str, below: str) -> str:
-    """The one sentence of a page, and what it rests on."""
+    """The main sentence of a page, and a line below it."""
     return f'<div class="o-head"><h1>{escape(title)}</h1><div class="o-muted">{escape(below)}</div></div>'
 
 
@@ -56,29 +56,29 @@ def card(*parts: str) -> str:
 
 
 def note(message: str, hint: str = "", *, away: bool = False) -> str:
-    """A sentence that needs attention."""
+    """A notice."""
     below = f'<div class="o-muted">{escape(hint)}</div>' if hint else ""
     return f'<div class="o-note{" o-away" if away else ""}" role="status">{escape(message)}{below}</div>'
 
 
 def empty(text: str) -> str:
-    """What stands where there is nothing to show."""
+    """Placeholder for an empty list."""
     return f'<div class="o-empty">{escape(text)}</div>'
 
 
 def label(text: str) -> str:
-    """A quiet line."""
+    """A muted line."""
     return f'<div class="o-label">{escape(text)}</div>'
 
 
-def missed(text: str) -> str:
-    """A quiet line about what was not kept, with the sign of it."""
+def missed_line(text: str) -> str:
+    """A muted line with a sign, for a missed target."""
     return f'<div class="o-label"><b class="o-broken">✕ {escape(text)}</b></div>'
 
 
 def status_pill(status: str, language: Language) -> str:
-    """A verdict: colour, sign and word."""
-    text = f"{_SIGN[status]} {fmt.say(f'status.{status}', language)}"
+    """A status: color, sign and word."""
+    text = f"{_SIGN[status]} {fmt.localize(f'status.{status}', language)}"
     return f'<span class="o-pill o-{status}">{escape(text)}</span>'
 
 
@@ -88,13 +88,13 @@ def priority_pill(priority: str) -> str:
 
 
 def action_word(action: dict[str, Any], language: Language) -> str:
-    """What became of an action, in its colour."""
+    """Status of an action, in its color."""
     text = word("action_status", action["status"], language)
     return f'<span class="o-{_OF_ACTION.get(action["status"], "unknown")}">{escape(text)}</span>'
 
 
 def figure(name: str, value: str, below: str, *, missed: bool = False) -> str:
-    """One number with its name and its target; a missed target is marked by a sign too."""
+    """One number with its name and its target; a missed target also has a sign."""
     shown = f'<b class="o-broken">✕ {escape(value)}</b>' if missed else f"<b>{escape(value)}</b>"
     return (
         f'<div class="o-figure"><span class="o-label">{escape(name)}</span>{shown}'
@@ -103,26 +103,26 @@ def figure(name: str, value: str, below: str, *, missed: bool = False) -> str:
 
 
 def strip(slots: Sequence[dict[str, Any]], as_of: str, language: Language) -> str:
-    """24 hours as bars: full height is good, shorter is worse, a stub has no calls."""
+    """24 hours as bars: full height is good, shorter is worse, a stub has no requests."""
     bars = []
     for slot in slots:
         share = slot["good_ratio"]
         kind = "unknown" if share is None else "ok" if share >= 1 else "at_risk" if share >= 0.5 else "broken"
-        amount = fmt.say("strip.none", language) if share is None else fmt.percent(share, 0)
+        amount = fmt.localize("strip.none", language) if share is None else fmt.percent(share, 0)
         title = f"{fmt.clock(slot['start'], as_of)}: {amount}"
         bars.append(f'<i class="o-{kind}" title="{escape(title, quote=True)}"></i>')
-    name = escape(fmt.say("strip.title", language), quote=True)
+    name = escape(fmt.localize("strip.title", language), quote=True)
     return f'<div class="o-strip" role="img" aria-label="{name}">{"".join(bars)}</div>'
 
 
 def confidence_bar(share: float | None) -> str:
-    """How sure a hypothesis is."""
+    """Confidence of a hypothesis."""
     width = 0 if share is None else round(share * 100)
     return f'<div class="o-bar"><i style="width:{width}%"></i></div>'
 
 
 def table(head_cells: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """A table. Head cells are (text, class); cells of rows are HTML that is escaped already."""
+    """A table. Head cells are (text, class); row cells are escaped HTML."""
     top = "".join(f'<th class="{kind}">{escape(text)}</th>' for text, kind in head_cells)
     body = "".join(
         "<tr>"
@@ -136,7 +136,7 @@ def table(head_cells: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) 
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list of sentences, escaped already."""
+    """A list of sentences, already escaped."""
     return f'<ul class="o-list">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
@@ -146,20 +146,20 @@ def steps(lines: Iterable[str]) -> str:
 
 
 def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Language) -> str:
-    """What was done, newest first: when, what, to whom, how it ended and why."""
+    """Actions, newest first: time, action, target, outcome and reason."""
     names = ("when", "what", "outcome")
-    cells = [(fmt.say(f"actions.{name}", language), "o-tight" if name == "when" else "") for name in names]
+    cells = [(fmt.localize(f"actions.{name}", language), "o-tight" if name == "when" else "") for name in names]
     rows = []
     for action in actions:
-        what = f"{word('action_kind', action['kind'], language)} · {fmt.entity(action['target'], language)}"
+        action_text = f"{word('action_kind', action['kind'], language)} · {fmt.entity(action['target'], language)}"
         at = action["ended_at"] or action["started_at"] or action["decided_at"]
         why = word("decision_reason", action["reason"], language)
-        dry = fmt.say("actions.dry_run", language) if action["dry_run"] and action["status"] != "dry_run" else ""
+        dry = fmt.localize("actions.dry_run", language) if action["dry_run"] and action["status"] != "dry_run" else ""
         about = " · ".join(filter(None, (why, dry, action["detail"])))
         rows.append(
             (
                 escape(fmt.clock(at, as_of)),
-                escape(what),
+                escape(action_text),
                 f'{action_word(action, language)}<div class="o-label">{escape(about)}</div>',
             )
         )
@@ -167,32 +167,32 @@ def actions_table(actions: Sequence[dict[str, Any]], as_of: str, language: Langu
 
 
 def incident_line(incident: dict[str, Any], as_of: str, language: Language) -> str:
-    """One incident on two lines: what and where; since when, how sure, how much is folded."""
+    """One incident on two lines: cause; time, confidence, number of alerts and services."""
     cause = incident["suspected_cause"]
     if cause:
-        what = fmt.cause(cause, language)
-        sure = fmt.say("incident.confidence_short", language, share=fmt.percent(cause["confidence"], 0))
+        action_text = fmt.cause(cause, language)
+        sure = fmt.localize("incident.confidence_short", language, share=fmt.percent(cause["confidence"], 0))
     else:
-        what, sure = incident["summary"], fmt.say("incident.no_cause", language)
+        action_text, sure = incident["summary"], fmt.localize("incident.no_cause", language)
     if incident["resolved_at"]:
-        time = fmt.say("incident.resolved_when", language, when=fmt.when(incident["resolved_at"], as_of, language))
+        time = fmt.localize("incident.resolved_when", language, when=fmt.when(incident["resolved_at"], as_of, language))
     else:
-        time = fmt.say("incident.since", language, when=fmt.when(incident["opened_at"], as_of, language))
-    folded = fmt.say("incident.folded_short", language, alerts=incident["alerts"], pages=incident["pages"])
+        time = fmt.localize("incident.since", language, when=fmt.when(incident["opened_at"], as_of, language))
+    folded = fmt.localize("incident.folded_short", language, alerts=incident["alerts"], pages=incident["pages"])
     about = " · ".join([time, sure, folded, *incident_services(incident)])
     mark = priority_pill(incident["priority"]) + drill_mark(incident, language)
-    return f'<div><div>{mark} <b>{escape(what)}</b></div><div class="o-label">{escape(about)}</div></div>'
+    return f'<div><div>{mark} <b>{escape(action_text)}</b></div><div class="o-label">{escape(about)}</div></div>'
 
 
 def drill_mark(incident: dict[str, Any], language: Language) -> str:
-    """Says that an incident may belong to a drill, with the name of its game day."""
+    """Marks an incident that may belong to a drill, with the name of its game day."""
     name = incident["drill"]
     if name is None:
         return ""
-    text = fmt.say("incident.drill", language) + ("" if name == "drill" else f": {name}")
+    text = fmt.localize("incident.drill", language) + ("" if name == "drill" else f": {name}")
     return f' <span class="o-pill">{escape(text)}</span>'
 
 
 def incident_services(incident: dict[str, Any]) -> list[str]:
-    """The services an incident reaches, by their plain names."""
+    """Plain names of the services an incident affects."""
     return [name.rsplit("/", 1)[-1] for name in incident["services"]][:3]

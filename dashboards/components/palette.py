@@ -1,4 +1,4 @@
-"""One calm palette for both themes. Status colours always come with a word or a sign."""
+"""One muted palette for both themes. Status colors always have a word or a sign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ThemeName = Literal["light", "dark"]
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Colours as ``#rrggbb``. ``lines`` are told apart by colour-blind readers too (after Okabe and Ito)."""
+    """Colors as ``#rrggbb``. ``lines`` are distinguishable by color-blind readers (after Okabe and Ito)."""
 
     background: str
     card: str
@@ -29,7 +29,7 @@ class Palette:
 
     @property
     def graph(self) -> dict[str, str]:
-        """Colours of the knowledge graph: its text and lines, and one a role of a node."""
+        """Colors of the knowledge graph: its text and lines, and one for each role of a node."""
         return {
             "text": self.text,
             "muted": self.muted,
@@ -42,21 +42,21 @@ class Palette:
             "rejected": self.muted,
         }
 
-    def faint(self, colour: str, share: float) -> str:
-        """A colour with transparency, for bands and shading."""
-        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    def faint(self, color: str, share: float) -> str:
+        """A color with transparency, for bands and shading."""
+        red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
         return f"rgba({red},{green},{blue},{share:g})"
 
 
 @cache
 def theme() -> dict[str, Any]:
-    """The content of ``theme.toml``."""
+    """Content of ``theme.toml``."""
     return tomllib.loads(resources.files("dashboards").joinpath("theme.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def palette(name: ThemeName) -> Palette:
-    """The palette of a theme."""
+    """Palette of a theme."""
     base = theme()[name]
     dark = name == "dark"
     return Palette(

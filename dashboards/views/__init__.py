@@ -1,1 +1,1 @@
-"""The pages. Each draws what the API says; none computes a measure."""
+"""The dashboard pages. Each draws data of the API; none computes a measure."""

@@ -1,4 +1,4 @@
-"""How far each detector has come: what may alert, what is tried in the shadow, who is silent and why."""
+"""Detectors page: rollout stage of each detector, findings in shadow, and reasons without a verdict."""
 
 from __future__ import annotations
 
@@ -15,85 +15,102 @@ from dashboards.session import Viewer
 from outrider.documents.summaries import signal_name, word
 
 _DAY = 86400.0
-_COLOUR = {"alerting": "ok", "shadow": "at_risk", "learning": "unknown"}
+_COLOR = {"alerting": "ok", "shadow": "at_risk", "learning": "unknown"}
 _NUMBERS = ("entities", "findings")
 
 
-def page(who: Viewer) -> None:
-    """Draw the page, again and again."""
-    session.refreshed(who, _body)
+def page(viewer: Viewer) -> None:
+    """Draws the page and refreshes it."""
+    session.refreshed(viewer, _body)
 
 
-def _body(who: Viewer) -> None:
-    found = who.client.get("/detectors")
-    rows = found["detectors"]
+def _body(viewer: Viewer) -> None:
+    status = viewer.client.get("/detectors")
+    rows = status["detectors"]
     if not rows:
-        st.html(html.head(who.say("page.detectors"), who.say("detectors.none")))
+        st.html(html.head(viewer.localize("page.detectors"), viewer.localize("detectors.none")))
         return
-    when = fmt.instant(found["as_of"]).strftime("%Y-%m-%d %H:%M:%S UTC")  # type: ignore[union-attr]
-    title = who.say("detectors.head", total=len(rows), **found["by_stage"])
-    st.html(html.head(title, who.say("detectors.below", when=when)))
-    past = [one for one in rows if one["needed_seconds"] is not None]
-    st.html(html.section(who.say("detectors.statistics")))
-    st.html(html.card(statistics(who, past, found["as_of"])))
-    held = [(one, each) for one in past for each in one["shadowed"]]
-    if held:
-        st.html(html.section(who.say("detectors.shadow")))
-        st.html(html.card(shadowed(who, held, found["as_of"])))
-    st.html(html.section(who.say("detectors.rules")))
-    st.html(html.card(rules(who, [one for one in rows if one["needed_seconds"] is None])))
+    when = fmt.instant(status["as_of"]).strftime("%Y-%m-%d %H:%M:%S UTC")  # type: ignore[union-attr]
+    title = viewer.localize("detectors.head", total=len(rows), **status["by_stage"])
+    st.html(html.head(title, viewer.localize("detectors.below", when=when)))
+    learning = [detector for detector in rows if detector["needed_seconds"] is not None]
+    st.html(html.section(viewer.localize("detectors.statistics")))
+    st.html(html.card(statistics(viewer, learning, status["as_of"])))
+    findings = [(detector, each) for detector in learning for each in detector["shadowed"]]
+    if findings:
+        st.html(html.section(viewer.localize("detectors.shadow")))
+        st.html(html.card(shadowed(viewer, findings, status["as_of"])))
+    st.html(html.section(viewer.localize("detectors.rules")))
+    st.html(html.card(rules(viewer, [detector for detector in rows if detector["needed_seconds"] is None])))
 
 
-def statistics(who: Viewer, rows: list[dict[str, Any]], as_of: str) -> str:
-    """Those that need a past: stage, since when, why, and how their alarms keep to the budget."""
+def statistics(viewer: Viewer, rows: list[dict[str, Any]], as_of: str) -> str:
+    """Detectors that learn: stage, time, reason, and alarm rate against the budget."""
     names = ("detector", "stage", "since", "reason", "past", "rate", "entities", "findings", "silent")
     cells = []
-    for one in rows:
-        rate, days = one["alarms_per_entity_day"], one["learnt_seconds"] / _DAY
-        past = who.say("detectors.past_of", learnt=f"{days:.3g}", needed=f"{one['needed_seconds'] / _DAY:g}")
-        realised = fmt.DASH if rate["realised"] is None else f"{rate['realised']:.2g}"
-        kept = who.say("detectors.rate_of", realised=realised, budget=f"{rate['budget']:.2g}")
-        why = escape(one["reason_text"])
-        since = escape(fmt.when(one["since"], as_of, who.language))
-        cells.append((_name(one), _stage(who, one), since, why, escape(past), escape(kept), *_now(who, one)))
-    return _table(who, names, cells)
+    for detector in rows:
+        rate, days = detector["alarms_per_entity_day"], detector["learnt_seconds"] / _DAY
+        history_text = viewer.localize(
+            "detectors.past_of", learnt=f"{days:.3g}", needed=f"{detector['needed_seconds'] / _DAY:g}"
+        )
+        rate_text = fmt.DASH if rate["realised"] is None else f"{rate['realised']:.2g}"
+        alarm_rate = viewer.localize("detectors.rate_of", realised=rate_text, budget=f"{rate['budget']:.2g}")
+        why = escape(detector["reason_text"])
+        since = escape(fmt.when(detector["since"], as_of, viewer.language))
+        cells.append(
+            (
+                _name(detector),
+                _stage(viewer, detector),
+                since,
+                why,
+                escape(history_text),
+                escape(alarm_rate),
+                *_now(viewer, detector),
+            )
+        )
+    return _table(viewer, names, cells)
 
 
-def rules(who: Viewer, rows: list[dict[str, Any]]) -> str:
-    """Those that alert from the first cycle."""
+def rules(viewer: Viewer, rows: list[dict[str, Any]]) -> str:
+    """Detectors that alert from the first cycle."""
     names = ("detector", "stage", "entities", "findings", "silent")
-    return _table(who, names, [(_name(one), _stage(who, one), *_now(who, one)) for one in rows])
+    return _table(
+        viewer, names, [(_name(detector), _stage(viewer, detector), *_now(viewer, detector)) for detector in rows]
+    )
 
 
-def shadowed(who: Viewer, held: list[tuple[dict[str, Any], dict[str, Any]]], as_of: str) -> str:
-    """What was found and raised no alert."""
+def shadowed(viewer: Viewer, findings: list[tuple[dict[str, Any], dict[str, Any]]], as_of: str) -> str:
+    """Findings that raised no alert."""
     cells = [
         (
-            _name(one),
-            escape(fmt.entity(each["entity"], who.language)),
-            escape(", ".join(signal_name(name, who.language) for name in each["signals"])),
-            escape(fmt.when(each["since"], as_of, who.language)),
+            _name(detector),
+            escape(fmt.entity(each["entity"], viewer.language)),
+            escape(", ".join(signal_name(name, viewer.language) for name in each["signals"])),
+            escape(fmt.when(each["since"], as_of, viewer.language)),
         )
-        for one, each in held
+        for detector, each in findings
     ]
-    return _table(who, ("detector", "entity", "signals", "since"), cells)
+    return _table(viewer, ("detector", "entity", "signals", "since"), cells)
 
 
-def _table(who: Viewer, names: tuple[str, ...], rows: Sequence[Sequence[str]]) -> str:
-    heads = [(who.say(f"detectors.{name}"), "o-number" if name in _NUMBERS else "") for name in names]
+def _table(viewer: Viewer, names: tuple[str, ...], rows: Sequence[Sequence[str]]) -> str:
+    heads = [(viewer.localize(f"detectors.{name}"), "o-number" if name in _NUMBERS else "") for name in names]
     return html.table(heads, rows)
 
 
-def _name(one: dict[str, Any]) -> str:
-    return f"<b>{escape(one['detector'])}</b>"
+def _name(detector: dict[str, Any]) -> str:
+    return f"<b>{escape(detector['detector'])}</b>"
 
 
-def _stage(who: Viewer, one: dict[str, Any]) -> str:
-    return f'<span class="o-{_COLOUR[one["stage"]]}">{escape(word("stage", one["stage"], who.language))}</span>'
+def _stage(viewer: Viewer, detector: dict[str, Any]) -> str:
+    stage = word("stage", detector["stage"], viewer.language)
+    return f'<span class="o-{_COLOR[detector["stage"]]}">{escape(stage)}</span>'
 
 
-def _now(who: Viewer, one: dict[str, Any]) -> tuple[str, str, str]:
-    said = [f"{word('no_verdict', reason, who.language)} {count}" for reason, count in one["silent"].items()]
-    if one["everyone_silent"]:
-        said.insert(0, who.say("detectors.all", reason=word("no_verdict", one["everyone_silent"], who.language)))
-    return str(one["entities"]), str(one["findings"]), escape(" · ".join(said) or fmt.DASH)
+def _now(viewer: Viewer, detector: dict[str, Any]) -> tuple[str, str, str]:
+    reasons = [f"{word('no_verdict', reason, viewer.language)} {count}" for reason, count in detector["silent"].items()]
+    if detector["everyone_silent"]:
+        reasons.insert(
+            0, viewer.localize("detectors.all", reason=word("no_verdict", detector["everyone_silent"], viewer.language))
+        )
+    return str(detector["entities"]), str(detector["findings"]), escape(" · ".join(reasons) or fmt.DASH)

@@ -1,4 +1,4 @@
-"""Break the simulated fleet on purpose, and see the truth beside what was found."""
+"""Drills page: injects faults into the simulated fleet, and compares the truth with the findings."""
 
 from __future__ import annotations
 
@@ -21,62 +21,64 @@ from outrider.vocabulary.faults import faults
 _MINUTES = (2, 5, 10, 12, 15, 20, 30, 60)
 
 
-def page(who: Viewer) -> None:
-    """Draw the page: the order above, which keeps what is typed, and the list that refreshes itself below."""
-    found = who.client.get("/drills")
-    st.html(html.head(who.say("drills.title"), who.say("drills.below")))
-    if found["possible"]:
-        _order(who, found["known"])
+def page(viewer: Viewer) -> None:
+    """Draws the form, which keeps its input, and the self-refreshing list below it."""
+    status = viewer.client.get("/drills")
+    st.html(html.head(viewer.localize("drills.title"), viewer.localize("drills.below")))
+    if status["possible"]:
+        _drill_form(viewer, status["known"])
     else:
-        st.html(html.note(who.say("drills.impossible"), who.say("drills.impossible_hint")))
-    session.refreshed(who, _list)
+        st.html(html.note(viewer.localize("drills.impossible"), viewer.localize("drills.impossible_hint")))
+    session.refreshed(viewer, _list)
 
 
-def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
-    names = {each["id"]: f"{fault_name(each['id'], who.language)} · {each['id']}" for each in known}
+def _drill_form(viewer: Viewer, known: list[dict[str, Any]]) -> None:
+    names = {each["id"]: f"{fault_name(each['id'], viewer.language)} · {each['id']}" for each in known}
     with st.container(border=True, key="o-box-drill-order"):
         fault, entity, minutes, seed, button = st.columns([4, 3, 2, 1, 2], vertical_alignment="bottom")
         chosen = fault.selectbox(
-            who.say("drills.fault"), list(names), format_func=lambda name: names[name], key="drill_fault"
+            viewer.localize("drills.fault"), list(names), format_func=lambda name: names[name], key="drill_fault"
         )
-        where = entity.text_input(who.say("drills.entity"), key="drill_entity", placeholder=who.say("drills.any"))
-        lasts = minutes.selectbox(
-            who.say("drills.lasts"),
+        entity_text = entity.text_input(
+            viewer.localize("drills.entity"), key="drill_entity", placeholder=viewer.localize("drills.any")
+        )
+        duration = minutes.selectbox(
+            viewer.localize("drills.lasts"),
             _MINUTES,
             index=3,
             key="drill_minutes",
-            format_func=lambda minutes: who.say("time.minutes", n=minutes),
+            format_func=lambda minutes: viewer.localize("time.minutes", n=minutes),
         )
-        drawn = seed.number_input(who.say("drills.seed"), min_value=0, value=7, step=1, key="drill_seed")
-        order: dict[str, Any] = {"fault": chosen, "seconds": lasts * 60, "seed": int(drawn)}
-        if where.strip():
-            order["entity"] = where.strip()
-        start = partial(who.client.post, "/drills", order)
+        seed_value = seed.number_input(viewer.localize("drills.seed"), min_value=0, value=7, step=1, key="drill_seed")
+        order: dict[str, Any] = {"fault": chosen, "seconds": duration * 60, "seed": int(seed_value)}
+        if entity_text.strip():
+            order["entity"] = entity_text.strip()
+        start = partial(viewer.client.post, "/drills", order)
         with button:
-            refused = _button(who, who.say("drills.start"), "drill-start", start, main=True)
-        _tell(refused)
+            refusal = _button(viewer, viewer.localize("drills.start"), "drill-start", start, main=True)
+        _show_refusal(refusal)
         if chosen:
-            st.html(html.label(_explained(chosen, who)))
+            st.html(html.label(_fault_text(chosen, viewer)))
 
 
-def _explained(fault: str, who: Viewer) -> str:
-    return translate(f"faults.{fault}.what", who.language) if fault in faults() else who.say("drills.state")
+def _fault_text(fault: str, viewer: Viewer) -> str:
+    return translate(f"faults.{fault}.what", viewer.language) if fault in faults() else viewer.localize("drills.state")
 
 
-def _tell(refused: ApiError | None) -> None:
-    """Why the API refused, across the whole box."""
-    if refused is not None:
-        st.error("  \n".join(part for part in (refused.message, refused.hint) if part))
+def _show_refusal(refusal: ApiError | None) -> None:
+    """Shows the API's refusal across the whole box."""
+    if refusal is not None:
+        st.error("  \n".join(part for part in (refusal.message, refusal.hint) if part))
 
 
-def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: bool = False) -> ApiError | None:
-    """A button that changes something; without the token it says what is missing. What was refused is answered."""
+def _button(viewer: Viewer, text: str, key: str, act: Callable[[], Any], *, main: bool = False) -> ApiError | None:
+    """A button for a change; without the token it shows what is missing. Returns the API's refusal."""
     if st.button(
         text,
         key=key,
         type="primary" if main else "secondary",
-        disabled=not who.may_change,
-        help=None if who.may_change else who.say("token.needed"),
+        disabled=not viewer.may_change,
+        help=None if viewer.may_change else viewer.localize("token.needed"),
         width="stretch",
     ):
         try:
@@ -87,24 +89,24 @@ def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: b
     return None
 
 
-def _list(who: Viewer) -> None:
-    drills = who.client.get("/drills")["drills"]
-    as_of = who.client.get("/overview")["as_of"]
+def _list(viewer: Viewer) -> None:
+    drills = viewer.client.get("/drills")["drills"]
+    as_of = viewer.client.get("/overview")["as_of"]
     running = [each for each in drills if _is_running(each, as_of)]
     past = [each for each in drills if each not in running]
-    st.html(html.section(who.say("drills.running")))
+    st.html(html.section(viewer.localize("drills.running")))
     if not running:
-        st.html(html.empty(who.say("drills.none_running")))
+        st.html(html.empty(viewer.localize("drills.none_running")))
     for each in running:
         with st.container(border=True, key=f"o-box-drill-{each['id']}"):
             text, button = st.columns([8, 2], vertical_alignment="center")
-            text.html(comparison(who, each, as_of))
-            stop = partial(who.client.post, f"/drills/{each['id']}/stop")
+            text.html(comparison(viewer, each, as_of))
+            stop = partial(viewer.client.post, f"/drills/{each['id']}/stop")
             with button:
-                refused = _button(who, who.say("drills.stop"), f"stop-{each['id']}", stop)
-            _tell(refused)
-    st.html(html.section(who.say("drills.past")))
-    st.html(history(who, past, as_of) if past else html.empty(who.say("drills.none_past")))
+                refusal = _button(viewer, viewer.localize("drills.stop"), f"stop-{each['id']}", stop)
+            _show_refusal(refusal)
+    st.html(html.section(viewer.localize("drills.past")))
+    st.html(history(viewer, past, as_of) if past else html.empty(viewer.localize("drills.none_past")))
 
 
 def _is_running(drill: dict[str, Any], as_of: str) -> bool:
@@ -112,56 +114,60 @@ def _is_running(drill: dict[str, Any], as_of: str) -> bool:
     return not drill["stopped"] and ends is not None and now is not None and now < ends
 
 
-def comparison(who: Viewer, drill: dict[str, Any], as_of: str) -> str:
-    """The truth and what was found, side by side, of a drill under way: what is missing may still come."""
-    since = fmt.when(drill["starts_at"], as_of, who.language)
-    until = fmt.when(drill["ends_at"], as_of, who.language)
-    about = who.say("drills.about", since=since, until=until, by=_ordered_by(who, drill))
-    found, repaired = _found_at(who, drill), _repaired(who, drill)
+def comparison(viewer: Viewer, drill: dict[str, Any], as_of: str) -> str:
+    """Truth and findings of a running drill side by side: missing findings may still come."""
+    since = fmt.when(drill["starts_at"], as_of, viewer.language)
+    until = fmt.when(drill["ends_at"], as_of, viewer.language)
+    about = viewer.localize("drills.about", since=since, until=until, by=_ordered_by(viewer, drill))
+    detection, repaired = _detection(viewer, drill), _repaired(viewer, drill)
     if not drill["detected"]:
-        found = _muted(who.say("drills.alone_so_far" if drill["negative"] else "drills.not_yet"))
+        detection = _muted(viewer.localize("drills.alone_so_far" if drill["negative"] else "drills.not_yet"))
     if drill["recover_seconds"] is None and not drill["negative"]:
-        repaired = _muted(who.say("drills.not_yet"))
+        repaired = _muted(viewer.localize("drills.not_yet"))
     rows = [
-        (who.say("drills.what"), _what(who, drill), _named_fault(who, drill)),
-        (who.say("drills.where"), escape(fmt.entity(drill["entity"], who.language)), _named_entity(who, drill)),
-        (who.say("drills.when"), escape(fmt.clock(drill["starts_at"], as_of)), found),
-        (who.say("drills.recovered"), escape(fmt.clock(drill["recovered_at"], as_of)), repaired),
+        (viewer.localize("drills.what"), _what(viewer, drill), _named_fault(viewer, drill)),
+        (
+            viewer.localize("drills.where"),
+            escape(fmt.entity(drill["entity"], viewer.language)),
+            _named_entity(viewer, drill),
+        ),
+        (viewer.localize("drills.when"), escape(fmt.clock(drill["starts_at"], as_of)), detection),
+        (viewer.localize("drills.recovered"), escape(fmt.clock(drill["recovered_at"], as_of)), repaired),
     ]
-    cells = [("", "o-tight"), (who.say("drills.truth"), ""), (who.say("drills.found"), "")]
-    body = [(_muted(name), truth, said) for name, truth, said in rows]
+    cells = [("", "o-tight"), (viewer.localize("drills.truth"), ""), (viewer.localize("drills.found"), "")]
+    body = [(_muted(name), truth, finding) for name, truth, finding in rows]
     return f"{html.label(about)}{html.table(cells, body)}"
 
 
-def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
-    """Drills that are over, one a line."""
+def history(viewer: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
+    """Finished drills, one a line."""
     heads = ("when", "what", "where", "found", "named", "repaired")
-    cells = [(who.say(f"drills.{name}"), "o-tight" if name == "when" else "") for name in heads]
+    cells = [(viewer.localize(f"drills.{name}"), "o-tight" if name == "when" else "") for name in heads]
     rows = [
         (
             escape(fmt.clock(each["starts_at"], as_of)),
-            _what(who, each) + _label(who.say("drills.stopped") if each["stopped"] else ""),
-            escape(fmt.entity(each["entity"], who.language)),
-            _found_at(who, each),
-            _named_fault(who, each),
-            _repaired(who, each),
+            _what(viewer, each) + _label(viewer.localize("drills.stopped") if each["stopped"] else ""),
+            escape(fmt.entity(each["entity"], viewer.language)),
+            _detection(viewer, each),
+            _named_fault(viewer, each),
+            _repaired(viewer, each),
         )
         for each in drills
     ]
     return html.table(cells, rows)
 
 
-def _ordered_by(who: Viewer, drill: dict[str, Any]) -> str:
-    """A game day, the command line, whoever holds the token, or the name that a person gave."""
+def _ordered_by(viewer: Viewer, drill: dict[str, Any]) -> str:
+    """A game day, the command line, the holder of the token, or a given name."""
     if drill["game_day"]:
-        return who.say("drills.by_game_day", name=drill["game_day"])
+        return viewer.localize("drills.by_game_day", name=drill["game_day"])
     known = {"drill": "drills.by_command", "admin": "drills.by_admin"}
-    return who.say(known[drill["by"]]) if drill["by"] in known else drill["by"]
+    return viewer.localize(known[drill["by"]]) if drill["by"] in known else drill["by"]
 
 
-def _what(who: Viewer, drill: dict[str, Any]) -> str:
-    return escape(fault_name(drill["fault"], who.language)) + _label(
-        who.say("drills.no_fault") if drill["negative"] else ""
+def _what(viewer: Viewer, drill: dict[str, Any]) -> str:
+    return escape(fault_name(drill["fault"], viewer.language)) + _label(
+        viewer.localize("drills.no_fault") if drill["negative"] else ""
     )
 
 
@@ -178,33 +184,35 @@ def _verdict(text: str, *, right: bool) -> str:
     return f'<span class="o-{kind}">{sign}</span> {escape(text)}'
 
 
-def _found_at(who: Viewer, drill: dict[str, Any]) -> str:
+def _detection(viewer: Viewer, drill: dict[str, Any]) -> str:
     negative = drill["negative"]
     if not drill["detected"] and drill["stopped"]:
-        return _muted(who.say("drills.stopped"))  # there was no time to find it, or to be wrong about it
+        return _muted(viewer.localize("drills.stopped"))  # there was no time for a finding, right or wrong
     if not drill["detected"]:
-        return _verdict(who.say("drills.left_alone" if negative else "drills.not_found"), right=negative)
-    after = fmt.say_span(drill["detect_seconds"], who.language)
-    told = who.say("drills.notified") if drill["notified"] else who.say("drills.not_notified")
-    opened = who.say("drills.wrongly_after" if negative else "drills.after", span=after)
-    return _verdict(f"{opened} · {told}", right=not negative)
+        return _verdict(viewer.localize("drills.left_alone" if negative else "drills.not_found"), right=negative)
+    after = fmt.seconds_span(drill["detect_seconds"], viewer.language)
+    notified = viewer.localize("drills.notified") if drill["notified"] else viewer.localize("drills.not_notified")
+    opened = viewer.localize("drills.wrongly_after" if negative else "drills.after", span=after)
+    return _verdict(f"{opened} · {notified}", right=not negative)
 
 
-def _named_fault(who: Viewer, drill: dict[str, Any]) -> str:
+def _named_fault(viewer: Viewer, drill: dict[str, Any]) -> str:
     cause = drill["suspected_cause"]
     if not cause:
-        return _muted(fmt.DASH if drill["negative"] else who.say("drills.no_cause"))
-    return _verdict(fault_name(cause["fault"], who.language), right=drill["named_fault_correct"])
+        return _muted(fmt.DASH if drill["negative"] else viewer.localize("drills.no_cause"))
+    return _verdict(fault_name(cause["fault"], viewer.language), right=drill["named_fault_correct"])
 
 
-def _named_entity(who: Viewer, drill: dict[str, Any]) -> str:
+def _named_entity(viewer: Viewer, drill: dict[str, Any]) -> str:
     cause = drill["suspected_cause"]
     if not cause:
         return _muted(fmt.DASH)
-    return _verdict(fmt.entity(cause["entity"], who.language), right=drill["named_entity_correct"])
+    return _verdict(fmt.entity(cause["entity"], viewer.language), right=drill["named_entity_correct"])
 
 
-def _repaired(who: Viewer, drill: dict[str, Any]) -> str:
+def _repaired(viewer: Viewer, drill: dict[str, Any]) -> str:
     if drill["recover_seconds"] is None:
-        return _muted(fmt.DASH if drill["negative"] else who.say("drills.not_repaired"))
-    return _verdict(who.say("drills.after", span=fmt.say_span(drill["recover_seconds"], who.language)), right=True)
+        return _muted(fmt.DASH if drill["negative"] else viewer.localize("drills.not_repaired"))
+    return _verdict(
+        viewer.localize("drills.after", span=fmt.seconds_span(drill["recover_seconds"], viewer.language)), right=True
+    )

@@ -1,4 +1,4 @@
-"""Asks on the page of an incident whether its alerts were worth a person's time, and shows what was said."""
+"""Feedback on an incident: form for verdicts on its alerts, and the list of given verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboards.client import ApiAwayError, ApiError
+from dashboards.client import ApiError, ApiUnreachableError
 from dashboards.components import format as fmt
 from dashboards.components import html
 from dashboards.session import Viewer
@@ -17,78 +17,86 @@ from outrider.vocabulary.faults import faults
 
 VERDICTS = ("useful", "not_useful", "wrong_cause")
 _REFUSED = "feedback_refused"
-_MOST_SAID = 8
+_MOST_LINES = 8
 
 
-def refused() -> tuple[str, str] | None:
-    """What the API said to the last verdict that it did not take; told once."""
-    found: tuple[str, str] | None = st.session_state.pop(_REFUSED, None)
-    return found
+def pop_refusal() -> tuple[str, str] | None:
+    """Returns the API's refusal of the last verdict, once."""
+    refusal: tuple[str, str] | None = st.session_state.pop(_REFUSED, None)
+    return refusal
 
 
-def ask(who: Viewer, found: dict[str, Any]) -> None:
-    """The question with its buttons, and the verdicts given."""
-    number = found["id"]
-    told = {each["fingerprint"]: each["summary"] for each in found["folded"] if each["state"] != "pending"}
+def feedback_form(viewer: Viewer, incident: dict[str, Any]) -> None:
+    """Draws the form and the given verdicts."""
+    number = incident["id"]
+    alerts = {each["fingerprint"]: each["summary"] for each in incident["folded"] if each["state"] != "pending"}
     about, cause = st.columns(2, gap="medium")
     about.selectbox(
-        who.say("feedback.about"),
-        ["", *told],
-        format_func=lambda print_: told.get(print_, who.say("feedback.whole")),
+        viewer.localize("feedback.about"),
+        ["", *alerts],
+        format_func=lambda print_: alerts.get(print_, viewer.localize("feedback.whole")),
         key=f"judge-about-{number}",
     )
     cause.selectbox(
-        who.say("feedback.cause"),
-        ["", *sorted(faults(), key=lambda fault: fault_name(fault, who.language))],
-        format_func=lambda fault: fault_name(fault, who.language) if fault else who.say("feedback.unknown_cause"),
+        viewer.localize("feedback.cause"),
+        ["", *sorted(faults(), key=lambda fault: fault_name(fault, viewer.language))],
+        format_func=lambda fault: (
+            fault_name(fault, viewer.language) if fault else viewer.localize("feedback.unknown_cause")
+        ),
         key=f"judge-cause-{number}",
     )
     comment, name = st.columns(2, gap="medium")
-    comment.text_input(who.say("feedback.comment"), key=f"judge-comment-{number}", max_chars=1000)
-    name.text_input(who.say("feedback.name"), key="judge-name", max_chars=64)
+    comment.text_input(viewer.localize("feedback.comment"), key=f"judge-comment-{number}", max_chars=1000)
+    name.text_input(viewer.localize("feedback.name"), key="judge-name", max_chars=64)
     with st.container(horizontal=True, vertical_alignment="center"):
         for verdict in VERDICTS:
             st.button(
-                who.say(f"feedback.{verdict}"),
+                viewer.localize(f"feedback.{verdict}"),
                 key=f"judge-{verdict}-{number}",
-                disabled=not who.may_change,
-                help=None if who.may_change else who.say("token.needed"),
-                on_click=_give,
-                args=(who, number, verdict),
+                disabled=not viewer.may_change,
+                help=None if viewer.may_change else viewer.localize("token.needed"),
+                on_click=_send_verdict,
+                args=(viewer, number, verdict),
             )
-        st.html(html.label(who.say("feedback.how")))
-    st.html(said(who, found))
+        st.html(html.label(viewer.localize("feedback.how")))
+    st.html(verdict_list(viewer, incident))
 
 
-def said(who: Viewer, found: dict[str, Any]) -> str:
-    """The verdicts of an incident, the same of one person on several alerts in one line."""
+def verdict_list(viewer: Viewer, incident: dict[str, Any]) -> str:
+    """The verdicts of an incident; equal ones of one person on several alerts share a line."""
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for each in found["feedback"]:
+    for each in incident["feedback"]:
         key = (each["by"], each["verdict"], each["cause"] or "", each["comment"], each["at"])
         groups.setdefault(key, []).append(each["rule"])
     if not groups:
-        return html.label(who.say("feedback.none"))
+        return html.label(viewer.localize("feedback.none"))
     lines = []
-    for (by, verdict, cause, comment, at), rules in list(groups.items())[:_MOST_SAID]:
-        alert = rule_name(rules[0], who.language) if len(rules) == 1 else who.say("feedback.several", n=len(rules))
-        line = who.say("feedback.said", by=by, verdict=word("usefulness", verdict, who.language), alert=alert)
-        more = [fault_name(cause, who.language) if cause else "", comment, fmt.clock(at, found["as_of"])]
+    for (by, verdict, cause, comment, at), rules in list(groups.items())[:_MOST_LINES]:
+        alert = (
+            rule_name(rules[0], viewer.language)
+            if len(rules) == 1
+            else viewer.localize("feedback.several", n=len(rules))
+        )
+        line = viewer.localize(
+            "feedback.said", by=by, verdict=word("usefulness", verdict, viewer.language), alert=alert
+        )
+        more = [fault_name(cause, viewer.language) if cause else "", comment, fmt.clock(at, incident["as_of"])]
         lines.append(escape(" · ".join([line, *filter(None, more)])))
     return html.bullets(lines)
 
 
-def _give(who: Viewer, number: str, verdict: str) -> None:
-    kept = st.session_state
-    cause = kept.get(f"judge-cause-{number}", "") if verdict == "wrong_cause" else ""
+def _send_verdict(viewer: Viewer, number: str, verdict: str) -> None:
+    state = st.session_state
+    cause = state.get(f"judge-cause-{number}", "") if verdict == "wrong_cause" else ""
     body = {
         "verdict": verdict,
         "cause": cause or None,
-        "comment": kept.get(f"judge-comment-{number}", ""),
-        "by": kept.get("judge-name", ""),
+        "comment": state.get(f"judge-comment-{number}", ""),
+        "by": state.get("judge-name", ""),
     }
-    about = kept.get(f"judge-about-{number}", "")
+    about = state.get(f"judge-about-{number}", "")
     path = f"/alerts/{quote(about, safe='')}/feedback" if about else f"/incidents/{number}/feedback"
     try:
-        who.client.post(path, body)
-    except (ApiError, ApiAwayError) as error:
-        kept[_REFUSED] = (error.message, error.hint)
+        viewer.client.post(path, body)
+    except (ApiError, ApiUnreachableError) as error:
+        state[_REFUSED] = (error.message, error.hint)

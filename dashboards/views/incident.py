@@ -1,4 +1,4 @@
-"""One incident: the cause and how sure, the evidence, what was ruled out, what happened, what was done."""
+"""Incident page: cause and confidence, evidence, alternatives ruled out, timeline and actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from dashboards import session
-from dashboards.client import ApiAwayError, ApiError
+from dashboards.client import ApiError, ApiUnreachableError
 from dashboards.components import charts, html
 from dashboards.components import format as fmt
 from dashboards.session import Viewer
@@ -22,40 +22,40 @@ _PAGE = 20
 _REFUSED = "refused"
 
 
-def page(who: Viewer) -> None:
-    """Draw the incident that ``?incident=`` names, else the list of incidents."""
-    session.refreshed(who, _body)
+def page(viewer: Viewer) -> None:
+    """Draws the incident of ``?incident=``, otherwise the list of incidents."""
+    session.refreshed(viewer, _body)
 
 
-def _body(who: Viewer) -> None:
-    # Read here and not in page(): a click inside the fragment runs the fragment alone.
+def _body(viewer: Viewer) -> None:
+    # Read here, not in page(): a click inside the fragment reruns only the fragment.
     chosen = st.query_params.get("incident")
-    refused = st.session_state.pop(_REFUSED, None) or feedback.refused()
-    if refused:
-        st.html(html.note(*refused, away=True))
+    refusal = st.session_state.pop(_REFUSED, None) or feedback.refused()
+    if refusal:
+        st.html(html.note(*refusal, away=True))
     if chosen:
-        _one(who, chosen)
+        _incident(viewer, chosen)
     else:
-        _list(who)
+        _list(viewer)
 
 
-def _list(who: Viewer) -> None:
+def _list(viewer: Viewer) -> None:
     cursor = st.session_state.get("incidents_cursor", "")
-    found = who.client.get("/incidents", limit=_PAGE, cursor=cursor)
-    overview = who.client.get("/overview")
-    as_of, seen = overview["as_of"], overview["monitoring"]["cycle"] is not None
-    still = sum(each["resolved_at"] is None for each in found["incidents"])
-    key = "incidents.title_open" if still else "incidents.title_none" if seen else "overview.no_cycle"
-    title = who.say(key, n=still)
-    st.html(html.head(title, who.say("incidents.below")))
-    if not found["incidents"]:
-        st.html(html.card(html.empty(who.say("incidents.never"))))
+    listing = viewer.client.get("/incidents", limit=_PAGE, cursor=cursor)
+    overview = viewer.client.get("/overview")
+    as_of, is_monitored = overview["as_of"], overview["monitoring"]["cycle"] is not None
+    open_count = sum(each["resolved_at"] is None for each in listing["incidents"])
+    key = "incidents.title_open" if open_count else "incidents.title_none" if is_monitored else "overview.no_cycle"
+    title = viewer.localize(key, n=open_count)
+    st.html(html.head(title, viewer.localize("incidents.below")))
+    if not listing["incidents"]:
+        st.html(html.card(html.empty(viewer.localize("incidents.never"))))
         return
-    for each in found["incidents"]:
+    for each in listing["incidents"]:
         row = st.container(border=True, key=f"o-box-row-{each['id']}", horizontal=True, vertical_alignment="center")
-        row.html(html.incident_line(each, as_of, who.language), width="stretch")
-        row.button(who.say("incidents.open"), key=f"open-{each['id']}", on_click=_choose, args=(each["id"],))
-    _turn_pages(who, "incidents_cursor", cursor, found["next_cursor"])
+        row.html(html.incident_line(each, as_of, viewer.language), width="stretch")
+        row.button(viewer.localize("incidents.open"), key=f"open-{each['id']}", on_click=_choose, args=(each["id"],))
+    _turn_pages(viewer, "incidents_cursor", cursor, listing["next_cursor"])
 
 
 def _choose(incident_id: str | None) -> None:
@@ -65,209 +65,222 @@ def _choose(incident_id: str | None) -> None:
         st.query_params["incident"] = incident_id
 
 
-def _one(who: Viewer, incident_id: str) -> None:
+def _incident(viewer: Viewer, incident_id: str) -> None:
     try:
-        found = who.client.get(f"/incidents/{incident_id}")
+        incident = viewer.client.get(f"/incidents/{incident_id}")
     except ApiError as error:
-        st.html(html.head(who.say("incident.unknown"), error.message))
-        _back(who)
+        st.html(html.head(viewer.localize("incident.unknown"), error.message))
+        _back(viewer)
         return
-    _head(who, found)
+    _head(viewer, incident)
     left, right = st.columns([1, 1], gap="medium")
     with left:
-        st.html(html.section(who.say("incident.cause")))
+        st.html(html.section(viewer.localize("incident.cause")))
         with st.container(border=True, height="stretch", key="o-box-incident-1"):
-            st.html(cause(who, found))
-            if found["may_be_retold"]:
-                _retold(who, incident_id)
+            st.html(cause(viewer, incident))
+            if incident["may_be_retold"]:
+                _narrative(viewer, incident_id)
     with right:
-        st.html(html.section(who.say("incident.done")))
+        st.html(html.section(viewer.localize("incident.done")))
         with st.container(border=True, height="stretch", key="o-box-incident-2"):
-            _actions(who, found)
-    st.html(html.section(who.say("incident.evidence")))
-    _evidence(who, incident_id)
-    st.html(html.section(who.say("incident.graph")))
-    _graph(who, incident_id)
+            _actions(viewer, incident)
+    st.html(html.section(viewer.localize("incident.evidence")))
+    _evidence(viewer, incident_id)
+    st.html(html.section(viewer.localize("incident.graph")))
+    _graph(viewer, incident_id)
     left, right = st.columns([1, 1], gap="medium")
     with left:
-        st.html(html.section(who.say("incident.timeline")))
+        st.html(html.section(viewer.localize("incident.timeline")))
         with st.container(border=True, height="stretch", key="o-box-incident-3"):
-            st.html(timeline(who, found))
+            st.html(timeline(viewer, incident))
     with right:
-        st.html(html.section(who.say("incident.folded", n=found["alerts"])))
+        st.html(html.section(viewer.localize("incident.folded", n=incident["alerts"])))
         with st.container(border=True, height="stretch", key="o-box-incident-4"):
-            _folded(who, found)
-    st.html(html.section(who.say("feedback.title")))
+            _folded(viewer, incident)
+    st.html(html.section(viewer.localize("feedback.title")))
     with st.container(border=True, key="o-box-incident-5"):
-        feedback.ask(who, found)
-    if found["recording"]:
-        st.html(html.label(who.say("incident.recording", path=found["recording"])))
+        feedback.ask(viewer, incident)
+    if incident["recording"]:
+        st.html(html.label(viewer.localize("incident.recording", path=incident["recording"])))
 
 
-def _drill(who: Viewer, name: str) -> str:
-    by_hand = translate("notify.drill_by_hand", who.language)
-    return who.say("incident.drill_told", name=by_hand if name == "drill" else name)
+def _drill(viewer: Viewer, name: str) -> str:
+    by_hand = translate("notify.drill_by_hand", viewer.language)
+    return viewer.localize("incident.drill_told", name=by_hand if name == "drill" else name)
 
 
-def _head(who: Viewer, found: dict[str, Any]) -> None:
+def _head(viewer: Viewer, incident: dict[str, Any]) -> None:
     text, buttons = st.columns([5, 2], vertical_alignment="center")
     with text:
-        state = "resolved" if found["resolved_at"] else "acknowledged" if found["acknowledged_at"] else "open"
-        cause_ = found["suspected_cause"]
-        title = found["summary"]
+        state = "resolved" if incident["resolved_at"] else "acknowledged" if incident["acknowledged_at"] else "open"
+        cause_ = incident["suspected_cause"]
+        title = incident["summary"]
         if cause_:
-            title = fmt.cause(cause_, who.language)
+            title = fmt.cause(cause_, viewer.language)
+        standing = viewer.localize(f"incident.state_{state}", by=incident["acknowledged_by"] or "")
         facts = [
-            f"{found['priority']} · {who.say(f'incident.state_{state}', by=found['acknowledged_by'] or '')}",
-            who.say("incident.since", when=fmt.when(found["opened_at"], found["as_of"], who.language)),
+            f"{incident['priority']} · {standing}",
+            viewer.localize("incident.since", when=fmt.when(incident["opened_at"], incident["as_of"], viewer.language)),
         ]
-        if found["drill"]:
-            facts.insert(0, _drill(who, found["drill"]))
-        if found["resolved_at"]:
+        if incident["drill"]:
+            facts.insert(0, _drill(viewer, incident["drill"]))
+        if incident["resolved_at"]:
             facts.append(
-                who.say("incident.resolved_when", when=fmt.when(found["resolved_at"], found["as_of"], who.language))
+                viewer.localize(
+                    "incident.resolved_when", when=fmt.when(incident["resolved_at"], incident["as_of"], viewer.language)
+                )
             )
-        facts.append(who.say("incident.folded_short", alerts=found["alerts"], pages=found["pages"]))
-        services = html.incident_services(found)
+        facts.append(viewer.localize("incident.folded_short", alerts=incident["alerts"], pages=incident["pages"]))
+        services = html.incident_services(incident)
         if services:
-            facts.append(who.say("incident.services", names=", ".join(services)))
+            facts.append(viewer.localize("incident.services", names=", ".join(services)))
         st.html(html.head(title, " · ".join(facts)))
     with buttons.container(horizontal=True, horizontal_alignment="right"):
-        _back(who)
-        if found["resolved_at"] is None and found["acknowledged_at"] is None:
+        _back(viewer)
+        if incident["resolved_at"] is None and incident["acknowledged_at"] is None:
             _change_button(
-                who,
-                who.say("incident.acknowledge"),
-                f"ack-{found['id']}",
-                f"/incidents/{found['id']}/ack",
+                viewer,
+                viewer.localize("incident.acknowledge"),
+                f"ack-{incident['id']}",
+                f"/incidents/{incident['id']}/ack",
                 main=True,
             )
 
 
-def _back(who: Viewer) -> None:
-    st.button(who.say("incidents.all"), key="back", type="tertiary", on_click=_choose, args=(None,))
+def _back(viewer: Viewer) -> None:
+    st.button(viewer.localize("incidents.all"), key="back", type="tertiary", on_click=_choose, args=(None,))
 
 
-def _change_button(who: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:
-    """A button that changes something; without the token it says what is missing."""
+def _change_button(viewer: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:
+    """A button for a change; without the token it shows what is missing."""
     st.button(
         label,
         key=key,
         type="primary" if main else "secondary",
-        disabled=not who.may_change,
-        help=None if who.may_change else who.say("token.needed"),
+        disabled=not viewer.may_change,
+        help=None if viewer.may_change else viewer.localize("token.needed"),
         on_click=_change,
-        args=(who, path),
+        args=(viewer, path),
     )
 
 
-def _change(who: Viewer, path: str) -> None:
+def _change(viewer: Viewer, path: str) -> None:
     try:
-        who.client.post(path)
-    except (ApiError, ApiAwayError) as error:
+        viewer.client.post(path)
+    except (ApiError, ApiUnreachableError) as error:
         st.session_state[_REFUSED] = (error.message, error.hint)
 
 
-def cause(who: Viewer, found: dict[str, Any]) -> str:
-    """The suspected cause, what speaks for it and against it, what else it could be, how to check, who mends it."""
-    if not found["hypotheses"]:
-        return html.empty(who.say("incident.no_cause_long")) + _explained(found)
-    first = found["hypotheses"][0]
-    name = fmt.cause(first, who.language)
-    sure = who.say("incident.confidence", share=fmt.percent(first["confidence"], 0))
+def cause(viewer: Viewer, incident: dict[str, Any]) -> str:
+    """The suspected cause with its evidence and explanation."""
+    if not incident["hypotheses"]:
+        return html.empty(viewer.localize("incident.no_cause_long")) + _explanation(incident)
+    first = incident["hypotheses"][0]
+    name = fmt.cause(first, viewer.language)
+    sure = viewer.localize("incident.confidence", share=fmt.percent(first["confidence"], 0))
     parts = [
         f'<div class="o-row"><span class="o-name">{escape(name)}</span><span>{escape(sure)}</span></div>',
         html.confidence_bar(first["confidence"]),
-        html.label(_where(who, first["entity"])),
+        html.label(_full_name(viewer, first["entity"])),
     ]
-    lines = [fmt.observation(each, who.language) for each in first.get("evidence", [])]
+    lines = [fmt.observation(each, viewer.language) for each in first.get("evidence", [])]
     if lines:
-        parts += [html.label(who.say("incident.speaks_for")), html.bullets(escape(line) for line in lines)]
-    return f'<div class="o-list">{"".join(parts)}{_explained(found)}</div>'
+        parts += [html.label(viewer.localize("incident.speaks_for")), html.bullets(escape(line) for line in lines)]
+    return f'<div class="o-list">{"".join(parts)}{_explanation(incident)}</div>'
 
 
-def _retold(who: Viewer, incident_id: str) -> None:
-    """On a click what a model makes of the explanation, marked as such."""
-    if not st.button(who.say("incident.retell"), key=f"retell-{incident_id}"):
+def _narrative(viewer: Viewer, incident_id: str) -> None:
+    """On a click, shows a model's narrative of the explanation, marked as such."""
+    if not st.button(viewer.localize("incident.retell"), key=f"retell-{incident_id}"):
         return
     try:
-        said = who.client.get(f"/incidents/{incident_id}/narrative")
-    except (ApiError, ApiAwayError) as error:
+        narrative = viewer.client.get(f"/incidents/{incident_id}/narrative")
+    except (ApiError, ApiUnreachableError) as error:
         st.html(html.note(error.message, error.hint))
         return
-    if said["text"] is None:
-        st.html(html.note(who.say(f"incident.retell_{said['reason']}")))
+    if narrative["text"] is None:
+        st.html(html.note(viewer.localize(f"incident.retell_{narrative['reason']}")))
         return
-    st.html(html.bullets(escape(line) for line in said["text"].splitlines() if line.strip()))
-    st.html(html.label(who.say("incident.retold_by", model=said["model"])))
+    st.html(html.bullets(escape(line) for line in narrative["text"].splitlines() if line.strip()))
+    st.html(html.label(viewer.localize("incident.retold_by", model=narrative["model"])))
 
 
-def _explained(found: dict[str, Any]) -> str:
-    """The sections of the explanation that this card does not show in a form of its own."""
-    told = [each for each in found["explanation"]["sections"] if each["name"] not in ("what", "for")]
-    return "".join(html.label(each["heading"]) + html.bullets(escape(line) for line in each["lines"]) for each in told)
+def _explanation(incident: dict[str, Any]) -> str:
+    """The sections of the explanation that this card does not show in another form."""
+    sections = [each for each in incident["explanation"]["sections"] if each["name"] not in ("what", "for")]
+    return "".join(
+        html.label(each["heading"]) + html.bullets(escape(line) for line in each["lines"]) for each in sections
+    )
 
 
-def _where(who: Viewer, entity: dict[str, Any]) -> str:
-    return who.say(
+def _full_name(viewer: Viewer, entity: dict[str, Any]) -> str:
+    return viewer.localize(
         "incident.full_name", name="/".join(filter(None, (entity["cluster"], entity["namespace"], entity["name"])))
     )
 
 
-def _actions(who: Viewer, found: dict[str, Any]) -> None:
-    if not found["actions"]:
-        st.html(html.empty(who.say("incident.no_actions")))
+def _actions(viewer: Viewer, incident: dict[str, Any]) -> None:
+    if not incident["actions"]:
+        st.html(html.empty(viewer.localize("incident.no_actions")))
     else:
-        st.html(html.actions_table(found["actions"], found["as_of"], who.language))
-    for each in found["actions"]:
+        st.html(html.actions_table(incident["actions"], incident["as_of"], viewer.language))
+    for each in incident["actions"]:
         if each["status"] == "waiting_approval":
-            what = f"{word('action_kind', each['kind'], who.language)} · {fmt.entity(each['target'], who.language)}"
+            what = (
+                f"{word('action_kind', each['kind'], viewer.language)} · {fmt.entity(each['target'], viewer.language)}"
+            )
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.html(html.label(what))
                 _change_button(
-                    who, who.say("actions.approve"), f"yes-{each['id']}", f"/actions/{each['id']}/approve", main=True
+                    viewer,
+                    viewer.localize("actions.approve"),
+                    f"yes-{each['id']}",
+                    f"/actions/{each['id']}/approve",
+                    main=True,
                 )
-                _change_button(who, who.say("actions.reject"), f"no-{each['id']}", f"/actions/{each['id']}/reject")
-    told = [each for each in found["messages"] if each["reason"] in ("opened", "priority_raised", "resolved")]
-    if told:
-        channels = ", ".join(dict.fromkeys(each["channel"] for each in told))
-        st.html(html.label(who.say("incident.told", channels=channels, n=len(told))))
+                _change_button(
+                    viewer, viewer.localize("actions.reject"), f"no-{each['id']}", f"/actions/{each['id']}/reject"
+                )
+    messages = [each for each in incident["messages"] if each["reason"] in ("opened", "priority_raised", "resolved")]
+    if messages:
+        channels = ", ".join(dict.fromkeys(each["channel"] for each in messages))
+        st.html(html.label(viewer.localize("incident.told", channels=channels, n=len(messages))))
 
 
-def _evidence(who: Viewer, incident_id: str) -> None:
-    found = who.client.get(f"/incidents/{incident_id}/evidence")
-    drawn = found["charts"]
+def _evidence(viewer: Viewer, incident_id: str) -> None:
+    evidence = viewer.client.get(f"/incidents/{incident_id}/evidence")
+    drawn = evidence["charts"]
     if not drawn:
-        st.html(html.card(html.empty(who.say("incident.no_evidence"))))
+        st.html(html.card(html.empty(viewer.localize("incident.no_evidence"))))
         return
     for start in range(0, len(drawn), 2):
         for column, chart in zip(st.columns(2, gap="medium"), drawn[start : start + 2], strict=False):
             with column.container(border=True, key=f"o-box-evidence-{chart['signal']}"):
-                figure = charts.evidence(chart, found, who.palette, who.language)
+                figure = charts.evidence(chart, evidence, viewer.palette, viewer.language)
                 st.plotly_chart(figure, theme=None, config=charts.CONFIG, key=f"evidence-{chart['signal']}")
 
 
-def _graph(who: Viewer, incident_id: str) -> None:
-    """The part of the knowledge graph that the incident is about."""
-    found = who.client.get(f"/incidents/{incident_id}/graph")
-    if not found["edges"]:
-        st.html(html.card(html.empty(who.say("incident.no_graph"))))
+def _graph(viewer: Viewer, incident_id: str) -> None:
+    """The part of the knowledge graph around the incident."""
+    graph = viewer.client.get(f"/incidents/{incident_id}/graph")
+    if not graph["edges"]:
+        st.html(html.card(html.empty(viewer.localize("incident.no_graph"))))
         return
     with st.container(border=True, key="o-box-incident-graph"):
-        st.graphviz_chart(graph_text.dot(found, who.palette.graph), width="stretch")
-        st.html(html.label(who.say("incident.graph_key")))
-        if found["left_out"]:
-            st.html(html.label(who.say("incident.graph_more", n=found["left_out"])))
+        st.graphviz_chart(graph_text.dot(graph, viewer.palette.graph), width="stretch")
+        st.html(html.label(viewer.localize("incident.graph_key")))
+        if graph["left_out"]:
+            st.html(html.label(viewer.localize("incident.graph_more", n=graph["left_out"])))
 
 
-def timeline(who: Viewer, found: dict[str, Any]) -> str:
-    """What happened, oldest first."""
-    if not found["timeline"]:
-        return html.empty(who.say("incident.no_timeline"))
-    cells = [(who.say("timeline.at"), "o-tight"), (who.say("timeline.what"), "")]
+def timeline(viewer: Viewer, incident: dict[str, Any]) -> str:
+    """Events, oldest first."""
+    if not incident["timeline"]:
+        return html.empty(viewer.localize("incident.no_timeline"))
+    cells = [(viewer.localize("timeline.at"), "o-tight"), (viewer.localize("timeline.what"), "")]
     return html.table(
         cells,
-        [(escape(_second(each["at"], found["as_of"])), escape(each["text"])) for each in found["timeline"]],
+        [(escape(_second(each["at"], incident["as_of"])), escape(each["text"])) for each in incident["timeline"]],
     )
 
 
@@ -278,40 +291,40 @@ def _second(at: str, as_of: str) -> str:
     return when.strftime("%H:%M:%S UTC" if now and now.date() == when.date() else "%Y-%m-%d %H:%M:%S UTC")
 
 
-def _folded(who: Viewer, found: dict[str, Any]) -> None:
-    key = f"folded-{found['id']}"
+def _folded(viewer: Viewer, incident: dict[str, Any]) -> None:
+    key = f"folded-{incident['id']}"
     cursor = st.session_state.get(key, "")
-    answer = who.client.get(f"/incidents/{found['id']}/alerts", limit=_PAGE, cursor=cursor)
-    if not answer["alerts"]:
-        st.html(html.empty(who.say("incident.no_alerts")))
+    response = viewer.client.get(f"/incidents/{incident['id']}/alerts", limit=_PAGE, cursor=cursor)
+    if not response["alerts"]:
+        st.html(html.empty(viewer.localize("incident.no_alerts")))
         return
     names = ("priority", "alert", "state", "since")
-    cells = [(who.say(f"alerts.{name}"), "" if name == "alert" else "o-tight") for name in names]
+    cells = [(viewer.localize(f"alerts.{name}"), "" if name == "alert" else "o-tight") for name in names]
     rows = [
         (
             html.priority_pill(each["priority"]),
             escape(each["summary"]),
-            escape(word("alert_state", each["state"], who.language)),
-            escape(fmt.clock(each["starts_at"], found["as_of"])),
+            escape(word("alert_state", each["state"], viewer.language)),
+            escape(fmt.clock(each["starts_at"], incident["as_of"])),
         )
-        for each in answer["alerts"]
+        for each in response["alerts"]
     ]
     st.html(html.table(cells, rows))
-    _turn_pages(who, key, cursor, answer["next_cursor"])
+    _turn_pages(viewer, key, cursor, response["next_cursor"])
 
 
-def _turn_pages(who: Viewer, key: str, cursor: str, following: str | None) -> None:
-    """Forwards and backwards through what the API pages."""
+def _turn_pages(viewer: Viewer, key: str, cursor: str, following: str | None) -> None:
+    """Buttons for the previous and next result page."""
     if not cursor and following is None:
         return
-    # A cursor leads forwards only: the way back is what one came by.
-    way: tuple[str, ...] = st.session_state.get(f"{key}-way", ())
+    # A cursor only leads forward: the way back is the list of previous cursors.
+    previous: tuple[str, ...] = st.session_state.get(f"{key}-way", ())
 
-    def turn(to: str, came_by: tuple[str, ...]) -> Callable[[], None]:
-        return lambda: st.session_state.update({key: to, f"{key}-way": came_by})
+    def turn(target: str, path: tuple[str, ...]) -> Callable[[], None]:
+        return lambda: st.session_state.update({key: target, f"{key}-way": path})
 
-    before = turn(way[-1] if way else "", way[:-1])
-    after = turn(following or "", (*way, cursor))
+    before = turn(previous[-1] if previous else "", previous[:-1])
+    after = turn(following or "", (*previous, cursor))
     with st.container(horizontal=True, horizontal_alignment="right"):
-        st.button(who.say("pages.before"), key=f"{key}-before", disabled=not cursor, on_click=before)
-        st.button(who.say("pages.next"), key=f"{key}-next", disabled=following is None, on_click=after)
+        st.button(viewer.localize("pages.before"), key=f"{key}-before", disabled=not cursor, on_click=before)
+        st.button(viewer.localize("pages.next"), key=f"{key}-next", disabled=following is None, on_click=after)

@@ -1,1 +1,1 @@
-"""The shape of a report and its renderers: HTML, Markdown, JSON, charts."""
+"""Structure of a report and its renderers: HTML, Markdown, JSON, charts. Must not import ``inputs``."""

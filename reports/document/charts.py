@@ -1,4 +1,4 @@
-"""Charts as inline SVG: no script, colours from the page's style sheet, a title and a text for readers."""
+"""Charts as inline SVG without scripts: colors from the style sheet, with a title and a description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 10.0, 12.0, 26.0
 
 
 def svg(chart: BarChart | LineChart) -> str:
-    """One chart, 480 x 190 units, scaling to its box."""
+    """Renders one chart, 480 x 190 units, scaling to its box."""
     body = _bars(chart) if isinstance(chart, BarChart) else _lines(chart)
     return (
         f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-labelledby="{chart.id}-t {chart.id}-d">'
@@ -50,7 +50,7 @@ def _bars(chart: BarChart) -> str:
 
 
 def _bar_floor(lowest: float) -> float:
-    """The bottom of the axis: 99.5 %, or as far down as the lowest bar needs."""
+    """Lower end of the axis: 99.5 %, or as low as the lowest bar needs."""
     return next((floor_ for floor_ in (0.995, 0.99, 0.95, 0.9, 0.75, 0.5) if lowest > floor_), 0.0)
 
 
@@ -60,23 +60,23 @@ def _lines(chart: LineChart) -> str:
     first, last, top = min(xs), max(xs), _nice(highest)
     inner, wide = _HEIGHT - _TOP - _BOTTOM, _WIDTH - _LEFT - _RIGHT
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def point_at(x: float, y: float) -> tuple[float, float]:
         return _LEFT + wide * (x - first) / max(last - first, 1.0), _TOP + inner * (1.0 - y / top)
 
-    parts = [_grid(place(first, tick)[1], f"{tick:g}") for tick in (0.0, top / 2.0, top)]
+    parts = [_grid(point_at(first, tick)[1], f"{tick:g}") for tick in (0.0, top / 2.0, top)]
     for begin, label in chart.ticks:
-        x = place(begin, 0.0)[0]
+        x = point_at(begin, 0.0)[0]
         parts.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP + inner:g}" y2="{_TOP + inner + 4:g}"/>')
         parts.append(_text(x + 3, _HEIGHT - 8, label, "start"))
     for line in chart.lines:
         for piece in _pieces(line):
-            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in piece))
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (point_at(*point) for point in piece))
             parts.append(f'<polyline class="line {line.style}" points="{points}"/>')
     return "".join(parts)
 
 
 def _pieces(line: Line) -> list[list[tuple[float, float]]]:
-    """The line broken at gaps; a lone point becomes a short stroke."""
+    """Splits the line at gaps; a single point becomes a short stroke."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(line.x, line.y, strict=True):
         if y is None:
@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[list[tuple[float, float]]]:
 
 
 def _nice(highest: float) -> float:
-    """The next of 1, 2, 2.5, 5 x a power of ten, so that half of it is round too."""
+    """Rounds up to a round axis maximum: 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 or 10 times a power of ten."""
     if highest <= 0:
         return 1.0
     scale = 10.0 ** floor(log10(highest))

@@ -1,4 +1,4 @@
-"""The shape of a report: headlines, then sections of tables and charts. Frozen; already in one language."""
+"""Structure of a report: headlines, then sections of tables and charts. Frozen, already in one language."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from outrider.text.i18n import Language
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One figure or word. ``text`` is what people read, ``value`` what JSON carries.
+    """One figure or word. ``text`` is displayed, ``value`` is for JSON.
 
-    ``kept`` is whether a target is kept, None where there is none or no value.
+    ``kept`` is True if a target is met, None without a target or a value.
     """
 
     text: str
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` names the column in JSON; numbers are aligned right."""
+    """``key`` names the column in JSON; numbers are right-aligned."""
 
     key: str
     title: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows have one cell a column. ``empty`` is said when there is no row, ``more`` when rows were cut."""
+    """Rows have one cell per column. ``empty`` is displayed without rows, ``more`` if rows were cut."""
 
     id: str
     title: str
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """One bar a label; None is no value. Heights are ratios 0-1."""
+    """One bar per label; None is no value. Heights are ratios from 0 to 1."""
 
     id: str
     title: str
@@ -68,7 +68,7 @@ class BarChart:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Lines over time; ``x`` are unix seconds, ``ticks`` label instants of it."""
+    """Lines over time; ``x`` are unix seconds, ``ticks`` label timestamps of it."""
 
     id: str
     title: str
@@ -91,7 +91,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A question and its answer."""
+    """One question with its tables and charts."""
 
     id: str
     title: str
@@ -102,7 +102,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ReportModel:
-    """A whole report. ``empty`` True means that nothing was collected in the period."""
+    """A complete report. ``empty`` is True if nothing was collected in the period."""
 
     report: str
     week: str

@@ -1,4 +1,4 @@
-"""Render a report: HTML in one self-contained file, Markdown, or JSON."""
+"""Renders a report as one self-contained HTML file, as Markdown, or as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reports.document.model import BarChart, Cell, LineChart, ReportModel, Table
 FORMATS = ("html", "md", "json")
 
 
-def render(model: ReportModel, format: str) -> str:  # noqa: A002 - the word of the command line's option
-    """The text of a report. Raises UsageError for a format that is not one of ``FORMATS``."""
+def render(model: ReportModel, format: str) -> str:  # noqa: A002 - the name of the command-line option
+    """Returns the text of a report. Raises UsageError for a format that is not one of ``FORMATS``."""
     if format not in FORMATS:
         raise UsageError(f"{format!r} is not a report format", hint=f"choose from {', '.join(FORMATS)}")
     if format == "json":
@@ -30,7 +30,7 @@ def render(model: ReportModel, format: str) -> str:  # noqa: A002 - the word of 
 
 
 def as_dict(model: ReportModel) -> dict[str, Any]:
-    """The JSON twin: raw values by column key, no words but the names of things."""
+    """The JSON form: raw values by column key, text only for names."""
     return {
         "report": model.report,
         "week": model.week,
@@ -41,13 +41,13 @@ def as_dict(model: ReportModel) -> dict[str, Any]:
         "empty": model.empty,
         "headlines": [
             {
-                "measure": each.measure or "incidents",
-                "title": each.title,
-                "value": _plain(each.cell.value),
-                "text": each.cell.text,
-                "kept": each.cell.kept,
+                "measure": headline.measure or "incidents",
+                "title": headline.title,
+                "value": _plain(headline.cell.value),
+                "text": headline.cell.text,
+                "kept": headline.cell.kept,
             }
-            for each in model.headlines
+            for headline in model.headlines
         ],
         "sections": [
             {
@@ -85,12 +85,12 @@ def _environment() -> Environment:
 
 
 def _svg(chart: BarChart | LineChart) -> Markup:
-    # Every text inside is escaped where the picture is built.
+    # All text inside is escaped when the chart is built.
     return Markup(charts.svg(chart))  # noqa: S704
 
 
 def _markdown(cell: Cell) -> str:
-    """A table cell of Markdown: no bar, no line end, no markup from names."""
+    """Escapes a table cell for Markdown: no pipe, no line break, no markup from names."""
     text = cell.text
     for sign in ("\\", "|", "*", "_", "`", "<", "["):
         text = text.replace(sign, f"\\{sign}")

@@ -1,4 +1,4 @@
-"""Figures as people read them, in the report's language. What is not known is a dash, never a zero."""
+"""Formats figures in the report's language. An unknown value is a dash, never a zero."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from reports.document.model import Cell, Headline
 
 
 def text(key: str, language: Language, **arguments: object) -> str:
-    """A text of the area ``reports``."""
+    """Returns a text of the area ``reports``."""
     return translate(f"reports.{key}", language, **arguments)
 
 
 def unknown(language: Language) -> Cell:
-    """The cell of what is not known."""
+    """The cell of an unknown value."""
     return Cell(text("none", language))
 
 
 def ratio(value: float | None, language: Language, digits: int = 2, kept: bool | None = None) -> Cell:
-    """``99.95 %``. A value just short of 1 never reads as 100 %."""
+    """``99.95 %``. A value just below 1 is never displayed as 100 %."""
     if value is None:
         return unknown(language)
     return Cell(percent(value, digits), value, kept)
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """Percent with so many digits after the point, rounded down close below 100 %."""
+    """Percent with ``digits`` decimals, never rounded up to 100 %."""
     shown = round(value * 100, digits)
     if value < 1.0 and shown >= 100.0:
         shown = 100.0 - 10.0**-digits
@@ -43,7 +43,7 @@ def number(value: float | None, language: Language, digits: int = 0) -> Cell:
 
 
 def seconds(value: float | None, language: Language, kept: bool | None = None) -> Cell:
-    """``2m 5s`` for a duration of incidents."""
+    """``2m 5s``, for durations of incidents."""
     return unknown(language) if value is None else Cell(format_duration(value), value, kept)
 
 
@@ -56,12 +56,12 @@ def latency(value: Latency | None, language: Language) -> Cell:
 
 
 def precise_seconds(value: float) -> str:
-    """Milliseconds below one second, else seconds with two digits."""
+    """Milliseconds below one second, otherwise seconds with two decimals."""
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.2f} s"
 
 
 def attainment(value: Attainment | None, language: Language) -> Cell:
-    """Exact, or the lower and upper limit. The target counts as missed only when the upper limit misses it."""
+    """Exact, or its lower and upper bound. The target is missed only if the upper bound misses it."""
     if value is None:
         return unknown(language)
     measure = MEASURES["sla_attainment"]
@@ -73,7 +73,7 @@ def attainment(value: Attainment | None, language: Language) -> Cell:
 
 
 def instant(at: datetime | None, language: Language) -> Cell:
-    """``05-04 13:07``; JSON carries the whole instant."""
+    """``05-04 13:07``; JSON has the full timestamp."""
     return unknown(language) if at is None else Cell(f"{at:%m-%d %H:%M}", rfc3339(at))
 
 
@@ -83,7 +83,7 @@ def name(entity: EntityRef) -> str:
 
 
 def goal(measure: str) -> str:
-    """``≥ 99.9 %``, empty where none is set."""
+    """``≥ 99.9 %``, empty without a target."""
     row = MEASURES[measure]
     if row.target is None:
         return ""

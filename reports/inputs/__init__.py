@@ -1,1 +1,4 @@
-"""What a report reads: the week's values and decisions, by service and by GPU."""
+"""Reads the inputs of a report from the stores: the week's values and decisions, by service and GPU.
+
+Must not import ``document``.
+"""

@@ -1,7 +1,4 @@
-"""What a week of one fleet's values says: figures by service, read from the metric store.
-
-Numbers only; words and layout are the report's own matter.
-"""
+"""Figures of a week by service, read from the metric store. Numbers only, no text."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _CALLS = (REQUESTS, FAILED, SUCCESS, PROBE)
 
 @dataclass(frozen=True, slots=True)
 class ServiceFigures:
-    """One service over the period. ``traffic`` are requests per second by the hour, NaN where unknown."""
+    """One service over the period. ``traffic`` is requests per second by the hour, NaN if unknown."""
 
     service: EntityRef
     availability: Availability
@@ -46,22 +43,22 @@ class ServiceFigures:
 
 
 def read_services(metrics: MetricStore, start: datetime, end: datetime) -> tuple[ServiceFigures, ...]:
-    """Figures of every service with any value in [start, end), by name.
+    """Reads the figures of every service with any value in [start, end), by name.
 
-    Availability is judged in slots of one minute; where values usually lie further apart, in the
-    smallest of 5, 10 and 60 min that holds one, so that a coarse history does not read as unknown.
+    Availability is judged in slots of one minute. If values are usually farther apart, the slot is the smallest of 5,
+    10 and 60 min that contains one, so that a coarse history does not count as unknown.
     """
     hourly_keys = [REQUESTS, TOKENS]
     for name in LATENCIES:
         hourly_keys += [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
     hourly = metrics.read_windows(EntityKind.SERVICE, hourly_keys, start, end, HOUR)
     fine = {_SLOTS[0]: metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, _SLOTS[0])}
-    found = []
+    figures = []
     for row, service in enumerate(hourly.entities):
         if not _any_value(hourly, row) and not _any_value_of(fine[_SLOTS[0]], service):
             continue
-        found.append(_figures(metrics, hourly, row, fine, start, end))
-    return tuple(found)
+        figures.append(_figures(metrics, hourly, row, fine, start, end))
+    return tuple(figures)
 
 
 def _figures(
@@ -98,13 +95,13 @@ def _figures(
 def _slots(
     metrics: MetricStore, service: EntityRef, fine: dict[timedelta, Window], start: datetime, end: datetime
 ) -> tuple[timedelta, Floats, Floats, Floats]:
-    """(slot, times, success ratio, probe) on the smallest slot that is no finer than the values."""
+    """(slot, times, success ratio, probe) on the smallest slot that is not finer than the values."""
     window = fine[_SLOTS[0]]
     slot = _SLOTS[0]
     if service in window.entities:
         row = window.entities.index(service)
-        seen = window.times[(window.status[row] != CellStatus.ABSENT).any(axis=1)]
-        apart = _apart(seen)
+        reported = window.times[(window.status[row] != CellStatus.ABSENT).any(axis=1)]
+        apart = _typical_gap(reported)
         slot = next((each for each in _SLOTS if each.total_seconds() >= apart), HOUR)
     if slot not in fine:
         fine[slot] = metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, slot)
@@ -115,9 +112,9 @@ def _slots(
     return slot, window.times, _success(window, row), window.column(PROBE)[row]
 
 
-def _apart(seen: Floats) -> float:
-    """Seconds between values in most of the time, not between most of the values: older ones lie further apart."""
-    gaps = np.sort(np.diff(seen))
+def _typical_gap(reported: Floats) -> float:
+    """Seconds between values for most of the time, not for most of the values: older ones are farther apart."""
+    gaps = np.sort(np.diff(reported))
     gaps = gaps[gaps <= HOUR.total_seconds()] if (gaps <= HOUR.total_seconds()).any() else gaps
     if not gaps.size:
         return 0.0
@@ -126,26 +123,26 @@ def _apart(seen: Floats) -> float:
 
 
 def _success(window: Window, row: int) -> Floats:
-    """Success ratio a slot from the calls themselves, else from the published ratio; NaN without calls."""
+    """Success ratio per slot from the requests, otherwise from the published ratio; NaN without requests."""
     requests, failed = window.column(REQUESTS)[row], np.nan_to_num(window.column(FAILED)[row], nan=0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         counted = 1.0 - failed / requests
-    found: Floats = np.where(requests > 0, counted, window.column(SUCCESS)[row])
-    return found
+    ratio: Floats = np.where(requests > 0, counted, window.column(SUCCESS)[row])
+    return ratio
 
 
 def _traffic(hourly: Window, row: int, times: Floats, success: Floats) -> Floats:
-    """Requests per second by the hour, scaled up where some of an hour's slots are missing.
+    """Requests per second by the hour, scaled up if some of an hour's slots are missing.
 
-    NaN where more than half of them are.
+    NaN if more than half of them are missing.
     """
     requests = hourly.column(REQUESTS)[row]
     index = ((times[~np.isnan(success)] - hourly.times[0]) // HOUR.total_seconds()).astype(int)
     known = np.bincount(index, minlength=hourly.times.size)[: hourly.times.size]
-    usual = float(np.median(known[known > 0])) if (known > 0).any() else 0.0
-    share = np.where(known > 0, np.minimum(known / max(usual, 1.0), 1.0), 1.0)
-    found: Floats = np.where(share >= 0.5, requests / HOUR.total_seconds() / share, np.nan)
-    return found
+    typical = float(np.median(known[known > 0])) if (known > 0).any() else 0.0
+    share = np.where(known > 0, np.minimum(known / max(typical, 1.0), 1.0), 1.0)
+    rates: Floats = np.where(share >= 0.5, requests / HOUR.total_seconds() / share, np.nan)
+    return rates
 
 
 def _by_day(times: Floats, success: Floats, probe: Floats, start: datetime, end: datetime) -> tuple[Availability, ...]:

@@ -1,4 +1,4 @@
-"""What the GPUs did in the week: hours held, idle and lost, utilisation and energy."""
+"""GPU figures of a week: hours allocated, idle and lost, utilization and energy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALL_FLEET = 256
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """The whole fleet over the period. Hours are GPU-hours; None is not measured."""
+    """Figures of the whole fleet over the period. Hours are GPU-hours; None is not measured."""
 
     gpus: int = 0
     held_hours: float = 0.0
@@ -41,10 +41,10 @@ class FleetFigures:
 
 
 def read_fleet(metrics: MetricStore, topology: Topology, start: datetime, end: datetime) -> FleetFigures:
-    """Read GPUs, replicas and nodes in steps of ten minutes (an hour above 256 GPUs).
+    """Reads GPUs, replicas and nodes in steps of ten minutes (an hour above 256 GPUs).
 
-    A GPU is held in a slot in which it has a value. It counts as allocated when the topology puts a
-    replica on it; where the topology knows none, every GPU does.
+    A GPU is in use in a slot in which it has a value. It is allocated if the topology maps a replica to it; without any
+    mapping, every GPU is.
     """
     step = timedelta(minutes=10 if len(metrics.entities(EntityKind.GPU)) <= _SMALL_FLEET else 60)
     window = metrics.read_windows(EntityKind.GPU, [ACTIVE, USED, ENERGY, POWER], start, end, step)
@@ -75,7 +75,7 @@ def _replicas(
     end: datetime,
     step: timedelta,
 ) -> tuple[Floats | None, float | None]:
-    """(requests running on each GPU and slot, prefix hit ratio weighted by prompt tokens)."""
+    """(requests running on each GPU and slot, prefix-cache hit ratio weighted by prompt tokens)."""
     window = metrics.read_windows(EntityKind.REPLICA, [RUNNING, PREFIX, PROMPTS], start, end, step)
     if not window.entities:
         return None, None
@@ -105,7 +105,7 @@ def _by_service(
 
 
 def _lost(metrics: MetricStore, topology: Topology, start: datetime, end: datetime, step: timedelta) -> float | None:
-    """GPU-hours of cordoned nodes, and of GPUs that the node should have and does not see."""
+    """GPU-hours of cordoned nodes, and of missing GPUs of nodes."""
     window = metrics.read_windows(EntityKind.NODE, [UNSCHEDULABLE, PRESENT, CAPACITY], start, end, step)
     if not window.entities or np.isnan(window.values).all():
         return None
@@ -121,6 +121,6 @@ def _gpus_on(topology: Topology, node: EntityRef) -> int:
 
 
 def _joules(energy: Floats, power: Floats, step: timedelta) -> float:
-    """Energy counters where published, else power x time."""
+    """Energy counters if published, otherwise power x time."""
     counted = float(np.nansum(energy))
     return counted if counted > 0 else float(np.nansum(power)) * step.total_seconds()

@@ -1,4 +1,4 @@
-"""What a week of decisions says: incidents with their delays, alerts, pages, changes."""
+"""Decisions of a week: incidents with their delays, alerts, pages, changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class IncidentFigures:
-    """One incident. Unix seconds, NaN where it did not happen (yet)."""
+    """One incident. Unix seconds, NaN for what did not happen (yet)."""
 
     incident: Incident
     start: float
@@ -46,7 +46,7 @@ class IncidentFigures:
 
 @dataclass(frozen=True, slots=True)
 class HistoryFigures:
-    """All of the week's decisions. Incidents and actions are newest first."""
+    """All decisions of the week. Incidents and actions are newest first."""
 
     incidents: tuple[IncidentFigures, ...]
     actions: tuple[Action, ...]
@@ -67,17 +67,17 @@ class HistoryFigures:
 
 
 def read_history(state: StateReader, metrics: MetricStore, start: datetime, end: datetime) -> HistoryFigures:
-    """Incidents opened, actions decided and alerts fired in [start, end)."""
+    """Reads incidents opened, actions decided and alerts fired in [start, end)."""
     incidents = [each for each in state.incidents(since=start, limit=_EVERY) if start <= each.opened_at < end]
     alerts = {alert.fingerprint: alert for alert in state.alerts(since=start, limit=_EVERY)}
     fired = [alert for alert in alerts.values() if _fired(alert) and start <= alert.starts_at < end]
     actions = tuple(each for each in state.actions(since=start, limit=_EVERY) if start <= each.decided_at < end)
     done = [each for each in actions if each.status is ActionStatus.DONE]
-    told = [change_of(event) for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
-    changes = [one for one in told if one is not None and one.code not in NOT_IN_SERVICE]
-    by_systems = sum(one.actor_kind is ActorKind.SYSTEM for one in changes)
-    said = [one for one in state.feedback(since=start, limit=_EVERY) if start <= one.starts_at < end]
-    useful, judged = page_counts(said, (each.id for each in incidents if each.pages))
+    events = [change_of(event) for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
+    changes = [change for change in events if change is not None and change.code not in NOT_IN_SERVICE]
+    by_systems = sum(change.actor_kind is ActorKind.SYSTEM for change in changes)
+    verdicts = [change for change in state.feedback(since=start, limit=_EVERY) if start <= change.starts_at < end]
+    useful, judged = page_counts(verdicts, (each.id for each in incidents if each.pages))
     return HistoryFigures(
         incidents=tuple(_incident(each, alerts, state) for each in incidents),
         actions=actions,
@@ -86,18 +86,18 @@ def read_history(state: StateReader, metrics: MetricStore, start: datetime, end:
         pages=sum(each.pages for each in incidents),
         changes=len(done) + len(changes),
         changes_automatic=sum(each.approved_by is None for each in done) + by_systems,
-        precisions=by_rule(said),
+        precisions=by_rule(verdicts),
         pages_useful=useful,
         pages_judged=judged,
     )
 
 
 def _incident(incident: Incident, alerts: dict[str, Alert], state: StateReader) -> IncidentFigures:
-    """An incident starts with its first abnormal sample: the earliest of its alerts and its timeline."""
+    """Delays of an incident; it starts at its first abnormal sample: the earliest of its alerts and its timeline."""
     opened = incident.opened_at
-    seen = [alerts[print_].starts_at for print_ in incident.alerts if print_ in alerts]
-    seen += [entry.at for entry in incident.timeline]
-    start = min([opened, *(at for at in seen if at <= opened)])
+    samples = [alerts[print_].starts_at for print_ in incident.alerts if print_ in alerts]
+    samples += [entry.at for entry in incident.timeline]
+    start = min([opened, *(at for at in samples if at <= opened)])
     return IncidentFigures(
         incident=incident,
         start=start.timestamp(),

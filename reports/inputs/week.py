@@ -1,4 +1,4 @@
-"""An ISO week and everything that was read of it, before it is put into words."""
+"""An ISO week and all its figures, before they are formatted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEEK_LENGTH = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """Everything that was read of one week, before it is put into words."""
+    """All figures of one week, before they are formatted."""
 
     start: datetime
     end: datetime
@@ -31,18 +31,18 @@ class Week:
 
     @property
     def empty(self) -> bool:
-        """True when nothing was collected and nothing was decided."""
+        """True if nothing was collected and nothing was decided."""
         return not (self.services or self.fleet.gpus or self.history.incidents or self.history.actions)
 
 
 def week_of(instant: datetime) -> str:
-    """The ISO week an instant lies in: ``2026-W19``."""
+    """The ISO week of a timestamp: ``2026-W19``."""
     year, week, _ = instant.astimezone(UTC).isocalendar()
     return f"{year}-W{week:02d}"
 
 
 def week_range(week: str) -> tuple[datetime, datetime]:
-    """Monday 00:00 UTC to the next. Raises UsageError on anything but YYYY-Www with such a week."""
+    """Monday 00:00 UTC to the next. Raises UsageError unless it is an existing week as YYYY-Www."""
     match = _WEEK.fullmatch(week.strip())
     year, number = (int(match[1]), int(match[2])) if match else (0, 0)
     try:

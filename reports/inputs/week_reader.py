@@ -23,7 +23,7 @@ def read_week(
     price_per_gpu_hour: float | None = None,
     currency: str = "",
 ) -> Week:
-    """Everything of one ISO week, up to ``now`` while it runs. Raises UsageError for a week to come."""
+    """Reads one ISO week, up to ``now`` for the current week. Raises UsageError for a future week."""
     start, end = week_range(week)
     if start > now:
         raise UsageError(f"the week {week} has not begun", hint=f"the current week is {week_of(now)}")
@@ -43,12 +43,16 @@ def read_week(
 
 
 def _price(plan: Plan) -> tuple[float | None, str]:
-    """Price of a GPU-hour as the newest plan knows it."""
-    for each in plan.recommendations:
-        if isinstance(each, NoRecommendation):
+    """Price of a GPU-hour in the newest plan."""
+    for recommendation in plan.recommendations:
+        if isinstance(recommendation, NoRecommendation):
             continue
-        if isinstance(each, Recommendation) and each.cost_per_hour is not None and each.gpus:
-            return each.cost_per_hour / each.gpus, each.currency
+        if (
+            isinstance(recommendation, Recommendation)
+            and recommendation.cost_per_hour is not None
+            and recommendation.gpus
+        ):
+            return recommendation.cost_per_hour / recommendation.gpus, recommendation.currency
     return None, ""
 
 

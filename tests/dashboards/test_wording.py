@@ -58,7 +58,7 @@ def test_numbers_durations_and_money():
     assert [fmt.number(value) for value in (None, 7.0, 54.57, 15936.4)] == ["–", "7", "54.6", "15,936"]
     assert [fmt.seconds(0.25), fmt.seconds(0.001, below=True), fmt.seconds(None)] == ["250 ms", "< 1 ms", "–"]
     assert [fmt.money(118.8, "USD"), fmt.money(None, "USD")] == ["118.80 USD", "–"]
-    assert fmt.say_span(360, "en") == "6 min"
+    assert fmt.seconds_span(360, "en") == "6 min"
 
 
 def test_evidence_without_a_text_says_seen_and_expected():
@@ -105,7 +105,7 @@ def test_both_languages_say_the_same_things():
 def test_every_text_a_page_asks_for_exists():
     folder = Path(dashboards.__file__).parent
     source = "".join(path.read_text() for path in folder.rglob("*.py"))
-    asked = set(re.findall(r"""(?:fmt\.|who\.)?\bsay\(\s*"([a-z0-9_.]+)\"""", source))
+    asked = set(re.findall(r"""(?:fmt\.|viewer\.)?\blocalize\(\s*"([a-z0-9_.]+)\"""", source))
     assert len(asked) > 60
     assert sorted(key for key in asked if f"dashboard.{key}" not in texts("en")) == []
 
