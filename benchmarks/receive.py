@@ -24,9 +24,9 @@ from collectors.exposition.parser import Page, Parser
 from collectors.mapping.target import target_of
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.receive import block, remote_write
-from collectors.receive.consumer import Received
+from collectors.receive.consumer import PushReceiver
 from collectors.receive.protocol import unpack
-from collectors.receive.routing import Matcher
+from collectors.receive.routing import AdapterRouter
 from collectors.scrape.result import Scrape
 from outrider import gc_tuning, log
 from outrider.clock import ManualClock
@@ -69,8 +69,8 @@ def requests(page: Page, at: datetime) -> list[bytes]:
 
 def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
     """Seconds at the door, seconds in the engine, samples sent; the first round warms up."""
-    clock, spool, matcher = ManualClock(START), MemoryIngestBuffer(), Matcher()
-    collector = ScrapeManager((), pushed=Received(spool, "c", clock))
+    clock, spool, matcher = ManualClock(START), MemoryIngestBuffer(), AdapterRouter()
+    collector = ScrapeManager((), pushed=PushReceiver(spool, "c", clock))
     door = engine = 0.0
     samples = 0
     for number, (_, page) in enumerate(recorded):

@@ -1,6 +1,6 @@
-"""Black-box probes: what a client of a service finds at its door, asked from here.
+"""Blackbox probes of services, as a client sees them.
 
-Each probe asks one door and says in one ``Result`` what came of it; ``runner`` asks them side by side and turns
-results into signals. Nothing here decides what a failure means, and nothing here looks at a metrics page: the
-engine probe beside each scrape is ``collectors.scrape.engine_health``.
+Each probe sends one request to one endpoint and returns a ``ProbeResult``; ``scheduler`` runs them concurrently and
+turns results into signals. Detectors judge failures. The engine probe beside each scrape is
+``collectors.scrape.engine_health``.
 """

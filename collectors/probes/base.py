@@ -1,4 +1,4 @@
-"""What every probe has, and how faults of client libraries become outcomes."""
+"""Common parts of all probes, and the mapping of client errors to outcomes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """What all probes have: a name, the service they speak for, their pace, how the door is asked.
+    """Settings common to all probes: name, service, interval, timeout and credentials.
 
-    ``cert_left`` is the least time that a certificate must still be valid.
+    ``cert_left`` is the minimum remaining validity of a certificate.
     """
 
     name: str
@@ -41,43 +41,43 @@ class ProbeRequest:
 
 
 class ProbeError(Exception):
-    """An asking ended with this outcome."""
+    """A probe ended with this outcome."""
 
-    def __init__(self, outcome: Outcome, said: str, status: int | None = None) -> None:
-        """``message`` is one sentence; ``status`` the HTTP code where there was one."""
-        super().__init__(said)
-        self.outcome, self.message, self.status = outcome, said, status
+    def __init__(self, outcome: Outcome, message: str, status: int | None = None) -> None:
+        """``said`` is the message, one sentence; ``status`` the HTTP code if there was one."""
+        super().__init__(message)
+        self.outcome, self.message, self.status = outcome, message, status
 
 
 def probe_error(fault: BaseException, address: str, timeout: timedelta) -> ProbeError:
-    """One outcome and one sentence for whatever went wrong at a door."""
+    """Maps any error of a probe to an outcome and one sentence."""
     if isinstance(fault, ProbeError):
         return fault
-    if isinstance(fault, CollectError):  # a credential or certificate of ours: the door was never asked
+    if isinstance(fault, CollectError):  # own credential or certificate: the request was not sent
         return ProbeError(Outcome.NOT_SENT, fault.message)
     if isinstance(fault, TimeoutError):
-        return ProbeError(Outcome.TIMEOUT, f"{address} did not answer within {format_duration(timeout)}")
+        return ProbeError(Outcome.TIMEOUT, f"{address} did not respond within {format_duration(timeout)}")
     inner = getattr(fault, "os_error", None) or fault
     if isinstance(inner, socket.gaierror) or isinstance(fault, aiohttp.ClientConnectorDNSError):
-        return ProbeError(Outcome.DNS, f"{address} has a host name that cannot be resolved")
-    told = getattr(fault, "certificate_error", None) or inner
-    if isinstance(told, ssl.SSLCertVerificationError):
-        if told.verify_code == _EXPIRED:
+        return ProbeError(Outcome.DNS, f"the host name of {address} cannot be resolved")
+    tls_error = getattr(fault, "certificate_error", None) or inner
+    if isinstance(tls_error, ssl.SSLCertVerificationError):
+        if tls_error.verify_code == _EXPIRED:
             return ProbeError(Outcome.CERT_EXPIRED, f"the certificate of {address} has expired")
-        return ProbeError(Outcome.TLS, f"the certificate of {address} is not to be trusted: {told.verify_message}")
-    if isinstance(told, ssl.SSLError | aiohttp.ClientSSLError):
-        return ProbeError(Outcome.TLS, f"{address} does not complete a TLS handshake")
+        return ProbeError(Outcome.TLS, f"the certificate of {address} is not trusted: {tls_error.verify_message}")
+    if isinstance(tls_error, ssl.SSLError | aiohttp.ClientSSLError):
+        return ProbeError(Outcome.TLS, f"TLS handshake with {address} failed")
     if isinstance(inner, ConnectionRefusedError):
         return ProbeError(Outcome.REFUSED, f"{address} refuses connections")
     if isinstance(fault, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionError | EOFError):
-        return ProbeError(Outcome.BROKEN_OFF, f"{address} broke off its answer")
+        return ProbeError(Outcome.BROKEN_OFF, f"{address} closed the connection early")
     if isinstance(fault, aiohttp.ClientConnectorError | OSError):
         return ProbeError(Outcome.REFUSED, f"{address} cannot be reached ({inner})")
     if isinstance(fault, aiohttp.ClientResponseError):
-        return ProbeError(Outcome.WRONG_ANSWER, f"{address} answers something that is no HTTP")
-    if isinstance(fault, ValueError):  # a header with a line end in it, an address that is none: ours to mend
-        return ProbeError(Outcome.NOT_SENT, f"{address} cannot be asked: {fault}")
-    return ProbeError(Outcome.OTHER, f"{address} cannot be asked ({type(fault).__name__})")
+        return ProbeError(Outcome.WRONG_ANSWER, f"{address} returned a response that is not HTTP")
+    if isinstance(fault, ValueError):  # an invalid header or address: a configuration error
+        return ProbeError(Outcome.NOT_SENT, f"request to {address} cannot be sent: {fault}")
+    return ProbeError(Outcome.OTHER, f"request to {address} failed ({type(fault).__name__})")
 
 
 CLIENT_ERRORS = (
@@ -90,14 +90,16 @@ CLIENT_ERRORS = (
 )  # TimeoutError is an OSError
 
 
-def failed_result(fault: BaseException, asked: ProbeRequest, address: str, at: datetime, begun: float) -> ProbeResult:
-    """The result of an asking that failed without more to tell."""
-    found = probe_error(fault, address, asked.timeout)
-    return ProbeResult(found.outcome, at, found.message, asyncio.get_running_loop().time() - begun)
+def failed_result(
+    fault: BaseException, request: ProbeRequest, address: str, at: datetime, started: float
+) -> ProbeResult:
+    """Result of a probe that failed without further data."""
+    error = probe_error(fault, address, request.timeout)
+    return ProbeResult(error.outcome, at, error.message, asyncio.get_running_loop().time() - started)
 
 
 def new_session() -> aiohttp.ClientSession:
-    """A client that keeps no connection: each asking connects anew, as a new client would."""
+    """A client without kept connections: each probe connects anew, as a new client would."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True, limit=4, use_dns_cache=False),
         timeout=aiohttp.ClientTimeout(total=None),

@@ -1,8 +1,8 @@
-"""The generation probe: a short question to an OpenAI-compatible door, answered as a stream.
+"""Completion probe: a short prompt to an OpenAI-compatible endpoint, with a streamed response.
 
-It tells a service that answers 200 and does not generate (a hung engine behind a live server) from one that
-is slow. The first token is the first chunk that brings something; a keep-alive comment is none. One asking
-costs at most ``max_tokens`` generated tokens and those of the prompt.
+It distinguishes a service that returns 200 without generating (a hung engine behind a live server) from a slow one.
+The first token is the first chunk with content; a keep-alive comment does not count. One probe costs at most
+``max_tokens`` generated tokens plus those of the prompt.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MOST_SAID = 200
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What is asked. ``model`` None: the first one that ``/models`` lists.
+    """Request of the probe. ``model`` None: the first one listed by ``/models``.
 
-    ``ttft_limit`` and ``total_limit`` make an answer slow, ``idle`` is the longest gap between two tokens.
-    ``expect`` is searched in the answer. ``extra`` goes into the request; a key with None is left out of it.
+    ``ttft_limit`` and ``total_limit`` mark a response as slow; ``idle`` is the longest gap between two tokens.
+    ``expect`` is searched in the response. ``extra`` is added to the request; a key with None is removed from it.
     """
 
     model: str | None = None
@@ -51,7 +51,7 @@ class CompletionRequest:
 
 @dataclass(slots=True)
 class _Exchange:
-    """How an asking goes: instants of the loop's clock."""
+    """Progress of one probe, in times of the event loop's clock."""
 
     begun: float
     answer: Completion
@@ -66,55 +66,64 @@ class _Exchange:
 
 
 class CompletionProbe:
-    """Asks one model at one door."""
+    """Probes one model at one endpoint."""
 
-    def __init__(self, asked: ProbeRequest, url: str, question: CompletionRequest | None = None) -> None:
-        """``url`` is the base of the API, such as https://chat.example/v1, or the whole path."""
-        self._asked, self._question = asked, question or CompletionRequest()
-        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+    def __init__(self, request: ProbeRequest, url: str, completion: CompletionRequest | None = None) -> None:
+        """``url`` is the base of the API, such as https://chat.example/v1, or the full path."""
+        self._settings, self._completion = request, completion or CompletionRequest()
+        self.name, self.service, self.every, self.timeout = (
+            request.name,
+            request.service,
+            request.every,
+            request.timeout,
+        )
         self._base = _base(url)
-        self.address = url if _is_whole(url) else self._base + _PATHS[self._question.api]
-        self._model = self._question.model
+        self.address = url if _is_whole(url) else self._base + _PATHS[self._completion.api]
+        self._model = self._completion.model
 
     async def run(self, at: datetime) -> ProbeResult:
-        """One question over a new connection, with a look at the certificate beside it."""
+        """Sends one prompt over a new connection, and checks the certificate beside it."""
         loop = asyncio.get_running_loop()
-        course = _Exchange(loop.time(), Completion(self.address))
-        looking = asyncio.create_task(certificate_seconds_left(self.address, self._asked.access, at))
-        fault, until = None, loop.time() + self.timeout.total_seconds()
+        exchange = _Exchange(loop.time(), Completion(self.address))
+        looking = asyncio.create_task(certificate_seconds_left(self.address, self._settings.access, at))
+        error, deadline = None, loop.time() + self.timeout.total_seconds()
         try:
-            async with asyncio.timeout_at(until):
-                await self._converse(course)
-        except TimeoutError as found:
-            fault = (
-                self._out_of_time(course) if loop.time() >= until else probe_error(found, self.address, self.timeout)
+            async with asyncio.timeout_at(deadline):
+                await self._exchange(exchange)
+        except TimeoutError as cause:
+            error = (
+                self._timeout_error(exchange)
+                if loop.time() >= deadline
+                else probe_error(cause, self.address, self.timeout)
             )
-        except CLIENT_ERRORS as found:
-            fault = probe_error(found, self.address, self.timeout)
+        except CLIENT_ERRORS as cause:
+            error = probe_error(cause, self.address, self.timeout)
         except asyncio.CancelledError:
             looking.cancel()
             raise
         finally:
-            seconds = (course.ended or loop.time()) - course.begun
-            left = await within_time(looking, until - loop.time())
-        fault = fault or self._judge(course, seconds) or expiry_problem(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
-        answered = course.status is not None and course.status < 300
+            seconds = (exchange.ended or loop.time()) - exchange.begun
+            left = await within_time(looking, deadline - loop.time())
+        error = (
+            error or self._problem(exchange, seconds) or expiry_problem(left, self._settings.cert_left, self.address)
+        )
+        outcome, message = (Outcome.OK, "") if error is None else (error.outcome, error.message)
+        is_successful = exchange.status is not None and exchange.status < 300
         return ProbeResult(
             outcome,
             at,
-            said,
+            message,
             seconds,
-            ttft_seconds=None if course.first is None else course.first - course.begun,
-            itl_seconds=_gap(course),
-            tokens=course.answer.counted if answered else None,
+            ttft_seconds=None if exchange.first is None else exchange.first - exchange.begun,
+            itl_seconds=_gap(exchange),
+            tokens=exchange.answer.counted if is_successful else None,
             cert_expiry_seconds=left,
-            status=course.status,
+            status=exchange.status,
         )
 
-    async def _converse(self, course: _Exchange) -> None:
-        access = self._asked.access
-        asked: dict[str, Any] = {
+    async def _exchange(self, exchange: _Exchange) -> None:
+        access = self._settings.access
+        options: dict[str, Any] = {
             "headers": access.sent(),
             "ssl": access.trust(),
             "server_hostname": access.server_name,
@@ -122,131 +131,129 @@ class CompletionProbe:
         }
         async with new_session() as client:
             if self._model is None:
-                self._model = await self._first_model(client, asked)
-                course.begun = asyncio.get_running_loop().time()  # the look-up is no part of the answer
-            async with client.post(self.address, json=self._request(), **asked) as response:
-                course.status = response.status
+                self._model = await self._first_model(client, options)
+                exchange.begun = asyncio.get_running_loop().time()  # the model lookup is not part of the response time
+            async with client.post(self.address, json=self._request(), **options) as response:
+                exchange.status = response.status
                 if response.status != 200:
-                    self._model = self._question.model  # it may have been taken away: look it up again
+                    self._model = self._completion.model  # the model may have been removed: look it up again
                     raise ProbeError(Outcome.HTTP_STATUS, await _why(response, self.address), response.status)
                 if "event-stream" in response.headers.get("Content-Type", ""):
-                    await self._stream(response, course)
+                    await self._stream(response, exchange)
                 else:
-                    await self._whole(response, course)
+                    await self._whole(response, exchange)
 
     def _request(self) -> dict[str, Any]:
-        question = self._question
-        asked: dict[str, Any] = {
+        completion = self._completion
+        body: dict[str, Any] = {
             "model": self._model,
-            "max_tokens": question.max_tokens,
+            "max_tokens": completion.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": 0,
         }
-        if question.api == "chat":
-            asked["messages"] = [{"role": "user", "content": question.prompt}]
+        if completion.api == "chat":
+            body["messages"] = [{"role": "user", "content": completion.prompt}]
         else:
-            asked["prompt"] = question.prompt
-        return {name: value for name, value in {**asked, **question.extra}.items() if value is not None}
+            body["prompt"] = completion.prompt
+        return {name: value for name, value in {**body, **completion.extra}.items() if value is not None}
 
-    async def _first_model(self, client: aiohttp.ClientSession, asked: Mapping[str, Any]) -> str:
+    async def _first_model(self, client: aiohttp.ClientSession, options: Mapping[str, Any]) -> str:
         url = self._base + "/models"
-        async with client.get(url, **asked) as response:
+        async with client.get(url, **options) as response:
             if response.status != 200:
                 raise ProbeError(Outcome.HTTP_STATUS, await _why(response, url), response.status)
             body = await response.content.read(MOST_BYTES)
         try:
             return str(json.loads(body)["data"][0]["id"])
         except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-            raise ProbeError(Outcome.WRONG_ANSWER, f"{url} lists no model; name one under model") from error
+            raise ProbeError(Outcome.WRONG_ANSWER, f"{url} lists no model; set model of the probe") from error
 
-    async def _stream(self, response: aiohttp.ClientResponse, course: _Exchange) -> None:
-        loop, events, answer, size = asyncio.get_running_loop(), EventStream(), course.answer, 0
+    async def _stream(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> None:
+        loop, events, answer, size = asyncio.get_running_loop(), EventStream(), exchange.answer, 0
         while not answer.done:
-            piece = await self._next(response, course)
+            piece = await self._next(response, exchange)
             now = loop.time()
             size += len(piece)
             if size > MOST_BYTES:
-                said = f"{self.address} sends more than {MOST_BYTES} bytes for {self._question.max_tokens} tokens"
-                raise ProbeError(Outcome.WRONG_ANSWER, said)
+                message = f"{self.address} sends more than {MOST_BYTES} bytes for {self._question.max_tokens} tokens"
+                raise ProbeError(Outcome.WRONG_ANSWER, message)
             for event in events.feed(piece) if piece else events.end():
                 if answer.take(event):
-                    course.brought(now)
+                    exchange.brought(now)
             if not piece:
                 break
-        course.ended = loop.time()
+        exchange.ended = loop.time()
 
-    async def _next(self, response: aiohttp.ClientResponse, course: _Exchange) -> bytes:
-        """The next piece; b"" at the end. Raises ProbeError when the tokens stop coming."""
-        if course.last is None:
+    async def _next(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> bytes:
+        """The next chunk; b"" at the end. Raises ProbeError if no more tokens arrive."""
+        if exchange.last is None:
             return await response.content.readany()
-        idle = self._question.idle.total_seconds()
-        left = course.last + idle - asyncio.get_running_loop().time()
+        idle = self._completion.idle.total_seconds()
+        left = exchange.last + idle - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(0.0, left)):
                 return await response.content.readany()
         except TimeoutError as error:
-            if course.answer.finished:  # only the formal end is missing
+            if exchange.answer.finished:  # only the end marker is missing
                 return b""
-            pause, count = format_duration(self._question.idle), course.answer.counted
-            said = f"{self.address} stopped after {count} tokens and sent none for {pause}"
-            raise ProbeError(Outcome.STALLED, said) from error
+            pause, count = format_duration(self._completion.idle), exchange.answer.counted
+            message = f"{self.address} stopped after {count} tokens and sent none for {pause}"
+            raise ProbeError(Outcome.STALLED, message) from error
 
-    async def _whole(self, response: aiohttp.ClientResponse, course: _Exchange) -> None:
-        """An answer that does not stream: there is no first token to be timed."""
+    async def _whole(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> None:
+        """A response without streaming: TTFT is not measured."""
         body = bytearray()
         async for piece in response.content.iter_any():
             body += piece
             if len(body) > MOST_BYTES:
                 raise ProbeError(Outcome.WRONG_ANSWER, f"{self.address} sends more than {MOST_BYTES} bytes")
         if not body.strip():
-            raise ProbeError(Outcome.NO_GENERATION, f"{self.address} answers 200 with nothing in it")
+            raise ProbeError(Outcome.NO_GENERATION, f"{self.address} returned 200 with an empty body")
         try:
             read = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ProbeError(
-                Outcome.WRONG_ANSWER, f"{self.address} answers 200 with something that is no JSON"
+                Outcome.WRONG_ANSWER, f"{self.address} returned 200 with a body that is not JSON"
             ) from error
-        course.answer.chunk(read)
-        course.answer.finished = True
-        course.ended = asyncio.get_running_loop().time()
+        exchange.answer.chunk(read)
+        exchange.answer.finished = True
+        exchange.ended = asyncio.get_running_loop().time()
 
-    def _out_of_time(self, course: _Exchange) -> ProbeError:
+    def _timeout_error(self, exchange: _Exchange) -> ProbeError:
         limit = format_duration(self.timeout)
-        if course.status is None:
-            return ProbeError(Outcome.TIMEOUT, f"{self.address} did not answer within {limit}")
-        if course.first is None:
-            return ProbeError(Outcome.NO_GENERATION, f"{self.address} answers 200 and generated nothing within {limit}")
-        said = f"{self.address} was still generating after {limit}, {course.answer.counted} tokens on"
-        return ProbeError(Outcome.UNFINISHED, said)
+        if exchange.status is None:
+            return ProbeError(Outcome.TIMEOUT, f"{self.address} did not respond within {limit}")
+        if exchange.first is None:
+            return ProbeError(
+                Outcome.NO_GENERATION, f"{self.address} returned 200 and generated no token within {limit}"
+            )
+        message = f"{self.address} was still generating after {limit} ({exchange.answer.counted} tokens)"
+        return ProbeError(Outcome.UNFINISHED, message)
 
-    def _judge(self, course: _Exchange, seconds: float) -> ProbeError | None:
-        """What is wrong with an answer that came to its end; None when nothing is."""
-        answer, question, address = course.answer, self._question, self.address
+    def _problem(self, exchange: _Exchange, seconds: float) -> ProbeError | None:
+        """The problem of a completed response; None if there is none."""
+        answer, question, address = exchange.answer, self._completion, self.address
         if not answer.deltas and not (answer.finished or answer.done):
-            return ProbeError(Outcome.NO_GENERATION, f"{address} answers 200 and ends without a token")
+            return ProbeError(Outcome.NO_GENERATION, f"{address} returned 200 and ended without a token")
         if not (answer.finished or answer.done):
-            return ProbeError(
-                Outcome.BROKEN_OFF, f"{address} ended its stream after {answer.counted} tokens, unfinished"
-            )
-        found = Outcome.OK if answer.tool_calls else validity_of(answer.text)
-        if found is not Outcome.OK:
-            return ProbeError(found, f"the answer of {address} is {found.value}")
+            return ProbeError(Outcome.BROKEN_OFF, f"{address} ended its stream early, after {answer.counted} tokens")
+        validity = Outcome.OK if answer.tool_calls else validity_of(answer.text)
+        if validity is not Outcome.OK:
+            return ProbeError(validity, f"the response of {address} is {validity.value}")
         if question.expect is not None and not question.expect.search(answer.text):
-            return ProbeError(Outcome.WRONG_ANSWER, f"the answer of {address} lacks what was expected")
-        first = None if course.first is None else course.first - course.begun
+            return ProbeError(Outcome.WRONG_ANSWER, f"the response of {address} lacks the expected text")
+        first = None if exchange.first is None else exchange.first - exchange.begun
         if question.ttft_limit is not None and first is not None and first > question.ttft_limit.total_seconds():
-            over = format_duration(question.ttft_limit)
-            return ProbeError(
-                Outcome.SLOW_FIRST_TOKEN, f"the first token of {address} took {first:.2f}s, more than {over}"
-            )
+            limit_text = format_duration(question.ttft_limit)
+            return ProbeError(Outcome.SLOW_FIRST_TOKEN, f"TTFT of {address} was {first:.2f}s, limit {limit_text}")
         if question.total_limit is not None and seconds > question.total_limit.total_seconds():
-            over = format_duration(question.total_limit)
-            return ProbeError(Outcome.SLOW, f"the answer of {address} took {seconds:.2f}s, more than {over}")
+            limit_text = format_duration(question.total_limit)
+            return ProbeError(Outcome.SLOW, f"the response of {address} took {seconds:.2f}s, limit {limit_text}")
         return None
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept."""
 
 
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
@@ -257,29 +264,34 @@ def _is_whole(url: str) -> bool:
 
 
 def _base(url: str) -> str:
-    """The address that ``/chat/completions`` and ``/models`` stand under; ``/v1`` where a bare host is given."""
-    found = url.split("?", 1)[0].rstrip("/")
+    """The base of ``/chat/completions`` and ``/models``; ``/v1`` for a bare host."""
+    base = url.split("?", 1)[0].rstrip("/")
     for path in _PATHS.values():
-        found = found.removesuffix(path)
-    return found if found.count("/") > 2 else found + "/v1"
+        base = base.removesuffix(path)
+    return base if base.count("/") > 2 else base + "/v1"
 
 
-def _gap(course: _Exchange) -> float | None:
-    """Mean gap between tokens; None unless they came in more than one piece."""
-    if course.first is None or course.last is None or course.last <= course.first or course.answer.counted < 2:
+def _gap(exchange: _Exchange) -> float | None:
+    """Mean gap between tokens; None unless they arrived in more than one chunk."""
+    if (
+        exchange.first is None
+        or exchange.last is None
+        or exchange.last <= exchange.first
+        or exchange.answer.counted < 2
+    ):
         return None
-    return (course.last - course.first) / (course.answer.counted - 1)
+    return (exchange.last - exchange.first) / (exchange.answer.counted - 1)
 
 
 async def _why(response: aiohttp.ClientResponse, address: str) -> str:
-    """``... answered 404``, with what the door says of it."""
+    """``... returned 404``, with the endpoint's error message."""
     body = (await response.content.read(4096)).decode("utf-8", errors="replace")
-    said: Any = ""
+    detail: Any = ""
     try:
         read = json.loads(body)
-        said = read.get("message") or read.get("detail") or read.get("error")
-        said = said.get("message") if isinstance(said, Mapping) else said
+        detail = read.get("message") or read.get("detail") or read.get("error")
+        detail = detail.get("message") if isinstance(detail, Mapping) else detail
     except (ValueError, RecursionError, AttributeError):
-        said = "" if "<" in body else " ".join(body.split())
-    text = f": {str(said)[:_MOST_SAID]}" if said else ""
-    return f"{address} answered {response.status}{text}"
+        detail = "" if "<" in body else " ".join(body.split())
+    text = f": {str(detail)[:_MOST_SAID]}" if detail else ""
+    return f"{address} returned {response.status}{text}"

@@ -1,4 +1,4 @@
-"""One look-up: whether the name of a service leads anywhere, and where it should."""
+"""DNS probe: looks one name up and checks its records."""
 
 from __future__ import annotations
 
@@ -20,36 +20,41 @@ class DnsProbe:
 
     def __init__(
         self,
-        asked: ProbeRequest,
+        request: ProbeRequest,
         host: str,
         *,
         record: str = "A",
         expect: Collection[str] = (),
         servers: Sequence[NameServer] = (),
     ) -> None:
-        """``expect`` are values that must be among the records; ``servers`` are asked instead of the system's."""
+        """``expect`` are values that must be among the records; ``servers`` replace the system's name servers."""
         self._host, self._record, self._servers = host, record, tuple(servers)
         self._expect = tuple(expect)
-        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+        self.name, self.service, self.every, self.timeout = (
+            request.name,
+            request.service,
+            request.every,
+            request.timeout,
+        )
         self.address = f"{host} ({record})"
 
     async def run(self, at: datetime) -> ProbeResult:
-        """One look-up."""
+        """Makes one lookup."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         try:
-            found = await lookup(self._host, self._record, within=self.timeout, servers=self._servers)
-        except CollectError as fault:
-            outcome = _OUTCOMES.get(fault.reason, Outcome.DNS)
-            return ProbeResult(outcome, at, fault.message, loop.time() - begun)
-        seconds = loop.time() - begun
-        values = {one.value.lower().rstrip(".") for one in found}
-        lacking = [one for one in self._expect if one.lower().rstrip(".") not in values]
-        if lacking:
+            records = await lookup(self._host, self._record, within=self.timeout, servers=self._servers)
+        except CollectError as error:
+            outcome = _OUTCOMES.get(error.reason, Outcome.DNS)
+            return ProbeResult(outcome, at, error.message, loop.time() - started)
+        seconds = loop.time() - started
+        values = {item.value.lower().rstrip(".") for item in records}
+        missing = [item for item in self._expect if item.lower().rstrip(".") not in values]
+        if missing:
             shown = ", ".join(sorted(values)[:_MOST_SHOWN])
-            said = f"{self.address} leads to {shown} and not to {', '.join(lacking)}"
-            return ProbeResult(Outcome.WRONG_RECORDS, at, said, seconds)
+            message = f"{self.address} resolves to {shown}, not to {', '.join(missing)}"
+            return ProbeResult(Outcome.WRONG_RECORDS, at, message, seconds)
         return ProbeResult(Outcome.OK, at, "", seconds)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept."""

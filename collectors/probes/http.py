@@ -1,4 +1,4 @@
-"""One HTTP request: whether the door answers, with the status and the text that are expected."""
+"""HTTP probe: one request, with checks of status and body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ExpectedResponse:
-    """What a good answer looks like. ``status`` empty means any 2xx; patterns are searched in the text."""
+    """Criteria of a good response. Empty ``status`` means any 2xx; patterns are searched in the body."""
 
     status: Collection[int] = ()
     body: re.Pattern[str] | None = None
@@ -27,11 +27,11 @@ class ExpectedResponse:
 
 
 class HttpProbe:
-    """Asks one URL."""
+    """Probes one URL."""
 
     def __init__(
         self,
-        asked: ProbeRequest,
+        request: ProbeRequest,
         url: str,
         *,
         method: str = "GET",
@@ -39,37 +39,42 @@ class HttpProbe:
         expected: ExpectedResponse | None = None,
         follow_redirects: bool = False,
     ) -> None:
-        """``body`` is sent as it is; name its type among the headers."""
-        self._asked, self._method, self._body = asked, method, body
+        """``body`` is sent unchanged; set its type in the headers."""
+        self._settings, self._method, self._body = request, method, body
         self._expected = expected or ExpectedResponse()
         self._follow = follow_redirects
-        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+        self.name, self.service, self.every, self.timeout = (
+            request.name,
+            request.service,
+            request.every,
+            request.timeout,
+        )
         self.address = url
 
     async def run(self, at: datetime) -> ProbeResult:
-        """One request over a new connection, with a look at the certificate beside it."""
+        """Sends one request over a new connection, and checks the certificate beside it."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        looking = asyncio.create_task(certificate_seconds_left(self.address, self._asked.access, at))
-        fault, status, until = None, None, begun + self.timeout.total_seconds()
+        started = loop.time()
+        looking = asyncio.create_task(certificate_seconds_left(self.address, self._settings.access, at))
+        error, status, deadline = None, None, started + self.timeout.total_seconds()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 status = await self._request()
-        except CLIENT_ERRORS as found:
-            fault = probe_error(found, self.address, self.timeout)
-            status = fault.status
+        except CLIENT_ERRORS as cause:
+            error = probe_error(cause, self.address, self.timeout)
+            status = error.status
         except asyncio.CancelledError:
             looking.cancel()
             raise
         finally:
-            seconds = loop.time() - begun
-            left = await within_time(looking, until - loop.time())
-        fault = fault or expiry_problem(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
-        return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left, status=status)
+            seconds = loop.time() - started
+            left = await within_time(looking, deadline - loop.time())
+        error = error or expiry_problem(left, self._settings.cert_left, self.address)
+        outcome, message = (Outcome.OK, "") if error is None else (error.outcome, error.message)
+        return ProbeResult(outcome, at, message, seconds, cert_expiry_seconds=left, status=status)
 
     async def _request(self) -> int:
-        access = self._asked.access
+        access = self._settings.access
         headers, trust = access.sent(), access.trust()
         async with (
             new_session() as client,
@@ -84,31 +89,33 @@ class HttpProbe:
             ) as response,
         ):
             body = await _bounded(response)
-            self._judge(response.status, body)
+            self._check(response.status, body)
             return response.status
 
-    def _judge(self, status: int, body: str) -> None:
-        wanted, address = self._expected, self.address
-        good = status in wanted.status if wanted.status else 200 <= status < 300
+    def _check(self, status: int, body: str) -> None:
+        expected, address = self._expected, self.address
+        good = status in expected.status if expected.status else 200 <= status < 300
         if not good:
-            raise ProbeError(Outcome.HTTP_STATUS, f"{address} answered {status}", status)
-        if wanted.body is not None and not wanted.body.search(body):
-            said = f"the answer of {address} lacks what was expected ({_short(wanted.body)})"
-            raise ProbeError(Outcome.WRONG_ANSWER, said, status)
-        if wanted.body_not is not None and wanted.body_not.search(body):
-            raise ProbeError(Outcome.WRONG_ANSWER, f"the answer of {address} holds {_short(wanted.body_not)}", status)
+            raise ProbeError(Outcome.HTTP_STATUS, f"{address} returned {status}", status)
+        if expected.body is not None and not expected.body.search(body):
+            message = f"the response of {address} lacks the expected text ({_short(expected.body)})"
+            raise ProbeError(Outcome.WRONG_ANSWER, message, status)
+        if expected.body_not is not None and expected.body_not.search(body):
+            raise ProbeError(
+                Outcome.WRONG_ANSWER, f"the response of {address} contains {_short(expected.body_not)}", status
+            )
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept."""
 
 
-async def within_time(looking: asyncio.Task[float | None], seconds: float) -> float | None:
-    """What the look at the certificate found, within what is left of the time."""
+async def within_time(check: asyncio.Task[float | None], seconds: float) -> float | None:
+    """Result of the certificate check, if it is ready within the remaining time."""
     try:
-        await asyncio.wait((looking,), timeout=max(0.0, seconds))
+        await asyncio.wait((check,), timeout=max(0.0, seconds))
     finally:
-        looking.cancel()
-    return looking.result() if looking.done() and not looking.cancelled() else None
+        check.cancel()
+    return check.result() if check.done() and not check.cancelled() else None
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> str:
@@ -116,7 +123,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> str:
     async for part in response.content.iter_chunked(64 * 1024):
         size += len(part)
         if size > MOST_BYTES:
-            break  # enough to judge; whoever probes a download wants to know that it begins
+            break  # enough to check; a probe of a download only tests that it starts
         parts.append(part)
     return b"".join(parts).decode("utf-8", errors="replace")
 

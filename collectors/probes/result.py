@@ -1,4 +1,4 @@
-"""What a probe found: one outcome with a number that never changes, and the figures it could take."""
+"""Results of probes: an outcome with a fixed number, and measured times."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from outrider.model import EntityRef
 
 
 class Outcome(StrEnum):
-    """Why a probe succeeded or not. The place in this list is the value of ``probe_outcome_code``: append only.
+    """Outcome of a probe. The position in this list is the value of ``probe_outcome_code``: append only.
 
     The first eight have the numbers of ``target_failure_code``.
     """
 
     OK = "ok"
     REFUSED = "refused"
-    TIMEOUT = "timeout"  # nothing came back: no headers, no handshake, no record
+    TIMEOUT = "timeout"  # no response: no headers, no handshake, no record
     DNS = "dns"
     TLS = "tls"
-    HTTP_STATUS = "http_status"  # of gRPC, too: the door answered with an error of its protocol
-    WRONG_ANSWER = "wrong_answer"  # not what the protocol says, or not what was expected
+    HTTP_STATUS = "http_status"  # also for gRPC: a protocol error
+    WRONG_ANSWER = "wrong_answer"  # violates the protocol or the expectation
     OTHER = "other"
-    BROKEN_OFF = "broken_off"  # the connection ended in the middle of the answer
-    NO_GENERATION = "no_generation"  # 200, and not one token
-    EMPTY = "empty"  # a whole answer without a text
+    BROKEN_OFF = "broken_off"  # the connection ended within the response
+    NO_GENERATION = "no_generation"  # 200 without a token
+    EMPTY = "empty"  # a complete response without text
     REPEATED = "repeated"
     GARBLED = "garbled"
-    STALLED = "stalled"  # tokens came, then none any more
+    STALLED = "stalled"  # tokens stopped arriving
     SLOW_FIRST_TOKEN = "slow_first_token"  # noqa: S105 - a token of text
-    SLOW = "slow"  # whole, later than its limit
-    UNFINISHED = "unfinished"  # tokens still came when the time was over
-    STREAM_ERROR = "stream_error"  # an error object inside a stream that began with 200
+    SLOW = "slow"  # complete, but later than the limit
+    UNFINISHED = "unfinished"  # tokens were still arriving at the timeout
+    STREAM_ERROR = "stream_error"  # an error object within a stream that started with 200
     CERT_EXPIRED = "cert_expired"
     CERT_EXPIRING = "cert_expiring"
     NOT_SERVING = "not_serving"  # gRPC health
-    WRONG_RECORDS = "wrong_records"  # the name leads elsewhere
-    NOT_SENT = "not_asked"  # our own fault: nothing is known of the service
+    WRONG_RECORDS = "wrong_records"  # the name resolves to other values
+    NOT_SENT = "not_asked"  # local error: nothing is known of the service
 
     @property
     def code(self) -> float:
@@ -48,12 +48,12 @@ class Outcome(StrEnum):
 
     @property
     def success(self) -> bool | None:
-        """What ``probe_success`` says: connected, answered, generated. None when the door was not asked."""
+        """The value of ``probe_success``: connected, responded, generated. None if the request was not sent."""
         return None if self is Outcome.NOT_SENT else self in _SUCCESS
 
 
 _SUCCESS = frozenset({Outcome.OK, Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW, Outcome.CERT_EXPIRING})
-# Nearest to the network first: of several probes of a service the first that failed says most about the others.
+# Nearest to the network first: of several failed probes of a service, the first explains most of the others.
 _RANK = (
     Outcome.DNS, Outcome.WRONG_RECORDS, Outcome.CERT_EXPIRED, Outcome.TLS, Outcome.REFUSED, Outcome.TIMEOUT,
     Outcome.BROKEN_OFF, Outcome.HTTP_STATUS, Outcome.NOT_SERVING, Outcome.WRONG_ANSWER, Outcome.STREAM_ERROR,
@@ -63,16 +63,16 @@ _RANK = (
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The one that says most. Raises ValueError for none."""
+    """The outcome that explains most. Raises ValueError for an empty input."""
     return min(outcomes, key=_RANK.index)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One asking. ``at`` is when it began; figures are seconds, None where they could not be taken.
+    """One run of a probe. ``at`` is its start; times are in seconds, None if not measured.
 
-    ``message`` is one sentence, empty when all is well. ``itl_seconds`` is the mean gap between tokens,
-    ``cert_expiry_seconds`` negative once the certificate has expired, ``tokens`` those generated.
+    ``message`` is one sentence, empty on success. ``itl_seconds`` is the mean gap between tokens,
+    ``cert_expiry_seconds`` is negative once the certificate has expired, ``tokens`` are those generated.
     """
 
     outcome: Outcome
@@ -87,7 +87,7 @@ class ProbeResult:
 
 
 class Probe(Protocol):
-    """One door of one service."""
+    """A probe of one endpoint of one service."""
 
     @property
     def name(self) -> str:
@@ -96,28 +96,28 @@ class Probe(Protocol):
 
     @property
     def service(self) -> EntityRef:
-        """The service it speaks for."""
+        """The probed service."""
         ...
 
     @property
     def address(self) -> str:
-        """Where it asks, for people."""
+        """The endpoint, for display."""
         ...
 
     @property
     def every(self) -> timedelta:
-        """The least time between two askings."""
+        """Minimum interval between two runs."""
         ...
 
     @property
     def timeout(self) -> timedelta:
-        """The longest an asking takes."""
+        """Maximum duration of a run."""
         ...
 
     async def run(self, at: datetime) -> ProbeResult:
-        """Ask once. Never raises for a fault of the door; over by the timeout whatever happens."""
+        """Runs the probe once. Never raises for an endpoint's error; ends by the timeout."""
         ...
 
     async def close(self) -> None:
-        """Release connections."""
+        """Releases connections."""
         ...

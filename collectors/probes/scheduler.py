@@ -1,10 +1,10 @@
-"""Probes side by side: each at its own pace, never two askings of one at a time, results as signals.
+"""Runs probes concurrently: each at its own interval, one run at a time, results as signals.
 
-A service's row joins its probes: ``probe_success`` is 0 when one of them failed, the outcome is that of the
-failure nearest to the network, the certificate the one that expires first; tokens and their times come from
-the generation probes. A result counts until two askings later ought to have replaced it; then nothing is
-known any more. A probe that could not be asked for a fault of ours says nothing of its service: it is its
-own watch entity whose ``target_up`` is 0.
+A service's row combines its probes. ``probe_success`` is 0 if one of them failed, the outcome is that of the
+failure
+nearest to the network, the certificate is the one that expires first. Tokens and their times come from completion
+probes. A result is valid until two later runs should have replaced it; then nothing is known. A probe that could
+not be sent because of a local error says nothing about its service: its own watch entity has ``target_up`` 0.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ _OTHER_CODE = 7.0
 
 
 class ProbeScheduler:
-    """Asks probes. Rounds do not overlap."""
+    """Runs probes. Rounds do not overlap."""
 
     def __init__(
         self, probes: Sequence[Probe], *, deadline: timedelta | None = None, spread: timedelta = timedelta(0)
     ) -> None:
-        """``deadline`` closes a round: what comes later is handed over in the next one. None waits for all.
+        """``deadline`` closes a round: later results are handed over in the next one. None waits for all.
 
-        ``spread`` is the time over which the askings of a round begin, each probe always at its own moment.
+        ``spread`` is the time over which the runs of a round start, each probe at its own fixed offset.
         """
         self._probes = {probe.name: probe for probe in probes}
         self._deadline, self._spread = deadline, spread
-        self._begun: dict[str, datetime] = {}
+        self._started: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[ProbeResult]] = {}
         self.latest: dict[str, ProbeResult] = {}
         self._health = {name: TargetHealth(name, "probe", None, None, None, None, None) for name in self._probes}
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each probe fares; ``samples`` are the tokens it got."""
+        """Health of each probe; ``samples`` are the tokens received."""
         return list(self._health.values())
 
     def labels(self) -> dict[EntityRef, dict[str, str]]:
-        """Facts of the probes' watch entities, and the services they speak for."""
-        found: dict[EntityRef, dict[str, str]] = {}
+        """Facts of the probes' watch entities, and the probed services."""
+        labels: dict[EntityRef, dict[str, str]] = {}
         for probe in self._probes.values():
-            found.setdefault(probe.service, {})
-            found[watcher(probe)] = {"target": probe.name, "adapter": "probe", "stands_for": probe.service.key}
-        return found
+            labels.setdefault(probe.service, {})
+            labels[watcher(probe)] = {"target": probe.name, "adapter": "probe", "stands_for": probe.service.key}
+        return labels
 
     async def collect(self, at: datetime) -> tuple[SampleBatch, ...]:
-        """One round: ask those that are due, tell what is known. Never raises for a door's fault."""
+        """One round: runs the due probes and returns the valid results. Never raises for an endpoint's error."""
         for name, probe in self._probes.items():
             if name not in self._running and self._is_due(probe, at):
-                self._begun[name] = at
-                self._running[name] = asyncio.create_task(self._at_its_moment(probe, at), name=f"probe {name}")
+                self._started[name] = at
+                self._running[name] = asyncio.create_task(self._run_at_offset(probe, at), name=f"probe {name}")
         if self._running:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
             await asyncio.wait(self._running.values(), timeout=seconds)
@@ -80,11 +80,11 @@ class ProbeScheduler:
         return self.batches(at)
 
     def _is_due(self, probe: Probe, at: datetime) -> bool:
-        """A clock that was set back makes everything due."""
-        begun = self._begun.get(probe.name)
-        return begun is None or not timedelta(0) <= at - begun < probe.every
+        """If the clock was set back, everything is due."""
+        started = self._started.get(probe.name)
+        return started is None or not timedelta(0) <= at - started < probe.every
 
-    async def _at_its_moment(self, probe: Probe, at: datetime) -> ProbeResult:
+    async def _run_at_offset(self, probe: Probe, at: datetime) -> ProbeResult:
         later = self._spread * (crc32(probe.name.encode()) / 2**32)
         if later:
             await asyncio.sleep(later.total_seconds())
@@ -108,35 +108,35 @@ class ProbeScheduler:
             log.get("probe").warning("probe_failed", probe=name, outcome=result.outcome.value, said=result.message)
 
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
-        """A batch of each service with its newest instant, and one of the probes themselves."""
-        valid = {name: one for name, one in self.latest.items() if self._is_valid(name, one, at)}
+        """One batch per service with its newest timestamp, and one of the probes themselves."""
+        valid = {name: result for name, result in self.latest.items() if self._is_valid(name, result, at)}
         services: dict[EntityRef, list[ProbeResult]] = {}
         for name, probe in self._probes.items():
-            found = services.setdefault(probe.service, [])
+            service_results = services.setdefault(probe.service, [])
             if name in valid:
-                found.append(valid[name])
-        told = [_batch(service, results, at) for service, results in services.items()]
-        return (*told, self._watched(valid, at)) if self._probes else ()
+                service_results.append(valid[name])
+        batches = [_batch(service, results, at) for service, results in services.items()]
+        return (*batches, self._watched(valid, at)) if self._probes else ()
 
     def _is_valid(self, name: str, result: ProbeResult, at: datetime) -> bool:
         probe = self._probes[name]
         return at - result.at <= 2 * probe.every + probe.timeout
 
     def _watched(self, valid: dict[str, ProbeResult], at: datetime) -> SampleBatch:
-        """What is said of each probe as of any target: whether it could be asked, how long that took."""
+        """Signals of each probe as of any target: whether its request was sent, and its duration."""
         values = np.full((len(self._probes), len(WATCH_KEYS)), np.nan)
         for row, name in enumerate(self._probes):
             if name in valid:
                 result = valid[name]
-                asked = result.outcome is not Outcome.NOT_SENT
+                is_sent = result.outcome is not Outcome.NOT_SENT
                 seconds = np.nan if result.e2e_seconds is None else result.e2e_seconds
-                values[row] = (float(asked), seconds, np.nan, 0.0 if asked else _OTHER_CODE, np.nan)
+                values[row] = (float(is_sent), seconds, np.nan, 0.0 if is_sent else _OTHER_CODE, np.nan)
         status = np.where(np.isfinite(values), CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
         entities = tuple(map(watcher, self._probes.values()))
         return SampleBatch("probes", at, EntityKind.WORKLOAD, WATCH_KEYS, entities, values, status)
 
     async def close(self) -> None:
-        """End askings that are still under way and close every probe."""
+        """Cancels runs in flight and closes every probe."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -146,40 +146,40 @@ class ProbeScheduler:
 
 
 def watcher(probe: Probe) -> EntityRef:
-    """The monitoring entity of a probe; no scrape target is named so."""
+    """The monitoring entity of a probe; no scrape target has such a name."""
     return EntityRef(probe.service.cluster, EntityKind.WORKLOAD, NAMESPACE, f"probe/{probe.name}")
 
 
 def _batch(service: EntityRef, results: Sequence[ProbeResult], at: datetime) -> SampleBatch:
-    """The row of one service; all ABSENT while nothing is known of it."""
-    asked = [one for one in results if one.outcome is not Outcome.NOT_SENT]
+    """The row of one service; all ABSENT while nothing is known."""
+    sent = [result for result in results if result.outcome is not Outcome.NOT_SENT]
     values = np.full((1, len(KEYS)), np.nan)
-    if asked:
-        of_tokens = [one for one in asked if one.tokens is not None] or asked
+    if sent:
+        with_tokens = [result for result in sent if result.tokens is not None] or sent
         values[0] = (
-            float(all(one.outcome.success for one in asked)),
-            worst(one.outcome for one in asked).code,
-            _most(one.e2e_seconds for one in of_tokens),
-            _most(one.ttft_seconds for one in asked),
-            _most(one.itl_seconds for one in asked),
-            -_most(None if one.tokens is None else -float(one.tokens) for one in asked),
-            -_most(None if one.cert_expiry_seconds is None else -one.cert_expiry_seconds for one in asked),
+            float(all(result.outcome.success for result in sent)),
+            worst(result.outcome for result in sent).code,
+            _max(result.e2e_seconds for result in with_tokens),
+            _max(result.ttft_seconds for result in sent),
+            _max(result.itl_seconds for result in sent),
+            -_max(None if result.tokens is None else -float(result.tokens) for result in sent),
+            -_max(None if result.cert_expiry_seconds is None else -result.cert_expiry_seconds for result in sent),
         )
     status = np.where(np.isfinite(values), CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
-    newest = max((one.at for one in asked), default=at)
+    newest = max((result.at for result in sent), default=at)
     return SampleBatch("probes", newest, EntityKind.SERVICE, KEYS, (service,), values, status)
 
 
-def _most(found: Iterable[float | None]) -> float:
-    """The greatest, NaN for none."""
-    return max((one for one in found if one is not None), default=np.nan)
+def _max(values: Iterable[float | None]) -> float:
+    """The largest value, NaN for none."""
+    return max((value for value in values if value is not None), default=np.nan)
 
 
 def _result(name: str, task: asyncio.Task[ProbeResult], at: datetime) -> ProbeResult:
-    """What an asking brought. A mistake of ours in one probe must not cost the round of all others."""
-    fault = task.exception()
-    if fault is None:
+    """Result of a run. A bug in one probe must not fail the round of the others."""
+    error = task.exception()
+    if error is None:
         return task.result()
-    log.get("probe").error("probe_broke", probe=name, exc_info=fault)
-    said = f"{name}: asking it failed with {type(fault).__name__}; please report this with the log"
-    return ProbeResult(Outcome.NOT_SENT, at, said)
+    log.get("probe").error("probe_broke", probe=name, exc_info=error)
+    message = f"{name}: the probe failed with {type(error).__name__}; please report this with the log"
+    return ProbeResult(Outcome.NOT_SENT, at, message)

@@ -1,7 +1,7 @@
-"""The certificate of a door: who signed it, for whom, and until when.
+"""TLS probe: issuer, name and expiry of an endpoint's certificate.
 
-Only the leaf is looked at. Its last day is read even from a certificate that is not to be trusted: a second
-handshake trusts just that certificate, whatever its date and name.
+Only the leaf is checked. Its expiry is read even from an untrusted certificate: a second handshake trusts exactly
+that certificate, regardless of its date and name.
 """
 
 from __future__ import annotations
@@ -21,42 +21,47 @@ _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 
 
 class TlsProbe:
-    """Completes a handshake and looks at the certificate."""
+    """Completes a handshake and checks the certificate."""
 
-    def __init__(self, asked: ProbeRequest, host: str, port: int) -> None:
-        """``host`` is also the name the certificate must be for, unless ``access.tls.server_name`` is another."""
-        self._asked, self._host, self._port = asked, host, port
-        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+    def __init__(self, request: ProbeRequest, host: str, port: int) -> None:
+        """``host`` is also the expected name in the certificate, unless ``access.tls.server_name`` is set."""
+        self._settings, self._host, self._port = request, host, port
+        self.name, self.service, self.every, self.timeout = (
+            request.name,
+            request.service,
+            request.every,
+            request.timeout,
+        )
         self.address = f"{host}:{port}"
 
     async def run(self, at: datetime) -> ProbeResult:
-        """One handshake, two when the certificate is not to be trusted."""
+        """Makes one handshake, two if the certificate is not trusted."""
         loop = asyncio.get_running_loop()
-        begun, fault = loop.time(), None
+        started, error = loop.time(), None
         expiry: datetime | None = None
         try:
             async with asyncio.timeout(self.timeout.total_seconds()):
                 try:
-                    expiry = await expiry_of(self._host, self._port, self._asked.access)
-                except CLIENT_ERRORS as found:
-                    fault = probe_error(found, self.address, self.timeout)
-                    if fault.outcome in (Outcome.TLS, Outcome.CERT_EXPIRED):
+                    expiry = await expiry_of(self._host, self._port, self._settings.access)
+                except CLIENT_ERRORS as cause:
+                    error = probe_error(cause, self.address, self.timeout)
+                    if error.outcome in (Outcome.TLS, Outcome.CERT_EXPIRED):
                         with suppress(*CLIENT_ERRORS):
                             expiry = await _last_day(self._host, self._port)
-        except TimeoutError as found:
-            fault = fault or probe_error(found, self.address, self.timeout)
-        seconds = loop.time() - begun
+        except TimeoutError as cause:
+            error = error or probe_error(cause, self.address, self.timeout)
+        seconds = loop.time() - started
         left = None if expiry is None else (expiry - at).total_seconds()
-        fault = fault or expiry_problem(left, self._asked.cert_left, self.address)
-        outcome, said = (Outcome.OK, "") if fault is None else (fault.outcome, fault.message)
-        return ProbeResult(outcome, at, said, seconds, cert_expiry_seconds=left)
+        error = error or expiry_problem(left, self._settings.cert_left, self.address)
+        outcome, message = (Outcome.OK, "") if error is None else (error.outcome, error.message)
+        return ProbeResult(outcome, at, message, seconds, cert_expiry_seconds=left)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is kept."""
 
 
 def expiry_problem(left: float | None, least: timedelta, address: str) -> ProbeError | None:
-    """What to say of a certificate that is valid for ``left`` seconds more; None when that is enough."""
+    """Error for a certificate valid for ``left`` more seconds; None if that is sufficient."""
     if left is None or left >= least.total_seconds():
         return None
     if left <= 0:
@@ -66,9 +71,9 @@ def expiry_problem(left: float | None, least: timedelta, address: str) -> ProbeE
 
 
 async def certificate_seconds_left(url: str, access: Access, at: datetime) -> float | None:
-    """Seconds until the certificate of an https URL expires; None when there is none that can be read.
+    """Seconds until the certificate of an https URL expires; None if none can be read.
 
-    Never raises for a fault of the door; the caller's deadline bounds it.
+    Never raises for an endpoint's error; the caller's deadline bounds it.
     """
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
@@ -82,24 +87,24 @@ async def certificate_seconds_left(url: str, access: Access, at: datetime) -> fl
 
 
 async def expiry_of(host: str, port: int, access: Access) -> datetime:
-    """The last instant of a certificate that is to be trusted. Raises what the handshake raises."""
+    """Expiry of a trusted certificate. Raises the errors of the handshake."""
     trust = access.trust()
     context = trust if isinstance(trust, ssl.SSLContext) else ssl.create_default_context()
-    if context.verify_mode is ssl.CERT_NONE:  # then Python does not read what the certificate says
+    if context.verify_mode is ssl.CERT_NONE:  # then Python does not parse the certificate
         return await _last_day(host, port)
-    found = await _handshake(host, port, context, access.server_name or host)
-    return _not_after(found)
+    tls = await _handshake(host, port, context, access.server_name or host)
+    return _not_after(tls)
 
 
 async def _last_day(host: str, port: int) -> datetime:
     careless = ssl.create_default_context()
     careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
-    shown = (await _handshake(host, port, careless, host)).getpeercert(binary_form=True)
-    if shown is None:
-        raise ProbeError(Outcome.TLS, f"{host}:{port} shows no certificate")
+    certificate = (await _handshake(host, port, careless, host)).getpeercert(binary_form=True)
+    if certificate is None:
+        raise ProbeError(Outcome.TLS, f"{host}:{port} presented no certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=shown)
+    context.load_verify_locations(cadata=certificate)
     context.verify_flags |= ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
     return _not_after(await _handshake(host, port, context, host))
 
@@ -107,12 +112,12 @@ async def _last_day(host: str, port: int) -> datetime:
 async def _handshake(host: str, port: int, context: ssl.SSLContext, name: str) -> ssl.SSLObject:
     _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     try:
-        found: ssl.SSLObject = writer.get_extra_info("ssl_object")
-        return found
+        tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        return tls
     finally:
         writer.transport.abort()
 
 
-def _not_after(shaken: ssl.SSLObject) -> datetime:
-    told = shaken.getpeercert() or {}
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(told["notAfter"])), UTC)
+def _not_after(tls: ssl.SSLObject) -> datetime:
+    certificate = tls.getpeercert() or {}
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)

@@ -1,7 +1,7 @@
-"""Is a generated text a text? Empty, endlessly repeated and garbled answers are told from good ones. Pure.
+"""Validity of generated text: distinguishes empty, endlessly repeated and garbled output from good output. Pure.
 
-These are coarse on purpose: a probe asks a question whose good answers are short plain sentences, and a
-model that is merely wrong is no fault of its server.
+The checks are coarse on purpose. A probe's prompt has short plain answers, and a model that is merely wrong is not
+a fault of its server.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections import Counter
 
 from collectors.probes.result import Outcome
 
-PROMPT = "Name the months of the year."  # such a question
-_LEAST_REPEATED = 16  # characters: shorter texts repeat themselves by accident
+PROMPT = "Name the months of the year."  # a suitable prompt
+_LEAST_REPEATED = 16  # characters: shorter texts repeat by chance
 _TIMES = 4
-_MOST = 4_000  # characters looked at: a server that floods us must not cost us more than that
+_MOST = 4_000  # characters inspected: bounds the cost of a flooding server
 _WORDS, _ONE_WORD_SHARE = 12, 0.8
-_ODD_SHARE = 0.05
-_SCRIPTS = 4  # writing systems in one short answer: what broken weights or a broken KV cache come out as
-_ODD_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
+_SUSPICIOUS_SHARE = 0.05
+_SCRIPTS = 4  # writing systems in one short output: typical of broken weights or a broken KV cache
+_SUSPICIOUS_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
 _PLAIN = frozenset("\n\r\t")
 
 
@@ -33,7 +33,7 @@ def validity_of(text: str) -> Outcome:
 
 
 def _repeated(text: str) -> bool:
-    """One unit again and again from some place in the first half to the end, or one word most of the time."""
+    """True if one unit repeats from the first half to the end, or one word dominates."""
     if len(text) < _LEAST_REPEATED:
         return False
     tail = text[len(text) // 2 :] if len(text) >= 4 * _LEAST_REPEATED else text
@@ -45,8 +45,11 @@ def _repeated(text: str) -> bool:
 
 
 def _garbled(text: str) -> bool:
-    odd = sum(one == "\ufffd" or (one not in _PLAIN and unicodedata.category(one) in _ODD_CATEGORIES) for one in text)
-    if odd > _ODD_SHARE * len(text):
+    suspicious = sum(
+        character == "\ufffd" or (character not in _PLAIN and unicodedata.category(character) in _SUSPICIOUS_CATEGORIES)
+        for character in text
+    )
+    if suspicious > _SUSPICIOUS_SHARE * len(text):
         return True
-    scripts = {unicodedata.name(one, "?").split(" ", 1)[0] for one in text if one.isalpha()}
+    scripts = {unicodedata.name(character, "?").split(" ", 1)[0] for character in text if character.isalpha()}
     return len(scripts - {"CJK", "HIRAGANA", "KATAKANA"}) + bool(scripts & {"CJK", "HIRAGANA", "KATAKANA"}) >= _SCRIPTS

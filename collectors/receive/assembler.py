@@ -19,7 +19,7 @@ import numpy as np
 
 from collectors.exposition.parser import Layout, Page, Series
 from collectors.prometheus.pages import STALE_MS, own_labels
-from collectors.receive.protocol import META, STALE_NAN_BITS, Dropped, Stream
+from collectors.receive.protocol import META, STALE_NAN_BITS, DropReason, Stream
 
 _MOST_SAMPLES = 128  # of one series that wait: a page takes the newest only
 _MOST_KNOWN = 500_000
@@ -29,7 +29,7 @@ _WAITS = 4  # a target that never pauses is handed on after so many times ``sett
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-class Layouts:
+class LayoutCache:
     """Series and layouts shared by every target, so that an adapter is compiled once for pages that are alike."""
 
     def __init__(self, most: int = _MOST_KNOWN) -> None:
@@ -67,7 +67,7 @@ class Layouts:
 
 
 @dataclass(slots=True)
-class _Held:
+class _BufferedSeries:
     """One series: its labels as sent, its newest samples, the total of a delta series, its number."""
 
     name: str
@@ -90,13 +90,13 @@ class PushedPage:
     samples: int | None
 
 
-class Buffer:
+class SeriesBuffer:
     """What came from one target and was not handed on yet, and the newest sample of each of its series."""
 
     def __init__(self, most_series: int) -> None:
         """More series than ``most_series`` are left out."""
         self._most = self._limit = most_series
-        self._series: dict[_Key, _Held] = {}
+        self._series: dict[_Key, _BufferedSeries] = {}
         self._meta: dict[str, dict[int, float]] = {name: {} for name in META}
         self._target_labels: Mapping[str, str] = {}
         self._generation = -1
@@ -117,10 +117,10 @@ class Buffer:
         target_labels: Mapping[str, str],
         came_at: datetime,
         room: int = _MOST_KNOWN,
-    ) -> dict[Dropped, int]:
+    ) -> dict[DropReason, int]:
         """Take in what came, ``room`` new series at most; returns what was left out."""
         self._limit = min(self._most, len(self._series) + max(0, room))
-        dropped: dict[Dropped, int] = {}
+        dropped: dict[DropReason, int] = {}
         if target_labels != self._target_labels:
             self._target_labels, self._generation = dict(target_labels), -1
         before = self._newest
@@ -145,24 +145,24 @@ class Buffer:
                 self.retired = self.retired and stream.name != "up"
                 self._newest = max(self._newest, stamp)
 
-    def _add(self, stream: Stream, dropped: dict[Dropped, int]) -> None:
+    def _add(self, stream: Stream, dropped: dict[DropReason, int]) -> None:
         key = stream.name, tuple(sorted(stream.labels.items()))
         held = self._series.get(key)
         if held is None:
             if len(self._series) >= self._limit:
-                dropped[Dropped.TOO_MANY_SERIES] = dropped.get(Dropped.TOO_MANY_SERIES, 0) + len(stream.stamps)
+                dropped[DropReason.TOO_MANY_SERIES] = dropped.get(DropReason.TOO_MANY_SERIES, 0) + len(stream.stamps)
                 return
-            held = self._series[key] = _Held(stream.name, stream.labels, stream.delta)
+            held = self._series[key] = _BufferedSeries(stream.name, stream.labels, stream.delta)
         for stamp, value in sorted(zip(stream.stamps, stream.values, strict=True), key=lambda pair: pair[0]):
             if held.stamps and stamp <= held.stamps[-1]:
                 if stamp < held.stamps[-1]:
-                    dropped[Dropped.LATE] = dropped.get(Dropped.LATE, 0) + 1
+                    dropped[DropReason.LATE] = dropped.get(DropReason.LATE, 0) + 1
                 continue  # the same sample once more: a request that was repeated
             if stamp <= self.done:
-                dropped[Dropped.LATE] = dropped.get(Dropped.LATE, 0) + 1
+                dropped[DropReason.LATE] = dropped.get(DropReason.LATE, 0) + 1
             self._take(held, stamp, value)
 
-    def _take(self, held: _Held, stamp: int, value: float) -> None:
+    def _take(self, held: _BufferedSeries, stamp: int, value: float) -> None:
         if _is_stale(value):
             held.ended = stamp
             return
@@ -182,7 +182,7 @@ class Buffer:
             return False
         return now - self.came_at >= settle or now - self._waits_since >= settle * _WAITS
 
-    def take(self, layouts: Layouts) -> PushedPage:
+    def take(self, layouts: LayoutCache) -> PushedPage:
         """The newest page; what lies before it is let go. Only when ``due``."""
         ups = {stamp: value for stamp, value in self._meta["up"].items() if stamp > self.done}
         at = max(ups) if ups else self._newest
@@ -195,7 +195,7 @@ class Buffer:
         self._let_go(at)
         return PushedPage(at, page, seconds, None if samples is None else int(samples))
 
-    def _page(self, at: int, layouts: Layouts, *, scraped: bool) -> Page:
+    def _page(self, at: int, layouts: LayoutCache, *, scraped: bool) -> Page:
         found = []
         for held in self._series.values():
             sample = _sample(held, at, self._meta["up"], scraped=scraped)
@@ -208,7 +208,7 @@ class Buffer:
         layout = layouts.layout([held.number for held, _ in found])
         return Page(layout, np.array(values, dtype=np.float64), np.array(stamps, dtype=np.float64))
 
-    def _name(self, layouts: Layouts) -> None:
+    def _name(self, layouts: LayoutCache) -> None:
         """Give every series its number: its labels without those that the sender added to all of them."""
         fresh = [held for held in self._series.values() if held.number < 0]
         if self._generation == layouts.generation and not fresh:
@@ -233,7 +233,7 @@ class Buffer:
                 del self._series[key]
 
 
-def _sample(held: _Held, at: int, ups: Mapping[int, float], *, scraped: bool) -> tuple[int, float] | None:
+def _sample(held: _BufferedSeries, at: int, ups: Mapping[int, float], *, scraped: bool) -> tuple[int, float] | None:
     """The sample of a series on the page of an instant, None when the page lacks the series."""
     if held.ended is not None and held.ended <= at:
         return None

@@ -16,7 +16,7 @@ import numpy as np
 import zstandard
 
 from collectors.receive.protocol import Source, Stream
-from collectors.receive.routing import Assigned
+from collectors.receive.routing import RoutedSeries
 
 VERSION = 1
 _HEAD = struct.Struct("<II")  # version, bytes of the JSON part
@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SeriesGroup:
     """Series of one source that one adapter reads."""
 
     source: Source
@@ -34,7 +34,7 @@ class Group:
     streams: tuple[Stream, ...]
 
 
-def encode(assigned: Sequence[Assigned], about: Mapping[Source, Mapping[str, str]]) -> bytes:
+def encode(assigned: Sequence[RoutedSeries], about: Mapping[Source, Mapping[str, str]]) -> bytes:
     """One block of all series of a request."""
     groups: dict[tuple[Source, str, int | None], list[Stream]] = {}
     for one in assigned:
@@ -58,7 +58,7 @@ def encode(assigned: Sequence[Assigned], about: Mapping[Source, Mapping[str, str
     return zstandard.ZstdCompressor(level=1).compress(body)
 
 
-def decode(payload: bytes) -> tuple[Group, ...]:
+def decode(payload: bytes) -> tuple[SeriesGroup, ...]:
     """Read a block back. Raises ValueError when it is none of this version."""
     try:
         body = zstandard.ZstdDecompressor().decompress(payload, max_output_size=_MOST_BYTES)
@@ -75,7 +75,7 @@ def decode(payload: bytes) -> tuple[Group, ...]:
         raise ValueError(f"not a block: {error}") from error
 
 
-def _groups(listed: Sequence[Mapping[str, Any]], stamps: Sequence[int], values: Sequence[float]) -> list[Group]:
+def _groups(listed: Sequence[Mapping[str, Any]], stamps: Sequence[int], values: Sequence[float]) -> list[SeriesGroup]:
     found, at = [], 0
     for group in listed:
         source = Source(*group["source"])
@@ -84,5 +84,5 @@ def _groups(listed: Sequence[Mapping[str, Any]], stamps: Sequence[int], values: 
             end = at + count
             streams.append(Stream(source, name, labels, tuple(stamps[at:end]), tuple(values[at:end]), delta))
             at = end
-        found.append(Group(source, group["adapter"], group["rule"], group["about"], tuple(streams)))
+        found.append(SeriesGroup(source, group["adapter"], group["rule"], group["about"], tuple(streams)))
     return found

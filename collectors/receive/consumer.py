@@ -18,10 +18,10 @@ from collectors.normalise.batches import about_watch, watch_batch
 from collectors.pipeline.scrape_manager import PushedBatch
 from collectors.receive import block as receive_block
 from collectors.receive import kpi as receive_kpi
-from collectors.receive.assembler import Buffer, Layouts
-from collectors.receive.block import Group
+from collectors.receive.assembler import LayoutCache, SeriesBuffer
+from collectors.receive.block import SeriesGroup
 from collectors.receive.kpi import KpiValues
-from collectors.receive.protocol import Dropped, IngestProtocol, Source
+from collectors.receive.protocol import DropReason, IngestProtocol, Source
 from collectors.receive.routing import ReceiveRule
 from collectors.receive.targets import target_of
 from collectors.scrape.result import Scrape
@@ -50,17 +50,17 @@ class ReceiveLimits:
 
 
 @dataclass(slots=True)
-class _Pushing:
+class _PushTarget:
     """One target that pushes. ``about`` are its labels, ``sender`` who told of it last."""
 
     target: Target
     rule: int | None
-    buffer: Buffer
+    buffer: SeriesBuffer
     sender: str
     about: dict[str, str] = field(default_factory=dict)
 
 
-class Received:
+class PushReceiver:
     """Implements ``collectors.pipeline.scrape_manager.Pushed`` on a spool. One thread at a time."""
 
     def __init__(
@@ -80,14 +80,14 @@ class Received:
         self._rules = tuple(rules)
         self._limits = limits or ReceiveLimits()
         self._kpis = kpis or KpiValues(timedelta(minutes=5), {})
-        self._layouts = Layouts()
-        self._pushing: dict[_Key, _Pushing] = {}
+        self._layouts = LayoutCache()
+        self._pushing: dict[_Key, _PushTarget] = {}
         self._senders: dict[str, datetime] = {}
         self._targets: tuple[Target, ...] = ()
         self._taken = 0
         self._held = 0
         self._dropped: dict[str, int] = {}
-        self._told: set[Dropped] = set()
+        self._told: set[DropReason] = set()
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -123,11 +123,11 @@ class Received:
         try:
             if block.door == IngestProtocol.KPI:
                 late = sum(not self._kpis.add(kpi, at) for kpi in receive_kpi.decode(block.payload))
-                self._drop(Dropped.LATE, late)
+                self._drop(DropReason.LATE, late)
                 return
             groups = receive_block.decode(block.payload)
         except ValueError as error:
-            self._drop(Dropped.UNREADABLE, block.samples)
+            self._drop(DropReason.UNREADABLE, block.samples)
             _log.error("pushed_block_unreadable", door=block.door, sender=block.sender, error=str(error))
             return
         sender = f"{block.door}/{block.sender}"
@@ -135,12 +135,12 @@ class Received:
         for group in groups:
             self._add(group, sender, block)
 
-    def _add(self, group: Group, sender: str, block: PushedBlock) -> None:
+    def _add(self, group: SeriesGroup, sender: str, block: PushedBlock) -> None:
         key = group.source, group.adapter
         found = self._pushing.get(key)
         if found is None:
             if len(self._pushing) >= self._limits.most_targets or group.adapter not in ADAPTERS:
-                self._drop(Dropped.TOO_MANY_TARGETS, sum(len(one.stamps) for one in group.streams))
+                self._drop(DropReason.TOO_MANY_TARGETS, sum(len(one.stamps) for one in group.streams))
                 return
             found = self._pushing[key] = self._new(group, sender)
         about = {**found.about, **group.about}
@@ -154,23 +154,23 @@ class Received:
             self._drop(reason, count)
         self._held += found.buffer.series - before
 
-    def _new(self, group: Group, sender: str) -> _Pushing:
+    def _new(self, group: SeriesGroup, sender: str) -> _PushTarget:
         target = self._target(group, group.about)
         _log.info("pushing_target", target=target.name, adapter=target.adapter, entity=target.entity.key, sender=sender)
-        return _Pushing(target, group.rule, Buffer(self._limits.series_per_target), sender, dict(group.about))
+        return _PushTarget(target, group.rule, SeriesBuffer(self._limits.series_per_target), sender, dict(group.about))
 
-    def _target(self, group: Group, about: Mapping[str, str]) -> Target:
+    def _target(self, group: SeriesGroup, about: Mapping[str, str]) -> Target:
         known = group.rule is not None and group.rule < len(self._rules)
         rule = self._rules[group.rule] if known and group.rule is not None else None
         return target_of(self._cluster, group.source, group.adapter, about, rule)
 
     # --- handing on -------------------------------------------------------------------------------
 
-    def _page(self, one: _Pushing, now: datetime) -> tuple[Scrape, Page | None] | None:
+    def _page(self, one: _PushTarget, now: datetime) -> tuple[Scrape, Page | None] | None:
         """The newest page of a target; None when it is so old that it says nothing of now: a backlog."""
         pushed = one.buffer.take(self._layouts)
         if now - from_unix(pushed.at_ms / 1000) > self._limits.silent_after:
-            self._drop(Dropped.TOO_OLD, 1 if pushed.page is None else pushed.page.samples)
+            self._drop(DropReason.TOO_OLD, 1 if pushed.page is None else pushed.page.samples)
             return None
         error = None
         if pushed.page is None:
@@ -221,7 +221,7 @@ class Received:
         for name in [name for name, last in self._senders.items() if now - last > self._limits.forget_after]:
             del self._senders[name]
 
-    def _drop(self, reason: Dropped, count: int) -> None:
+    def _drop(self, reason: DropReason, count: int) -> None:
         if count:
             self._dropped[reason.value] = self._dropped.get(reason.value, 0) + count
             if reason not in self._told:

@@ -23,7 +23,7 @@ MOST_BUCKETS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
+class ExponentialHistogram:
     """One exponential histogram. ``counts[k]`` is about bucket ``offset + k``; ``below`` are zero and negative ones."""
 
     scale: int
@@ -47,7 +47,7 @@ def ladders() -> dict[str, tuple[float, ...]]:
     return found
 
 
-def cumulated(histogram: Exponential, bounds: Sequence[float]) -> list[float]:
+def cumulative_counts(histogram: ExponentialHistogram, bounds: Sequence[float]) -> list[float]:
     """How many values lie at or below each bound; +Inf is not among the bounds."""
     counts = np.concatenate(([0.0], np.cumsum(np.asarray(histogram.counts, dtype=np.float64))))
     places = np.log2(np.asarray(bounds, dtype=np.float64)) * 2.0**histogram.scale - histogram.offset
@@ -55,9 +55,9 @@ def cumulated(histogram: Exponential, bounds: Sequence[float]) -> list[float]:
     return [float(found) for found in histogram.below + inside]
 
 
-def buckets(histogram: Exponential, bounds: Sequence[float]) -> list[tuple[str, float]]:
+def buckets(histogram: ExponentialHistogram, bounds: Sequence[float]) -> list[tuple[str, float]]:
     """The lines of a classic histogram: (``le``, cumulated count), ``+Inf`` the last."""
-    found = zip(bounds, cumulated(histogram, bounds), strict=True)
+    found = zip(bounds, cumulative_counts(histogram, bounds), strict=True)
     return [*((le(bound), count) for bound, count in found), ("+Inf", histogram.total)]
 
 

@@ -51,7 +51,7 @@ def decode(body: bytes, kind: str, cluster: str) -> list[LogLine]:
     return list(_lines(request, cluster))
 
 
-def answer(kind: str) -> bytes:
+def response_body(kind: str) -> bytes:
     """An ExportLogsServiceResponse: everything was taken."""
     response = ExportLogsServiceResponse()
     return json_format.MessageToJson(response).encode() if kind == JSON else response.SerializeToString()

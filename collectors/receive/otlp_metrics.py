@@ -22,15 +22,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags
 
-from collectors.receive.histogram import MOST_BUCKETS, Exponential, buckets, ladders, le
+from collectors.receive.histogram import MOST_BUCKETS, ExponentialHistogram, buckets, ladders, le
 from collectors.receive.otlp_names import labels, metric_name
 from collectors.receive.protocol import (
     STALE_NAN_BITS,
     Decoded,
-    Dropped,
+    DropReason,
     IngestProtocol,
     ReceiveError,
-    RejectedEntry,
+    RejectionReason,
     Source,
     Stream,
     malformed,
@@ -50,7 +50,7 @@ def media_type(content_type: str) -> str:
     if kind not in {PROTOBUF, JSON}:
         raise ReceiveError(
             f"the Content-Type {content_type!r} is neither {PROTOBUF} nor {JSON}",
-            reason=RejectedEntry.UNSUPPORTED,
+            reason=RejectionReason.UNSUPPORTED,
             hint="this is the door for OTLP/HTTP metrics; gRPC is not spoken here",
         )
     return kind
@@ -75,7 +75,7 @@ def decode(body: bytes, kind: str) -> Decoded:
     return found
 
 
-def answer(kind: str, rejected: int, message: str) -> bytes:
+def response_body(kind: str, rejected: int, message: str) -> bytes:
     """An ExportMetricsServiceResponse; ``partial_success`` only when there is something to say."""
     response = ExportMetricsServiceResponse()
     if rejected or message:
@@ -106,11 +106,11 @@ def _add_scope(found: Decoded, source: Source, scope: Any) -> None:
         points = content.data_points
         found.samples += len(points)
         if not metric.name:
-            found.leave_out(Dropped.UNNAMED, "", len(points))
+            found.leave_out(DropReason.UNNAMED, "", len(points))
             continue
         name = _name(metric, kind, content)
         if kind == "summary" or (kind == "exponential_histogram" and name not in ladders()):
-            found.leave_out(Dropped.UNSUPPORTED, name, len(points))
+            found.leave_out(DropReason.UNSUPPORTED, name, len(points))
             continue
         adds_up = kind != "gauge" and _is_delta(content)
         for point in points:
@@ -156,12 +156,12 @@ def _lines(name: str, kind: str, point: Any, *, adds_up: bool) -> Iterator[_Line
     yield f"{name}_count", {}, float(point.count), adds_up
 
 
-def _exponential(name: str, point: Any) -> Exponential:
+def _exponential(name: str, point: Any) -> ExponentialHistogram:
     positive = point.positive
     if len(positive.bucket_counts) > MOST_BUCKETS or point.scale not in _SCALES:
         raise ValueError(f"{name} has a histogram of scale {point.scale} with {len(positive.bucket_counts)} buckets")
     below = float(point.zero_count + sum(point.negative.bucket_counts))
-    return Exponential(
+    return ExponentialHistogram(
         scale=point.scale,
         offset=positive.offset,
         counts=tuple(map(float, positive.bucket_counts)),

@@ -35,7 +35,7 @@ class IngestProtocol(StrEnum):
     KPI = "kpi"
 
 
-class Dropped(StrEnum):
+class DropReason(StrEnum):
     """Why samples were left out: the label of the counter, and the word in the log."""
 
     NO_ADAPTER = "no_adapter"  # nothing here reads any metric of its target
@@ -51,7 +51,7 @@ class Dropped(StrEnum):
     UNREADABLE = "unreadable"  # a block in the buffer that this program cannot read
 
 
-class RejectedEntry(StrEnum):
+class RejectionReason(StrEnum):
     """Why a whole request is refused. Senders must not repeat MALFORMED, UNSUPPORTED and TOO_LARGE."""
 
     MALFORMED = "malformed"
@@ -64,7 +64,7 @@ class RejectedEntry(StrEnum):
 class ReceiveError(OutriderError):
     """A request that is refused whole."""
 
-    def __init__(self, message: str, *, reason: RejectedEntry, hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: RejectionReason, hint: str = "") -> None:
         """``message`` is one sentence for the sender's log."""
         super().__init__(message, hint=hint)
         self.reason = reason
@@ -103,15 +103,15 @@ class Stream:
 class Decoded:
     """What one request held. ``about`` are facts about a source; ``left_out`` counts samples by reason."""
 
-    door: IngestProtocol
+    protocol: IngestProtocol
     streams: list[Stream] = field(default_factory=list)
     about: dict[Source, dict[str, str]] = field(default_factory=dict)
     samples: int = 0
     histograms: int = 0
-    left_out: Counter[Dropped] = field(default_factory=Counter)
+    left_out: Counter[DropReason] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)  # samples by the name of a metric that was left out
 
-    def leave_out(self, reason: Dropped, name: str, count: int) -> None:
+    def leave_out(self, reason: DropReason, name: str, count: int) -> None:
         """Count what is not used."""
         self.left_out[reason] += count
         if len(self.unread) < 1000 or name in self.unread:
@@ -124,14 +124,14 @@ def keep_times(decoded: Decoded, now_ms: int) -> None:
     for number, stream in enumerate(decoded.streams):
         if not stream.stamps or (min(stream.stamps) > 0 and max(stream.stamps) <= last):
             continue
-        unset = decoded.door is IngestProtocol.OTLP
+        unset = decoded.protocol is IngestProtocol.OTLP
         pairs = [
             (now_ms if unset and stamp == 0 else stamp, value)
             for stamp, value in zip(stream.stamps, stream.values, strict=True)
             if 0 < stamp <= last or (unset and stamp == 0)
         ]
         if len(pairs) < len(stream.stamps):
-            decoded.leave_out(Dropped.FUTURE, stream.name, len(stream.stamps) - len(pairs))
+            decoded.leave_out(DropReason.FUTURE, stream.name, len(stream.stamps) - len(pairs))
         stamps, values = zip(*pairs, strict=True) if pairs else ((), ())
         decoded.streams[number] = replace(stream, stamps=stamps, values=values)
     decoded.streams[:] = [stream for stream in decoded.streams if stream.stamps]
@@ -152,13 +152,13 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
         else:
             raise ReceiveError(
                 f"the Content-Encoding {encoding!r} is not known here",
-                reason=RejectedEntry.UNSUPPORTED,
+                reason=RejectionReason.UNSUPPORTED,
                 hint="send snappy (remote write), gzip, deflate, zstd, or none",
             )
     except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError) as error:
         raise ReceiveError(
             f"the body is no {name} block: {error}",
-            reason=RejectedEntry.MALFORMED,
+            reason=RejectionReason.MALFORMED,
             hint="see what the sender compresses with",
         ) from error
     if len(unpacked) > limit:
@@ -170,7 +170,7 @@ def too_large(limit: int) -> ReceiveError:
     """A body above the limit on either side of its compression."""
     return ReceiveError(
         f"the request is larger than {limit} bytes",
-        reason=RejectedEntry.TOO_LARGE,
+        reason=RejectionReason.TOO_LARGE,
         hint="send smaller batches, or raise receive.body_limit_bytes and receive.unpacked_limit_bytes",
     )
 
@@ -178,7 +178,9 @@ def too_large(limit: int) -> ReceiveError:
 def malformed(what: str, error: Exception | None = None) -> ReceiveError:
     """A body that is not what its Content-Type says."""
     said = f": {error}" if error is not None and str(error) else ""
-    return ReceiveError(f"the body is no {what}{said}", reason=RejectedEntry.MALFORMED, hint="see the sender's version")
+    return ReceiveError(
+        f"the body is no {what}{said}", reason=RejectionReason.MALFORMED, hint="see the sender's version"
+    )
 
 
 def _snappy(body: bytes, limit: int) -> bytes:

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
-from collectors.receive.histogram import Exponential, buckets, dense, ladders, le
+from collectors.receive.histogram import ExponentialHistogram, buckets, dense, ladders, le
 from collectors.receive.protocol import (
     Decoded,
-    Dropped,
+    DropReason,
     IngestProtocol,
     ReceiveError,
-    RejectedEntry,
+    RejectionReason,
     Source,
     Stream,
     malformed,
@@ -41,7 +41,7 @@ def version_of(content_type: str) -> Version:
     if kind.lower() != "application/x-protobuf":
         raise ReceiveError(
             f"the Content-Type {content_type!r} is not application/x-protobuf",
-            reason=RejectedEntry.UNSUPPORTED,
+            reason=RejectionReason.UNSUPPORTED,
             hint="this is the door for Prometheus remote write",
         )
     for parameter in parameters:
@@ -51,7 +51,7 @@ def version_of(content_type: str) -> Version:
             if found is None:
                 raise ReceiveError(
                     f"there is no message {value!r}",
-                    reason=RejectedEntry.UNSUPPORTED,
+                    reason=RejectionReason.UNSUPPORTED,
                     hint=f"known are {' and '.join(MESSAGES)}",
                 )
             return found
@@ -97,7 +97,7 @@ def _add(found: Decoded, labels: dict[str, str], series: Any) -> None:
     found.samples += len(samples)
     found.histograms += len(histograms)
     if not name:
-        found.leave_out(Dropped.UNNAMED, "", len(samples) + len(histograms))
+        found.leave_out(DropReason.UNNAMED, "", len(samples) + len(histograms))
         return
     source = _source(labels.get("job", ""), labels.get("instance", ""), labels.get("metrics_path", ""))
     if samples:
@@ -123,7 +123,7 @@ def _add_histograms(
     bounds = ladders().get(name)
     for one in histograms:
         if bounds is None and one.schema != _CUSTOM_BUCKETS:
-            found.leave_out(Dropped.UNSUPPORTED, name, 1)
+            found.leave_out(DropReason.UNSUPPORTED, name, 1)
             continue
         for suffix, bound, value in _lines(one, bounds or ()):
             stamps, values = lines.setdefault((suffix, bound), ([], []))
@@ -150,7 +150,7 @@ def _lines(one: Any, bounds: Sequence[float]) -> list[tuple[str, str, float]]:
         below = float(one.zero_count_int or one.zero_count_float)
         below += sum(_counts(one.negative_deltas, one.negative_counts))
         # A native bucket is named by its upper bound, one of OpenTelemetry's by its lower one.
-        found = buckets(Exponential(one.schema, first - 1, tuple(run), below, total, one.sum), bounds)
+        found = buckets(ExponentialHistogram(one.schema, first - 1, tuple(run), below, total, one.sum), bounds)
     return [*(("_bucket", bound, value) for bound, value in found), ("_sum", "", one.sum), ("_count", "", total)]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from collectors.mapping import registry
 from collectors.mapping.model import Adapter
 from collectors.mapping.signatures import adapter_of_metric, carrier_among
-from collectors.receive.protocol import META, Decoded, Dropped, Source, Stream
+from collectors.receive.protocol import META, Decoded, DropReason, Source, Stream
 from outrider.model import EntityKind
 
 MOST_SOURCES, MOST_NAMES = 50_000, 50_000
@@ -50,7 +50,7 @@ class ReceiveRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class RoutedSeries:
     """A series, who reads it, and by which rule (None: by its name)."""
 
     stream: Stream
@@ -58,7 +58,7 @@ class Assigned:
     rule: int | None
 
 
-class _Reads:
+class _ReadMetrics:
     """The metrics that an adapter has a use for; a name is looked at once."""
 
     def __init__(self, adapter: Adapter) -> None:
@@ -74,54 +74,54 @@ class _Reads:
         return known
 
 
-class Matcher:
+class AdapterRouter:
     """Assigns series to adapters; remembers what each source is. Not for two threads at a time."""
 
     def __init__(self, rules: Sequence[ReceiveRule] = (), most_sources: int = MOST_SOURCES) -> None:
         """The first rule that holds counts."""
         self._rules = tuple(rules)
         self._most = most_sources
-        self._reads = {name: _Reads(registry.adapter(name)) for name in registry.ADAPTERS}
+        self._reads = {name: _ReadMetrics(registry.adapter(name)) for name in registry.ADAPTERS}
         self._known: OrderedDict[Source, dict[tuple[str, int | None], None]] = OrderedDict()
 
-    def assign(self, decoded: Decoded) -> list[Assigned]:
+    def assign(self, decoded: Decoded) -> list[RoutedSeries]:
         """Every series that something reads; the rest is counted on ``decoded``."""
         ruled = [self._rule_of(stream, decoded) for stream in decoded.streams]
         for stream, rule in zip(decoded.streams, ruled, strict=True):
             adapter = adapter_of_metric(stream.name) if rule is None else self._rules[rule].adapter
             if adapter is not None:
                 self._note(stream.source, adapter, rule)
-        found: list[Assigned] = []
+        found: list[RoutedSeries] = []
         for stream, rule in zip(decoded.streams, ruled, strict=True):
             found.extend(self._of(stream, rule, decoded))
         return found
 
-    def _of(self, stream: Stream, rule: int | None, decoded: Decoded) -> Sequence[Assigned]:
+    def _of(self, stream: Stream, rule: int | None, decoded: Decoded) -> Sequence[RoutedSeries]:
         if rule is not None and self._rules[rule].adapter is None:
-            decoded.left_out[Dropped.BY_RULE] += len(stream.stamps)
+            decoded.left_out[DropReason.BY_RULE] += len(stream.stamps)
             return []
         known = self._known.get(stream.source)
         if known is None:
-            decoded.leave_out(Dropped.NO_ADAPTER, stream.name, len(stream.stamps))
+            decoded.leave_out(DropReason.NO_ADAPTER, stream.name, len(stream.stamps))
             return []
         readers: list[tuple[str, int | None]]
         if rule is None and len(known) == 1:  # nearly always: one target, one adapter
             ((adapter, by),) = known
             if stream.name in self._reads[adapter] or stream.name in META:
-                return (Assigned(stream, adapter, by),)
-            decoded.left_out[Dropped.NOT_READ] += len(stream.stamps)
+                return (RoutedSeries(stream, adapter, by),)
+            decoded.left_out[DropReason.NOT_READ] += len(stream.stamps)
             return ()
         if rule is not None:
             readers = [(str(self._rules[rule].adapter), rule)]
         else:
             readers = [reader for reader in known if stream.name in META or stream.name in self._reads[reader[0]]]
         found = [
-            Assigned(stream, adapter, by)
+            RoutedSeries(stream, adapter, by)
             for adapter, by in readers
             if stream.name in META or stream.name in self._reads[adapter]
         ]
         if not found:
-            decoded.left_out[Dropped.NOT_READ] += len(stream.stamps)
+            decoded.left_out[DropReason.NOT_READ] += len(stream.stamps)
         return found
 
     def _rule_of(self, stream: Stream, decoded: Decoded) -> int | None:

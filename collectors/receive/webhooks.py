@@ -48,7 +48,7 @@ class Delivery:
     end: ChangeEnd | None = None
 
 
-def delivery(source: str, event: str, body: Any, now: datetime) -> Delivery | None:
+def parse_delivery(source: str, event: str, body: Any, now: datetime) -> Delivery | None:
     """What a delivery of an event says; None for an event that is no change. Raises UsageError for an odd body."""
     table = _table()[source]
     spec = table.get(event)

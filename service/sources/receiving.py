@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from collectors.pipeline.scrape_manager import PushSource
-from collectors.receive.consumer import Received, ReceiveLimits
+from collectors.receive.consumer import PushReceiver, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
@@ -59,7 +59,7 @@ def _state_url(settings: Settings) -> str:
     return factory.urls_of(settings.store.url)[0]
 
 
-def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> Received:
+def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> PushReceiver:
     given = settings.receive
     limits = ReceiveLimits(
         samples_per_cycle=given.samples_per_cycle,
@@ -70,7 +70,7 @@ def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> Received
         silent_after=given.silent_after,
         forget_after=given.forget_after,
     )
-    return Received(
+    return PushReceiver(
         spool,
         settings.cluster,
         clock,

@@ -10,7 +10,7 @@ import cramjam
 import httpx
 
 from collectors.pipeline.scrape_manager import ScrapeManager
-from collectors.receive.consumer import Received, ReceiveLimits
+from collectors.receive.consumer import PushReceiver, ReceiveLimits
 from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
 from outrider.wire.remote_write import Request, WriteRequest
@@ -94,7 +94,7 @@ class PushWorld:
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
         settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
-        self.received = Received(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
+        self.received = PushReceiver(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
         self.collector = ScrapeManager((), pushed=self.received)
 
     def post(self, path: str, body: bytes, headers=None, token: str = TOKEN) -> httpx.Response:

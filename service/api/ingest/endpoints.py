@@ -16,15 +16,15 @@ from collectors.receive import kpi as receive_kpi
 from collectors.receive.kpi import Kpi
 from collectors.receive.protocol import (
     Decoded,
-    Dropped,
+    DropReason,
     IngestProtocol,
     ReceiveError,
-    RejectedEntry,
+    RejectionReason,
     Source,
     keep_times,
     too_large,
 )
-from collectors.receive.routing import Assigned, Matcher
+from collectors.receive.routing import RoutedSeries, AdapterRouter
 from outrider import log
 from outrider.clock import Clock
 from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
@@ -35,7 +35,7 @@ RETRY_AFTER_SECONDS = 15
 _MOST_SENDERS = 10_000
 _MOST_TOLD = 1_000
 _MOST_KPIS = 100_000
-UNUSED = (Dropped.NO_ADAPTER, Dropped.UNNAMED, Dropped.UNSUPPORTED, Dropped.FUTURE)
+UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, DropReason.FUTURE)
 """What a sender is told of; the rest is left out on purpose."""
 
 
@@ -48,9 +48,9 @@ class Doors:
         self._spool = spool
         self._clock = clock
         self._lock = threading.Lock()
-        self._matcher = Matcher(settings.rules)
+        self._matcher = AdapterRouter(settings.rules)
         self._brought: OrderedDict[str, tuple[float, float]] = OrderedDict()  # sender -> samples to spare, when
-        self._told: set[tuple[Dropped, str]] = set()
+        self._told: set[tuple[DropReason, str]] = set()
         self.newest_kpis: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._requests = Counter(
             "outrider_received_requests", "Requests of senders.", ["door", "outcome"], registry=registry
@@ -69,7 +69,7 @@ class Doors:
         if total > self.settings.samples_per_request:
             raise ReceiveError(
                 f"the request holds {total} samples, more than {self.settings.samples_per_request}",
-                reason=RejectedEntry.TOO_LARGE,
+                reason=RejectionReason.TOO_LARGE,
                 hint="send smaller batches, or raise receive.samples_per_request",
             )
         keep_times(decoded, round(self._clock.now().timestamp() * 1000))
@@ -78,7 +78,7 @@ class Doors:
         kept = sum(len(one.stream.stamps) for one in assigned)
         if assigned:
             self._check_pace(sender, kept)
-            self._put(decoded.door, sender, kept, self._encode(decoded, assigned))
+            self._put(decoded.protocol, sender, kept, self._encode(decoded, assigned))
         self._note(decoded, kept)
         return kept
 
@@ -103,7 +103,7 @@ class Doors:
         """Count entries that were refused one by one."""
         self._left_out.labels(IngestProtocol.KPI.value, "refused").inc(count)
 
-    def _encode(self, decoded: Decoded, assigned: Sequence[Assigned]) -> bytes:
+    def _encode(self, decoded: Decoded, assigned: Sequence[RoutedSeries]) -> bytes:
         sources: set[Source] = {one.stream.source for one in assigned}
         return receive_block.encode(assigned, {one: decoded.about[one] for one in sources if one in decoded.about})
 
@@ -114,7 +114,7 @@ class Doors:
         if not self._spool.put(block, self.settings.buffer_bytes):
             raise ReceiveError(
                 "the buffer is full: the engine does not keep up, or does not run",
-                reason=RejectedEntry.FULL,
+                reason=RejectionReason.FULL,
                 hint="see outrider_received_waiting_bytes; receive.buffer_limit_bytes bounds it",
             )
 
@@ -131,26 +131,26 @@ class Doors:
         if not enough:
             raise ReceiveError(
                 f"{sender} sends more than {self.settings.samples_per_minute} samples a minute",
-                reason=RejectedEntry.TOO_FAST,
+                reason=RejectionReason.TOO_FAST,
                 hint="send less, or raise receive.samples_per_minute",
             )
 
     def _note(self, decoded: Decoded, kept: int) -> None:
-        self._samples.labels(decoded.door.value).inc(kept)
+        self._samples.labels(decoded.protocol.value).inc(kept)
         for reason, count in decoded.left_out.items():
-            self._left_out.labels(decoded.door.value, reason.value).inc(count)
+            self._left_out.labels(decoded.protocol.value, reason.value).inc(count)
         if any(decoded.left_out[reason] for reason in UNUSED):
             self._tell(decoded)
 
     def _tell(self, decoded: Decoded) -> None:
         """Say once of each metric that nothing reads it: in the log, a line for those of one request."""
         with self._lock:
-            fresh = [name for name in decoded.unread if (Dropped.NO_ADAPTER, name) not in self._told]
-            self._told.update((Dropped.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_TOLD - len(self._told))])
+            fresh = [name for name in decoded.unread if (DropReason.NO_ADAPTER, name) not in self._told]
+            self._told.update((DropReason.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_TOLD - len(self._told))])
             told_out = len(self._told) >= _MOST_TOLD
         if fresh and not told_out:
             shown = ", ".join(sorted(fresh)[:10])
-            _log.warning("pushed_metrics_unread", door=decoded.door.value, metrics=len(fresh), such_as=shown)
+            _log.warning("pushed_metrics_unread", door=decoded.protocol.value, metrics=len(fresh), such_as=shown)
 
 
 def unused(decoded: Decoded) -> tuple[int, str]:
@@ -160,7 +160,7 @@ def unused(decoded: Decoded) -> tuple[int, str]:
         return 0, ""
     names = ", ".join(sorted(decoded.unread)[:5])
     what = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
-    if decoded.left_out[Dropped.FUTURE]:
+    if decoded.left_out[DropReason.FUTURE]:
         return count, f"{what}; some lie in the future: check the sender's clock"
     return count, f"{what}; name an adapter under receive.rules, or send less"
 

@@ -38,7 +38,7 @@ async def logs(request: Request, ctx: Ctx) -> Response:
     too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send smaller batches")
     body = await read_body(request, MOST_BYTES, too_large)
     await run_in_threadpool(_take, request, ctx, body, kind)
-    return Response(otlp_logs.answer(kind), media_type=kind)
+    return Response(otlp_logs.response_body(kind), media_type=kind)
 
 
 def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:

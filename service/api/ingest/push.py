@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from collectors.receive import kpi, otlp_metrics
 from collectors.receive import remote_write as receive_remote_write
-from collectors.receive.protocol import IngestProtocol, ReceiveError, RejectedEntry, malformed, too_large, unpack
+from collectors.receive.protocol import IngestProtocol, ReceiveError, RejectionReason, malformed, too_large, unpack
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
@@ -27,11 +27,11 @@ from service.api.ingest.endpoints import RETRY_AFTER_SECONDS, Doors, unused
 
 router = APIRouter(tags=["receive"])
 STATUS = {
-    RejectedEntry.MALFORMED: 400,
-    RejectedEntry.UNSUPPORTED: 415,
-    RejectedEntry.TOO_LARGE: 413,
-    RejectedEntry.TOO_FAST: 429,
-    RejectedEntry.FULL: 503,
+    RejectionReason.MALFORMED: 400,
+    RejectionReason.UNSUPPORTED: 415,
+    RejectionReason.TOO_LARGE: 413,
+    RejectionReason.TOO_FAST: 429,
+    RejectionReason.FULL: 503,
 }
 _RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invalid argument, exhausted, unavailable
 _Refusal = Callable[[int, str], Response]
@@ -57,7 +57,7 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
         encoding = request.headers.get("content-encoding", "snappy")
         if encoding.lower() not in {"snappy", "zstd"}:
             raise ReceiveError(
-                f"the Content-Encoding {encoding!r} is not that of remote write", reason=RejectedEntry.UNSUPPORTED,
+                f"the Content-Encoding {encoding!r} is not that of remote write", reason=RejectionReason.UNSUPPORTED,
                 hint="remote write is compressed with snappy",
             )  # fmt: skip
         decoded = receive_remote_write.decode(unpack(packed, encoding, doors.settings.unpacked_bytes), version)
@@ -86,7 +86,7 @@ async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
         unpacked = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
         decoded = otlp_metrics.decode(unpacked, kind)
         doors.take(decoded, who)
-        return Response(otlp_metrics.answer(kind, *unused(decoded)), media_type=kind)
+        return Response(otlp_metrics.response_body(kind, *unused(decoded)), media_type=kind)
 
     def refuse(status: int, message: str) -> Response:
         code = _RPC_CODE[status]
@@ -153,14 +153,14 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         raise malformed("JSON", error) from error
     if isinstance(found, dict) and "value" in found:
         raise ReceiveError(
-            "this is one KPI, and a list of them is expected", reason=RejectedEntry.MALFORMED, hint="wrap it in [ ]"
+            "this is one KPI, and a list of them is expected", reason=RejectionReason.MALFORMED, hint="wrap it in [ ]"
         )
     if not isinstance(found, list):
         raise malformed("list of KPIs")
     if len(found) > most:
         raise ReceiveError(
             f"the request holds {len(found)} KPIs, more than {most}",
-            reason=RejectedEntry.TOO_LARGE,
+            reason=RejectionReason.TOO_LARGE,
             hint="send fewer at once",
         )
     return found

@@ -194,7 +194,7 @@ def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -
         (_ARGOCD, request.headers.get("x-argocd-event")),
     ):
         if event is not None:
-            told = webhooks.delivery(source, event, said, now)
+            told = webhooks.parse_delivery(source, event, said, now)
             return _Taken() if told is None else _of_webhook(told, source, ctx, now)
     return _of_announcements(said, ctx, by, now)
 

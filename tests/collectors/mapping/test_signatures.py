@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.mapping import registry, signatures
-from collectors.receive.routing import Matcher
+from collectors.receive.routing import AdapterRouter
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from collectors.receive.routing import Matcher
 def test_a_name_speaks_for_the_one_who_has_it(metric: str, adapter: str | None) -> None:
     assert signatures.adapter_of_metric(metric) == adapter
     if adapter is not None:
-        assert metric in Matcher()._reads[adapter]
+        assert metric in AdapterRouter()._reads[adapter]
 
 
 def test_what_carries_others_comes_first() -> None:

@@ -74,8 +74,8 @@ def test_what_is_no_export_is_refused_with_a_sentence() -> None:
     for body, kind in ((b"\xff\xff\xff", otlp_logs.PROTOBUF), (b"{", otlp_logs.JSON), (b"\xff", otlp_logs.JSON)):
         with pytest.raises(UsageError, match="no OTLP logs export"):
             otlp_logs.decode(body, kind, "c")
-    assert otlp_logs.answer(otlp_logs.JSON) == b"{}"
-    assert otlp_logs.answer(otlp_logs.PROTOBUF) == b""
+    assert otlp_logs.response_body(otlp_logs.JSON) == b"{}"
+    assert otlp_logs.response_body(otlp_logs.PROTOBUF) == b""
 
 
 @given(st.binary())

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from senders import STALE
 
 from collectors.receive import block, kpi, otlp_metrics, remote_write
-from collectors.receive.assembler import Buffer, Layouts
-from collectors.receive.histogram import Exponential, buckets, cumulated, dense, ladders, le
+from collectors.receive.assembler import LayoutCache, SeriesBuffer
+from collectors.receive.histogram import ExponentialHistogram, buckets, cumulative_counts, dense, ladders, le
 from collectors.receive.otlp_names import label_name, labels, metric_name
 from collectors.receive.protocol import (
     Decoded,
-    Dropped,
+    DropReason,
     IngestProtocol,
     ReceiveError,
-    RejectedEntry,
+    RejectionReason,
     Source,
     Stream,
     unpack,
 )
-from collectors.receive.routing import Matcher, ReceiveRule
+from collectors.receive.routing import AdapterRouter, ReceiveRule
 from collectors.receive.targets import target_of
 from outrider.model import EntityKind
 from outrider.vocabulary import catalog
@@ -48,7 +48,7 @@ SETTLE = timedelta(seconds=5)
 def test_an_exponential_histogram_loses_no_value_and_never_falls(scale, offset, counts, below):
     total = float(sum(counts) + below)
     lines = buckets(
-        Exponential(scale, offset, tuple(map(float, counts)), float(below), total, 0.0), (0.1, 0.5, 1.0, 10.0)
+        ExponentialHistogram(scale, offset, tuple(map(float, counts)), float(below), total, 0.0), (0.1, 0.5, 1.0, 10.0)
     )
     values = [value for _, value in lines]
     assert values == sorted(values)
@@ -62,9 +62,9 @@ def test_counts_at_a_bound_differ_by_one_bucket_at_most(values, scale):
     places = np.ceil(np.log2(values) * 2**scale).astype(int) - 1
     first = int(places.min())
     counts = np.bincount(places - first)
-    histogram = Exponential(scale, first, tuple(map(float, counts)), 0.0, float(len(values)), 0.0)
+    histogram = ExponentialHistogram(scale, first, tuple(map(float, counts)), 0.0, float(len(values)), 0.0)
     for bound, found in zip(
-        (0.01, 0.3, 1.0, 7.0, 100.0), cumulated(histogram, (0.01, 0.3, 1.0, 7.0, 100.0)), strict=True
+        (0.01, 0.3, 1.0, 7.0, 100.0), cumulative_counts(histogram, (0.01, 0.3, 1.0, 7.0, 100.0)), strict=True
     ):
         width = 2.0 ** (1 / 2**scale)
         assert sum(value <= bound / width for value in values) - 1e-6 <= found
@@ -109,7 +109,7 @@ def test_native_histograms_are_read_where_an_adapter_knows_the_metric():
     assert lines["sum", None] == 9
     unknown = native("db_seconds", **parts)
     assert not unknown.streams
-    assert unknown.left_out == {Dropped.UNSUPPORTED: 1}
+    assert unknown.left_out == {DropReason.UNSUPPORTED: 1}
 
 
 def test_custom_buckets_are_classic_ones():
@@ -203,7 +203,7 @@ def test_a_bomb_is_never_unpacked():
         assert len(packed) < 100_000
         with pytest.raises(ReceiveError) as caught:
             unpack(packed, name, 1_000_000)
-        assert caught.value.reason is RejectedEntry.TOO_LARGE
+        assert caught.value.reason is RejectionReason.TOO_LARGE
     assert unpack(gzip.compress(b"a") + gzip.compress(b"b"), "gzip", 100) == b"ab"
 
 
@@ -211,7 +211,7 @@ def test_a_bomb_is_never_unpacked():
 
 
 def test_without_up_a_page_is_the_newest_of_every_series_with_its_own_time():
-    buffer, layouts = Buffer(100), Layouts()
+    buffer, layouts = SeriesBuffer(100), LayoutCache()
     slow = Stream(SOURCE, "slow", {}, (1_000,), (1.0,))
     buffer.add([slow, Stream(SOURCE, "fast", {}, (1_000, 16_000), (1.0, 2.0))], {}, AT)
     assert not buffer.due(AT + timedelta(seconds=4), SETTLE)
@@ -228,16 +228,16 @@ def test_without_up_a_page_is_the_newest_of_every_series_with_its_own_time():
 
 
 def test_a_target_that_never_pauses_is_handed_on_all_the_same():
-    buffer = Buffer(100)
+    buffer = SeriesBuffer(100)
     for second in range(0, 24, 3):
         buffer.add([Stream(SOURCE, "x", {}, (second * 1000 + 1,), (1.0,))], {}, AT + timedelta(seconds=second))
     assert buffer.due(AT + timedelta(seconds=21), SETTLE)
 
 
 def test_layouts_are_shared_by_targets_that_are_alike():
-    layouts, pages = Layouts(), []
+    layouts, pages = LayoutCache(), []
     for instance in ("a:1", "b:1"):
-        buffer, source = Buffer(100), Source("vllm", instance)
+        buffer, source = SeriesBuffer(100), Source("vllm", instance)
         about = {"job": "vllm", "instance": instance}
         streams = [Stream(source, name, {**about, "engine": "0"}, (1_000,), (1.0,)) for name in ("x", "y")]
         buffer.add([Stream(source, "up", about, (1_000,), (1.0,)), *streams], about, AT)
@@ -247,15 +247,15 @@ def test_layouts_are_shared_by_targets_that_are_alike():
 
 
 def test_a_sample_whose_page_is_gone_is_counted_as_late():
-    buffer = Buffer(100)
+    buffer = SeriesBuffer(100)
     buffer.add([Stream(SOURCE, "x", {}, (2_000,), (1.0,))], {}, AT)
-    buffer.take(Layouts())
-    assert buffer.add([Stream(SOURCE, "y", {}, (1_000,), (1.0,))], {}, AT) == {Dropped.LATE: 1}
-    assert buffer.add([Stream(SOURCE, "x", {}, (1_500, 2_000), (1.0, 1.0))], {}, AT) == {Dropped.LATE: 1}
+    buffer.take(LayoutCache())
+    assert buffer.add([Stream(SOURCE, "y", {}, (1_000,), (1.0,))], {}, AT) == {DropReason.LATE: 1}
+    assert buffer.add([Stream(SOURCE, "x", {}, (1_500, 2_000), (1.0, 1.0))], {}, AT) == {DropReason.LATE: 1}
 
 
 def test_series_and_memory_stay_bounded():
-    buffer, layouts = Buffer(10), Layouts(most=50)
+    buffer, layouts = SeriesBuffer(10), LayoutCache(most=50)
     for number in range(200):
         stamp = (number + 1) * 400_000  # every series of before is too old by now
         buffer.add([Stream(SOURCE, f"x{number}", {}, tuple(range(stamp, stamp + 500)), (1.0,) * 500)], {}, AT)
@@ -269,7 +269,7 @@ def test_series_and_memory_stay_bounded():
 
 
 def test_sources_are_remembered_up_to_a_bound():
-    matcher = Matcher(most_sources=3)
+    matcher = AdapterRouter(most_sources=3)
     for number in range(10):
         decoded = Decoded(
             IngestProtocol.REMOTE_WRITE, [Stream(Source("j", str(number)), "DCGM_FI_DEV_GPU_TEMP", {}, (1,), (1.0,))]
@@ -283,7 +283,7 @@ def test_one_source_can_be_two_targets():
         IngestProtocol.REMOTE_WRITE,
         [Stream(SOURCE, name, {}, (1,), (1.0,)) for name in ("node_cpu_seconds_total", "DCGM_FI_DEV_GPU_TEMP", "up")],
     )
-    found = Matcher().assign(decoded)
+    found = AdapterRouter().assign(decoded)
     assert {(one.stream.name, one.adapter) for one in found} >= {
         ("node_cpu_seconds_total", "node_exporter"),
         ("DCGM_FI_DEV_GPU_TEMP", "dcgm"),

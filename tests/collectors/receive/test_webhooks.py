@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.receive import webhooks
-from collectors.receive.webhooks import delivery, instant
+from collectors.receive.webhooks import instant, parse_delivery
 from outrider.errors import UsageError
 from outrider.records.change_log import ActorKind, Ended
 
@@ -35,7 +35,7 @@ GITLAB = {
 
 
 def test_a_deployment_of_github() -> None:
-    told = delivery("github", "deployment", DEPLOYMENT, AT)
+    told = parse_delivery("github", "deployment", DEPLOYMENT, AT)
     assert told is not None
     assert told.change is not None
     assert told.names == ("acme/chat-70b", "chat-70b")
@@ -50,7 +50,7 @@ def test_a_deployment_of_github() -> None:
 @pytest.mark.parametrize(("login", "kind"), [("github-actions[bot]", "Bot"), ("renovate[bot]", "User")])
 def test_a_bot_is_a_system(login: str, kind: str) -> None:
     body = {**DEPLOYMENT, "deployment": {**DEPLOYMENT["deployment"], "creator": {"login": login, "type": kind}}}
-    told = delivery("github", "deployment", body, AT)
+    told = parse_delivery("github", "deployment", body, AT)
     assert told is not None
     assert told.change is not None
     assert told.change.actor_kind is ActorKind.SYSTEM
@@ -62,7 +62,7 @@ def test_a_bot_is_a_system(login: str, kind: str) -> None:
 )
 def test_a_status_ends_the_deployment(state: str, ended: Ended | None) -> None:
     status = {"state": state, "created_at": "2026-11-18T11:59:30Z", "description": "rolled out"}
-    told = delivery("github", "deployment_status", {**DEPLOYMENT, "deployment_status": status}, AT)
+    told = parse_delivery("github", "deployment_status", {**DEPLOYMENT, "deployment_status": status}, AT)
     assert told is not None
     assert told.change is None
     if ended is None:
@@ -80,7 +80,7 @@ def test_a_push_says_no_addresses_of_people() -> None:
         "head_commit": {"message": "Larger batches\n\nSigned-off-by: Ada <ada@mail.example>",
                         "timestamp": "2026-11-18T12:58:00+01:00"},
     }  # fmt: skip
-    told = delivery("github", "push", body, AT)
+    told = parse_delivery("github", "push", body, AT)
     assert told is not None
     assert told.change is not None
     assert (told.change.code, told.change.text) == ("push", "Larger batches")
@@ -89,14 +89,14 @@ def test_a_push_says_no_addresses_of_people() -> None:
 
 
 def test_a_deployment_of_gitlab_is_a_change_and_its_end() -> None:
-    told = delivery("gitlab", "Deployment Hook", GITLAB, AT)
+    told = parse_delivery("gitlab", "Deployment Hook", GITLAB, AT)
     assert told is not None
     assert told.change is not None
     assert told.end is not None
     assert told.change.id == told.end.change == "gitlab/acme/chat-70b/deployment/15"
     assert (told.change.actor, told.change.after) == ("root", "1.0.0 279484c0")
     assert (told.end.ended, told.end.at) == (Ended.SUCCEEDED, datetime(2026, 11, 18, 11, 59, 30, tzinfo=UTC))
-    running = delivery("gitlab", "Deployment Hook", {**GITLAB, "status": "running"}, AT)
+    running = parse_delivery("gitlab", "Deployment Hook", {**GITLAB, "status": "running"}, AT)
     assert running is not None
     assert running.end is None
 
@@ -107,32 +107,32 @@ def test_a_sync_of_argo_cd() -> None:
         "phase": "Failed", "message": "one or more objects failed to apply", "initiated_by": "",
         "started_at": "2026-11-18T11:58:00Z", "finished_at": "2026-11-18T11:59:00Z", "url": "https://argocd.example/x",
     }  # fmt: skip
-    told = delivery("argocd", "sync", body, AT)
+    told = parse_delivery("argocd", "sync", body, AT)
     assert told is not None
     assert told.change is not None
     assert told.end is not None
     assert (told.change.actor, told.change.actor_kind) == ("argocd-automated", ActorKind.SYSTEM)
     assert (told.change.before, told.change.after, told.end.ended) == ("1a2b3c4", "53e28ff", Ended.FAILED)
-    unfilled = delivery("argocd", "sync", {**body, "initiated_by": "<no value>"}, AT)
+    unfilled = parse_delivery("argocd", "sync", {**body, "initiated_by": "<no value>"}, AT)
     assert unfilled == told
-    by_hand = delivery("argocd", "sync", {**body, "initiated_by": "ada"}, AT)
+    by_hand = parse_delivery("argocd", "sync", {**body, "initiated_by": "ada"}, AT)
     assert by_hand is not None
     assert by_hand.change is not None
     assert by_hand.change.actor_kind is ActorKind.PERSON
 
 
 def test_events_that_are_no_change_say_nothing() -> None:
-    assert delivery("github", "ping", {"zen": "Keep it logically awesome."}, AT) is None
+    assert parse_delivery("github", "ping", {"zen": "Keep it logically awesome."}, AT) is None
     release = {"action": "deleted", "release": {"id": 1, "tag_name": "v1"}, "repository": REPOSITORY}
-    assert delivery("github", "release", release, AT) is None
-    assert delivery("github", "release", {**release, "action": "published"}, AT) is not None
+    assert parse_delivery("github", "release", release, AT) is None
+    assert parse_delivery("github", "release", {**release, "action": "published"}, AT) is not None
 
 
 def test_a_body_of_another_tool_is_refused_with_a_sentence() -> None:
     with pytest.raises(UsageError, match=r"needs one of \{repository.full_name\}"):
-        delivery("github", "deployment", {"hello": 1}, AT)
+        parse_delivery("github", "deployment", {"hello": 1}, AT)
     with pytest.raises(UsageError, match="no JSON object"):
-        delivery("gitlab", "Push Hook", [1], AT)
+        parse_delivery("gitlab", "Push Hook", [1], AT)
 
 
 def test_times_as_webhooks_write_them() -> None:
@@ -155,7 +155,7 @@ def test_no_body_breaks_the_table(source: str, body: Any) -> None:
         base = DEPLOYMENT if source == "github" else {**GITLAB, "application": "x"}
         for said in (body, {**base, "deployment": body, "project": body, "head_commit": body, "commits": body}):
             try:
-                told = delivery(source, event, said, AT)
+                told = parse_delivery(source, event, said, AT)
             except UsageError:
                 continue
             assert told is None or told.names
