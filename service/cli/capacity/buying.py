@@ -20,10 +20,15 @@ USUAL_LOAD = 0.7
 """Of all speed: what a file's replicas are replayed at."""
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Put the commands into ``outrider capacity``."""
-    leaf(app, "buy", example="outrider capacity buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2")(buy)
-    leaf(app, "balance", example="outrider capacity balance --service chat -o json")(balance)
+    leaf(
+        app,
+        "buy",
+        example="outrider capacity buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2",
+        hidden=hidden,
+    )(buy)
+    leaf(app, "balance", example="outrider capacity balance --service chat -o json", hidden=hidden)(balance)
 
 
 def buy(
@@ -64,7 +69,9 @@ def buy(
     end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
     day = reservations.coming_day(hourly, made.growth, demand.group)
     times = end.timestamp() + 3600.0 * _hours(day.size)
-    free = reservations.troughs(times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group)
+    free = reservations.troughs(
+        times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group
+    )
     result = {
         "held_gpus": made.held,
         "burst_gpus": made.burst,
@@ -142,7 +149,7 @@ def balance(
 def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: float | None) -> Any:
     import numpy as np  # noqa: PLC0415
 
-    from service.capacity import purchasing
+    from service.capacity import purchasing  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     if csv is not None:
@@ -192,7 +199,7 @@ def _counted(
 
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
     """Replicas with values, the tokens a second that arrive, and the names of replicas without values."""
-    from service.capacity import purchasing
+    from service.capacity import purchasing  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()

@@ -136,7 +136,7 @@ def _calibrate_store(
     context: Context, service: str | None, namespace: str | None, span: timedelta | None
 ) -> int | None:
     from planner.performance.calibrate import NoCalibration  # noqa: PLC0415
-    from service.capacity import sizing
+    from service.capacity import sizing  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()

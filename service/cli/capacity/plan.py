@@ -33,32 +33,19 @@ from service.cli.capacity import (
     warming,
 )
 from service.cli.capacity.emitted import KINDS
-from service.cli.capacity.model_options import ConfigOption, ModelOption, ParametersOption, TpotOption, TtftOption
-from service.cli.capacity.slo_options import (
-    CachedOption,
-    LimitOption,
-    Options,
-    PromptOption,
-    QuantileOption,
-    WeightBitsOption,
-)
+from service.cli.capacity.slo_options import PlanOptions
 from service.cli.core import tables
 from service.cli.core.amounts import amount
 from service.cli.core.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.wiring import planning as wiring_planning
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
-calibrating.add(app)
-sizing.add(app)
-costing.add(app)
-pools.add(app)
-buying.add(app)
-sharing.add(app)
-steering.add(app)
-replay.add(app)
-strategies.add(app)
-warming.add(app)
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", help="Plan as of this time (RFC 3339, for example 2026-11-21T08:00:00Z). Default: now."),
+]
+
+app = typer.Typer(help="Plan capacity: replicas and GPUs needed, start times, cost.", no_args_is_help=ON_A_TERMINAL)
 
 
 class BatchPer(StrEnum):
@@ -118,24 +105,11 @@ def formula(
 @leaf(app, "plan", example="outrider capacity plan --service chat -o json")
 def plan(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
-    at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
-    ttft: TtftOption = None,
-    tpot: TpotOption = None,
-    quantile: QuantileOption = None,
-    model: ModelOption = None,
-    config_json: ConfigOption = None,
-    parameters: ParametersOption = None,
-    prompt: PromptOption = None,
-    cached: CachedOption = None,
-    bits: WeightBitsOption = None,
-    max_sequences: LimitOption = None,
+    options: PlanOptions,
+    at: AtOption = None,
 ) -> None:
     """Say how many replicas each service needs, when they must start, and why."""
-    promised = Options(
-        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
-    )
-    made = _recommendations(context, service, at, promised)
+    made = _recommendations(context, at, options)
     context.show(
         _as_json(made),
         lambda shown: "\n".join(
@@ -151,24 +125,11 @@ def plan(
 @leaf(app, "explain", example="outrider capacity explain --service chat --ttft 1s --tpot 50ms")
 def explain(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
-    at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
-    ttft: TtftOption = None,
-    tpot: TpotOption = None,
-    quantile: QuantileOption = None,
-    model: ModelOption = None,
-    config_json: ConfigOption = None,
-    parameters: ParametersOption = None,
-    prompt: PromptOption = None,
-    cached: CachedOption = None,
-    bits: WeightBitsOption = None,
-    max_sequences: LimitOption = None,
+    options: PlanOptions,
+    at: AtOption = None,
 ) -> None:
     """Print the derivation of each recommendation, with units."""
-    promised = Options(
-        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
-    )
-    made = _recommendations(context, service, at, promised)
+    made = _recommendations(context, at, options)
 
     context.show(
         _as_json(made, context.language),
@@ -193,6 +154,20 @@ def emit(
 ) -> None:
     """Render the newest plan for what scales: HPA, KEDA, Knative, kustomize, a webhook; send it where configured."""
     emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
+
+
+calibrating.add(app)
+costing.add(app)
+replay.add(app)
+sizing.add(app)
+what_if = typer.Typer(
+    help="Explore alternatives: strategies, reservations, pools, spares, routing, faster starts.",
+    no_args_is_help=ON_A_TERMINAL,
+)
+for topic in (strategies, buying, pools, sharing, steering, warming):
+    topic.add(what_if)
+    topic.add(app, hidden=True)  # the names before the group was made
+app.add_typer(what_if, name="what-if")
 
 
 def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
@@ -238,17 +213,15 @@ def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language
     return said
 
 
-def _recommendations(
-    context: Context, service: str | None, at: str | None, promised: Options
-) -> list[Recommendation | NoRecommendation]:
+def _recommendations(context: Context, at: str | None, options: PlanOptions) -> list[Recommendation | NoRecommendation]:
     instant, settings = instant_of("--at", at) if at else None, context.settings()
     if not wiring_stores.has_store(settings):
         made = Plan()
     else:
         if instant is not None:
             as_of.check(settings, instant)
-        made = wiring_planning.plan_now(settings, instant, promised.asked())
-    names = [item.service.name for item in made.recommendations]
+        made = wiring_planning.plan_now(settings, instant, options.asked())
+    service, names = options.service, [item.service.name for item in made.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
     return [item for item in made.recommendations if service in (None, item.service.name)]

@@ -23,13 +23,13 @@ from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, leaf
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Put the command into ``outrider capacity``."""
     example = (
         "outrider capacity disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 --tokens 200 "
         "--ttft 1.5s --tpot 40ms"
     )
-    leaf(app, "disaggregated", example=example)(pools)
+    leaf(app, "disaggregated", example=example, hidden=hidden)(pools)
 
 
 def pools(

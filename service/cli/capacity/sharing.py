@@ -14,10 +14,10 @@ from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Put the commands into ``outrider capacity``."""
-    leaf(app, "split", example="outrider capacity split --service chat --long-ratio 0.3 -o json")(split)
-    leaf(app, "spares", example="outrider capacity spares --needed 12 --domains 4 --losses 1")(spares)
+    leaf(app, "split", example="outrider capacity split --service chat --long-ratio 0.3 -o json", hidden=hidden)(split)
+    leaf(app, "spares", example="outrider capacity spares --needed 12 --domains 4 --losses 1", hidden=hidden)(spares)
 
 
 def split(
@@ -52,7 +52,7 @@ def split(
 
 
 def _of_store(context: Context, service: str, span: Any) -> Any:
-    from service.capacity import prompts
+    from service.capacity import prompts  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     with wiring_stores.stores(context.settings()) as (state, metrics):

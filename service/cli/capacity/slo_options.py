@@ -1,20 +1,29 @@
-"""Options of ``capacity plan`` and ``explain`` that promise something in place of the configuration."""
+"""Options of ``capacity plan`` and ``explain`` that replace the SLO and the model of the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outrider.errors import UsageError
-from service.cli.capacity.model_options import WIDTHS, shape_of, slo_of
+from service.cli.capacity.model_options import (
+    WIDTHS,
+    ConfigOption,
+    ModelOption,
+    ParametersOption,
+    TpotOption,
+    TtftOption,
+    shape_of,
+    slo_of,
+)
 from service.cli.core.amounts import amount, one_of
 
 if TYPE_CHECKING:
     from service.planning.slo_inputs import Asked
 
+ServiceOption = Annotated[str | None, typer.Option("--service", help="Plan this service only. Default: all services.")]
 QuantileOption = Annotated[
     float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot are for; .95 when not given")
 ]
@@ -34,20 +43,20 @@ _QUANTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says; None where it says nothing."""
+class PlanOptions:
+    """Service, SLO and model of one call, in place of the configuration. None: option not given."""
 
-    service: str | None = None
-    ttft: float | None = None
-    tpot: float | None = None
-    quantile: float | None = None
-    model: str | None = None
-    config_json: Path | None = None
-    parameters: float | None = None
-    prompt: float | None = None
-    cached: float | None = None
-    bits: float | None = None
-    max_sequences: int | None = None
+    service: ServiceOption = None
+    ttft: TtftOption = None
+    tpot: TpotOption = None
+    quantile: QuantileOption = None
+    model: ModelOption = None
+    config_json: ConfigOption = None
+    parameters: ParametersOption = None
+    prompt: PromptOption = None
+    cached: CachedOption = None
+    bits: WeightBitsOption = None
+    max_sequences: LimitOption = None
 
     def asked(self) -> Asked:
         """As the plan takes it. Raises UsageError for what means nothing, by the name of the option."""

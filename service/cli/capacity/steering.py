@@ -17,11 +17,14 @@ from service.cli.core.amounts import amount
 from service.cli.core.common import NO, Context, duration_of, leaf
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Put the command into ``outrider capacity``."""
-    leaf(app, "steer", example="outrider capacity steer --service chat --current route.yaml --documents new.yaml")(
-        steer
-    )
+    leaf(
+        app,
+        "steer",
+        example="outrider capacity steer --service chat --current route.yaml --documents new.yaml",
+        hidden=hidden,
+    )(steer)
 
 
 def steer(
@@ -60,7 +63,7 @@ def steer(
     from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
     from planner.traffic.weight_changes import SteeringRules  # noqa: PLC0415
     from service.capacity import steering  # noqa: PLC0415
-    from service.config import input_files
+    from service.config import input_files  # noqa: PLC0415
 
     if form not in (None, "gateway", "istio"):
         raise UsageError(f"--format {form!r} is not known", hint="give gateway or istio")
@@ -108,7 +111,7 @@ def steer(
 def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:
     from dataclasses import replace  # noqa: PLC0415
 
-    from service.capacity import steering
+    from service.capacity import steering  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
     settings = context.settings()

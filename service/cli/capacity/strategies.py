@@ -20,9 +20,10 @@ from service.cli.core.progress import bars
 _USUAL_STARTUP = "5m"
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Put the command into ``outrider capacity``."""
-    leaf(app, "strategies", example="outrider capacity strategies --service chat --cold-start 30s")(strategies)
+    example = "outrider capacity strategies --service chat --cold-start 30s"
+    leaf(app, "strategies", example=example, hidden=hidden)(strategies)
 
 
 def strategies(
@@ -77,7 +78,7 @@ def strategies(
 def _of_store(
     context: Context, service: str | None, at: str | None, given: timedelta | None
 ) -> list[tuple[Trace, timedelta, str]]:
-    from service.capacity import traces
+    from service.capacity import traces  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which files do without
 
     settings = context.settings()

@@ -23,9 +23,14 @@ from service.config.service_settings import ServiceSettings
 from service.wiring import stores as wiring_stores
 
 
-def add(app: typer.Typer) -> None:
+def add(app: typer.Typer, *, hidden: bool = False) -> None:
     """Add the command to ``outrider capacity``."""
-    leaf(app, "warm", example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml")(warming)
+    leaf(
+        app,
+        "warm",
+        example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml",
+        hidden=hidden,
+    )(warming)
 
 
 def warming(

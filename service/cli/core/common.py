@@ -7,12 +7,12 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 import yaml
@@ -96,20 +96,26 @@ _COMMON: dict[str, tuple[Any, Any]] = {
 def leaf(
     app: typer.Typer, name: str, *, example: str, hidden: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register ``function(context, ...)`` as a leaf command that takes the common options.
+    """Registers ``function(context, ...)`` as a leaf command that takes the common options.
 
-    The function returns an exit code or None for "yes". ``example`` is shown by ``--help``.
+    The function returns an exit code, or None for 0. ``--help`` shows ``example``. A parameter whose type is a
+    dataclass stands for one option per field: commands share options by sharing the dataclass.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        declared = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared_options = {item.name: item.annotation for item in declared if is_dataclass(item.annotation)}
+
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
             context = _context({key: arguments.pop(key) for key in _COMMON})
             _refuse_no_numbers(arguments)
+            for parameter, kind in shared_options.items():
+                arguments[parameter] = kind(**{field.name: arguments.pop(field.name) for field in fields(kind)})
             code = function(context, **arguments)
             raise typer.Exit(YES if code is None else code)
 
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        own = [option for item in declared for option in _options_of(item)]
         shared = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for key, (kind, default) in _COMMON.items()
@@ -123,6 +129,19 @@ def leaf(
         return function
 
     return register
+
+
+def _options_of(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """The options a parameter stands for: itself, or one per field of its dataclass."""
+    if not is_dataclass(parameter.annotation):
+        return [parameter]
+    kinds = get_type_hints(parameter.annotation, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kinds[field.name]
+        )
+        for field in fields(parameter.annotation)
+    ]
 
 
 def _context(options: dict[str, Any]) -> Context:

@@ -9,7 +9,7 @@ import typer
 
 from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
 from detectors.knowledge_graph import incident_graph
-from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Part
+from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Subgraph
 from outrider.documents import graph_text
 from outrider.errors import UsageError
 from outrider.ports import StateReader
@@ -117,7 +117,7 @@ def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
     return KnowledgeGraph(topology, knowledge_overlay.of(context.settings().knowledge.folder))
 
 
-def _incident(context: Context, store: StateReader, name: str) -> Part | None:
+def _incident(context: Context, store: StateReader, name: str) -> Subgraph | None:
     found = store.incident(name)
     if found is None:
         if name.startswith("inc-"):
@@ -128,11 +128,11 @@ def _incident(context: Context, store: StateReader, name: str) -> Part | None:
     return incident_graph.of_incident(_joined(context, topology_at.of_incident(store, found)), found, wrong)
 
 
-def _around(graph: KnowledgeGraph, name: str, depth: int) -> Part:
+def _around(graph: KnowledgeGraph, name: str, depth: int) -> Subgraph:
     return graph.around(graph.find(name), depth)
 
 
-def _lines(part: Part, context: Context) -> str:
+def _lines(part: Subgraph, context: Context) -> str:
     language = context.language
     centre = knowledge_graph_graph_text.label(part.nodes[0], language)
     rows = knowledge_graph_graph_text.grouped(part, language)
