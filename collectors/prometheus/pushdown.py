@@ -1,10 +1,10 @@
-"""Lets a Prometheus work out the signals of large fleets, instead of fetching every raw sample.
+"""Computes signals of large fleets in Prometheus, instead of fetching every raw sample.
 
-The server answers one query a signal, for every target of an adapter at once. Its answers are put
-together as pages whose metrics are the signals themselves, and go the way of any other page: entities,
-edges, statuses and health are worked out in one place. What differs from reading raw samples is said in
-``promql_rules``; histograms come as quantiles and means of each entity, without buckets, so what is
-merged from buckets (latencies of a service over its replicas) is not known in this mode.
+The server answers one query per signal, for all targets of an adapter at once. The results are assembled to pages
+whose metrics are the signals themselves, and take the path of any other page. Entities, edges, statuses and health
+are computed in one place. Differences to raw samples are listed in ``query_builder``. Histograms arrive as
+quantiles and means of each entity, without buckets, so merged buckets (latencies of a service over its replicas)
+are not available in this mode.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from outrider import log
 from outrider.model import SignalKey, SignalKind
 from outrider.vocabulary import catalog
 
-AT_ONCE = 8  # queries
+AT_ONCE = 8  # concurrent queries
 TARGET = ("job", "instance", "metrics_path")
-_PREFIX, _MEAN = "outrider:", ":mean"  # some exporters have metrics that bear the names of signals
+_PREFIX, _MEAN = "outrider:", ":mean"  # some exporters have metrics with the names of signals
 
 
 @dataclass(frozen=True, slots=True)
 class PushdownPlan:
-    """An adapter for pages of signals, and what to ask for them."""
+    """An adapter for pages of signals, and the queries for them."""
 
     adapter: Adapter
     queries: tuple[Query, ...]
@@ -39,26 +39,26 @@ class PushdownPlan:
 
 def pushdown_plan(adapter: Adapter, dialect: Dialect) -> PushdownPlan:
     """The adapter of the pages that ``query_signals`` gives."""
-    asked, left_out = queries(adapter, dialect)
+    planned, left_out = queries(adapter, dialect)
     rules: dict[str, list[Rule]] = {}
-    for query in asked:
+    for query in planned:
         rules.setdefault(query.key.name, [])
         rule = _rule(query.key, adapter.rules[query.key.name])
         if rule not in rules[query.key.name]:
             rules[query.key.name].append(rule)
     entities = {kind: _renamed(spec) for kind, spec in adapter.entities.items()}
-    made = replace(
+    signal_adapter = replace(
         adapter,
-        rules={name: tuple(found) for name, found in rules.items()},
+        rules={name: tuple(alternatives) for name, alternatives in rules.items()},
         entities=entities,
         start_time=None,
         no_value=None,
     )
-    return PushdownPlan(made, tuple(asked), left_out)
+    return PushdownPlan(signal_adapter, tuple(planned), left_out)
 
 
 def _rule(key: SignalKey, of: Sequence[Rule]) -> Rule:
-    """How a signal is read from a page of signals."""
+    """The rule that reads a signal from a page of signals."""
     if key.quantile is not None:
         return Rule(key.name, Operator.SUMMARY, (_gauge(key.name),), statistic=Statistic.QUANTILES)
     if catalog.signal(key.name).kind is SignalKind.HISTOGRAM:
@@ -73,7 +73,7 @@ def _gauge(name: str) -> Term:
 
 
 def _renamed(spec: EntitySpec) -> EntitySpec:
-    """The labels of answers beside those of the pages, which edges and facts are read from."""
+    """Adds the labels of results to those of the pages, from which edges and facts are read."""
     labels = list(named_by(spec, exported=True).items())
     parts = tuple(_with(part, labels) for part in spec.parts)
     return replace(spec, parts=parts, namespace=_with(spec.namespace, labels))
@@ -85,46 +85,46 @@ def _with(part: tuple[str, ...], labels: Sequence[tuple[str, tuple[str, ...]]]) 
 
 
 class Pushdown:
-    """Asks a server for the signals of one adapter's targets at a time."""
+    """Queries a server for the signals of one adapter's targets at a time."""
 
     def __init__(self, api: PrometheusApi, window: timedelta, interval: timedelta) -> None:
-        """``window`` is what rates, increases and quantiles look back over, ``interval`` how often is asked."""
+        """``window`` is the range of rates, increases and quantiles, ``interval`` the time between queries."""
         self._api, self._window, self._interval = api, window, interval
         self._left_out_told: set[str] = set()
         every = (pushdown_plan(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
-        self.adapters: Mapping[str, Adapter] = {one.adapter.name: one.adapter for one in every}
+        self.adapters: Mapping[str, Adapter] = {plan.adapter.name: plan.adapter for plan in every}
 
     def _dialect(self, select: str) -> Dialect:
         seconds = self._interval.total_seconds()
         return Dialect(f"{int(self._window.total_seconds())}s", select, TARGET, delta_seconds=seconds, exported=True)
 
     async def query_signals(self, name: str, select: str, at: datetime) -> list[RawSeries]:
-        """The answers to every query about the targets that ``select`` matches, named after their signals.
+        """Results of all queries for the targets matched by ``select``, named after their signals.
 
-        Series that tell edges, facts and events come as they are. Raises CollectError.
+        Series with edges, facts and events are unchanged. Raises CollectError.
         """
-        one = pushdown_plan(registry.adapter(name), self._dialect(select))
-        if one.left_out and name not in self._left_out_told:
+        plan = pushdown_plan(registry.adapter(name), self._dialect(select))
+        if plan.left_out and name not in self._left_out_told:
             self._left_out_told.add(name)
-            log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(one.left_out))
+            log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(plan.left_out))
         gate, stamp = asyncio.Semaphore(AT_ONCE), round(at.timestamp() * 1000)
 
         async def put(text: str, more: Mapping[str, str]) -> list[RawSeries]:
             async with gate:
-                found = await self._api.values(text, at)
-            return [RawSeries({**labels, **more}, (stamp,), (value,)) for labels, value in found]
+                result = await self._api.values(text, at)
+            return [RawSeries({**labels, **more}, (stamp,), (value,)) for labels, value in result]
 
-        asked = [put(query.text, _named(query.key)) for query in one.queries]
-        told = [put(f"{metric}{{{select}}}", {"__name__": metric}) for metric in _described(one.adapter)]
-        answers = await asyncio.gather(*asked, *told)
+        signals = [put(query.text, _named(query.key)) for query in plan.queries]
+        raw = [put(f"{metric}{{{select}}}", {"__name__": metric}) for metric in _described(plan.adapter)]
+        answers = await asyncio.gather(*signals, *raw)
         return [series for answer in answers for series in answer]
 
     @staticmethod
     def as_pages(series: Sequence[RawSeries], labels: Mapping[str, str]) -> list[RawSeries]:
-        """The series of one target, those that come as they are with the labels their exporter wrote."""
-        told = {id(one) for one in series if not one.labels["__name__"].startswith(_PREFIX)}
-        added = added_labels([one for one in series if id(one) in told], labels) - set(TARGET)
-        return [replace(one, labels=own_labels(one.labels, added)) if id(one) in told else one for one in series]
+        """The series of one target; unchanged ones with the labels of their exporter."""
+        raw = {id(item) for item in series if not item.labels["__name__"].startswith(_PREFIX)}
+        added = added_labels([item for item in series if id(item) in raw], labels) - set(TARGET)
+        return [replace(item, labels=own_labels(item.labels, added)) if id(item) in raw else item for item in series]
 
 
 def _named(key: SignalKey) -> dict[str, str]:
@@ -135,7 +135,7 @@ def _named(key: SignalKey) -> dict[str, str]:
 
 
 def _described(adapter: Adapter) -> list[str]:
-    """Metrics that tell more than a value: edges, facts, events."""
-    metrics = [*(one.metrics for one in adapter.edges), *(one.metrics for one in adapter.labels)]
-    metrics += [one.metrics for one in adapter.events]
+    """Metrics that carry more than a value: edges, facts, events."""
+    metrics = [*(spec.metrics for spec in adapter.edges), *(spec.metrics for spec in adapter.labels)]
+    metrics += [spec.metrics for spec in adapter.events]
     return sorted({name for names in metrics for name in names if not name.startswith("~")})

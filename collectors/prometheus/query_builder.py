@@ -1,10 +1,9 @@
-"""The rules of an adapter as PromQL: recording rules to install, and queries for a server to work out.
+"""The rules of an adapter as PromQL: recording rules to install, and queries for pushdown.
 
-What the text cannot say is left out and named (``UnsupportedInPromql``): weights that lie in label values,
-increases of metrics whose names bear an index, and ways that depend on the type of a metric. Known
-differences to reading raw samples: ``rate`` and ``increase`` extrapolate to the ends of their window
-and leave out the first increase of a series that appears with it, so they agree within some percent
-over a window and not scrape by scrape.
+Rules that PromQL cannot express are omitted and named (``UnsupportedInPromql``): weights in label values, increases
+of metrics with an index in their name, and alternatives that depend on the type of a metric. Known differences to
+raw samples: ``rate`` and ``increase`` extrapolate to the ends of their window and omit the first increase of a new
+series. They agree within some percent over a window and not scrape by scrape.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from outrider.vocabulary import catalog
 
 TARGET_LABELS = ("job", "instance")
 _AGGREGATE = {Aggregate.SUM: "sum", Aggregate.MEAN: "avg", Aggregate.MAX: "max", Aggregate.MIN: "min"}
-_ORIGIN = "origin"  # tells the series of several metrics apart before they are joined
+_ORIGIN = "origin"  # distinguishes the series of several metrics before they are joined
 
 
-class UnsupportedInPromql(Exception):  # noqa: N818 - no fault of anybody's
-    """PromQL cannot say this rule; the message says why."""
+class UnsupportedInPromql(Exception):  # noqa: N818 - not an error
+    """PromQL cannot express this rule; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The values of one column of an adapter's batches, for each entity."""
+    """Values of one column of an adapter's batches, for each entity."""
 
     key: SignalKey
     kind: EntityKind
@@ -49,11 +48,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How queries are written. ``select`` is put into every selector, ``window`` behind every counter.
+    """Options of the queries. ``select`` is added to every selector, ``window`` is the range of every counter.
 
-    ``delta_seconds``: an increase is told as the rate over the window times so many seconds, for who asks
-    that often; None tells the increase in the window. ``exported``: a label may bear the prefix that
-    Prometheus gives to those which it has itself.
+    ``delta_seconds``: an increase is the rate over the window times that many seconds, for a caller with that
+    interval;
+    None gives the increase in the window. ``exported``: a label may have the prefix that Prometheus adds to labels
+    that
+    it sets itself.
     """
 
     window: str = "5m"
@@ -64,14 +65,14 @@ class Dialect:
 
 
 def queries(adapter: Adapter, dialect: Dialect = Dialect()) -> tuple[list[Query], dict[str, str]]:
-    """Every signal of an adapter that PromQL can say, and why for each that it cannot."""
-    found, left_out = list[Query](), dict[str, str]()
+    """Every signal of an adapter that PromQL can express, and the reason for each that it cannot."""
+    supported, left_out = list[Query](), dict[str, str]()
     for signal in adapter.rules:
         try:
-            found.extend(_Writer(adapter, dialect, signal).queries())
+            supported.extend(_Writer(adapter, dialect, signal).queries())
         except UnsupportedInPromql as why:
             left_out[signal] = str(why)
-    return found, left_out
+    return supported, left_out
 
 
 class _Writer:
@@ -81,11 +82,11 @@ class _Writer:
         self._adapter, self._dialect = adapter, dialect
         self._rules, self._kind = adapter.rules[signal], catalog.signal(signal).entity
         self._signal = signal
-        self._joined: dict[str, tuple[str, ...]] = {}  # labels that stand for several spellings
+        self._joined: dict[str, tuple[str, ...]] = {}  # labels that represent several spellings
         self._by = (*dialect.target, *self._entity_labels())
 
     def _entity_labels(self) -> tuple[str, ...]:
-        """One label a part of the entity's name; where it has several spellings, one that stands for all."""
+        """One label per part of the entity's name; one that represents all of several spellings."""
         spec = self._adapter.entities.get(self._kind)
         if spec is None:
             return ()
@@ -97,7 +98,7 @@ class _Writer:
         return tuple(dict.fromkeys(label for label in labels if label not in self._dialect.target))
 
     def queries(self) -> Iterator[Query]:
-        """One query a column: the value, or each quantile of a distribution and its mean."""
+        """One query per column: the value, or each quantile of a distribution and its mean."""
         by_key: dict[SignalKey, list[str]] = {}
         problems = []
         for rule in self._rules:
@@ -133,24 +134,24 @@ class _Writer:
             names = rule.terms[0].metrics
             series = _first_present(
                 [
-                    f"count by ({_list((*inner, *rule.distinct))}) ({self._union(one, rule.terms[0])})"
-                    for one in _alternatives(names)
+                    f"count by ({_list((*inner, *rule.distinct))}) ({self._union(names_of_way, rule.terms[0])})"
+                    for names_of_way in _alternatives(names)
                 ]
             )
             return _scaled(f"count by ({_list(inner)}) ({series})", rule)
         terms = [self._term(term, "", by=inner) for term in rule.terms]
-        joined = terms[0]
+        expression = terms[0]
         if rule.operator is Operator.RATIO:
-            joined = f"{_wrapped(terms[0])} / {_wrapped(terms[1])}"
+            expression = f"{_wrapped(terms[0])} / {_wrapped(terms[1])}"
         elif rule.operator is Operator.PRODUCT:
-            joined = f"{_wrapped(terms[0])} * {_wrapped(terms[1])}"
+            expression = f"{_wrapped(terms[0])} * {_wrapped(terms[1])}"
         elif rule.operator is Operator.AT_LEAST:
-            joined = f"{_wrapped(terms[0])} >= bool {_wrapped(terms[1])}"
+            expression = f"{_wrapped(terms[0])} >= bool {_wrapped(terms[1])}"
         elif rule.minus:
-            joined = f"{_wrapped(terms[0])} - {_wrapped(terms[1])}"
+            expression = f"{_wrapped(terms[0])} - {_wrapped(terms[1])}"
         if rule.per:
-            joined = f"{_AGGREGATE[rule.aggregate]} by ({_list(self._by)}) ({joined})"
-        return _scaled(joined, rule)
+            expression = f"{_AGGREGATE[rule.aggregate]} by ({_list(self._by)}) ({expression})"
+        return _scaled(expression, rule)
 
     def _quantile(self, rule: Rule, quantile: float) -> str:
         buckets = self._rates(rule, "_bucket", (*self._by, "le"))
@@ -168,23 +169,23 @@ class _Writer:
     # --- terms ------------------------------------------------------------------------------------
 
     def _term(self, term: Term, more: str, *, by: Sequence[str] = (), aggregate: Aggregate | None = None) -> str:
-        """One number for each label set: the first spelling that is there."""
+        """One number for each label set: the first spelling that is present."""
         if term.weigh_by:
-            raise UnsupportedInPromql(f"its weight lies in the label {term.weigh_by[0]}")
+            raise UnsupportedInPromql(f"its weight is the label {term.weigh_by[0]}")
         by, over = by or self._by, _AGGREGATE[aggregate or term.aggregate]
-        found = []
+        expressions = []
         for names in _alternatives(term.metrics):
             text = f"{over} by ({_list(by)}) ({self._union(names, term, more)})"
             every = (self._one_spelling(self._selected(name, term.where)) for name in term.metrics.every)
-            guards = [f"sum by ({_list(by)}) ({one})" for one in every]
-            found.append(" and ".join([text, *guards]) if len(guards) > 1 else text)
+            guards = [f"sum by ({_list(by)}) ({name})" for name in every]
+            expressions.append(" and ".join([text, *guards]) if len(guards) > 1 else text)
         for names in _alternatives(term.beside):
             beside = Term(Section.GAUGE, term.beside, term.beside_where)
-            found.append(f"0 * sum by ({_list(by)}) ({self._union(names, beside)})")
-        return _first_present(found)
+            expressions.append(f"0 * sum by ({_list(by)}) ({self._union(names, beside)})")
+        return _first_present(expressions)
 
     def _union(self, names: Sequence[str], term: Term, more: str = "") -> str:
-        """The series of several metrics, of which each keeps the name it had."""
+        """The series of several metrics; each keeps its name."""
         parts = [self._coded(name, term, more) for name in names]
         if len(parts) == 1:
             return parts[0]
@@ -208,21 +209,23 @@ class _Writer:
             none = self._adapter.no_value
             return self._one_spelling(selected if none is None else f"({selected} != {none:g})")
         if name.startswith("~"):
-            raise UnsupportedInPromql("the increases of metrics whose names bear an index cannot be told apart")
+            raise UnsupportedInPromql("the increases of metrics with an index in their name cannot be separated")
         is_rate, seconds = term.section is Section.RATE, self._dialect.delta_seconds
         function = "rate" if is_rate or seconds is not None else "increase"
         text = self._one_spelling(f"{function}({selected}[{self._dialect.window}])")
         return text if is_rate or seconds is None else f"{text} * {seconds:g}"
 
     def _one_spelling(self, text: str) -> str:
-        """Sets the labels that stand for several spellings; the first spelling comes last, for it overrules."""
+        """Sets the labels that represent several spellings; the first one comes last: it takes precedence."""
         for label, spellings in self._joined.items():
             for spelling in reversed(spellings):
                 text = f'label_replace({text}, "{label}", "$1", "{spelling}", "(.+)")'
         return text
 
     def _selected(self, name: str, where: Sequence[Match], more: str = "") -> str:
-        matchers = [f'{one.label}{"=~" if one.wanted else "!~"}"{_quoted(one.pattern.pattern)}"' for one in where]
+        matchers = [
+            f'{match.label}{"=~" if match.wanted else "!~"}"{_quoted(match.pattern.pattern)}"' for match in where
+        ]
         inside = ",".join(filter(None, (*matchers, more, self._dialect.select)))
         if name.startswith("~"):
             return "{" + ",".join(filter(None, (f'__name__=~"{_quoted(name[1:])}"', inside))) + "}"
@@ -230,20 +233,20 @@ class _Writer:
 
 
 def named_by(spec: EntitySpec, *, exported: bool = False) -> dict[str, tuple[str, ...]]:
-    """The labels that name an entity in answers to queries, each with the spellings that it stands for."""
-    found = {}
+    """Labels that name an entity in query results, each with the spellings it represents."""
+    spellings_by_label = {}
     for number, part in enumerate((*spec.parts, spec.namespace)):
         spellings = tuple(label for label in part if label != "@target")
         if exported:
-            spellings = tuple(one for label in spellings for one in (f"exported_{label}", label))
+            spellings = tuple(label for label in spellings for label in (f"exported_{label}", label))
         if spellings:
-            one = "entity_namespace" if number == len(spec.parts) else f"entity_{number}"
-            found[spellings[0] if len(spellings) == 1 else one] = spellings
-    return found
+            label = "entity_namespace" if number == len(spec.parts) else f"entity_{number}"
+            spellings_by_label[spellings[0] if len(spellings) == 1 else label] = spellings
+    return spellings_by_label
 
 
 def _alternatives(metrics: Metrics) -> Iterator[tuple[str, ...]]:
-    """The names that are read together, way by way, best first."""
+    """Names to read together, one alternative after the other, best first."""
     yield from ((name,) for name in metrics.first)
     if metrics.every:
         yield (*metrics.every, *metrics.maybe)
@@ -252,12 +255,12 @@ def _alternatives(metrics: Metrics) -> Iterator[tuple[str, ...]]:
 
 
 def _by_code(codes: Codes) -> Iterator[tuple[float, str]]:
-    """(code, matcher) of each code; the rest comes last."""
+    """(code, matcher) of each code; the default comes last."""
     values: dict[float, list[str]] = {}
     for value, code in codes.values.items():
         values.setdefault(code, []).append(value)
-    for code, known in values.items():
-        yield code, f'{codes.label}=~"{_quoted("|".join(known))}"'
+    for code, names in values.items():
+        yield code, f'{codes.label}=~"{_quoted("|".join(names))}"'
     if codes.other is not None:
         yield codes.other, f'{codes.label}!~"{_quoted("|".join(("", *codes.values)))}"'
 
@@ -275,7 +278,7 @@ def _scaled(text: str, rule: Rule) -> str:
 
 
 def _first_present(texts: Sequence[str]) -> str:
-    """The first that has a value, for each label set."""
+    """The first expression with a value, for each label set."""
     return " or ".join(map(_wrapped, texts)) if len(texts) > 1 else texts[0]
 
 
@@ -288,10 +291,10 @@ def _list(labels: Sequence[str]) -> str:
 
 
 def literal(text: str) -> str:
-    """For a regular expression inside a PromQL string, to match this very text."""
+    """Escapes text for a regular expression inside a PromQL string."""
     return _quoted(re.escape(text))
 
 
 def _quoted(text: str) -> str:
-    """For a string in double quotes."""
+    """Escapes text for a string in double quotes."""
     return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""Every signal as a recording rule, for who would rather have Prometheus work them out and keep them. Pure."""
+"""Every signal as a recording rule, for sites that let Prometheus compute and store them. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from outrider.vocabulary import catalog
 def rules(
     adapters: Sequence[str], *, window: str = "5m", jobs: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """A rules file as a document, one group an adapter; and by adapter what PromQL cannot say, with the reason.
+    """A rules file as a document, one group per adapter; and by adapter the unsupported signals with the reason.
 
-    ``jobs`` names the jobs of an adapter, which is needed where its metrics bear no name of their own
-    (MindIE, NIM). A rule is called ``outrider:<signal>``, with the label ``quantile`` or the ending
-    ``:mean`` for distributions.
+    ``jobs`` names the jobs of an adapter, required if its metrics have no name of their own (MindIE, NIM). A rule
+    is
+    called ``outrider:<signal>``, with the label ``quantile`` or the suffix ``:mean`` for distributions.
     """
     groups, left_out = [], dict[str, dict[str, str]]()
     for name in adapters:
         known = "|".join(map(literal, (jobs or {}).get(name, ())))
-        found, missing = queries(registry.adapter(name), Dialect(window, f'job=~"{known}"' if known else ""))
-        rows = [{**_record(query.key), "expr": query.text, **_labels(name, query.key)} for query in found]
+        supported, missing = queries(registry.adapter(name), Dialect(window, f'job=~"{known}"' if known else ""))
+        rows = [{**_record(query.key), "expr": query.text, **_labels(name, query.key)} for query in supported]
         groups.append({"name": f"outrider_{name}", "rules": rows})
         if missing:
             left_out[name] = missing

@@ -1,4 +1,4 @@
-"""What a Prometheus scrapes, as targets of ours: which adapter reads a job, what an instance is, why it failed."""
+"""Scrape targets of a Prometheus: adapter of each job, target of each instance, reason of each failure."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ _REASONS = (
 async def detect_adapters(
     api: PrometheusApi, at: datetime, span: timedelta | None = None
 ) -> dict[tuple[str, str], str]:
-    """The adapter of each (job, metrics path) that has the metric which marks an exporter, by one query.
+    """Adapter of each (job, metrics path) that has an exporter's signature metric, by one query.
 
-    ``span`` looks for what there was at any time in (at - span, at]; None for what there is. Raises CollectError.
+    ``span`` covers any time in (at - span, at]; None the current time. Raises CollectError.
     """
     marks = f'{{__name__=~"{"|".join(SIGNATURES.values())}"}}'
-    # last_over_time is the one that keeps metric names on every server
-    seen = marks if span is None else f"last_over_time({marks}[{int(span.total_seconds() * 1000)}ms])"
-    answer = await api.vector(f"count by (__name__, job, metrics_path) ({seen})", at)
-    return first_marked(answer)
+    # last_over_time keeps metric names on every server
+    selector = marks if span is None else f"last_over_time({marks}[{int(span.total_seconds() * 1000)}ms])"
+    result = await api.vector(f"count by (__name__, job, metrics_path) ({selector})", at)
+    return first_marked(result)
 
 
 def first_marked(answer: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """Where a page bears several marks, the one that stands first in ``SIGNATURES`` says whose it is."""
-    found: dict[tuple[str, str], set[str]] = {}
+    """If a page has several signature metrics, the first one in ``SIGNATURES`` determines the adapter."""
+    marks_by_job: dict[tuple[str, str], set[str]] = {}
     for labels in answer:
-        place = labels.get("job", ""), labels.get("metrics_path", "")
-        found.setdefault(place, set()).add(labels.get("__name__", ""))
+        job_path = labels.get("job", ""), labels.get("metrics_path", "")
+        marks_by_job.setdefault(job_path, set()).add(labels.get("__name__", ""))
     return {
-        place: next(name for name, mark in SIGNATURES.items() if mark in marks)
-        for place, marks in found.items()
+        job_path: next(name for name, mark in SIGNATURES.items() if mark in marks)
+        for job_path, marks in marks_by_job.items()
         if marks & set(SIGNATURES.values())
     }
 
@@ -61,26 +61,26 @@ def first_marked(answer: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], s
 async def metric_names_of_jobs(
     api: PrometheusApi, jobs: Iterable[str], at: datetime
 ) -> dict[Key, frozenset[str]] | None:
-    """Every metric name that the targets of jobs expose; None where the server refuses so wide a question."""
-    wanted = "|".join(sorted(literal(job) for job in jobs))
+    """All metric names of the targets of jobs; None if the server rejects such a broad query."""
+    job_pattern = "|".join(sorted(literal(job) for job in jobs))
     try:
-        query = f'count by (__name__, job, instance, metrics_path) ({{job=~"{wanted}"}})'
-        answer = await api.vector(query, at) if wanted else []
+        query = f'count by (__name__, job, instance, metrics_path) ({{job=~"{job_pattern}"}})'
+        result = await api.vector(query, at) if job_pattern else []
     except CollectError:
         return None
-    found: dict[Key, set[str]] = {}
-    for labels in answer:
+    names_by_key: dict[Key, set[str]] = {}
+    for labels in result:
         name = labels.get("__name__", "")
-        if name != "up" and not name.startswith("scrape_"):  # the server's own
-            found.setdefault(key_of(labels), set()).add(name)
-    return {key: frozenset(names) for key, names in found.items()}
+        if name != "up" and not name.startswith("scrape_"):  # added by the server
+            names_by_key.setdefault(key_of(labels), set()).add(name)
+    return {key: frozenset(names) for key, names in names_by_key.items()}
 
 
 def target_of_instance(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:
-    """The target that an instance of a job is, named and placed by the labels of its ``up``."""
+    """Target of an instance of a job, with name and location from the labels of its ``up``."""
     job, instance, path = key
     kind = adapter(adapter_name).target
-    name = next((labels[one] for one in _NAMES.get(kind.value, ()) if labels.get(one)), "")
+    name = next((labels[label] for label in _NAMES.get(kind.value, ()) if labels.get(label)), "")
     if kind is EntityKind.CLUSTER:
         entity = EntityRef(cluster, kind, None, cluster)
     else:
@@ -88,20 +88,20 @@ def target_of_instance(cluster: str, adapter_name: str, key: Key, labels: Mappin
         namespace = labels.get("namespace", "default") if kind in _NAMESPACED else None
         entity = EntityRef(cluster, kind, namespace, name or host)
     facts = ("node", "pod", "service", "gpu_type", "model", "version", "role")
-    known = {one: labels[one] for one in facts if labels.get(one)}
+    known = {label: labels[label] for label in facts if labels.get(label)}
     if kind is EntityKind.REPLICA:
         known.setdefault("service", job)
     else:
-        known = {one: value for one, value in known.items() if one == "node"}
+        known = {label: value for label, value in known.items() if label == "node"}
     suffix = f"{path}" if path not in {"", "/metrics"} else ""
     return Target(f"{job}/{instance}{suffix}", adapter_name, f"prometheus:{job}/{instance}{suffix}", entity, known)
 
 
-def scrape_error(target: Target, said: str) -> CollectError:
-    """The reason of a failed scrape in our words, from what the server said of it."""
-    reason = next((reason for words, reason in _REASONS if words in said), CollectReason.OTHER)
+def scrape_error(target: Target, message: str) -> CollectError:
+    """Maps the server's error text of a failed scrape to a CollectError."""
+    reason = next((reason for words, reason in _REASONS if words in message), CollectReason.OTHER)
     return CollectError(
-        f"{target.name}: Prometheus cannot scrape it" + (f": {said}" if said else ""),
+        f"{target.name}: Prometheus cannot scrape it" + (f": {message}" if message else ""),
         reason=reason,
-        hint="look at the target's page in Prometheus",
+        hint="check the target's page in Prometheus",
     )

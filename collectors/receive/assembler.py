@@ -1,10 +1,10 @@
-"""Pushed series of one target, put together to the page it would have served.
+"""Assembles the pushed series of one target into the page it would have served.
 
-A target whose ``up`` is told has a page for each of those instants: a sample that bears it was on that
-page, one with a timestamp of its own belongs to the first page after it. Without ``up`` (OTLP, most
-other senders) the page is the newest sample of every series, each with its own time. Either way a page is
-closed once nothing came for ``settle``, because senders split one scrape over several requests; and when
-several are closed at once the newest is handed on, with the increases of all of them in it.
+A target with ``up`` has a page for each of its timestamps. A sample with that timestamp was on that page; one with
+its own timestamp belongs to the next page. Without ``up`` (OTLP, most other senders) the page is the newest sample
+of every series, each with its own time. A page is complete once nothing arrived for ``settle``, because senders
+split one scrape over several requests. If several are complete at once, the newest is returned, with the increases
+of all of them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collectors.exposition.parser import Layout, Page, Series
 from collectors.prometheus.pages import STALE_MS, own_labels
 from collectors.receive.protocol import META, STALE_NAN_BITS, DropReason, Stream
 
-_MOST_SAMPLES = 128  # of one series that wait: a page takes the newest only
+_MOST_SAMPLES = 128  # buffered per series: a page uses only the newest
 _MOST_KNOWN = 500_000
 _STALE_BYTES = struct.pack("<Q", STALE_NAN_BITS)
-_DELTA_MS = 60 * 60 * 1000  # a total that nothing was added to for so long is let go
-_WAITS = 4  # a target that never pauses is handed on after so many times ``settle``
+_DELTA_MS = 60 * 60 * 1000  # a total without additions for this long is dropped
+_WAITS = 4  # a target that never pauses is returned after this multiple of ``settle``
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class LayoutCache:
-    """Series and layouts shared by every target, so that an adapter is compiled once for pages that are alike."""
+    """Series and layouts shared by all targets, so that an adapter is compiled once for similar pages."""
 
     def __init__(self, most: int = _MOST_KNOWN) -> None:
-        """``most`` bounds the series remembered; beyond it everything is learnt anew."""
+        """``most`` is the maximum number of cached series; beyond it the cache is rebuilt."""
         self._most = most
         self._numbers: dict[_Key, int] = {}
         self._series: list[Series] = []
@@ -50,15 +50,15 @@ class LayoutCache:
         return found
 
     def layout(self, numbers: Sequence[int]) -> Layout:
-        """The layout of these series in this order; the same object for the same series."""
+        """Layout of these series in this order; the same object for the same series."""
         key = np.array(numbers, dtype=np.int64).tobytes()
-        found = self._layouts.get(key)
-        if found is None:
-            found = self._layouts[key] = Layout.of(self._series[number] for number in numbers)
-        return found
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = Layout.of(self._series[number] for number in numbers)
+        return layout
 
     def tidy(self) -> None:
-        """Forget everything once there is too much of it. Not between ``number`` and ``layout``."""
+        """Clears the cache once it is too large. Must not be called between ``number`` and ``layout``."""
         if len(self._series) > self._most or len(self._layouts) > 8192:
             self._numbers.clear()
             self._series.clear()
@@ -82,7 +82,7 @@ class _BufferedSeries:
 
 @dataclass(frozen=True, slots=True)
 class PushedPage:
-    """A page, or (``page`` None) a scrape that the sender says has failed. ``at_ms`` is its instant."""
+    """A page, or (``page`` None) a scrape reported as failed by the sender. ``at_ms`` is its time."""
 
     at_ms: int
     page: Page | None
@@ -91,10 +91,10 @@ class PushedPage:
 
 
 class SeriesBuffer:
-    """What came from one target and was not handed on yet, and the newest sample of each of its series."""
+    """Pending data of one target, and the newest sample of each of its series."""
 
     def __init__(self, most_series: int) -> None:
-        """More series than ``most_series`` are left out."""
+        """Series beyond ``most_series`` are dropped."""
         self._most = self._limit = most_series
         self._series: dict[_Key, _BufferedSeries] = {}
         self._meta: dict[str, dict[int, float]] = {name: {} for name in META}
@@ -108,7 +108,7 @@ class SeriesBuffer:
 
     @property
     def series(self) -> int:
-        """How many series are held."""
+        """Number of buffered series."""
         return len(self._series)
 
     def add(
@@ -118,7 +118,7 @@ class SeriesBuffer:
         came_at: datetime,
         room: int = _MOST_KNOWN,
     ) -> dict[DropReason, int]:
-        """Take in what came, ``room`` new series at most; returns what was left out."""
+        """Adds received series, at most ``room`` new ones; returns the dropped samples by reason."""
         self._limit = min(self._most, len(self._series) + max(0, room))
         dropped: dict[DropReason, int] = {}
         if target_labels != self._target_labels:
@@ -135,113 +135,113 @@ class SeriesBuffer:
         return dropped
 
     def _add_meta(self, stream: Stream) -> None:
-        told = self._meta[stream.name]
+        values = self._meta[stream.name]
         for stamp, value in zip(stream.stamps, stream.values, strict=True):
             if _is_stale(value):
-                # The target itself has ended: its sender watches it no more.
-                self.retired = self.retired or (stream.name == "up" and stamp > max(told, default=-1))
+                # The target itself has ended: its sender no longer scrapes it.
+                self.retired = self.retired or (stream.name == "up" and stamp > max(values, default=-1))
             elif stamp > self.done:
-                told[stamp] = value
+                values[stamp] = value
                 self.retired = self.retired and stream.name != "up"
                 self._newest = max(self._newest, stamp)
 
     def _add(self, stream: Stream, dropped: dict[DropReason, int]) -> None:
         key = stream.name, tuple(sorted(stream.labels.items()))
-        held = self._series.get(key)
-        if held is None:
+        series = self._series.get(key)
+        if series is None:
             if len(self._series) >= self._limit:
                 dropped[DropReason.TOO_MANY_SERIES] = dropped.get(DropReason.TOO_MANY_SERIES, 0) + len(stream.stamps)
                 return
-            held = self._series[key] = _BufferedSeries(stream.name, stream.labels, stream.delta)
+            series = self._series[key] = _BufferedSeries(stream.name, stream.labels, stream.delta)
         for stamp, value in sorted(zip(stream.stamps, stream.values, strict=True), key=lambda pair: pair[0]):
-            if held.stamps and stamp <= held.stamps[-1]:
-                if stamp < held.stamps[-1]:
+            if series.stamps and stamp <= series.stamps[-1]:
+                if stamp < series.stamps[-1]:
                     dropped[DropReason.LATE] = dropped.get(DropReason.LATE, 0) + 1
-                continue  # the same sample once more: a request that was repeated
+                continue  # a repeated request: the same sample again
             if stamp <= self.done:
                 dropped[DropReason.LATE] = dropped.get(DropReason.LATE, 0) + 1
-            self._take(held, stamp, value)
+            self._take(series, stamp, value)
 
-    def _take(self, held: _BufferedSeries, stamp: int, value: float) -> None:
+    def _take(self, series: _BufferedSeries, stamp: int, value: float) -> None:
         if _is_stale(value):
-            held.ended = stamp
+            series.ended = stamp
             return
-        held.ended = None
-        if held.delta:
-            held.total += value if math.isfinite(value) else 0.0
-            value = held.total
-        held.stamps.append(stamp)
-        held.values.append(value)
+        series.ended = None
+        if series.delta:
+            series.total += value if math.isfinite(value) else 0.0
+            value = series.total
+        series.stamps.append(stamp)
+        series.values.append(value)
         self._newest = max(self._newest, stamp)
-        if len(held.stamps) > _MOST_SAMPLES:
-            del held.stamps[0], held.values[0]
+        if len(series.stamps) > _MOST_SAMPLES:
+            del series.stamps[0], series.values[0]
 
     def due(self, now: datetime, settle: timedelta) -> bool:
-        """True when there is something new and it is whole."""
+        """True if there is new data and it is complete."""
         if self._waits_since is None or self.came_at is None or self._newest <= self.done:
             return False
         return now - self.came_at >= settle or now - self._waits_since >= settle * _WAITS
 
     def take(self, layouts: LayoutCache) -> PushedPage:
-        """The newest page; what lies before it is let go. Only when ``due``."""
+        """Returns the newest page and drops older data. Only if ``due``."""
         ups = {stamp: value for stamp, value in self._meta["up"].items() if stamp > self.done}
         at = max(ups) if ups else self._newest
         page = None if ups and ups[at] != 1 else self._page(at, layouts, scraped=bool(ups))
         seconds, samples = self._meta[META[1]].get(at, 0.0), self._meta[META[2]].get(at)
         self.done, self._waits_since = at, None
-        for told in self._meta.values():
-            for stamp in [stamp for stamp in told if stamp < at - STALE_MS]:
-                del told[stamp]
-        self._let_go(at)
+        for values in self._meta.values():
+            for stamp in [stamp for stamp in values if stamp < at - STALE_MS]:
+                del values[stamp]
+        self._drop_used(at)
         return PushedPage(at, page, seconds, None if samples is None else int(samples))
 
     def _page(self, at: int, layouts: LayoutCache, *, scraped: bool) -> Page:
-        found = []
-        for held in self._series.values():
-            sample = _sample(held, at, self._meta["up"], scraped=scraped)
+        sampled = []
+        for series in self._series.values():
+            sample = _sample(series, at, self._meta["up"], scraped=scraped)
             if sample is not None:
-                found.append((held, sample))
-        self._name(layouts)
-        found.sort(key=lambda pair: pair[0].number)
-        stamps = [np.nan if stamp == at else stamp / 1000 for _, (stamp, _) in found]
-        values = [value for _, (_, value) in found]
-        layout = layouts.layout([held.number for held, _ in found])
+                sampled.append((series, sample))
+        self._number_series(layouts)
+        sampled.sort(key=lambda pair: pair[0].number)
+        stamps = [np.nan if stamp == at else stamp / 1000 for _, (stamp, _) in sampled]
+        values = [value for _, (_, value) in sampled]
+        layout = layouts.layout([series.number for series, _ in sampled])
         return Page(layout, np.array(values, dtype=np.float64), np.array(stamps, dtype=np.float64))
 
-    def _name(self, layouts: LayoutCache) -> None:
-        """Give every series its number: its labels without those that the sender added to all of them."""
-        fresh = [held for held in self._series.values() if held.number < 0]
+    def _number_series(self, layouts: LayoutCache) -> None:
+        """Numbers every series by its labels without those that the sender added to all of them."""
+        fresh = [series for series in self._series.values() if series.number < 0]
         if self._generation == layouts.generation and not fresh:
             return
         every = list(self._series.values())
         added = {
-            name for name, value in self._target_labels.items() if all(one.labels.get(name) == value for one in every)
+            name for name, value in self._target_labels.items() if all(item.labels.get(name) == value for item in every)
         }
-        for held in every:
-            held.number = layouts.number(held.name, own_labels(held.labels, added))
+        for series in every:
+            series.number = layouts.number(series.name, own_labels(series.labels, added))
         self._generation = layouts.generation
 
-    def _let_go(self, at: int) -> None:
-        """Keep of each series its newest sample and those after the page; drop those that have ended."""
-        for key, held in list(self._series.items()):
-            older = sum(1 for stamp in held.stamps if stamp <= at)
+    def _drop_used(self, at: int) -> None:
+        """Keeps the newest sample of each series and those after the page; drops ended series."""
+        for key, series in list(self._series.items()):
+            older = sum(1 for stamp in series.stamps if stamp <= at)
             if older > 1:
-                del held.stamps[: older - 1], held.values[: older - 1]
-            gone = held.ended is not None and held.ended <= at
-            silent = at - held.stamps[-1] if held.stamps else 0
-            if gone or silent > (_DELTA_MS if held.delta else STALE_MS):
+                del series.stamps[: older - 1], series.values[: older - 1]
+            gone = series.ended is not None and series.ended <= at
+            silent = at - series.stamps[-1] if series.stamps else 0
+            if gone or silent > (_DELTA_MS if series.delta else STALE_MS):
                 del self._series[key]
 
 
-def _sample(held: _BufferedSeries, at: int, ups: Mapping[int, float], *, scraped: bool) -> tuple[int, float] | None:
-    """The sample of a series on the page of an instant, None when the page lacks the series."""
-    if held.ended is not None and held.ended <= at:
+def _sample(series: _BufferedSeries, at: int, ups: Mapping[int, float], *, scraped: bool) -> tuple[int, float] | None:
+    """Sample of a series on the page of a timestamp, None if the page lacks the series."""
+    if series.ended is not None and series.ended <= at:
         return None
-    for stamp, value in zip(reversed(held.stamps), reversed(held.values), strict=True):
+    for stamp, value in zip(reversed(series.stamps), reversed(series.values), strict=True):
         if stamp > at:
             continue
-        if held.delta:
-            return at, value  # nothing added is no increase, not a value that stands still
+        if series.delta:
+            return at, value  # no addition means no increase, not an unchanged value
         if stamp == at or (at - stamp <= STALE_MS and not (scraped and stamp in ups)):
             return stamp, value
         return None

@@ -1,7 +1,7 @@
-"""What a door hands to the engine, as bytes: label sets as JSON, samples as two columns, zstd around both.
+"""Serialized form of pushed series in the ingest buffer: labels as JSON, samples as two columns, zstd around both.
 
-The door decodes and refuses; the engine reads a block of its own making, so that a body is parsed once and
-what waits in the buffer has one shape whatever protocol brought it.
+The ingest endpoint decodes and rejects; the engine reads only these blocks. So a body is parsed once, and buffered
+data has one format for all protocols.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SeriesGroup:
 
 
 def encode(assigned: Sequence[RoutedSeries], about: Mapping[Source, Mapping[str, str]]) -> bytes:
-    """One block of all series of a request."""
+    """One block with all series of a request."""
     groups: dict[tuple[Source, str, int | None], list[Stream]] = {}
-    for one in assigned:
-        groups.setdefault((one.stream.source, one.adapter, one.rule), []).append(one.stream)
+    for item in assigned:
+        groups.setdefault((item.stream.source, item.adapter, item.rule), []).append(item.stream)
     ordered = [stream for streams in groups.values() for stream in streams]
     listed = [
         {
@@ -46,20 +46,20 @@ def encode(assigned: Sequence[RoutedSeries], about: Mapping[Source, Mapping[str,
             "adapter": adapter,
             "rule": rule,
             "about": dict(about.get(source, {})),
-            "series": [[one.name, dict(one.labels), len(one.stamps), one.delta] for one in streams],
+            "series": [[item.name, dict(item.labels), len(item.stamps), item.delta] for item in streams],
         }
         for (source, adapter, rule), streams in groups.items()
     ]
-    stamps = np.array([stamp for one in ordered for stamp in one.stamps], dtype="<i8")
-    # Through struct, not through numpy's conversion: the stale NaN must keep its bits.
-    values = b"".join(struct.pack(f"<{len(one.values)}d", *one.values) for one in ordered)
+    stamps = np.array([stamp for item in ordered for stamp in item.stamps], dtype="<i8")
+    # With struct instead of numpy's conversion: the stale NaN must keep its bits.
+    values = b"".join(struct.pack(f"<{len(item.values)}d", *item.values) for item in ordered)
     head = json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()
     body = _HEAD.pack(VERSION, len(head)) + head + stamps.tobytes() + values
     return zstandard.ZstdCompressor(level=1).compress(body)
 
 
 def decode(payload: bytes) -> tuple[SeriesGroup, ...]:
-    """Read a block back. Raises ValueError when it is none of this version."""
+    """Decodes a block. Raises ValueError if it is not of this version."""
     try:
         body = zstandard.ZstdDecompressor().decompress(payload, max_output_size=_MOST_BYTES)
         version, size = _HEAD.unpack_from(body)
@@ -76,7 +76,7 @@ def decode(payload: bytes) -> tuple[SeriesGroup, ...]:
 
 
 def _groups(listed: Sequence[Mapping[str, Any]], stamps: Sequence[int], values: Sequence[float]) -> list[SeriesGroup]:
-    found, at = [], 0
+    groups, at = [], 0
     for group in listed:
         source = Source(*group["source"])
         streams = []
@@ -84,5 +84,5 @@ def _groups(listed: Sequence[Mapping[str, Any]], stamps: Sequence[int], values: 
             end = at + count
             streams.append(Stream(source, name, labels, tuple(stamps[at:end]), tuple(values[at:end]), delta))
             at = end
-        found.append(SeriesGroup(source, group["adapter"], group["rule"], group["about"], tuple(streams)))
-    return found
+        groups.append(SeriesGroup(source, group["adapter"], group["rule"], group["about"], tuple(streams)))
+    return groups

@@ -1,7 +1,8 @@
-"""The engine's side of the doors: blocks out of the buffer, into pages of the targets that pushed them.
+"""Consumer of the ingest buffer: turns blocks into pages of the targets that pushed them.
 
-A target that fell silent is a failed scrape, unless everything that its sender told has fallen silent: then
-nothing is known of those targets, and it is the sender that is down.
+A silent target is a failed scrape, unless all targets of its sender are silent: then their state is unknown, and
+the
+sender is down.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _Key = tuple[Source, str]
 
 @dataclass(frozen=True, slots=True)
 class ReceiveLimits:
-    """How much is held and how long. ``settle``: a page is whole when nothing came for so long."""
+    """Limits of buffered data and its age. ``settle``: a page is complete if nothing arrived for this time."""
 
     samples_per_cycle: int = 2_000_000
     most_targets: int = 20_000
@@ -51,7 +52,7 @@ class ReceiveLimits:
 
 @dataclass(slots=True)
 class _PushTarget:
-    """One target that pushes. ``about`` are its labels, ``sender`` who told of it last."""
+    """One push target. ``about`` are its labels, ``sender`` the last sender that reported it."""
 
     target: Target
     rule: int | None
@@ -61,7 +62,7 @@ class _PushTarget:
 
 
 class PushReceiver:
-    """Implements ``collectors.pipeline.scrape_manager.Pushed`` on a spool. One thread at a time."""
+    """A ``collectors.pipeline.scrape_manager.PushSource`` on an ingest buffer. One thread at a time."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class PushReceiver:
         limits: ReceiveLimits | None = None,
         kpis: KpiValues | None = None,
     ) -> None:
-        """``clock`` is that of the doors, which stamps what comes; the spool is closed with this one."""
+        """``clock`` is that of the ingest endpoints, which stamps received data. ``close`` also closes the buffer."""
         self._spool = spool
         self._cluster = cluster
         self._clock = clock
@@ -81,7 +82,7 @@ class PushReceiver:
         self._limits = limits or ReceiveLimits()
         self._kpis = kpis or KpiValues(timedelta(minutes=5), {})
         self._layouts = LayoutCache()
-        self._pushing: dict[_Key, _PushTarget] = {}
+        self._by_source: dict[_Key, _PushTarget] = {}
         self._senders: dict[str, datetime] = {}
         self._targets: tuple[Target, ...] = ()
         self._taken = 0
@@ -91,30 +92,36 @@ class PushReceiver:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The targets that push, as of the last round."""
+        """The push targets as of the last round."""
         return self._targets
 
     def take(self, at: datetime) -> PushedBatch:
-        """What came since the last round. What the round before took has been written and is let go now."""
+        """Data received since the last round. Data of the previous round has been written and is dropped now."""
         self._layouts.tidy()
         if self._taken:
             self._spool.release(self._taken)
-        self._held = sum(one.buffer.series for one in self._pushing.values())
+        self._held = sum(target_state.buffer.series for target_state in self._by_source.values())
         for block in self._spool.take(self._taken, self._limits.samples_per_cycle):
             self._read(block, at)
             self._taken = block.id
         now = self._clock.now()
         self._forget(now)
-        due = [one for one in self._pushing.values() if one.buffer.due(now, self._limits.settle)]
-        pages = [page for page in (self._page(one, now) for one in due) if page is not None]
+        due = [
+            target_state
+            for target_state in self._by_source.values()
+            if target_state.buffer.due(now, self._limits.settle)
+        ]
+        pages = [page for page in (self._page(target_state, now) for target_state in due) if page is not None]
         failed, unseen, batches = self._silent(now, at)
-        self._tell()
-        self._targets = tuple(sorted((one.target for one in self._pushing.values()), key=lambda target: target.name))
+        self._store_drop_counts()
+        self._targets = tuple(
+            sorted((target_state.target for target_state in self._by_source.values()), key=lambda target: target.name)
+        )
         batches += self._kpis.batches(at)
         return PushedBatch((*pages, *failed), tuple(batches), tuple(unseen), self._kpis.facts())
 
     def close(self) -> None:
-        """Close the spool."""
+        """Closes the ingest buffer."""
         self._spool.close()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -137,22 +144,22 @@ class PushReceiver:
 
     def _add(self, group: SeriesGroup, sender: str, block: PushedBlock) -> None:
         key = group.source, group.adapter
-        found = self._pushing.get(key)
-        if found is None:
-            if len(self._pushing) >= self._limits.most_targets or group.adapter not in ADAPTERS:
-                self._drop(DropReason.TOO_MANY_TARGETS, sum(len(one.stamps) for one in group.streams))
+        target_state = self._by_source.get(key)
+        if target_state is None:
+            if len(self._by_source) >= self._limits.most_targets or group.adapter not in ADAPTERS:
+                self._drop(DropReason.TOO_MANY_TARGETS, sum(len(series.stamps) for series in group.streams))
                 return
-            found = self._pushing[key] = self._new(group, sender)
-        about = {**found.about, **group.about}
-        if about != found.about or group.rule != found.rule:
-            found.about, found.rule = about, group.rule
-            found.target = self._target(group, about)
-        found.sender = sender
-        added = {} if block.door == IngestProtocol.OTLP else _labels_of(group.source, found.about)
-        before, room = found.buffer.series, self._limits.series - self._held
-        for reason, count in found.buffer.add(group.streams, added, block.came_at, room).items():
+            target_state = self._by_source[key] = self._new(group, sender)
+        about = {**target_state.about, **group.about}
+        if about != target_state.about or group.rule != target_state.rule:
+            target_state.about, target_state.rule = about, group.rule
+            target_state.target = self._target(group, about)
+        target_state.sender = sender
+        added = {} if block.door == IngestProtocol.OTLP else _labels_of(group.source, target_state.about)
+        before, room = target_state.buffer.series, self._limits.series - self._held
+        for reason, count in target_state.buffer.add(group.streams, added, block.came_at, room).items():
             self._drop(reason, count)
-        self._held += found.buffer.series - before
+        self._held += target_state.buffer.series - before
 
     def _new(self, group: SeriesGroup, sender: str) -> _PushTarget:
         target = self._target(group, group.about)
@@ -166,40 +173,42 @@ class PushReceiver:
 
     # --- handing on -------------------------------------------------------------------------------
 
-    def _page(self, one: _PushTarget, now: datetime) -> tuple[Scrape, Page | None] | None:
-        """The newest page of a target; None when it is so old that it says nothing of now: a backlog."""
-        pushed = one.buffer.take(self._layouts)
+    def _page(self, state: _PushTarget, now: datetime) -> tuple[Scrape, Page | None] | None:
+        """Newest page of a target; None if it is too old to describe the present: a backlog."""
+        pushed = state.buffer.take(self._layouts)
         if now - from_unix(pushed.at_ms / 1000) > self._limits.silent_after:
             self._drop(DropReason.TOO_OLD, 1 if pushed.page is None else pushed.page.samples)
             return None
         error = None
         if pushed.page is None:
             error = CollectError(
-                f"{one.target.name}: its sender cannot scrape it",
+                f"{state.target.name}: scrape by its sender failed",
                 reason=CollectReason.OTHER,
-                hint="look at the target's page in the Prometheus that sends it",
+                hint="check the target's page in the Prometheus that sends it",
             )
-        scrape = Scrape(one.target, from_unix(pushed.at_ms / 1000), None, error, pushed.seconds, samples=pushed.samples)
+        scrape = Scrape(
+            state.target, from_unix(pushed.at_ms / 1000), None, error, pushed.seconds, samples=pushed.samples
+        )
         return scrape, pushed.page
 
     def _silent(
         self, now: datetime, at: datetime
     ) -> tuple[list[tuple[Scrape, Page | None]], list[Target], list[SampleBatch]]:
-        """Failed scrapes, targets of which nothing is known, and what is said of senders with several targets."""
+        """Failed scrapes, targets of unknown state, and signals of senders with several targets."""
         limit = self._limits.silent_after
-        told_by: dict[str, int] = {}
-        for one in self._pushing.values():
-            told_by[one.sender] = told_by.get(one.sender, 0) + 1
+        targets_by_sender: dict[str, int] = {}
+        for state in self._by_source.values():
+            targets_by_sender[state.sender] = targets_by_sender.get(state.sender, 0) + 1
         failed: list[tuple[Scrape, Page | None]] = []
         unseen: list[Target] = []
-        for one in self._pushing.values():
-            if one.buffer.came_at is None or now - one.buffer.came_at <= limit:
+        for state in self._by_source.values():
+            if state.buffer.came_at is None or now - state.buffer.came_at <= limit:
                 continue
-            if told_by[one.sender] > 1 and now - self._senders.get(one.sender, now) > limit:
-                unseen.append(one.target)
+            if targets_by_sender[state.sender] > 1 and now - self._senders.get(state.sender, now) > limit:
+                unseen.append(state.target)
             else:
-                failed.append((Scrape(one.target, at, None, _silence(one.target.name, limit), 0.0), None))
-        watched = [name for name, count in told_by.items() if count > 1]
+                failed.append((Scrape(state.target, at, None, _silence(state.target.name, limit), 0.0), None))
+        watched = [name for name, count in targets_by_sender.items() if count > 1]
         batches = [self._watch(name, at, up=now - self._senders.get(name, now) <= limit) for name in watched]
         return failed, unseen, batches
 
@@ -212,12 +221,12 @@ class PushReceiver:
         return watch_batch(scrape, about_watch(scrape, up=up), None, TrustVerdict.FRESH if up else TrustVerdict.FAILED)
 
     def _forget(self, now: datetime) -> None:
-        """Let go of targets that their sender watches no more, and of those long silent."""
-        for key, one in list(self._pushing.items()):
-            came = one.buffer.came_at
-            if one.buffer.retired or (came is not None and now - came > self._limits.forget_after):
-                del self._pushing[key]
-                _log.info("pushing_target_gone", target=one.target.name, retired=one.buffer.retired)
+        """Drops targets that their sender no longer scrapes, and those silent for long."""
+        for key, state in list(self._by_source.items()):
+            received_at = state.buffer.came_at
+            if state.buffer.retired or (received_at is not None and now - received_at > self._limits.forget_after):
+                del self._by_source[key]
+                _log.info("pushing_target_gone", target=state.target.name, retired=state.buffer.retired)
         for name in [name for name, last in self._senders.items() if now - last > self._limits.forget_after]:
             del self._senders[name]
 
@@ -228,22 +237,22 @@ class PushReceiver:
                 self._told.add(reason)
                 _log.warning("pushed_samples_left_out", reason=reason.value, samples=count)
 
-    def _tell(self) -> None:
-        """Add what was left out to the store, where the API reads it."""
+    def _store_drop_counts(self) -> None:
+        """Adds the numbers of dropped samples to the store, where the API reads them."""
         if self._dropped:
-            with suppress(StoreUnavailableError):  # then it is told another time: what was read must not be lost for it
+            with suppress(StoreUnavailableError):  # reported in a later round: received data must not be lost
                 self._spool.count(self._dropped)
                 self._dropped = {}
 
 
 def _labels_of(source: Source, about: Mapping[str, str]) -> dict[str, str]:
-    """The labels that a Prometheus put on every series of a target: those of its ``up``, where that is told."""
+    """Labels that a Prometheus added to every series of a target: those of its ``up``, if known."""
     return dict(about) if "job" in about else {"job": source.job, "instance": source.instance}
 
 
 def _silence(name: str, limit: timedelta) -> CollectError:
     return CollectError(
-        f"{name}: nothing was pushed for {format_duration(limit)}",
+        f"{name}: no data pushed for {format_duration(limit)}",
         reason=CollectReason.TIMEOUT,
-        hint="see whether it runs, and whether its sender reaches this API",
+        hint="check that it runs, and that its sender reaches this API",
     )

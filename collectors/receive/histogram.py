@@ -1,10 +1,9 @@
-"""Exponential histograms to the fixed ladder of the signal they become. Pure.
+"""Converts exponential histograms to the fixed bucket ladder of their signal. Pure.
 
-Bucket ``i`` of scale ``s`` covers ``(2**(i / 2**s), 2**((i + 1) / 2**s)]``. At a bound of the ladder that
-lies inside a bucket, the part of the bucket below it is taken by interpolation on the logarithm of the
-value, as Prometheus does for quantiles of native histograms: values inside a bucket count as spread evenly
-on the logarithm. What is zero or negative lies below every bound. Scales only ever get coarser while a
-process runs; at such a change a bound's count may fall, which reads as a reset of one interval.
+Bucket ``i`` of scale ``s`` covers ``(2**(i / 2**s), 2**((i + 1) / 2**s)]``. If a bound of the ladder lies inside a
+bucket, the part below it is interpolated on the logarithm of the value, as Prometheus does for quantiles of native
+histograms. Zero and negative values lie below every bound. Scales only get coarser while a process runs; at such a
+change a bound's count may fall, which reads as a reset of one interval.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MOST_BUCKETS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ExponentialHistogram:
-    """One exponential histogram. ``counts[k]`` is about bucket ``offset + k``; ``below`` are zero and negative ones."""
+    """One histogram. ``counts[k]`` belongs to bucket ``offset + k``; ``below`` counts zero and negative values."""
 
     scale: int
     offset: int
@@ -36,40 +35,40 @@ class ExponentialHistogram:
 
 @cache
 def ladders() -> dict[str, tuple[float, ...]]:
-    """The bounds of the signal that each histogram family becomes, by the family's name on a page."""
-    found: dict[str, tuple[float, ...]] = {}
+    """Bounds of the signal of each histogram family, by the family's name on a page."""
+    bounds_by_family: dict[str, tuple[float, ...]] = {}
     for name in registry.ADAPTERS:
         for signal, rules in registry.adapter(name).rules.items():
             for rule in rules:
                 if rule.operator is Operator.HISTOGRAM:
                     for family in rule.names:
-                        found.setdefault(family, catalog.signal(signal).bounds)
-    return found
+                        bounds_by_family.setdefault(family, catalog.signal(signal).bounds)
+    return bounds_by_family
 
 
 def cumulative_counts(histogram: ExponentialHistogram, bounds: Sequence[float]) -> list[float]:
-    """How many values lie at or below each bound; +Inf is not among the bounds."""
+    """Number of values at or below each bound; +Inf is not among the bounds."""
     counts = np.concatenate(([0.0], np.cumsum(np.asarray(histogram.counts, dtype=np.float64))))
-    places = np.log2(np.asarray(bounds, dtype=np.float64)) * 2.0**histogram.scale - histogram.offset
-    inside = np.interp(places, np.arange(counts.size), counts)
-    return [float(found) for found in histogram.below + inside]
+    positions = np.log2(np.asarray(bounds, dtype=np.float64)) * 2.0**histogram.scale - histogram.offset
+    inside = np.interp(positions, np.arange(counts.size), counts)
+    return [float(count) for count in histogram.below + inside]
 
 
 def buckets(histogram: ExponentialHistogram, bounds: Sequence[float]) -> list[tuple[str, float]]:
-    """The lines of a classic histogram: (``le``, cumulated count), ``+Inf`` the last."""
-    found = zip(bounds, cumulative_counts(histogram, bounds), strict=True)
-    return [*((le(bound), count) for bound, count in found), ("+Inf", histogram.total)]
+    """Lines of a classic histogram: (``le``, cumulative count), ``+Inf`` last."""
+    counted = zip(bounds, cumulative_counts(histogram, bounds), strict=True)
+    return [*((le(bound), count) for bound, count in counted), ("+Inf", histogram.total)]
 
 
 def le(bound: float) -> str:
-    """A bound as it stands on a page."""
+    """A bound as written on a page."""
     return "+Inf" if np.isinf(bound) and bound > 0 else f"{bound:.17g}" if bound != round(bound, 6) else f"{bound:g}"
 
 
 def dense(spans: Sequence[tuple[int, int]], counts: Sequence[float]) -> tuple[int, list[float]]:
     """Spans of (gap, length) with their counts as one run: (index of the first bucket, counts).
 
-    Raises ValueError when they do not fit together or would take too much memory.
+    Raises ValueError if they do not match or would take too much memory.
     """
     if not spans:
         return 0, []

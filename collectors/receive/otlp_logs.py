@@ -1,7 +1,7 @@
-"""OTLP logs over HTTP, protobuf and JSON, decoded to lines with the pod that wrote them. Pure.
+"""OTLP logs over HTTP, protobuf and JSON, decoded to lines with their pod. Pure.
 
-https://opentelemetry.io/docs/specs/otlp/#otlphttp and the semantic conventions of Kubernetes resources. Only
-bodies that are texts are read, and of structured ones their ``message``, ``msg`` or ``log``.
+https://opentelemetry.io/docs/specs/otlp/#otlphttp and the semantic conventions of Kubernetes resources. Only text
+bodies are read, and ``message``, ``msg`` or ``log`` of structured ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record: who wrote it, when (None when it does not say), and its text."""
+    """One record: its writer, time (None if absent) and text."""
 
     origin: Origin
     at: datetime | None
@@ -36,7 +36,7 @@ class LogLine:
 
 
 def decode(body: bytes, kind: str, cluster: str) -> list[LogLine]:
-    """The lines of one export; ``kind`` is its media type. Raises UsageError for a body that is none."""
+    """Lines of one export; ``kind`` is its media type. Raises UsageError for an invalid body."""
     request = ExportLogsServiceRequest()
     try:
         if kind == JSON:
@@ -45,42 +45,44 @@ def decode(body: bytes, kind: str, cluster: str) -> list[LogLine]:
             request.ParseFromString(body)
     except (DecodeError, json_format.ParseError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"the body is no OTLP logs export in {kind}",
-            hint="send an ExportLogsServiceRequest as an OpenTelemetry exporter makes it (otlphttp)",
+            f"the body is not an OTLP logs export in {kind}",
+            hint="send an ExportLogsServiceRequest of an OpenTelemetry exporter (otlphttp)",
         ) from error
     return list(_lines(request, cluster))
 
 
 def response_body(kind: str) -> bytes:
-    """An ExportLogsServiceResponse: everything was taken."""
+    """An ExportLogsServiceResponse without rejections."""
     response = ExportLogsServiceResponse()
     return json_format.MessageToJson(response).encode() if kind == JSON else response.SerializeToString()
 
 
-def origin_of(told: Mapping[str, str], cluster: str) -> Origin:
-    """Who writes: the pod of the resource, else its service, else the cluster."""
-    told = {name: value.replace("/", "-")[:_MOST_NAME] for name, value in told.items()}  # a slash parts keys
-    home = told.get("k8s.cluster.name") or cluster
-    namespace, pod = told.get("k8s.namespace.name", ""), told.get("k8s.pod.name", "")
-    service = told.get("service.name", "")
+def origin_of(attributes: Mapping[str, str], cluster: str) -> Origin:
+    """Writer: the pod of the resource, else its service, else the cluster."""
+    attributes = {
+        name: value.replace("/", "-")[:_MOST_NAME] for name, value in attributes.items()
+    }  # a slash separates key parts
+    cluster_name = attributes.get("k8s.cluster.name") or cluster
+    namespace, pod = attributes.get("k8s.namespace.name", ""), attributes.get("k8s.pod.name", "")
+    service = attributes.get("service.name", "")
     if namespace and pod:
-        entity = EntityRef(home, EntityKind.POD, namespace, pod)
+        entity = EntityRef(cluster_name, EntityKind.POD, namespace, pod)
     elif service and not service.startswith("unknown_service"):
-        space = namespace or told.get("service.namespace", "")
-        entity = EntityRef(home, EntityKind.SERVICE, space or None, service)
-    elif told.get("k8s.node.name"):
-        entity = EntityRef(home, EntityKind.NODE, None, told["k8s.node.name"])
+        namespace_or_service_namespace = namespace or attributes.get("service.namespace", "")
+        entity = EntityRef(cluster_name, EntityKind.SERVICE, namespace_or_service_namespace or None, service)
+    elif attributes.get("k8s.node.name"):
+        entity = EntityRef(cluster_name, EntityKind.NODE, None, attributes["k8s.node.name"])
     else:
-        entity = EntityRef(home, EntityKind.CLUSTER, None, home)
-    return Origin(entity, told.get("k8s.pod.uid") or entity.key, told.get("k8s.container.name", ""))
+        entity = EntityRef(cluster_name, EntityKind.CLUSTER, None, cluster_name)
+    return Origin(entity, attributes.get("k8s.pod.uid") or entity.key, attributes.get("k8s.container.name", ""))
 
 
 def _lines(request: ExportLogsServiceRequest, cluster: str) -> Iterator[LogLine]:
     for resource in request.resource_logs:
-        told = _texts(resource.resource.attributes)
+        attributes = _texts(resource.resource.attributes)
         for scope in resource.scope_logs:
             for record in scope.log_records:
-                origin = origin_of({**told, **_pod_of(record.attributes)}, cluster)
+                origin = origin_of({**attributes, **_pod_of(record.attributes)}, cluster)
                 when = _instant(record.time_unix_nano) or _instant(record.observed_time_unix_nano)
                 for line in _body_text(record.body).splitlines():
                     if line.strip():
@@ -88,7 +90,7 @@ def _lines(request: ExportLogsServiceRequest, cluster: str) -> Iterator[LogLine]
 
 
 def _body_text(body: Any) -> str:
-    """The text of a record's body."""
+    """Text of a record's body."""
     which = body.WhichOneof("value")
     if which == "string_value":
         return str(body.string_value)
@@ -99,12 +101,16 @@ def _body_text(body: Any) -> str:
 
 
 def _pod_of(attributes: Any) -> dict[str, str]:
-    """Collectors that read files of many pods tell the pod of each record."""
+    """Pod of a record: collectors that read files of many pods set it per record."""
     return {name: value for name, value in _texts(attributes).items() if name.startswith("k8s.")}
 
 
 def _texts(attributes: Any) -> dict[str, str]:
-    return {one.key: one.value.string_value for one in attributes if one.value.WhichOneof("value") == "string_value"}
+    return {
+        attribute.key: attribute.value.string_value
+        for attribute in attributes
+        if attribute.value.WhichOneof("value") == "string_value"
+    }
 
 
 def _instant(nanoseconds: int) -> datetime | None:

@@ -1,7 +1,8 @@
-"""Names of OpenTelemetry metrics, units and attributes as Prometheus spells them. Pure.
+"""OpenTelemetry names of metrics, units and attributes in Prometheus spelling. Pure.
 
-The rules are those of the OpenTelemetry specification, "Prometheus and OpenMetrics Compatibility": units
-end names, monotonic sums end in ``_total``, a gauge of unit 1 in ``_ratio``, other characters become "_".
+Rules of the OpenTelemetry specification, "Prometheus and OpenMetrics Compatibility": units end names, monotonic
+sums
+end in ``_total``, a gauge of unit 1 in ``_ratio``, other characters become "_".
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PER = {"s": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", 
 
 @lru_cache(maxsize=20_000)
 def metric_name(name: str, unit: str, *, monotonic_sum: bool, gauge: bool) -> str:
-    """``http.server.duration`` in ``s`` is ``http_server_duration_seconds``."""
+    """``http.server.duration`` in ``s`` becomes ``http_server_duration_seconds``."""
     words = [word for word in _WORD.split(name) if word]
     unit = _BRACES.sub("", unit).strip()
     main, _, per = unit.partition("/")
@@ -50,7 +51,7 @@ def metric_name(name: str, unit: str, *, monotonic_sum: bool, gauge: bool) -> st
 
 @lru_cache(maxsize=20_000)
 def label_name(name: str) -> str:
-    """``k8s.pod.name`` is ``k8s_pod_name``; a name that would be reserved or begin with a digit gets ``key_``."""
+    """``k8s.pod.name`` becomes ``k8s_pod_name``; a reserved name or one starting with a digit is prefixed ``key_``."""
     spelled = _NOT_A_LABEL.sub("_", name)
     if spelled[:1].isdigit():
         return f"key_{spelled}"
@@ -58,22 +59,22 @@ def label_name(name: str) -> str:
 
 
 def labels(attributes: Iterable[Any]) -> dict[str, str]:
-    """Attributes (``KeyValue`` messages) as labels; empty ones are none. Names that meet are joined by ";"."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Attributes (``KeyValue`` messages) as labels without empty ones. Values of colliding names are joined by ";"."""
+    values_by_label: dict[str, list[tuple[str, str]]] = {}
     for attribute in attributes:
         text = value_text(attribute.value)
         if text:
-            found.setdefault(label_name(attribute.key), []).append((attribute.key, text))
-    return {name: ";".join(text for _, text in sorted(values)) for name, values in found.items()}
+            values_by_label.setdefault(label_name(attribute.key), []).append((attribute.key, text))
+    return {name: ";".join(text for _, text in sorted(values)) for name, values in values_by_label.items()}
 
 
 def value_text(value: Any) -> str:
-    """An attribute's value as text: numbers and truth values as JSON spells them, bytes in base64."""
+    """An attribute's value as text: numbers and booleans as in JSON, bytes in base64."""
     kind = value.WhichOneof("value")
     if kind == "string_value":
         return str(value.string_value)
-    found = _plain(value)
-    return "" if found is None else found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    plain = _plain(value)
+    return "" if plain is None else plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
@@ -81,9 +82,9 @@ def _plain(value: Any) -> Any:
     if kind is None:
         return None
     if kind == "array_value":
-        return [_plain(one) for one in value.array_value.values]
+        return [_plain(item) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {one.key: _plain(one.value) for one in value.kvlist_value.values}
+        return {item.key: _plain(item.value) for item in value.kvlist_value.values}
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
     return getattr(value, kind)

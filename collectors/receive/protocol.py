@@ -1,7 +1,8 @@
-"""What senders push: the words of every door, and bodies unpacked within limits.
+"""Types shared by all ingest protocols, and decompression within limits.
 
-A door decodes one protocol into ``Stream``: a series with its samples, and the target that told it.
-What cannot be used is refused with a sentence (``ReceiveError``), or left out and counted by reason.
+An endpoint decodes one protocol into ``Stream``: a series with its samples and its target. Unusable data is
+rejected
+with an error sentence (``ReceiveError``), or dropped and counted by reason.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import zstandard
 from outrider.errors import OutriderError
 
 META = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
-"""What a Prometheus says of a target itself; told with the target whatever adapter reads it."""
+"""Series that a Prometheus adds about a target itself; kept for every adapter."""
 
-FUTURE_MS = 5 * 60 * 1000  # clocks of senders differ
+FUTURE_MS = 5 * 60 * 1000  # clock skew of senders
 
 STALE_NAN_BITS = 0x7FF0000000000002
-"""The NaN by which a Prometheus says that a series has ended."""
+"""The NaN with which a Prometheus marks the end of a series."""
 
 
 class IngestProtocol(StrEnum):
-    """By which protocol something came."""
+    """Protocol by which data arrived."""
 
     REMOTE_WRITE = "remote_write"
     OTLP = "otlp"
@@ -36,23 +37,23 @@ class IngestProtocol(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why samples were left out: the label of the counter, and the word in the log."""
+    """Reason for dropping samples: the label of the counter, and the value in the log."""
 
-    NO_ADAPTER = "no_adapter"  # nothing here reads any metric of its target
-    NOT_READ = "not_read"  # its target is known, and its adapter does not look at this metric
-    BY_RULE = "by_rule"  # a rule of the configuration says so
+    NO_ADAPTER = "no_adapter"  # no adapter reads any metric of its target
+    NOT_READ = "not_read"  # the adapter of its target does not read this metric
+    BY_RULE = "by_rule"  # by a configured rule
     UNNAMED = "unnamed"  # a series without a name
-    UNSUPPORTED = "unsupported"  # a summary, a native histogram of a metric that no adapter reads as one
+    UNSUPPORTED = "unsupported"  # a summary, or a native histogram of a metric that no adapter reads as one
     TOO_MANY_TARGETS = "too_many_targets"
     TOO_MANY_SERIES = "too_many_series"
-    LATE = "late"  # the page it belongs to was handed on already
-    TOO_OLD = "too_old"  # its page came so late that it says nothing of now
-    FUTURE = "future"  # its instant lies ahead: a wrong clock, or a wrong unit
-    UNREADABLE = "unreadable"  # a block in the buffer that this program cannot read
+    LATE = "late"  # its page was returned already
+    TOO_OLD = "too_old"  # its page arrived too late to describe the present
+    FUTURE = "future"  # timestamp in the future: a wrong clock, or a wrong unit
+    UNREADABLE = "unreadable"  # a block in the buffer that this version cannot read
 
 
 class RejectionReason(StrEnum):
-    """Why a whole request is refused. Senders must not repeat MALFORMED, UNSUPPORTED and TOO_LARGE."""
+    """Reason for rejecting a whole request. Senders must not repeat MALFORMED, UNSUPPORTED and TOO_LARGE."""
 
     MALFORMED = "malformed"
     UNSUPPORTED = "unsupported"
@@ -62,7 +63,7 @@ class RejectionReason(StrEnum):
 
 
 class ReceiveError(OutriderError):
-    """A request that is refused whole."""
+    """The whole request is rejected."""
 
     def __init__(self, message: str, *, reason: RejectionReason, hint: str = "") -> None:
         """``message`` is one sentence for the sender's log."""
@@ -71,14 +72,14 @@ class ReceiveError(OutriderError):
 
 
 class Source(NamedTuple):
-    """Who told a series: the target as Prometheus names one. ``path`` is its metrics_path where it is told."""
+    """Origin of a series: the target in Prometheus' terms. ``path`` is its metrics_path, if sent."""
 
     job: str
     instance: str
     path: str = ""
 
     def __str__(self) -> str:
-        """``job/instance``, with the path where it is not the usual one."""
+        """``job/instance``, with the path if it is not /metrics."""
         suffix = self.path if self.path not in {"", "/metrics"} else ""
         return f"{self.job}/{self.instance}{suffix}"
 
@@ -87,8 +88,9 @@ class Source(NamedTuple):
 class Stream:
     """One series with its samples, oldest first: ``stamps`` are unix milliseconds.
 
-    ``labels`` lack the name. ``delta`` values are increases since the sender's last ones, to be added
-    up. A value that is the stale NaN says that the series has ended.
+    ``labels`` lack the name. ``delta`` values are increases since the sender's last ones, to be added up. A stale
+    NaN
+    marks the end of the series.
     """
 
     source: Source
@@ -101,7 +103,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Decoded:
-    """What one request held. ``about`` are facts about a source; ``left_out`` counts samples by reason."""
+    """Content of one request. ``about`` are facts about a source; ``left_out`` counts samples by reason."""
 
     protocol: IngestProtocol
     streams: list[Stream] = field(default_factory=list)
@@ -109,17 +111,17 @@ class Decoded:
     samples: int = 0
     histograms: int = 0
     left_out: Counter[DropReason] = field(default_factory=Counter)
-    unread: Counter[str] = field(default_factory=Counter)  # samples by the name of a metric that was left out
+    unread: Counter[str] = field(default_factory=Counter)  # dropped samples by metric name
 
     def leave_out(self, reason: DropReason, name: str, count: int) -> None:
-        """Count what is not used."""
+        """Counts dropped samples."""
         self.left_out[reason] += count
         if len(self.unread) < 1000 or name in self.unread:
             self.unread[name] += count
 
 
 def keep_times(decoded: Decoded, now_ms: int) -> None:
-    """Leave out samples that lie ahead or before 1970; OTLP's instant 0 means that the sender does not know."""
+    """Drops samples in the future or before 1970; in OTLP, timestamp 0 means unknown."""
     last = now_ms + FUTURE_MS
     for number, stream in enumerate(decoded.streams):
         if not stream.stamps or (min(stream.stamps) > 0 and max(stream.stamps) <= last):
@@ -138,7 +140,7 @@ def keep_times(decoded: Decoded, now_ms: int) -> None:
 
 
 def unpack(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo a Content-Encoding, never making more than ``limit`` bytes. Raises ReceiveError."""
+    """Decodes a Content-Encoding to at most ``limit`` bytes. Raises ReceiveError."""
     name = encoding.strip().lower()
     try:
         if name in {"", "identity"}:
@@ -151,15 +153,15 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
             unpacked = _zstd(body, limit)
         else:
             raise ReceiveError(
-                f"the Content-Encoding {encoding!r} is not known here",
+                f"unsupported Content-Encoding {encoding!r}",
                 reason=RejectionReason.UNSUPPORTED,
                 hint="send snappy (remote write), gzip, deflate, zstd, or none",
             )
     except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError) as error:
         raise ReceiveError(
-            f"the body is no {name} block: {error}",
+            f"the body is not a {name} block: {error}",
             reason=RejectionReason.MALFORMED,
-            hint="see what the sender compresses with",
+            hint="check the compression setting of the sender",
         ) from error
     if len(unpacked) > limit:
         raise too_large(limit)
@@ -167,31 +169,31 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> ReceiveError:
-    """A body above the limit on either side of its compression."""
+    """Error for a body above the limit before or after decompression."""
     return ReceiveError(
         f"the request is larger than {limit} bytes",
         reason=RejectionReason.TOO_LARGE,
-        hint="send smaller batches, or raise receive.body_limit_bytes and receive.unpacked_limit_bytes",
+        hint="send smaller batches, or increase receive.body_limit_bytes and receive.unpacked_limit_bytes",
     )
 
 
 def malformed(what: str, error: Exception | None = None) -> ReceiveError:
-    """A body that is not what its Content-Type says."""
-    said = f": {error}" if error is not None and str(error) else ""
+    """Error for a body that does not match its Content-Type."""
+    detail = f": {error}" if error is not None and str(error) else ""
     return ReceiveError(
-        f"the body is no {what}{said}", reason=RejectionReason.MALFORMED, hint="see the sender's version"
+        f"the body is not a valid {what}{detail}", reason=RejectionReason.MALFORMED, hint="check the sender's version"
     )
 
 
 def _snappy(body: bytes, limit: int) -> bytes:
-    # A block says its size in its first bytes: it is asked before a byte is unpacked.
+    # The block header has the size: it is checked before decompression.
     if cramjam.snappy.decompress_raw_len(body) > limit:
         raise too_large(limit)
     return bytes(cramjam.snappy.decompress_raw(body))
 
 
 def _zlib(body: bytes, limit: int) -> bytes:
-    """Gzip and zlib frames alike, one after another as gzip allows."""
+    """Gzip and zlib frames alike, concatenated as gzip allows."""
     parts, size = [], 0
     while body:
         stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -200,7 +202,7 @@ def _zlib(body: bytes, limit: int) -> bytes:
         if size > limit:
             raise too_large(limit)
         if not stream.eof:
-            raise zlib.error("it breaks off")
+            raise zlib.error("the data is truncated")
         parts.append(part)
         body = stream.unused_data
     return b"".join(parts)

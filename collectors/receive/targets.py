@@ -1,4 +1,4 @@
-"""The target that a pushed source stands for: by a rule, else by its labels. Pure."""
+"""Target of a pushed source: by a rule, else by its labels. Pure."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ _FIELD = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
 def target_of(
     cluster: str, source: Source, adapter_name: str, about: Mapping[str, str], rule: ReceiveRule | None = None
 ) -> Target:
-    """The target of a source; ``about`` are its labels (remote write) or resource attributes (OTLP)."""
-    known = {"job": source.job, "instance": source.instance, "metrics_path": source.path, **about}
+    """Target of a source; ``about`` are its labels (remote write) or resource attributes (OTLP)."""
+    source_labels = {"job": source.job, "instance": source.instance, "metrics_path": source.path, **about}
     kind = adapter(adapter_name).target
     if rule is not None and rule.entity is not None:
         template = rule.entity
-        namespace = filled(template.namespace, known) if template.namespace else None
+        namespace = filled(template.namespace, source_labels) if template.namespace else None
         if namespace is None and template.kind in _WITH_NAMESPACE:
             namespace = "default"
-        entity = EntityRef(template.cluster or cluster, template.kind, namespace, filled(template.name, known))
+        entity = EntityRef(template.cluster or cluster, template.kind, namespace, filled(template.name, source_labels))
     else:
-        entity = _entity(cluster, kind, source, known)
-    labels = {fact: found for fact, names in _FACTS.items() if (found := first_label(known, names))}
+        entity = _entity(cluster, kind, source, source_labels)
+    labels = {fact: value for fact, names in _FACTS.items() if (value := first_label(source_labels, names))}
     if kind is EntityKind.REPLICA:
         labels.setdefault("service", source.job)
     else:
         labels = {name: value for name, value in labels.items() if name == "node"}
     if rule is not None:
-        labels |= {name: filled(text, known) for name, text in rule.labels.items()}
+        labels |= {name: filled(text, source_labels) for name, text in rule.labels.items()}
     labels = {name: value for name, value in labels.items() if value}
     return Target(f"push/{adapter_name}/{source}", adapter_name, f"push:{source}", entity, labels)
 
 
 def filled(text: str, labels: Mapping[str, str]) -> str:
-    """``{label}`` replaced by the label's value, by nothing where there is none."""
-    return _FIELD.sub(lambda found: labels.get(found[1], ""), text)
+    """Replaces ``{label}`` by the label's value, or by nothing if absent."""
+    return _FIELD.sub(lambda match: labels.get(match[1], ""), text)
 
 
-def _entity(cluster: str, kind: EntityKind, source: Source, known: Mapping[str, str]) -> EntityRef:
+def _entity(cluster: str, kind: EntityKind, source: Source, source_labels: Mapping[str, str]) -> EntityRef:
     if kind is EntityKind.CLUSTER:
         return EntityRef(cluster, kind, None, cluster)
-    name = first_label(known, _NAMES.get(kind, ()))
+    name = first_label(source_labels, _NAMES.get(kind, ()))
     if not name and kind is EntityKind.SERVICE:
         name = source.job.rsplit("/", 1)[-1]
     if not name:
         name = source.instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else source.instance or source.job
-    namespace = (first_label(known, _NAMESPACE) or "default") if kind in _WITH_NAMESPACE else None
+    namespace = (first_label(source_labels, _NAMESPACE) or "default") if kind in _WITH_NAMESPACE else None
     if kind is EntityKind.SERVICE:
-        namespace = first_label(known, _NAMESPACE)
+        namespace = first_label(source_labels, _NAMESPACE)
     return EntityRef(cluster, kind, namespace, name)

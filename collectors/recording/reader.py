@@ -1,9 +1,9 @@
-"""Recorded pages and recorded fleets, read back as scrapes.
+"""Reads recorded pages and recorded fleets back as scrapes.
 
-A recording is ``<name>.metrics.jsonl.gz``: a line a scrape with ``t`` (unix seconds), ``text`` or
-``error``, ``dur`` (seconds), the engine probe's ``health`` and ``load``, and ``samples`` where the text is
-only a part of the target's page. A recorded fleet is a
-folder with ``targets.yaml``, one recording a target, and optionally ``events.jsonl``.
+A recording is ``<name>.metrics.jsonl.gz`` with one line per scrape: ``t`` (unix seconds), ``text`` or ``error``,
+``dur`` (seconds), the engine probe's ``health`` and ``load``, and ``samples`` if the text is only a part of the
+target's page. A recorded fleet is a folder with ``targets.yaml``, one recording per target, and optionally
+``events.jsonl``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from outrider.model import Event
 from outrider.text import yaml_file
 
 SUFFIX = ".metrics.jsonl.gz"
-MOST_BYTES = 512 * 1024 * 1024  # of a page from a gzipped file
+MOST_BYTES = 512 * 1024 * 1024  # per page from a gzipped file
 _GZIP = b"\x1f\x8b"
-_TIME = re.compile(rb'\s*\{\s*"t"\s*:\s*(-?[0-9.eE+-]+)\s*[,}]')  # as the flight recorder writes it
+_TIME = re.compile(rb'\s*\{\s*"t"\s*:\s*(-?[0-9.eE+-]+)\s*[,}]')  # as written by the flight recorder
 _REASONS = (
     ("refused", CollectReason.REFUSED),
     ("timed out", CollectReason.TIMEOUT),
@@ -48,7 +48,7 @@ _SPELLED = frozenset(reason for name, reason in vars(CollectReason).items() if n
 
 @dataclass(frozen=True, slots=True)
 class RecordedFleet:
-    """A recorded fleet: its targets, and where their recordings lie."""
+    """A recorded fleet: its targets, and the folder of their recordings."""
 
     cluster: str
     folder: Path
@@ -60,15 +60,15 @@ class RecordedFleet:
         return [track(self.folder / f"{target.name}{SUFFIX}", target) for target in self.targets]
 
     def scrapes(self) -> Iterator[Scrape]:
-        """Every scrape of every target in order of time. Raises UsageError as ``read_recording`` does."""
+        """All scrapes of all targets in time order. Raises UsageError as ``read_recording`` does."""
         yield from merged(self.tracks())
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The recording of one target. ``times`` are unix seconds, in the order the lines stand in.
+    """The recording of one target. ``times`` are unix seconds in file order.
 
-    ``misplaced`` is the first line that is earlier than the one before it, None when the lines are in order.
+    ``misplaced`` is the first line that is earlier than the one before it, None if the lines are in order.
     """
 
     path: Path
@@ -77,25 +77,25 @@ class Track:
     misplaced: int | None
 
     def scrapes(self) -> Iterator[Scrape]:
-        """The scrapes in order of time. Only of a file whose lines are out of order more than one is held: packed."""
+        """The scrapes in time order. Holds more than one in memory, compressed, only if the lines are out of order."""
         if self.misplaced is None:
             yield from read_recording(self.path, self.target)
             return
-        read = zip(self.times, lines(self.path), strict=False)  # one that is being written goes on
+        read = zip(self.times, lines(self.path), strict=False)  # a recording in progress keeps growing
         packed = [(at, number, zlib.compress(line, 1)) for at, (number, line) in read]
         for _, number, line in sorted(packed, key=itemgetter(0, 1)):
             yield _scrape(self.path, number, zlib.decompress(line), self.target)
 
 
 def track(path: Path, target: Target) -> Track:
-    """Read the times of a recording. Raises UsageError as ``read_recording`` does."""
+    """Reads the times of a recording. Raises UsageError as ``read_recording`` does."""
     times, misplaced = array("d"), None
     for number, line in lines(path):
-        found = _TIME.match(line)
+        match = _TIME.match(line)
         try:
-            at = float(found[1]) if found else float("nan")
+            at = float(match[1]) if match else float("nan")
             from_unix(at)
-        except (ValueError, OverflowError):  # another order of keys, or no scrape at all
+        except (ValueError, OverflowError):  # another order of keys, or not a scrape
             at = _scrape(path, number, line, target).at.timestamp()
         if misplaced is None and times and at < times[-1]:
             misplaced = number
@@ -104,35 +104,35 @@ def track(path: Path, target: Target) -> Track:
 
 
 def merged(tracks: Iterable[Track]) -> Iterator[Scrape]:
-    """The scrapes of many recordings in order of time, of each of them one at a time."""
-    return heapq.merge(*(one.scrapes() for one in tracks), key=attrgetter("at"))
+    """The scrapes of many recordings in time order, one of each in memory."""
+    return heapq.merge(*(recording.scrapes() for recording in tracks), key=attrgetter("at"))
 
 
 def target_of_file(path: Path, adapter: str = "vllm", cluster: str = "replay") -> Target:
-    """The target of a single recording: one service with one replica, both named after the file."""
+    """Target of a single recording: one service with one replica, both named after the file."""
     name = path.name.removesuffix(SUFFIX).removesuffix(".gz").removesuffix(".jsonl").removesuffix(".txt")
     return target_of(cluster, {"name": name, "adapter": adapter, "labels": {"service": name}})
 
 
 def read_recording(path: Path, target: Target | None = None, *, adapter: str = "vllm") -> Iterator[Scrape]:
-    """The scrapes of one recording, in the order they stand in.
+    """Scrapes of one recording, in file order.
 
-    Raises UsageError naming file and line when the file cannot be read or a line is no scrape.
+    Raises UsageError naming file and line if the file cannot be read or a line is not a scrape.
     """
-    found = target or target_of_file(path, adapter)
-    return (_scrape(path, number, line, found) for number, line in lines(path))
+    own_target = target or target_of_file(path, adapter)
+    return (_scrape(path, number, line, own_target) for number, line in lines(path))
 
 
 def read_fleet(folder: Path) -> RecordedFleet:
-    """A recorded fleet. Raises UsageError or ConfigError naming file and line."""
+    """Reads a recorded fleet. Raises UsageError or ConfigError naming file and line."""
     file = folder / "targets.yaml"
     if not file.is_file():
-        raise UsageError(f"{folder} is no recorded fleet: it has no {file.name}", hint="check the path")
+        raise UsageError(f"{folder} is not a recorded fleet: {file.name} is missing", hint="check the path")
     cluster, targets = _targets(file)
     for target in targets:
         if not (folder / f"{target.name}{SUFFIX}").is_file():
             raise UsageError(
-                f"{file}: there is no recording of target {target.name!r}", hint=f"expected {target.name}{SUFFIX}"
+                f"{file}: the recording of target {target.name!r} is missing", hint=f"expected {target.name}{SUFFIX}"
             )
     return RecordedFleet(cluster, folder, targets, tuple(read_events(folder / "events.jsonl", cluster)))
 
@@ -145,65 +145,67 @@ def _targets(file: Path) -> tuple[str, tuple[Target, ...]]:
             raise yaml_file.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
         cluster = str(document["cluster"])
         return cluster, targets_of(cluster, document["targets"], str(file), parsed)
-    except ConfigError as error:  # of these files ``config check`` knows nothing
-        raise ConfigError(error.message, error.problems, hint="mend the line named, or record again") from error
+    except ConfigError as error:  # ``config check`` does not cover these files
+        raise ConfigError(error.message, error.problems, hint="fix that line, or record again") from error
 
 
 def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
-    """A page from a file as a scrape. An editor may have taken the final newline: it is put back."""
-    whole = body if not body or body.endswith(b"\n") else body + b"\n"
-    return Scrape(target, at, whole, None, 0.0, saved=True)
+    """A page from a file as a scrape. Restores a final newline that an editor removed."""
+    page = body if not body or body.endswith(b"\n") else body + b"\n"
+    return Scrape(target, at, page, None, 0.0, saved=True)
 
 
 def decompressed(body: bytes, name: str) -> bytes:
-    """The bytes of a page that may be gzipped. Raises UsageError naming it when the archive is broken or too large."""
+    """The bytes of a page that may be gzipped. Raises UsageError naming a broken or too large archive."""
     if not body.startswith(_GZIP):
         return body
     try:
         with gzip.open(io.BytesIO(body)) as archive:
-            found = archive.read(MOST_BYTES + 1)
+            content = archive.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(
-            f"{name} is a broken gzip file: {error}", hint="save it again, or unpack what is left"
+            f"{name} is a broken gzip file: {error}", hint="save it again, or recover it with gunzip"
         ) from error
-    if len(found) > MOST_BYTES:
-        raise UsageError(f"{name} unpacks to more than {MOST_BYTES >> 20} MiB", hint="is this one page of metrics?")
-    return found
+    if len(content) > MOST_BYTES:
+        raise UsageError(
+            f"{name} expands to more than {MOST_BYTES >> 20} MiB", hint="check that it is a single metrics page"
+        )
+    return content
 
 
 def _scrape(path: Path, number: int, line: bytes, target: Target) -> Scrape:
     try:
-        said: dict[str, Any] = json.loads(line.decode())
-        at, text, error = from_unix(float(said["t"])), said.get("text"), said.get("error")
-        duration, load, health = float(said.get("dur") or 0.0), _load(said.get("load")), said.get("health")
+        record: dict[str, Any] = json.loads(line.decode())
+        at, text, error = from_unix(float(record["t"])), record.get("text"), record.get("error")
+        duration, load, health = float(record.get("dur") or 0.0), _load(record.get("load")), record.get("health")
         if (text is None) is (error is None):
             raise ValueError("expected either text or error")
         if health is not None and (isinstance(health, bool) or not isinstance(health, int)):
-            raise ValueError(f"health is {health!r}, expected an HTTP status as a whole number, or null")
+            raise ValueError(f"health is {health!r}, expected an integer HTTP status or null")
         found = Scrape(
             target=target,
             at=at,
             body=None if text is None else str(text).encode(),
             error=None if error is None else _error(target, str(error)),
             duration_seconds=duration,
-            probed="health" in said,
-            samples=None if said.get("samples") is None else int(said["samples"]),
+            probed="health" in record,
+            samples=None if record.get("samples") is None else int(record["samples"]),
         )
         return replace(found, health=health, load=load)
-    except NOT_AS_EXPECTED as fault:
+    except NOT_AS_EXPECTED as cause:
         raise UsageError(
-            f"{path}:{number}: no scrape: {describe_error(fault)}",
+            f"{path}:{number}: not a scrape: {describe_error(cause)}",
             hint="expected JSON with t, text or error, dur, health, load",
-        ) from fault
+        ) from cause
 
 
-def _load(said: Any) -> float | None:
-    """Requests in flight. Raises TypeError or ValueError for what is no number of them."""
-    if said is None:
+def _load(value: Any) -> float | None:
+    """Requests in flight. Raises TypeError or ValueError if the value is not a number of requests."""
+    if value is None:
         return None
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= float(said) < math.inf:
-        raise ValueError(f"load is {said!r}, expected a number of requests, or null")
-    return float(said)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= float(value) < math.inf:
+        raise ValueError(f"load is {value!r}, expected a number of requests, or null")
+    return float(value)
 
 
 def _error(target: Target, text: str) -> CollectError:

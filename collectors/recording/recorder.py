@@ -1,8 +1,8 @@
-"""The flight recorder: scrapes as they came, written as the recorded fleet that ``recording`` reads.
+"""The flight recorder: writes scrapes unchanged as a recorded fleet, which ``reader`` reads.
 
-Addresses, headers and token files stay out: a target is written with its name, adapter, entity and
-labels, a fault with its reason. Happenings that pages tell are on the pages and are not written twice;
-those of other sources go to ``events.jsonl``.
+Addresses, headers and token files are not written: a target is written with name, adapter, entity and labels, an
+error with its reason. Events from pages are on the pages and are not written twice; events of other sources go to
+``events.jsonl``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import Event
 
-_PENDING_BYTES = 32 * 1024  # packed, before they go to the file
+_PENDING_BYTES = 32 * 1024  # compressed, before they are written to the file
 _UNSAFE = re.compile(r"[/\\\0]")
 _STATUS = re.compile(r"HTTP \d{3}")
-# what ``recording`` reads back as the same reason
+# statuses that ``reader`` maps back to the same reason
 _WORDS = {
     CollectReason.REFUSED: "connection refused",
     CollectReason.TIMEOUT: "timed out",
@@ -38,30 +38,30 @@ _WORDS = {
 
 
 class FlightRecorder:
-    """Writes one folder. ``close`` it at the end, whatever happens: files are packed and whole only then."""
+    """Writes one folder. Always call ``close`` at the end: only then the files are compressed and complete."""
 
     def __init__(self, folder: Path, cluster: str, targets: Sequence[Target]) -> None:
-        """Further targets come with their first scrape. Raises UsageError when the folder is used or unusable."""
+        """Further targets are added with their first scrape. Raises UsageError if the folder is in use or unusable."""
         self.scrapes = self.events = 0
         self._events_file: io.TextIOWrapper | None = None
         self._folder, self._cluster = folder, cluster
         self._files: dict[str, _GzipAppender] = {}
-        self._described: dict[str, dict[str, Any]] = {}  # by the name in the recording
+        self._target_record: dict[str, dict[str, Any]] = {}  # by name in the recording
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UsageError(f"{folder} is not empty", hint="name a new folder with --out")
+                raise UsageError(f"{folder} is not empty", hint="set a new folder with --out")
             self._open(targets)
         except OSError as error:
             raise self._unwritten(error) from error
 
     @property
     def targets(self) -> int:
-        """How many targets the recording has."""
-        return len(self._described)
+        """Number of targets in the recording."""
+        return len(self._target_record)
 
     def add(self, scrapes: Sequence[Scrape]) -> None:
-        """Write scrapes down; those of one target in the order of time. Raises UsageError when the disk is full."""
+        """Writes scrapes; those of one target must be in time order. Raises UsageError if the disk is full."""
         try:
             new = {scrape.target.name: scrape.target for scrape in scrapes if scrape.target.name not in self._files}
             if new:
@@ -73,28 +73,28 @@ class FlightRecorder:
             raise self._unwritten(error) from error
 
     def _open(self, targets: Iterable[Target]) -> None:
-        """A file for each of these targets, and the list of targets anew."""
+        """Creates a file for each of these targets, and rewrites the list of targets."""
         for target in targets:
-            name = _file_name(target.name, self._described)
-            self._described[name] = _described(target, name, self._cluster)
+            name = _file_name(target.name, self._target_record)
+            self._target_record[name] = _target_record(target, name, self._cluster)
             self._files[target.name] = _GzipAppender(self._folder / f"{name}{SUFFIX}")
-        written = {"cluster": self._cluster, "targets": list(self._described.values())}
+        written = {"cluster": self._cluster, "targets": list(self._target_record.values())}
         text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
         (self._folder / "targets.yaml").write_text(text, encoding="utf-8")
 
     def add_events(self, events: Iterable[Event]) -> None:
-        """Write events down; the file comes with the first one. Raises UsageError as ``add`` does."""
+        """Writes events; the file is created with the first one. Raises UsageError as ``add`` does."""
         try:
             for event in events:
                 if self._events_file is None:
                     self._events_file = (self._folder / "events.jsonl").open("w", encoding="utf-8")
-                self._events_file.write(json.dumps(_told(event), ensure_ascii=False) + "\n")
+                self._events_file.write(json.dumps(_event_record(event), ensure_ascii=False) + "\n")
                 self.events += 1
         except OSError as error:
             raise self._unwritten(error) from error
 
     def close(self) -> None:
-        """Finish every file. Raises UsageError when one of them could not be finished; the others are."""
+        """Completes every file. Raises UsageError if one of them failed; the others are complete."""
         failed: OSError | None = None
         for file in (self._events_file, *self._files.values()):
             try:
@@ -108,11 +108,11 @@ class FlightRecorder:
             raise self._unwritten(failed) from failed
 
     def _unwritten(self, error: OSError) -> UsageError:
-        return UsageError(f"{self._folder} cannot be written: {error.strerror}", hint="name another folder with --out")
+        return UsageError(f"cannot write {self._folder}: {error.strerror}", hint="set another folder with --out")
 
 
 class _GzipAppender:
-    """A gzip file that is open only while something is put at its end: a fleet has more targets than files may be."""
+    """A gzip file that is open only while appending: a fleet has more targets than a process may open files."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._waiting = path, bytearray()
@@ -135,13 +135,13 @@ class _GzipAppender:
 
 
 def _file_name(name: str, taken: Container[str]) -> str:
-    """A target's name as that of a file: a Prometheus' targets are called ``job/host:port``."""
+    """File name of a target: a Prometheus' targets are called ``job/host:port``."""
     plain = _UNSAFE.sub("_", name).lstrip(".") or "target"
     names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
-    return next(one for one in names if one not in taken)
+    return next(candidate for candidate in names if candidate not in taken)
 
 
-def _described(target: Target, name: str, cluster: str) -> dict[str, Any]:
+def _target_record(target: Target, name: str, cluster: str) -> dict[str, Any]:
     entity = {"kind": target.entity.kind.value, "namespace": target.entity.namespace, "name": target.entity.name}
     if target.entity.cluster != cluster:
         entity["cluster"] = target.entity.cluster
@@ -159,13 +159,13 @@ def _line(scrape: Scrape) -> dict[str, Any]:
     if text is not None:
         line["text"] = text.decode("utf-8", errors="replace")
     else:
-        line["error"] = _fault(scrape.error)
+        line["error"] = _error_text(scrape.error)
     if scrape.samples is not None:
         line["samples"] = scrape.samples
     return line | ({"health": scrape.health, "load": scrape.load} if scrape.probed else {})
 
 
-def _told(event: Event) -> dict[str, Any]:
+def _event_record(event: Event) -> dict[str, Any]:
     entity = {"cluster": event.entity.cluster, "kind": event.entity.kind.value, "name": event.entity.name}
     return {
         "at": event.at.timestamp(),
@@ -173,13 +173,13 @@ def _told(event: Event) -> dict[str, Any]:
         "entity": {**entity, "namespace": event.entity.namespace},
         "code": event.code,
         "source": event.source,
-        # each door tells anew when the recording is replayed
-        "attributes": {name: said for name, said in event.attributes.items() if name != SOURCES},
+        # each source reports again when the recording is replayed
+        "attributes": {name: value for name, value in event.attributes.items() if name != SOURCES},
     }
 
 
-def _fault(error: CollectError | None) -> str:
-    """A fault without the address it names, which may hold a password."""
+def _error_text(error: CollectError | None) -> str:
+    """An error without its address, which may contain a password."""
     if error is None:
         return "no page"
     status = _STATUS.search(error.message) if error.reason == CollectReason.HTTP_STATUS else None

@@ -1,9 +1,9 @@
-"""The last half hour of every scrape on disk, so that what led to an incident can be replayed.
+"""Ring buffer on disk of all scrapes of the last half hour, to replay the lead-up to an incident.
 
-A round is one zstd frame: pages of like targets differ in their numbers only, so a thousand of them take
-little more than one. Frames stand in segment files of some minutes; old segments go when the span or the
-limit is exceeded. A frame that was cut off by a crash is left out when read. Each page stands there with what its
-target was, since a target may be gone by the time somebody asks.
+A round is one zstd frame: pages of similar targets differ only in numbers, so a thousand of them take little more
+than one. Frames are stored in segment files of some minutes; old segments are deleted when the span or the size
+limit is exceeded. A frame truncated by a crash is skipped when read. Each page is stored with its target, which may
+no longer exist when the recording is requested.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ _SUFFIX = ".rounds.zst"
 
 
 class FlightRing:
-    """Writes behind the caller's back, one round at a time; a round that comes too early is left out and counted."""
+    """Writes in the background, one round at a time. A round that comes too early is dropped and counted."""
 
     def __init__(self, folder: Path, *, span: timedelta = SPAN, limit_bytes: int = LIMIT_BYTES) -> None:
-        """What an earlier run left in ``folder`` is kept as far as it is young enough."""
+        """Recent data of an earlier run in ``folder`` is kept."""
         self._folder, self._span, self._limit = folder, span, limit_bytes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flight")
         self._busy: Future[None] | None = None
         self._failed = False
-        self._seen: dict[str, tuple[datetime, Target]] = {}  # by name, when last
+        self._last_scraped: dict[str, tuple[datetime, Target]] = {}  # by name, with the time of the last scrape
         self._guard = threading.Lock()
         self._recalled = False
         self.left_out = 0
 
     def add(self, scrapes: Sequence[Scrape]) -> None:
-        """Take a round. Never raises: a disk that is full costs the recording and nothing else."""
+        """Adds a round. Never raises: a full disk costs only the recording."""
         if not scrapes:
             return
         if self._busy is not None and not self._busy.done():
             self.left_out += 1
             return
         with self._guard:
-            self._seen |= {scrape.target.name: (scrape.at, scrape.target) for scrape in scrapes}
+            self._last_scraped |= {scrape.target.name: (scrape.at, scrape.target) for scrape in scrapes}
             oldest = max(scrape.at for scrape in scrapes) - self._span - SEGMENT
-            for name in [name for name, (at, _) in self._seen.items() if at < oldest]:
-                del self._seen[name]
+            for name in [name for name, (at, _) in self._last_scraped.items() if at < oldest]:
+                del self._last_scraped[name]
         self._busy = self._pool.submit(self._write, tuple(scrapes))
 
     def targets(self, since: datetime) -> tuple[Target, ...]:
-        """Every target that was scraped since then as it was last, also those of an earlier run and those now gone."""
+        """Every target scraped since then in its last state, including those of an earlier run and removed ones."""
         if not self._recalled:
             self.flush()
             read = (pair for path in self._segments() for frame in _frames(path) for pair in _described(frame))
-            found = {target.name: (at, target) for at, target in read}
+            recent = {target.name: (at, target) for at, target in read}
             with self._guard:
-                self._seen = found | self._seen
+                self._last_scraped = recent | self._last_scraped
             self._recalled = True
         with self._guard:
-            return tuple(target for at, target in self._seen.values() if at >= since)
+            return tuple(target for at, target in self._last_scraped.values() if at >= since)
 
     def export_recording(
         self,
@@ -82,10 +82,10 @@ class FlightRing:
         until: datetime,
         events: Iterable[Event] = (),
     ) -> int:
-        """Write the scrapes of some targets in [since, until] as a recorded fleet; return how many.
+        """Writes the scrapes of some targets in [since, until] as a recorded fleet; returns their number.
 
-        ``events`` are those of that time; what pages tell themselves is left out. Raises UsageError when
-        the folder cannot be written.
+        ``events`` are those of that time; events from pages are omitted. Raises UsageError if the folder cannot be
+        written.
         """
         self.flush()
         wanted = {target.name: target for target in targets}
@@ -94,7 +94,7 @@ class FlightRing:
             for scrape in self._read(wanted, since, until):
                 recorder.add((scrape,))
             with self._guard:
-                names = set(self._seen)
+                names = set(self._last_scraped)
             recorder.add_events(event for event in events if event.source not in names)
         finally:
             recorder.close()
@@ -102,16 +102,16 @@ class FlightRing:
 
     @property
     def size_bytes(self) -> int:
-        """What the ring takes on disk."""
+        """Size of the ring on disk."""
         return sum(path.stat().st_size for path in self._segments())
 
     def flush(self) -> None:
-        """Wait for what is being written."""
+        """Waits for pending writes."""
         if self._busy is not None:
             self._busy.result()
 
     def close(self) -> None:
-        """Finish writing."""
+        """Completes pending writes."""
         self._pool.shutdown(wait=True)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ class FlightRing:
     def _drop_old(self, now: datetime) -> None:
         segments = self._segments()
         taken = sum(path.stat().st_size for path in segments)
-        for path in segments[:-1]:  # the newest is being written
+        for path in segments[:-1]:  # the newest one is being written
             if _begin(path) + SEGMENT >= now - self._span and taken <= self._limit:
                 break
             taken -= path.stat().st_size
             path.unlink()
 
     def _segments(self) -> list[Path]:
-        """Oldest first."""
+        """Segments, oldest first."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: int(path.name.removesuffix(_SUFFIX)))
 
     # --- reading ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class FlightRing:
             if _begin(path) + SEGMENT < since or _begin(path) > until:
                 continue
             for frame in _frames(path):
-                yield from (one for one in _unpacked(frame, targets) if since <= one.at <= until)
+                yield from (scrape for scrape in _unpacked(frame, targets) if since <= scrape.at <= until)
 
 
 def _begin(path: Path) -> datetime:
@@ -162,7 +162,7 @@ def _begin(path: Path) -> datetime:
 
 
 def _packed(scrape: Scrape) -> tuple[bytes, bytes]:
-    """A line about the scrape, and its page as it came."""
+    """Metadata line of a scrape, and its page unchanged."""
     text = scrape.text
     body = text or b""
     head: dict[str, Any] = {
@@ -184,7 +184,7 @@ def _packed(scrape: Scrape) -> tuple[bytes, bytes]:
 
 
 def _heads(frame: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """What is told of each scrape of a round, and from where to where its page stands."""
+    """Metadata of each scrape of a round, with start and end of its page."""
     position = 0
     while position < len(frame):
         end = frame.index(b"\n", position)
@@ -194,7 +194,7 @@ def _heads(frame: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def _described(frame: bytes) -> Iterator[tuple[datetime, Target]]:
-    """The targets of a round. An older program told their names alone: those are left out."""
+    """Targets of a round. Older versions stored names only: those are skipped."""
     for head, _, _ in _heads(frame):
         if "entity" in head:
             entity = EntityRef.from_key(head["entity"])
@@ -220,10 +220,10 @@ def _unpacked(frame: bytes, targets: Mapping[str, Target]) -> Iterator[Scrape]:
 
 
 def _frames(path: Path) -> Iterator[bytes]:
-    """The whole frames of a segment, one after the other."""
+    """The complete frames of a segment, in order."""
     try:
         rest = path.read_bytes()
-    except FileNotFoundError:  # it has become too old meanwhile
+    except FileNotFoundError:  # deleted meanwhile because of its age
         return
     while rest:
         reader = zstandard.ZstdDecompressor().decompressobj()
@@ -232,20 +232,24 @@ def _frames(path: Path) -> Iterator[bytes]:
         except zstandard.ZstdError:
             return
         if not reader.eof:
-            return  # cut off
+            return  # truncated
         yield frame
         rest = reader.unused_data
 
 
 def select_targets(targets: Sequence[Target], about: Collection[Any], most: int) -> list[Target]:
-    """The targets that speak about some entities: all when there is room.
+    """The targets that concern some entities: all if there is room.
 
-    Else those, then those of their nodes, then those that stand on no node.
+    Otherwise the direct ones, then those of their nodes, then those without a node.
     """
     if len(targets) <= most:
         return list(targets)
     near = {target.name: target for target in targets if target.entity in about or target.pod in about}
     nodes = {target.node for target in near.values()} - {None}
-    beside = [one for one in targets if one.name not in near and (one.node in about or one.node in nodes)]
-    wide = [one for one in targets if one.name not in near and one.node is None]  # a whole cluster's, a gateway's
-    return [*near.values(), *beside, *wide][:most]
+    same_node = [
+        target for target in targets if target.name not in near and (target.node in about or target.node in nodes)
+    ]
+    without_node = [
+        target for target in targets if target.name not in near and target.node is None
+    ]  # of a cluster or a gateway
+    return [*near.values(), *same_node, *without_node][:most]
