@@ -1,6 +1,5 @@
-"""The kernel: the words every stage shares.
+"""The kernel: types, protocols and vocabulary shared by every stage.
 
-Here live the shared types, the protocols between stages, the signal catalogue, the topology,
-units, clocks, errors, logs, audit records and texts. Nothing here imports another package of
-ours, reads a network or knows a database.
+Contains the model, the ports between stages, the signal catalog, the topology, units, clocks, errors, logs, audit
+records and texts. Must not import another top-level package, use a network or know a database.
 """

@@ -1,7 +1,6 @@
-"""The audit record: an append-only log of decisions, apart from diagnostic logs.
+"""Audit records: an append-only log of decisions, separate from diagnostic logs.
 
-Every record bears the same join keys: cycle, subject, reason. ``AuditEvent`` is the whole
-catalogue; a new kind of record is a new member.
+Every record has the same join keys: cycle, subject, reason. ``AuditEvent`` lists all kinds of records.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ _SECRET_WORDS = (
     "token", "secret", "password", "passwd", "authorization", "api_key", "apikey", "access_key", "private_key",
     "credential", "bearer", "dsn", "webhook_url",
 )  # fmt: skip
-# what a URL may hide: the user before the @, and the values of its query
+# secret parts of a URL: the user before the @, and the values of its query
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|(?<=[?&])([\w.-]+)=[^&\s'\"#]+")
 REDACTED = "[redacted]"
 
 
 class AuditEvent(StrEnum):
-    """What can be audited."""
+    """Kinds of audit records."""
 
     ALERT_CHANGED = "alert_changed"
     ALERT_MUTED = "alert_muted"
@@ -57,7 +56,7 @@ class AuditEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One decision or one act. ``by`` is a person's name or ``outrider``; ``id`` is the store's, 0 before."""
+    """One decision or action. ``by`` is a person's name or ``outrider``; ``id`` is assigned by the store, 0 before."""
 
     at: datetime
     event: AuditEvent
@@ -69,24 +68,24 @@ class AuditRecord:
     id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        """Secrets never enter a record, whoever makes it."""
+        """Redacts secrets in every record."""
         object.__setattr__(self, "detail", redact(self.detail))
 
 
 def redact(values: Mapping[str, str]) -> dict[str, str]:
-    """Replace the values of keys that name a secret, and secrets inside the URLs of other values."""
+    """Replaces the values of secret keys, and secrets in the URLs of other values."""
     return {key: REDACTED if is_secret(key) else redact_text(value) for key, value in values.items()}
 
 
 def redact_text(text: str) -> str:
-    """Take users and query values out of every URL in a text; everything else stays readable."""
+    """Removes users and query values from every URL in a text; everything else stays readable."""
     if "://" not in text:
         return text
     return _IN_URL.sub(lambda found: f"{found[1]}={REDACTED}" if found[1] else REDACTED, text)
 
 
 def is_secret(key: str) -> bool:
-    """True for a key whose value must not be written anywhere."""
+    """True for a key whose value must never be written out."""
     lowered = key.lower()
     if lowered.startswith(("tokens", "engine_", "svc_")) or lowered.endswith(("_file", "_tokens")):
         return False

@@ -1,4 +1,4 @@
-"""Error roots. Client libraries' errors become one of these at the edge, chained with ``from``."""
+"""Error base classes. Errors of client libraries are converted to these at the boundary, chained with ``from``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from outrider.audit import redact_text
 
 
 class OutriderError(Exception):
-    """The root. ``hint`` says what to do next."""
+    """Base of all errors. ``hint`` is the next step for the user."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """``message`` is one sentence; what its URLs hide is taken out of it."""
+        """``message`` is one sentence; secrets in its URLs are redacted."""
         self.message = redact_text(message)
         super().__init__(self.message)
         self.hint = hint
@@ -22,16 +22,16 @@ class UsageError(OutriderError):
 
 
 class UnavailableError(OutriderError):
-    """Something needed is not there: exit code 3."""
+    """A required resource is missing: exit code 3."""
 
 
 class ConfigProblem:
-    """One fault in a YAML file: where it stands and what was expected."""
+    """One fault in a YAML file: its position and the expected value."""
 
     __slots__ = ("file", "key", "line", "message")
 
     def __init__(self, file: str, line: int, key: str, message: str) -> None:
-        """``line`` counts from 1; 0 when the fault has no line, such as a missing file."""
+        """``line`` counts from 1; 0 if the fault has no line, such as a missing file."""
         self.file = file
         self.line = line
         self.key = key
@@ -43,16 +43,16 @@ class ConfigProblem:
 
 
 class ConfigError(UsageError):
-    """A configuration that cannot be used, with every fault found in it, in line order."""
+    """An invalid configuration, with every fault in line order."""
 
     def __init__(self, message: str, problems: tuple[ConfigProblem, ...] = (), *, hint: str = "") -> None:
-        """``problems`` are what ``config check`` lists."""
+        """``problems`` is the output of ``config check``."""
         super().__init__(message, hint=hint)
         self.problems = problems
 
 
 class CollectReason:
-    """Labels of a failed scrape; they go to the metric label and the log unchanged."""
+    """Reasons of failed scrapes, used unchanged in metric labels and logs."""
 
     REFUSED = "refused"
     TIMEOUT = "timeout"
@@ -72,14 +72,14 @@ class CollectError(OutriderError):
     """A target could not be read. ``reason`` is one of ``CollectReason``."""
 
     def __init__(self, message: str, *, reason: str, hint: str = "", retry_after: timedelta | None = None) -> None:
-        """``message`` names the target, ``retry_after`` is how long it asks to be left alone."""
+        """``message`` names the target; ``retry_after`` is the wait that it requested."""
         super().__init__(message, hint=hint)
         self.reason = reason
         self.retry_after = retry_after
 
 
 class DeliveryError(OutriderError):
-    """A message could not be delivered. ``retryable`` False means: trying again cannot help."""
+    """A message could not be delivered. ``retryable`` False: a retry cannot succeed."""
 
     def __init__(self, message: str, *, retryable: bool, reason: str = "other", hint: str = "") -> None:
         """``reason`` is a metric label."""
@@ -92,7 +92,7 @@ class ActuationError(OutriderError):
     """An action could not be performed."""
 
     def __init__(self, message: str, *, retryable: bool, hint: str = "") -> None:
-        """``retryable`` False means: do not try again."""
+        """``retryable`` False: a retry cannot succeed."""
         super().__init__(message, hint=hint)
         self.retryable = retryable
 
@@ -102,23 +102,23 @@ class StoreError(OutriderError):
 
 
 class StoreUnavailableError(StoreError, UnavailableError):
-    """The store takes and gives nothing for now.
+    """The store is temporarily unavailable.
 
-    The same call may succeed once the server is back, the disk has room or the file is restored.
+    The same call may succeed once the server is up, the disk has space or the file is restored.
     """
 
 
 class StoreDamagedError(StoreUnavailableError):
-    """What is stored cannot be read back; a backup brings it back."""
+    """Stored data is unreadable; restore a backup."""
 
 
 class TakenOverError(StoreError):
-    """Another engine took over the store: nothing of this commit was kept."""
+    """Another engine took over the store; this commit was rolled back."""
 
 
 class SchemaTooNewError(StoreError):
-    """The database was written by a newer program."""
+    """The database was written by a newer version."""
 
 
 class UnitMismatchError(UsageError):
-    """Two quantities that cannot be combined; the message names both units."""
+    """Quantities with incompatible units; the message names both."""

@@ -1,18 +1,19 @@
-"""Garbage collection of processes that run for weeks."""
+"""Garbage-collection settings for processes that run for weeks."""
 
 from __future__ import annotations
 
 import gc
 
 _YOUNG, _MIDDLE, _OLD = 50_000, 20, 100
-"""A request or a cycle makes some 10,000 objects and leaves none in a circle: CPython's usual 700 looks at them
-seventy times in vain."""
+"""A request or a cycle creates some 10,000 objects and no reference cycles. CPython's default threshold of 700 would
+scan them seventy times in vain.
+"""
 
 
 def settle() -> None:
-    """Once a process has loaded what it keeps: never look at that again, and seldom at what is new.
+    """Freezes everything loaded so far, and makes collections of new objects rare. Called once after start-up.
 
-    Objects are still freed at once when nothing refers to them; only circles of them wait longer.
+    Reference counting still frees objects at once; only reference cycles are freed later.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Diagnostic logs by structlog, to standard error. Standard output belongs to results."""
+"""Diagnostic logs with structlog, on standard error. Standard output is reserved for results."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _without(events: frozenset[str]) -> Any:
 
 
 def configure(*, level: str = "info", json_lines: bool | None = None, quiet: Collection[str] = ()) -> None:
-    """Set up logs once. ``json_lines`` None means: JSON unless standard error is a terminal.
+    """Configures logs, once. ``json_lines`` None: JSON unless standard error is a terminal.
 
-    Events named in ``quiet`` are left out: what a command tells in its result.
+    Events in ``quiet`` are dropped, for commands that report them in their result.
     """
     as_json = not sys.stderr.isatty() if json_lines is None else json_lines
     renderer: Any = (

@@ -1,8 +1,7 @@
-"""Which component holds up which: node -> gpu, pod -> replica -> service.
+"""Dependency graph of components: node -> gpu, pod -> replica -> service.
 
-An edge (a, b) says "b rests on a": a fault of a can show in b. A cluster is not an edge; it is a
-field of every entity. The graph may be incomplete or contain cycles; every walk is bounded by the
-set of entities it has already seen.
+An edge (a, b) means that b depends on a: a fault of a can affect b. A cluster is not a vertex; it is a field of every
+entity. The graph may be incomplete or contain cycles; every walk visits an entity once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Edge = tuple[EntityRef, EntityRef]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The graph at an instant. ``labels`` are facts about an entity, such as its GPU type."""
+    """The graph at a time. ``labels`` are facts about an entity, such as its GPU type."""
 
     at: datetime | None = None
     entities: frozenset[EntityRef] = frozenset()
@@ -33,7 +32,7 @@ class Topology:
         labels: Mapping[EntityRef, Mapping[str, str]] | None = None,
         at: datetime | None = None,
     ) -> Topology:
-        """Build from (supporter, supported) pairs. Entities without edges may be named apart."""
+        """Builds the graph from (supporter, supported) pairs. Entities without edges may be listed separately."""
         above: dict[EntityRef, dict[EntityRef, None]] = {}
         below: dict[EntityRef, dict[EntityRef, None]] = {}
         everyone = set(entities)
@@ -58,35 +57,35 @@ class Topology:
         return tuple((lower, upper) for lower, uppers in self._above.items() for upper in uppers)
 
     def shares_graph(self, other: Topology | None) -> bool:
-        """True when the other was made from this one with another instant only; a copy says False."""
+        """True if the other differs only in its timestamp, because it was derived from this one; a copy gives False."""
         return other is not None and self.entities is other.entities and self.labels is other.labels
 
     def rests_on(self, entity: EntityRef) -> tuple[EntityRef, ...]:
-        """What directly holds the entity up: a pod's node, a replica's pods."""
+        """Direct dependencies of the entity: a pod's node, a replica's pods."""
         return self._below.get(entity, ())
 
     def holds_up(self, entity: EntityRef) -> tuple[EntityRef, ...]:
-        """What directly rests on the entity."""
+        """Direct dependents of the entity."""
         return self._above.get(entity, ())
 
     def affected_by(self, entity: EntityRef) -> frozenset[EntityRef]:
-        """Everything a fault of the entity can reach, the entity itself included."""
+        """Everything that a fault of the entity can affect, including itself."""
         return self._walk(entity, self._above)
 
     def causes_of(self, entity: EntityRef) -> frozenset[EntityRef]:
-        """Everything whose fault can reach the entity, the entity itself included."""
+        """Everything whose fault can affect the entity, including itself."""
         return self._walk(entity, self._below)
 
     def on_path(self, one: EntityRef, other: EntityRef) -> bool:
-        """True when a fault of one of the two can reach the other."""
+        """True if a fault of one of the two can affect the other."""
         return other in self.affected_by(one) or one in self.affected_by(other)
 
     def above(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Entities of a kind that rest on this one, sorted: ``above(gpu, SERVICE)``."""
+        """Dependents of a kind, sorted: ``above(gpu, SERVICE)``."""
         return _sorted(found for found in self.affected_by(entity) if found.kind is kind)
 
     def below(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Entities of a kind that hold this one up, sorted: ``below(replica, GPU)``."""
+        """Dependencies of a kind, sorted: ``below(replica, GPU)``."""
         return _sorted(found for found in self.causes_of(entity) if found.kind is kind)
 
     def of_kind(self, kind: EntityKind) -> tuple[EntityRef, ...]:

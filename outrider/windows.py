@@ -1,4 +1,4 @@
-"""Arithmetic on windows that detectors, planner and reports share. Pure, vectorised over entities."""
+"""Window arithmetic shared by detectors, planner and reports. Pure, vectorized over entities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.vocabulary import catalog
 
 
 def recent(window: Window, span: timedelta) -> slice:
-    """The slice of time columns within ``span`` before (and including) the newest."""
+    """Slice of the time columns within ``span`` before (and including) the newest."""
     if window.times.size == 0:
         return slice(0, 0)
     first = int(np.searchsorted(window.times, window.times[-1] - span.total_seconds(), side="right"))
@@ -20,7 +20,7 @@ def recent(window: Window, span: timedelta) -> slice:
 
 
 def last_value(window: Window, key: SignalKey | str) -> Floats:
-    """The newest present value of each entity, shape (entities,); NaN where there is none."""
+    """The newest present value of each entity, shape (entities,); NaN if there is none."""
     values = window.column(key)
     if values.shape[1] == 0:
         return np.full(values.shape[0], np.nan)
@@ -31,14 +31,14 @@ def last_value(window: Window, key: SignalKey | str) -> Floats:
 
 
 def total(window: Window, key: SignalKey | str, span: timedelta) -> Floats:
-    """The sum of a delta over the span, shape (entities,); NaN where no slot has a value."""
+    """The sum of a delta over the span, shape (entities,); NaN if no slot has a value."""
     values = window.column(key)[:, recent(window, span)]
     found = np.nansum(values, axis=1)
     return np.where(np.isnan(values).all(axis=1), np.nan, found)
 
 
 def mean_by_row(values: Floats) -> Floats:
-    """The mean of each row's known values, NaN where none is."""
+    """The mean of each row's known values; NaN if there is none."""
     known = ~np.isnan(values)
     count = known.sum(axis=1)
     total_of = np.where(known, values, 0.0).sum(axis=1)
@@ -47,7 +47,7 @@ def mean_by_row(values: Floats) -> Floats:
 
 
 def believed(window: Window, key: SignalKey | str) -> Floats:
-    """A column without the values of cells that are absent, stale, reset or not trusted, (entities, times)."""
+    """A column without the values of absent, stale, reset or untrusted cells, (entities, times)."""
     return np.where(window.column_status(key) < CellStatus.ABSENT, window.column(key), np.nan)
 
 
@@ -59,17 +59,17 @@ def buckets(window: Window, name: str, span: timedelta) -> Floats:
 
 
 def quantile(window: Window, name: str, q: float, span: timedelta) -> tuple[Floats, Floats]:
-    """A quantile over the span from merged buckets: (values, below_first_bucket), shape (entities,)."""
+    """Quantile over the span from merged buckets: (values, below_first_bucket), shape (entities,)."""
     return catalog.bucket_quantile(buckets(window, name, span), catalog.signal(name).bounds, q)
 
 
 def holding(statuses: Statuses) -> np.ndarray:
-    """True where a cell must hold scale-in and cordon (safety rule 1)."""
+    """True for cells that block scale-in and cordon (safety rule 1)."""
     return (statuses >= CellStatus.ABSENT) & (statuses <= CellStatus.UNTRUSTED)
 
 
 def finite(window: Window) -> Window:
-    """The same without infinities: such a cell has no value and is not trusted."""
+    """The window without infinities: such a cell has no value and is untrusted."""
     endless = np.isinf(window.values)
     if not endless.any():
         return window

@@ -1,1 +1,1 @@
-"""What leaves as JSON, sentences or drawings: serialization, summaries, graph text."""
+"""Output formats: JSON serialization, summary sentences, graph drawings."""

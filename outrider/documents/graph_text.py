@@ -1,4 +1,4 @@
-"""A piece of the knowledge graph as JSON holds it, written as Graphviz DOT or as a Mermaid flowchart. Pure."""
+"""A part of the knowledge graph, from its JSON form to Graphviz DOT or a Mermaid flowchart. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FAINT = ("rejected", "alternative")
 
 
 def dot(graph: Json, colours: Mapping[str, str] | None = None) -> str:
-    """DOT. ``colours`` are ``text``, ``line``, ``fill`` and one a role; without them it is black on white."""
+    """DOT text. ``colours`` has ``text``, ``line``, ``fill`` and one per role; without them it is black on white."""
     said = colours or {}
     text, line = said.get("text", "black"), said.get("line", "gray50")
     font = 'fontname="sans-serif"'
@@ -45,7 +45,7 @@ def dot(graph: Json, colours: Mapping[str, str] | None = None) -> str:
 
 
 def mermaid(graph: Json) -> str:
-    """A Mermaid flowchart, as Markdown viewers draw it."""
+    """A Mermaid flowchart for Markdown viewers."""
     names, lines = _numbered(graph), ["flowchart LR"]
     for node in graph["nodes"]:
         left, right = _BRACKETS[node["sort"]]

@@ -1,7 +1,7 @@
-"""The JSON of alerts, incidents, recommendations, actions and forecasts: the one place that writes it.
+"""JSON documents of alerts, incidents, recommendations, actions and forecasts, for the API and the command line.
 
-Used by the API and the command line. Instants are RFC 3339 with Z, durations seconds, ratios 0-1, and
-a number that is not there is null, never NaN. Keys stay; more may be added.
+Timestamps are RFC 3339 with Z, durations seconds, ratios 0-1. A missing number is null, never NaN. Keys are stable;
+new ones may be added.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ Json = dict[str, Any]
 
 
 class Target(Protocol):
-    """What is known of one target after a round of collection; the collectors' ``TargetHealth`` fits."""
+    """State of one target after a round of collection; implemented by the collectors' ``TargetHealth``."""
 
     @property
     def target(self) -> str:
-        """Its name."""
+        """Name of the target."""
         ...
 
     @property
     def adapter(self) -> str:
-        """How its page is read."""
+        """Adapter that reads its page."""
         ...
 
     @property
     def up(self) -> bool | None:
-        """Whether it answered; None before the first try."""
+        """True if it answered; None before the first scrape."""
         ...
 
     @property
     def samples(self) -> int | None:
-        """Sample lines on its page."""
+        """Sample lines of its page."""
         ...
 
     @property
     def duration_seconds(self) -> float | None:
-        """Connect to last byte."""
+        """Time from connect to last byte."""
         ...
 
     @property
     def error(self) -> str | None:
-        """Why it did not answer, in one sentence."""
+        """Reason of the last failure, in one sentence."""
         ...
 
 
@@ -81,13 +81,13 @@ def finite(value: float | None) -> float | None:
 
 
 def numbers(values: Floats) -> list[float | None]:
-    """An array as a list, None where there is no value."""
+    """An array as a list, with None for missing values."""
     flat = np.asarray(values, dtype=np.float64)
     return [value if known else None for value, known in zip(flat.tolist(), np.isfinite(flat).tolist(), strict=True)]
 
 
 def instant(value: datetime | None) -> str | None:
-    """RFC 3339 with Z, None for None."""
+    """RFC 3339, or None for None."""
     return None if value is None else rfc3339(value)
 
 
@@ -97,7 +97,7 @@ def instants(unix_seconds: Floats) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Any nesting of mappings, sequences, numbers, entities and instants as JSON. Secrets are replaced."""
+    """Nested mappings, sequences, numbers, entities and timestamps as JSON. Secrets are replaced."""
     if isinstance(value, EntityRef):
         return entity(value)
     if isinstance(value, datetime):
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 def entity(value: EntityRef) -> Json:
-    """Where it is and what it is called."""
+    """Cluster, namespace, kind and name of an entity."""
     return {"cluster": value.cluster, "kind": value.kind.value, "namespace": value.namespace, "name": value.name}
 
 
@@ -126,7 +126,7 @@ def interval(value: Interval | None) -> Json | None:
 
 
 def target(value: Target) -> Json:
-    """One target of a round of collection."""
+    """A target after a round of collection."""
     return {
         "target": value.target,
         "adapter": value.adapter,
@@ -160,7 +160,7 @@ def alert(value: Alert, language: Language = "en") -> Json:
 
 
 def incident(value: Incident, language: Language = "en") -> Json:
-    """One incident without its timeline and evidence, as lists show it."""
+    """An incident without timeline and evidence, for lists."""
     hypotheses = [_candidate(found) for found in value.hypotheses]
     return {
         "id": value.id,
@@ -186,7 +186,7 @@ def incident(value: Incident, language: Language = "en") -> Json:
 
 
 def incident_story(value: Incident, language: Language = "en") -> Json:
-    """The incident with the evidence of every hypothesis and its timeline, oldest first."""
+    """An incident with the evidence of every hypothesis and its timeline, oldest first."""
     story = incident(value, language)
     story["hypotheses"] = [
         {**_candidate(found), "evidence": [evidence(each, language) for each in found.evidence]}
@@ -205,7 +205,7 @@ def incident_story(value: Incident, language: Language = "en") -> Json:
 
 
 def evidence(value: Evidence, language: Language = "en") -> Json:
-    """One observation that speaks for a hypothesis."""
+    """One observation that supports a hypothesis."""
     return {
         "signal": value.signal,
         "observed": finite(value.observed),
@@ -215,7 +215,7 @@ def evidence(value: Evidence, language: Language = "en") -> Json:
 
 
 def recommendation(value: Recommendation | NoRecommendation, language: Language = "en") -> Json:
-    """What the planner says of a service; without a plan the numbers are null, reason and detail say why."""
+    """The recommendation for a service; without one the numbers are null, and reason and detail explain it."""
     known = value if isinstance(value, Recommendation) else None
     return {
         "service": value.service.name,
@@ -241,7 +241,7 @@ def recommendation(value: Recommendation | NoRecommendation, language: Language 
 
 
 def _nodes(derivation: Mapping[str, Any]) -> Json | None:
-    """The whole nodes of a plan; None where the size of a node is not known."""
+    """Whole nodes of a plan; None if the node size is unknown."""
     found = derivation.get("nodes")
     if not found or found["nodes"] is None:
         return None
@@ -250,7 +250,7 @@ def _nodes(derivation: Mapping[str, Any]) -> Json | None:
 
 
 def action(value: Action) -> Json:
-    """One step, decided or taken."""
+    """An action, decided or performed."""
     return {
         "id": value.id,
         "session": value.session,
@@ -271,10 +271,10 @@ def action(value: Action) -> Json:
 
 
 def forecast(value: Forecast, language: Language = "en") -> Json:
-    """A forecast as parallel lists; the keys of ``quantiles`` and ``peaks`` are spelt ``"0.5"``.
+    """A forecast as parallel lists; the keys of ``quantiles`` and ``peaks`` are strings such as ``"0.5"``.
 
-    ``peaks`` are the highest values from the start up to each time, ``buffers`` the measured error of peaks by
-    seconds ahead. ``why_model`` is the sentence of ``why``.
+    ``peaks`` are the highest values from the start up to each time; ``buffers`` the measured error of peaks by seconds
+    ahead. ``why_model`` is the sentence of ``why``.
     """
     return {
         "signal": value.signal,
@@ -300,7 +300,7 @@ def forecast(value: Forecast, language: Language = "en") -> Json:
 
 
 def event(value: Event) -> Json:
-    """One happening."""
+    """An event."""
     return {
         "id": value.id,
         "kind": value.kind.value,
@@ -313,7 +313,7 @@ def event(value: Event) -> Json:
 
 
 def message(value: Message) -> Json:
-    """One message of the outbox. The body stays out: it repeats the incident."""
+    """A message of the outbox, without its body, which repeats the incident."""
     return {
         "id": value.id,
         "channel": value.channel,
@@ -342,7 +342,7 @@ def audit(value: AuditRecord) -> Json:
 
 
 def feedback(value: Feedback) -> Json:
-    """One verdict on one spell of an alert."""
+    """A verdict on an alert occurrence."""
     return {
         "id": value.id,
         "fingerprint": value.fingerprint,
@@ -360,7 +360,7 @@ def feedback(value: Feedback) -> Json:
 
 
 def precision(value: RulePrecision) -> Json:
-    """What verdicts say of a rule; low and high are the 95 % interval."""
+    """Precision of a rule by its verdicts; low and high are the 95 % interval."""
     low, high = value.interval
     return {
         "rule": value.rule,
@@ -375,7 +375,7 @@ def precision(value: RulePrecision) -> Json:
 
 
 def cycle(value: CycleRecord) -> Json:
-    """What one cycle did."""
+    """A cycle."""
     return {
         "id": value.id,
         "at": rfc3339(value.at),

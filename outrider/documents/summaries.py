@@ -1,6 +1,6 @@
-"""One sentence for an incident, an alert or an entity, as the API, the command line and messages say it.
+"""One-sentence summaries of incidents, alerts and entities, for the API, the command line and messages.
 
-Texts come from ``i18n`` (areas ``words`` and ``faults``); a name that has no text is said as it is.
+Texts come from ``i18n`` (areas ``words`` and ``faults``); a name without a text is used as is.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.slo import RULE_PREFIX
 
-LONG_NAME = 24  # characters; a longer name is shown cut
+LONG_NAME = 24  # characters; a longer name is shortened
 _KINDS = frozenset(kind.value for kind in EntityKind)
 
 
 def word(group: str, value: str | Enum, language: Language = "en") -> str:
-    """What a member of an enum is called: ``word("action_kind", ActionKind.CORDON)``."""
+    """Display name of an enum member: ``word("action_kind", ActionKind.CORDON)``."""
     plain = str(value.value) if isinstance(value, Enum) else value
     return texts(language).get(f"words.{group}.{plain}", plain.replace("_", " "))
 
 
 def fault_name(fault: str, language: Language = "en") -> str:
-    """The fault as people call it; its id when the vocabulary has no name for it."""
+    """Display name of a fault; its id if it has no text."""
     return texts(language).get(f"faults.{fault}.name", fault)
 
 
 def entity_name(entity: EntityRef, language: Language = "en") -> str:
-    """Kind and name, such as ``replica chat-3``. Long opaque names such as UUIDs are cut in the middle."""
+    """Kind and name, such as ``replica chat-3``. Long opaque names such as UUIDs are shortened in the middle."""
     name = entity.name if len(entity.name) <= LONG_NAME else f"{entity.name[:12]}…{entity.name[-6:]}"
     if name.lower().startswith(f"{entity.kind.value}-"):
-        return name  # node-3, GPU-8f2b...: the name says the kind
+        return name  # node-3, GPU-8f2b...: the kind is part of the name
     return f"{word('entity_kind', entity.kind, language)} {name}"
 
 
 def signal_name(name: str, language: Language = "en") -> str:
-    """A signal as people call it; its own name with spaces when it has no text."""
+    """Display name of a signal; its own name with spaces if it has no text."""
     return word("signal", name, language)
 
 
 def because(reasons: Iterable[Why], language: Language = "en") -> str:
-    """Reasons as one sentence without its full stop; empty without any."""
+    """Reasons as one sentence without a full stop; empty if there are none."""
     between = translate("plan.why_between", language)
     return between.join(translate(each.text, language, **each.arguments) for each in reasons)
 
 
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
-    """Arguments of a text with fault ids, signals and entities replaced by what people call them."""
+    """Arguments of a text, with fault ids, signals and entities replaced by display names."""
     return {name: _worded(value, language) for name, value in arguments.items()}
 
 
@@ -68,12 +68,12 @@ def _worded(value: str, language: Language) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """An instant inside a sentence: ``2026-05-04 13:07 UTC``."""
+    """A timestamp inside a sentence: ``2026-05-04 13:07 UTC``."""
     return rfc3339(instant)[:16].replace("T", " ") + " UTC"
 
 
 def incident_summary(incident: Incident, language: Language = "en") -> str:
-    """What is broken, where, since when; says so when the cause is not known."""
+    """Fault, entity and start of an incident; says so if the cause is unknown."""
     since = moment(incident.opened_at)
     cause = incident.suspected_cause
     if cause is None:
@@ -84,14 +84,14 @@ def incident_summary(incident: Incident, language: Language = "en") -> str:
 
 
 def alert_summary(alert: Alert, language: Language = "en") -> str:
-    """The alert's fault or rule, and where."""
+    """Fault or rule of the alert, and its entity."""
     entity = entity_name(alert.entity, language)
     what = fault_name(alert.fault, language) if alert.fault else rule_name(alert.rule, language)
     return translate("words.alert.summary", language, what=what, entity=entity)
 
 
 def rule_name(rule: str, language: Language = "en") -> str:
-    """The rule as people call it (area ``alerts``); its own name when there is no text."""
+    """Display name of a rule (area ``alerts``); its own name if it has no text."""
     known = texts(language)
     if rule.startswith(RULE_PREFIX):
         return translate("alerts.slo-burn.name", language, slo=rule.removeprefix(RULE_PREFIX))

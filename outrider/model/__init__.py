@@ -1,12 +1,9 @@
-"""The types that cross package lines.
+"""Types shared across packages; import them from here.
 
-Frozen and slotted. Datetimes are aware and in UTC. Units end names: ``_seconds``, ``_ratio``
-(0-1), ``_per_second``. Arrays carry instants as float64 unix seconds, because numpy has no
-aware datetimes. "No answer" is a type of its own (``NoVerdict``, ``NoRecommendation``), and every
-decision carries an enum reason, which goes unchanged to the log, the metric label, the store and
-the dashboard.
-
-Each subject has a file; everybody imports the names from here.
+Frozen and slotted. Datetimes are aware and in UTC. Names end with their unit: ``_seconds``, ``_ratio`` (0-1),
+``_per_second``. Arrays hold timestamps as float64 unix seconds, because numpy has no aware datetimes. "No answer" is a
+type of its own (``NoVerdict``, ``NoRecommendation``). Every decision has an enum reason, which is used unchanged in
+logs, metric labels, the store and the dashboard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What remediation may do, why, and what became of it."""
+"""Remediation actions: kinds, reasons, status and outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.model.entities import EntityRef
 
 
 class ActionKind(StrEnum):
-    """What remediation can do to a cluster."""
+    """Actions that remediation can perform on a cluster."""
 
     CORDON = "cordon"
     UNCORDON = "uncordon"
@@ -25,7 +25,7 @@ class ActionKind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """The guard rails' answer."""
+    """Verdict of the guard rails."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 class DecisionReason(StrEnum):
-    """Why the guard rails answered so. The first that applies, in this order of severity."""
+    """Reason of the guard rails' verdict. The first that applies, in this order of severity."""
 
     WITHIN_LIMITS = "within_limits"
     PAUSED = "paused"
@@ -58,19 +58,19 @@ class DecisionReason(StrEnum):
 
 
 class HoldReason(StrEnum):
-    """Why nothing new is done about an open incident, or about a plan that wants another number of replicas."""
+    """Reason for no new action on an open incident, or on a plan that wants another number of replicas."""
 
     CAUSE_UNKNOWN = "cause_unknown"
     NO_PLAYBOOK = "no_playbook"
     RECOVERED = "recovered"
-    NO_STEP_DUE = "no_step_due"  # what could be done is under way, was tried, refused, or waits its turn
+    NO_STEP_DUE = "no_step_due"  # every possible action is in progress, was tried, refused, or is queued
     NOT_DUE_YET = "not_due_yet"
     SERVICE_IN_TROUBLE = "service_in_trouble"
-    STANDS = "stands"  # decided before, and that decision stands
+    STANDS = "stands"  # decided before, and the decision stands
 
 
 class ActionStatus(StrEnum):
-    """Life of an action: an intent is claimed, performed and its outcome recorded."""
+    """Life cycle of an action: an intent is claimed, performed and its outcome recorded."""
 
     PROPOSED = "proposed"
     WAITING_APPROVAL = "waiting_approval"
@@ -85,7 +85,7 @@ class ActionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step to take. ``id`` is the idempotency key: the same id is never performed twice."""
+    """One action. ``id`` is the idempotency key: the same id is never performed twice."""
 
     id: str
     session: str
@@ -105,7 +105,7 @@ class Action:
 
 
 class OutcomeStatus(StrEnum):
-    """What became of a performed action."""
+    """Result of a performed action."""
 
     DONE = "done"
     ALREADY = "already"
@@ -126,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RemediationSession:
-    """All actions taken for one incident. ``cordoned`` are the nodes this session cordoned."""
+    """All actions for one incident. ``cordoned`` are the nodes cordoned by this session."""
 
     id: str
     incident: str

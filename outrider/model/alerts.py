@@ -1,4 +1,4 @@
-"""Rules that hold for an entity."""
+"""Alerts: rules that hold for an entity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AlertState(StrEnum):
 
 
 class AlertReason(StrEnum):
-    """Why an alert is in its state."""
+    """Reason for an alert's state."""
 
     CONDITION_SEEN = "condition_seen"
     WAITING_TIME_OVER = "waiting_time_over"
@@ -32,7 +32,7 @@ class AlertReason(StrEnum):
 
 
 class MuteReason(StrEnum):
-    """Why a firing alert sends nothing."""
+    """Reason why a firing alert sends no notification."""
 
     ACKNOWLEDGED = "acknowledged"
     SILENCED = "silenced"
@@ -42,7 +42,7 @@ class MuteReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule holds for an entity. ``fingerprint`` is (rule, entity)."""
+    """A rule that holds for an entity. ``fingerprint`` is (rule, entity)."""
 
     fingerprint: str
     rule: str

@@ -1,4 +1,4 @@
-"""What one cycle did."""
+"""Records of cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class CycleRecord:
-    """What one cycle did, for the audit and for our own health page."""
+    """Statistics of one cycle, for the audit and the health page."""
 
     id: str
     at: datetime

@@ -1,4 +1,4 @@
-"""What a signal, a finding or an action can be about."""
+"""Entities: the subjects of signals, findings and actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from outrider.wire.sanitize import MOST_NAME_BYTES, fitted, is_storable
 
 
 class EntityKind(StrEnum):
-    """What a signal can be about. ``device`` of ``signals.yaml`` is GPU, ``engine_instance`` REPLICA."""
+    """Kinds of entities. ``device`` of ``signals.yaml`` is GPU, ``engine_instance`` REPLICA."""
 
     CLUSTER = "cluster"
     POOL = "pool"
@@ -29,8 +29,8 @@ class EntityKind(StrEnum):
 class EntityRef:
     """One component. A replica is one TP x PP group with one scheduler.
 
-    Names come from outside: what no store could keep is replaced, and what is too long is cut
-    (``outrider.wire.sanitize``), so that one bad label harms nothing but its own entity.
+    Names are external input: unstorable characters are replaced and long names truncated (``outrider.wire.sanitize``), so
+    that one bad label affects only its own entity.
     """
 
     cluster: str
@@ -39,7 +39,7 @@ class EntityRef:
     name: str
 
     def __post_init__(self) -> None:
-        """The usual name is looked at, nothing more."""
+        """Checks ordinary names only, for speed."""
         if not is_storable(f"{self.cluster}{self.namespace}{self.name}"):
             object.__setattr__(self, "name", fitted(self.name, MOST_NAME_BYTES))
             object.__setattr__(self, "cluster", fitted(self.cluster, MOST_NAME_BYTES // 2))
@@ -47,16 +47,16 @@ class EntityRef:
                 object.__setattr__(self, "namespace", fitted(self.namespace, MOST_NAME_BYTES // 2))
 
     def __str__(self) -> str:
-        """``kind/name``, with the namespace between them where there is one."""
+        """``kind/name``, with the namespace in between if there is one."""
         return "/".join(part for part in (self.kind.value, self.namespace, self.name) if part)
 
     @property
     def key(self) -> str:
-        """The one spelling used as a database and dictionary key: cluster/kind/namespace/name."""
+        """Key in databases and dictionaries: cluster/kind/namespace/name."""
         return f"{self.cluster}/{self.kind.value}/{self.namespace or ''}/{self.name}"
 
     @staticmethod
     def from_key(key: str) -> EntityRef:
-        """Read back what ``key`` wrote. Raises ValueError when a part is missing."""
+        """Parses a ``key``. Raises ValueError if a part is missing."""
         cluster, kind, namespace, name = key.split("/", 3)
         return EntityRef(cluster, EntityKind(kind), namespace or None, name)

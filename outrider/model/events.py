@@ -1,4 +1,4 @@
-"""Happenings at an instant, which a float matrix cannot hold."""
+"""Events: occurrences that a float matrix cannot hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outrider.model.entities import EntityRef
 
 
 class EventKind(StrEnum):
-    """What sort of happening a float matrix cannot hold."""
+    """Kinds of events."""
 
     XID = "xid"
     KUBERNETES = "kubernetes"
@@ -22,7 +22,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A happening at an instant. Two events with one ``dedup_key`` are one."""
+    """An occurrence at a time. Events with the same ``dedup_key`` are one."""
 
     id: str
     kind: EventKind

@@ -1,4 +1,4 @@
-"""What detectors see, say and remember."""
+"""Input, results and state of detectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outrider.model.entities import EntityRef
 
 
 class Priority(StrEnum):
-    """P0 wakes two people, P3 waits for the weekly report."""
+    """P0 pages two people, P3 goes into the weekly report."""
 
     P0 = "P0"
     P1 = "P1"
@@ -23,7 +23,7 @@ class Priority(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for P0: smaller is more urgent."""
+        """0 for P0: a smaller rank is more urgent."""
         return int(self.value[1])
 
 
@@ -45,7 +45,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One observation that speaks for (or against) a finding. ``text`` is an i18n key."""
+    """One observation that supports (or contradicts) a finding. ``text`` is an i18n key."""
 
     signal: str
     observed: float | None
@@ -56,11 +56,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A detector saw something out of the ordinary.
+    """An anomaly found by a detector.
 
-    ``fault`` is the fault id the detector itself believes in, None when it only saw a deviation.
-    ``score`` is 0-1. ``fingerprint`` is stable while the same thing goes on: detector, entity, fault
-    or signal.
+    ``fault`` is the fault id suspected by the detector, None for a mere deviation. ``score`` is 0-1. ``fingerprint`` is
+    stable while the anomaly lasts: detector, entity, fault or signal.
     """
 
     detector: str
@@ -77,7 +76,7 @@ class Finding:
 
 
 class NoVerdictReason(StrEnum):
-    """Why a detector says nothing about an entity."""
+    """Reason why a detector has no verdict for an entity."""
 
     WARMING_UP = "warming_up"
     NO_VALUES = "no_values"
@@ -90,7 +89,7 @@ class NoVerdictReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NoVerdict:
-    """The detector cannot say, and why. ``entity`` None means: about every entity of the window."""
+    """No verdict, with its reason. ``entity`` None: for every entity of the window."""
 
     detector: str
     entity: EntityRef | None
@@ -99,10 +98,10 @@ class NoVerdict:
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
-    """What a detector remembers between cycles, as versioned arrays.
+    """State of a detector between cycles, as versioned arrays.
 
-    Row i of every per-entity array is about ``entities[i]``. ``version`` is the detector's own: a
-    state of another version is dropped and learning starts anew.
+    Row i of every per-entity array belongs to ``entities[i]``. ``version`` is set by the detector: a state of another
+    version is dropped and learning restarts.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""What a kept forecast says of now, as detectors read it."""
+"""Stored forecasts for the current time, as read by detectors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ForecastView:
-    """The slot of a forecast that holds an instant, one an entity; all arrays are of shape (entities,).
+    """The forecast slot that contains a given time, one per entity; all arrays have shape (entities,).
 
-    ``signals`` name what was forecast and thereby its unit, ``step_seconds`` is the length of the slot, ``made_at``
-    when it was said (unix seconds). ``low``, ``middle`` and ``high`` are its lowest quantile, its median and its
-    highest, NaN where the forecast does not reach as far as the instant.
+    ``signals`` are the forecast signals, which define the unit; ``step_seconds`` is the length of the slot; ``made_at`` the
+    time of the forecast (unix seconds). ``low``, ``middle`` and ``high`` are its lowest quantile, its median and its
+    highest, NaN if the forecast does not reach that time.
     """
 
     entities: tuple[EntityRef, ...]

@@ -1,4 +1,4 @@
-"""What is broken: the suspected cause, and everything folded under it."""
+"""Incidents: the suspected cause, and the alerts grouped under it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate that was looked at and turned down; ``why`` is an i18n key."""
+    """A rejected candidate; ``why`` is an i18n key."""
 
     entity: EntityRef
     fault: str
@@ -32,7 +32,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of an incident's story. ``what`` is an i18n key, ``arguments`` fill it."""
+    """One line of an incident's timeline. ``what`` is an i18n key, ``arguments`` fill it."""
 
     at: datetime
     what: str
@@ -41,10 +41,10 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One thing that is broken: the suspected cause and everything folded under it.
+    """One incident: the suspected cause and the alerts grouped under it.
 
-    ``hypotheses`` are best first, the first one is the suspected cause; empty means "cause unknown".
-    ``alerts`` are fingerprints. ``pages`` counts first notifications to a person.
+    ``hypotheses`` are sorted by confidence; the first is the suspected cause, none means "cause unknown". ``alerts`` are
+    fingerprints. ``pages`` counts first notifications to a person.
     """
 
     id: str
@@ -64,10 +64,10 @@ class Incident:
 
     @property
     def suspected_cause(self) -> Hypothesis | None:
-        """The best hypothesis, None when the cause is unknown."""
+        """The best hypothesis; None if the cause is unknown."""
         return self.hypotheses[0] if self.hypotheses else None
 
     @property
     def unknown_confidence(self) -> float:
-        """What the confidences leave for "none of these", 0-1; 1 when nothing was named."""
+        """Confidence in "none of these", 0-1; 1 without hypotheses."""
         return max(0.0, 1.0 - sum(one.confidence for one in self.hypotheses))

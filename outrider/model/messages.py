@@ -1,4 +1,4 @@
-"""What people are sent, and why."""
+"""Notification messages and their reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outrider.model.findings import Priority
 
 
 class NotifyReason(StrEnum):
-    """Why a message goes out (or why none does)."""
+    """Reason for a message (or for sending none)."""
 
     OPENED = "opened"
     PRIORITY_RAISED = "priority_raised"
@@ -26,9 +26,9 @@ class NotifyReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to one channel, kept in the outbox until it is delivered. ``id`` deduplicates.
+    """One message to one channel, kept in the outbox until delivery. ``id`` is the deduplication key.
 
-    ``also`` are the ids of further incidents that it is the first message about.
+    ``also`` are the ids of other incidents of which this is the first message.
     """
 
     id: str

@@ -15,10 +15,10 @@ from outrider.model.samples import Floats
 
 @dataclass(frozen=True, slots=True)
 class BacktestScore:
-    """Error of a forecaster on history it had not seen, as ratios to what came; None means not measured.
+    """Error of a forecaster on held-out history, as ratios to the observed values; None means not measured.
 
-    ``pinball`` is the loss of all quantiles (of the median alone it would be WAPE), ``peak_error`` that of peaks:
-    what forecasters are chosen by.
+    ``pinball`` is the loss over all quantiles (of the median alone it would be WAPE), ``peak_error`` that of peaks: the
+    criteria for choosing a forecaster.
     """
 
     wape: float | None
@@ -31,7 +31,7 @@ class BacktestScore:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """A reason as the key of a text and its arguments: whoever shows it words it in the reader's language."""
+    """A reason as text key and arguments, to be rendered in the reader's language."""
 
     text: str
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -39,12 +39,12 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a signal will do. ``times`` are unix seconds; each quantile maps to values of that length.
+    """Forecast of a signal. ``times`` are unix seconds; each quantile maps to values of that length.
 
-    ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the
-    maximum itself, which the highest quantile of single steps is not. Empty where none was made. ``buffers``
-    maps seconds ahead to the ratio by which the true peak up to then exceeded that of the median at one in
-    twenty of the past origins; empty with too few of them to tell. ``why`` tells how the model was chosen.
+    ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the maximum itself,
+    which differs from the highest quantile of single steps. Empty if not forecast. ``buffers`` maps seconds ahead to the
+    ratio by which the true peak exceeded that of the median at one in twenty past origins; empty with too few origins.
+    ``why`` is the reason for the choice of the model.
     """
 
     signal: str
@@ -62,11 +62,10 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """What was forecast for one instant at one horizon, kept to be held against what came.
+    """A forecast for one time at one horizon, stored for comparison with the observed value.
 
-    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to
-    values in the unit of the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that
-    step, empty where none was forecast.
+    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to values in the unit of
+    the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that step, empty if not forecast.
     """
 
     made_at: datetime
@@ -80,26 +79,26 @@ class ForecastPoint:
 
 
 class PlanReason(StrEnum):
-    """Why a recommendation says what it says."""
+    """Reason of a recommendation."""
 
     FORECAST_PEAK = "forecast_peak"
     LOAD_NOW = "load_now"
     AT_FLOOR = "at_floor"
     AT_CEILING = "at_ceiling"
     AT_QUOTA = "at_quota"
-    OVER_LIMIT = "over_limit"  # more run than a limit allows, and the load needs them
-    STEP_LIMIT = "step_limit"  # more is wanted than one step or one hour may add
-    SPIKE_DOUBTED = "spike_doubted"  # one sample alone says that the load has multiplied
-    NOT_READY_YET = "not_ready_yet"  # enough were ordered, not all of them serve
-    SCALE_IN_COOLING = "scale_in_cooling"  # replicas were added a moment ago
-    SCALE_OUT_COOLING = "scale_out_cooling"  # replicas were taken away a moment ago, and the load stands still
+    OVER_LIMIT = "over_limit"  # more are running than a limit allows, and the load needs them
+    STEP_LIMIT = "step_limit"  # more are needed than one step or one hour may add
+    SPIKE_DOUBTED = "spike_doubted"  # a single sample shows a multiplied load
+    NOT_READY_YET = "not_ready_yet"  # enough were ordered, not all of them are serving
+    SCALE_IN_COOLING = "scale_in_cooling"  # replicas were added recently
+    SCALE_OUT_COOLING = "scale_out_cooling"  # replicas were removed recently, and the load is unchanged
     ENOUGH = "enough"
     SURVIVORS_TOO_BUSY = "survivors_too_busy"
     SCALE_IN_HELD_NO_VALUES = "scale_in_held_no_values"
 
 
 class NoPlanReason(StrEnum):
-    """Why there is no recommendation."""
+    """Reason for no recommendation."""
 
     NO_HISTORY = "no_history"
     NO_CALIBRATION = "no_calibration"
@@ -116,14 +115,13 @@ LIVE = "live"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What one running engine of a service does, measured under load.
+    """Capacity of one running engine of a service, measured under load.
 
-    ``source`` is live for running engines, load_test for one of ours, or the tool whose result was read (vllm, llmperf,
-    k6); what was not measured live counts until ``valid_until``.
-    ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
-    trigger to first served request; ``startup_source`` says where it comes from. ``intervals`` holds the
-    90 % confidence interval of a measured figure, by its field's name. ``measured_at``
-    is the end of the measured span, None for what was not measured.
+    ``source`` is live for running engines, load_test for our own load tests, or the tool of an imported result (vllm,
+    llmperf, k6); results other than live are valid until ``valid_until``. ``batch`` is the number of concurrent sequences
+    in one replica. ``startup_seconds`` is the p95 from trigger to first served request; ``startup_source`` its source.
+    ``intervals`` holds the 90 % confidence interval of a measured figure, by its field's name. ``measured_at`` is the end
+    of the measured span, None if not measured.
     """
 
     service: EntityRef
@@ -156,10 +154,10 @@ class LeadPart:
 
 @dataclass(frozen=True, slots=True)
 class LeadTime:
-    """From the order of a replica until it serves. ``parts`` add up to ``seconds``.
+    """Time from ordering a replica until it serves. ``parts`` add up to ``seconds``.
 
-    ``source`` is measured, configured or prior; ``starts`` are the starts that it was measured on.
-    ``gpus_free`` are GPUs that nobody holds, None where that is not known.
+    ``source`` is measured, configured or prior; ``starts`` are the measured starts. ``gpus_free`` is the number of free
+    GPUs, None if unknown.
     """
 
     seconds: float
@@ -171,10 +169,10 @@ class LeadTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What the engines of a service hold now, summed over its replicas.
+    """Current load of a service's engines, summed over its replicas.
 
-    ``kv_replicas`` is the KV cache in use, in replicas (.5 and .7 of two replicas make 1.2), the highest of
-    the last half hour. None: not known.
+    ``kv_replicas`` is the KV cache in use, in replicas (.5 and .7 of two replicas make 1.2), the maximum of the last half
+    hour. None: unknown.
     """
 
     running: float | None = None
@@ -184,13 +182,12 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class FleetService:
-    """A service as the planner sees it now. ``floor`` and ``ceiling`` are replicas.
+    """State of a service for the planner. ``floor`` and ``ceiling`` are replicas.
 
-    ``current_replicas`` are those that were ordered, ``ready_replicas`` those that serve. ``quota_gpus`` are
-    the GPUs that it may hold at most. ``lately`` says how many were ordered at earlier instants, oldest
-    first. ``lead`` None: what the calibration says. ``no_calibration`` is why there is none, ``chosen`` why this one
-    of several: the key of a text and its arguments. ``gpus_per_node`` is the size of its nodes, None where it is not
-    known, and ``node_source`` says configured or topology.
+    ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs. ``lately`` holds
+    the ordered replicas at earlier times, oldest first. ``lead`` None: taken from the calibration. ``no_calibration`` is
+    the reason for having none, ``chosen`` the reason for this one of several, as text key and arguments.
+    ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
     """
 
     service: EntityRef
@@ -213,10 +210,10 @@ class FleetService:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """How many replicas a service needs, by when, and why. ``derivation`` is the printed arithmetic.
+    """Replicas needed by a service, with deadline and reason. ``derivation`` is the printed arithmetic.
 
-    ``need_at`` is when the load is there, ``needed_by`` when the replicas must be ordered: that moment
-    minus the measured start-up time, which is ``lead_time``.
+    ``need_at`` is when the load arrives; ``needed_by`` is when the replicas must be ordered: ``need_at`` minus the measured
+    start-up time, ``lead_time``.
     """
 
     service: EntityRef
@@ -239,7 +236,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class NoRecommendation:
-    """The planner cannot say, and why. ``detail`` is the key of a text that says more, with its arguments."""
+    """No recommendation, with its reason. ``detail`` is the key of a more specific text, with its arguments."""
 
     service: EntityRef
     reason: NoPlanReason
@@ -250,7 +247,7 @@ class NoRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the planner said at one instant, and the calibrations it counted with."""
+    """All recommendations of one planner run, with their calibrations."""
 
     forecasts: tuple[Forecast, ...] = ()
     recommendations: tuple[Recommendation | NoRecommendation, ...] = ()

@@ -1,4 +1,4 @@
-"""Values: what one scrape said, and the recent past that a detector reads."""
+"""Values: the result of one scrape, and the window that a detector reads."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ Statuses = NDArray[np.uint8]
 
 
 class TrustVerdict(StrEnum):
-    """What to believe of one batch as a whole."""
+    """Trust in a batch as a whole."""
 
     FRESH = "fresh"
-    FAILED = "failed"  # the scrape failed: there are no values beside target_up
+    FAILED = "failed"  # the scrape failed: only target_up has a value
     STALE = "stale"
     RESET = "reset"
-    PARTIAL = "partial"  # what stood on the page before is missing: devices until they are back, all else for a while
+    PARTIAL = "partial"  # series of the previous page are missing: devices until they return, others for a while
     CLOCK_STEP = "clock_step"
-    FROZEN = "frozen"  # what always moves on this page has stood still: somebody serves an old one
-    DUPLICATE = "duplicate"  # a series stands on the page more than once; the first one counts
-    EXPLOSION = "explosion"  # more series than the target may have; only what an adapter reads was kept
+    FROZEN = "frozen"  # values that always change have not changed: the page is cached
+    DUPLICATE = "duplicate"  # a series is on the page more than once; the first one counts
+    EXPLOSION = "explosion"  # more series than the limit of the target; only those of the adapter were kept
 
     @property
     def code(self) -> float:
-        """The value of signal ``target_trust_code``."""
+        """The value of the signal ``target_trust_code``."""
         return float(tuple(TrustVerdict).index(self))
 
     @property
     def is_doubtful(self) -> bool:
-        """True when nothing may be taken away on the word of such a batch (safety rule 1)."""
+        """True if such a batch must not lead to removals (safety rule 1)."""
         return self not in {TrustVerdict.FRESH, TrustVerdict.DUPLICATE, TrustVerdict.EXPLOSION}
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBatch:
-    """What one scrape of one target said about the entities of one kind.
+    """Values of one scrape of one target, for the entities of one kind.
 
-    ``values`` and ``status`` have shape (entities, keys). A cell without a value is NaN with the
-    status that says why. ``interval_seconds`` is the time since the target's last good scrape, None
-    on the first: deltas and rates are about that interval.
+    ``values`` and ``status`` have shape (entities, keys). A cell without a value is NaN, with its reason as status.
+    ``interval_seconds`` is the time since the target's last successful scrape, None on the first; deltas and rates refer
+    to that interval.
     """
 
     source: str
@@ -65,12 +65,11 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a detector reads: the recent past of the entities of one kind.
+    """Input of a detector: recent values of the entities of one kind.
 
-    ``values`` and ``status`` have shape (entities, times, keys); ``times`` are unix seconds, rising,
-    one per cycle and not necessarily evenly spaced. ``events`` are those of this kind of entity
-    inside the window. ``foreseen`` is what was forecast of now, None where nobody plans or nothing is forecast
-    yet. Raises nothing; a column that was never collected is all ABSENT.
+    ``values`` and ``status`` have shape (entities, times, keys); ``times`` are unix seconds, ascending, one per cycle and
+    not necessarily evenly spaced. ``events`` are those of this kind of entity inside the window. ``foreseen`` is the
+    forecast for the current time, None without one. Raises nothing; a column that was never collected is all ABSENT.
     """
 
     kind: EntityKind
@@ -85,16 +84,16 @@ class Window:
     _places: Mapping[SignalKey, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Detectors ask for hundreds of columns a cycle: none of them is searched for."""
+        """Indexes the columns: detectors read hundreds of them per cycle."""
         object.__setattr__(self, "_places", {key: place for place, key in enumerate(self.keys)})
 
     def column(self, key: SignalKey | str) -> Floats:
-        """The (entities, times) values of one key; all NaN when the window does not carry it."""
+        """The (entities, times) values of one key; all NaN if the window does not have it."""
         place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
         return np.full(self.values.shape[:2], np.nan) if place is None else self.values[:, :, place]
 
     def column_status(self, key: SignalKey | str) -> Statuses:
-        """The (entities, times) statuses of one key; all ABSENT when the window does not carry it."""
+        """The (entities, times) statuses of one key; all ABSENT if the window does not have it."""
         place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
         if place is None:
             return np.full(self.values.shape[:2], CellStatus.ABSENT, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""How a column of values is named and read, and why a cell holds what it holds."""
+"""Names and kinds of columns, and the status of cells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 
 
 class SignalKind(StrEnum):
-    """How a column of values is read. Counters are stored as DELTA: the increase since the last scrape."""
+    """Kind of a column of values. Counters are stored as DELTA: the increase since the last scrape."""
 
     GAUGE = "gauge"
     DELTA = "delta"
@@ -16,7 +16,7 @@ class SignalKind(StrEnum):
 
 
 class Statistic(StrEnum):
-    """What a step of a window says of a gauge or state that had several values in it."""
+    """Statistic of a gauge or state with several values in one step of a window."""
 
     LAST = "last"
     MEAN = "mean"
@@ -25,7 +25,7 @@ class Statistic(StrEnum):
 
 
 class Layer(StrEnum):
-    """Where a signal, a fault or an incident sits."""
+    """Layer of a signal, a fault or an incident."""
 
     HARDWARE = "hardware"
     PLATFORM = "platform"
@@ -36,15 +36,15 @@ class Layer(StrEnum):
 
 
 class CellStatus(IntEnum):
-    """Why a cell holds the value it holds.
+    """Status of a cell.
 
-    Safety rule 1 (hold scale-in and cordon) is about ABSENT, STALE, RESET and UNTRUSTED; rule 2
-    (zero traffic still scales in) about UNDEFINED.
+    Safety rule 1 (hold scale-in and cordon) refers to ABSENT, STALE, RESET and UNTRUSTED; rule 2 (zero traffic still scales
+    in) to UNDEFINED.
     """
 
     PRESENT = 0
-    UNDEFINED = 1  # 0/0 on a fresh page: nothing happened, so the ratio or quantile has no value
-    BELOW_FIRST_BUCKET = 2  # the value is the first bound; the truth lies below it
+    UNDEFINED = 1  # 0/0 on a fresh page: without events the ratio or quantile has no value
+    BELOW_FIRST_BUCKET = 2  # the value is the first bound; the true value is below it
     ABSENT = 3
     STALE = 4
     RESET = 5
@@ -59,9 +59,9 @@ SUM_BUCKET = -1
 class SignalKey:
     """One column of values.
 
-    ``quantile`` is set on a quantile derived from a histogram. ``bucket`` is set on a raw histogram
-    column: the index into the signal's fixed ladder (the last index is +Inf) whose increments the
-    column holds, not cumulated over buckets; ``SUM_BUCKET`` holds the increase of the sum.
+    ``quantile`` is set for a quantile derived from a histogram. ``bucket`` is set for a raw histogram column: the index in
+    the signal's fixed buckets (the last index is +Inf) whose increments the column holds, not cumulative;
+    ``SUM_BUCKET`` holds the increase of the sum.
     """
 
     name: str
@@ -69,14 +69,14 @@ class SignalKey:
     bucket: int | None = None
 
     def __str__(self) -> str:
-        """``name``, ``name@0.99`` or ``name#3``: the spelling used in the store."""
+        """``name``, ``name@0.99`` or ``name#3``: the format in the store."""
         if self.quantile is not None:
             return f"{self.name}@{self.quantile:g}"
         return self.name if self.bucket is None else f"{self.name}#{self.bucket}"
 
     @staticmethod
     def parse(text: str) -> SignalKey:
-        """Read back what ``str`` wrote."""
+        """Parses the output of ``str``."""
         if "@" in text:
             name, quantile = text.split("@", 1)
             return SignalKey(name, quantile=float(quantile))

@@ -1,4 +1,4 @@
-"""How far a detector has come with a class of entities: it learns, is tried in the shadow, alerts."""
+"""Rollout stage of a detector for a class of entities: learning, shadow, alerting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.model.findings import NoVerdictReason
 
 
 class Stage(StrEnum):
-    """What becomes of a detector's findings. In the shadow they are kept and shown, and raise no alert."""
+    """Rollout stage. In the shadow stage findings are stored and shown, and raise no alert."""
 
     LEARNING = "learning"
     SHADOW = "shadow"
@@ -20,20 +20,20 @@ class Stage(StrEnum):
 
 
 class StageReason(StrEnum):
-    """Why a detector stands where it stands."""
+    """Reason for the stage of a detector."""
 
-    NEEDS_NO_PAST = "needs_no_past"  # a rule, or a comparison with peers: it alerts from the first cycle
+    NEEDS_NO_PAST = "needs_no_past"  # a rule, or a comparison with peers: alerts from the first cycle
     NOTHING_SEEN = "nothing_seen"  # no entity of its class yet
-    TOO_LITTLE_PAST = "too_little_past"  # it has no expectation yet
-    ON_TRIAL = "on_trial"  # it has one, and has not seen a day twice yet
-    OVER_BUDGET = "over_budget"  # it would alarm far more often than its budget allows
-    LEARNT_DAY = "learnt_day"  # the time of day, and not two weeks yet: the day of the week is unknown or borrowed
+    TOO_LITTLE_PAST = "too_little_past"  # no baseline yet
+    ON_TRIAL = "on_trial"  # has a baseline, but less than two days of it
+    OVER_BUDGET = "over_budget"  # would exceed its alarm budget by far
+    LEARNT_DAY = "learnt_day"  # time of day known, but less than two weeks: the day of the week is unknown or borrowed
     LEARNT = "learnt"
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowFinding:
-    """What would have alerted."""
+    """A finding that would have raised an alert."""
 
     entity: EntityRef
     signals: tuple[str, ...]
@@ -42,9 +42,9 @@ class ShadowFinding:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRate:
-    """Alarms per entity-day: what is allowed and what was counted, and the factor on the detector's limit.
+    """Alarms per entity-day: budget and actual rate, and the factor on the detector's threshold.
 
-    ``realised`` is a mean over the last week that forgets exponentially, None before a whole entity-day.
+    ``realised`` is an exponentially weighted mean over the last week, None before a whole entity-day.
     """
 
     budget: float
@@ -55,11 +55,10 @@ class AlarmRate:
 
 @dataclass(frozen=True, slots=True)
 class DetectorStanding:
-    """One detector of the newest cycle.
+    """One detector in the newest cycle.
 
-    ``learnt_seconds`` is how much past it has learnt of its class, ``needed_seconds`` how much it needs to alert;
-    None where it needs none. ``silent`` counts entities without a verdict by reason; with ``everyone_silent`` the
-    reason concerns them all.
+    ``learnt_seconds`` is the history learned for its class, ``needed_seconds`` the history needed to alert; None if it
+    needs none. ``silent`` counts entities without a verdict by reason; with ``everyone_silent`` the reason applies to all.
     """
 
     detector: str

@@ -11,5 +11,5 @@ class Actuator(Protocol):
     """Performs one action on a cluster. Must be idempotent by ``action.id``."""
 
     def perform(self, action: Action) -> Outcome:
-        """Do it, or raise ActuationError. A dry run changes nothing and says what it would do."""
+        """Performs the action, or raises ActuationError. A dry run changes nothing and describes its effect."""
         ...

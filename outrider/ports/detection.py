@@ -11,7 +11,7 @@ from outrider.topology import Topology
 
 
 class Detector(Protocol):
-    """A pure detector: what it needs is declared, what it remembers is handed in and out."""
+    """A pure detector: its input is declared, its state is passed in and returned."""
 
     name: str
     kind: EntityKind
@@ -20,19 +20,19 @@ class Detector(Protocol):
     state_version: int
 
     def initial(self) -> DetectorState:
-        """The state before anything was seen."""
+        """The initial state."""
         ...
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Look at the window. Never raises on odd values; says NoVerdict instead."""
+        """Evaluates the window. Never raises on unexpected values; returns NoVerdict instead."""
         ...
 
 
 @runtime_checkable
 class LocalizingDetector(Protocol):
-    """A detector that may ask for values of another kind, to say which component its verdicts are about.
+    """A detector that may read values of a second kind, to locate the faulty component of its verdicts.
 
     ``beside`` is that kind and its keys.
     """
@@ -40,7 +40,7 @@ class LocalizingDetector(Protocol):
     beside: tuple[EntityKind, tuple[SignalKey, ...]]
 
     def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
-        """True when ``placed`` would add something; the values are not fetched otherwise."""
+        """True if ``placed`` can refine a verdict; otherwise the values are not read."""
         ...
 
     def placed(
@@ -52,5 +52,5 @@ class LocalizingDetector(Protocol):
         topology: Topology,
         now: datetime,
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """The state and verdicts of ``detect`` once those values were seen. Never raises on odd values."""
+        """State and verdicts of ``detect``, refined by those values. Never raises on unexpected values."""
         ...

@@ -10,10 +10,10 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey,
 
 
 class MetricStore(Protocol):
-    """Where values and events go and come from."""
+    """Storage of values and events."""
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Write one cycle durably; return the number of values written. Idempotent for one ``at``."""
+        """Writes one cycle durably; returns the number of values written. Idempotent for one ``at``."""
         ...
 
     def read_windows(
@@ -29,18 +29,18 @@ class MetricStore(Protocol):
     ) -> Window:
         """Values in [start, end) on a grid of ``step`` as one matrix with status.
 
-        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum,
-        quantile keys are derived from the step's buckets. A step without a value is NaN and ABSENT.
-        Where only a roll-up is left, a step finer than it has its cells at the roll-up's own spacing.
+        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum; quantile keys are derived
+        from the step's buckets. A step without a value is NaN and ABSENT. If only a roll-up is left, a finer step has cells at
+        the spacing of the roll-up.
         """
         ...
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
-        """The newest value of every entity and key, as a window of one instant."""
+        """The newest value of every entity and key, as a window of one timestamp."""
         ...
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Every entity of a kind that has ever been written, sorted."""
+        """Every entity of a kind that was ever written, sorted."""
         ...
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
@@ -48,5 +48,5 @@ class MetricStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         ...

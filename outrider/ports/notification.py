@@ -11,5 +11,5 @@ class Notifier(Protocol):
     """Delivers one message to one channel."""
 
     def send(self, message: Message) -> None:
-        """Deliver, or raise DeliveryError."""
+        """Delivers the message, or raises DeliveryError."""
         ...

@@ -34,10 +34,10 @@ from outrider.wire.cursors import Position
 
 @dataclass(frozen=True, slots=True)
 class CycleCommit:
-    """Everything one cycle decided; it becomes visible at once or not at all.
+    """All decisions of one cycle, which become visible atomically.
 
-    ``alerts`` and ``incidents`` are those that changed. ``plan`` None means the planner did not run.
-    ``standings`` are those of every detector, or none: then those before stand.
+    ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``standings`` are those of
+    every detector; empty leaves the previous ones.
     """
 
     cycle: CycleRecord
@@ -54,7 +54,7 @@ class CycleCommit:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Mutes alerts of a rule and, when given, of one entity, until an instant."""
+    """Mutes alerts of a rule and, if given, of one entity, until a time."""
 
     id: str
     rule: str | None
@@ -66,9 +66,9 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class StateRetention:
-    """How long decisions are kept once they are over; what still goes on is never forgotten.
+    """Retention of ended decisions; ongoing ones are never deleted.
 
-    More than a year of decisions, so that this quarter can be held against the same of last year.
+    The default exceeds a year, so that a quarter can be compared with that of the previous year.
     """
 
     decisions: timedelta = timedelta(days=400)
@@ -81,10 +81,10 @@ DEFAULT_STATE_RETENTION = StateRetention()
 
 
 class StateReader(FeedbackReader, Protocol):
-    """Decisions, read side: what the API, dashboard, reports and CLI use.
+    """Read side of the state store, for the API, dashboard, reports and CLI.
 
-    Long lists are read page by page: ``after`` is the place of the last entry of the page before
-    (``outrider.wire.cursors.place_of``), and what comes in meanwhile shifts no page.
+    Long lists are paginated: ``after`` is the position of the last entry of the previous page
+    (``outrider.wire.cursors.position_of``), so that new entries do not shift pages.
     """
 
     def alerts(
@@ -96,15 +96,15 @@ class StateReader(FeedbackReader, Protocol):
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Alert, ...]:
-        """Alerts, newest first. None means every state, every priority."""
+        """Alerts, newest first. None: every state, every priority."""
         ...
 
     def alert(self, fingerprint: str) -> Alert | None:
-        """One alert, None when unknown."""
+        """The newest occurrence of an alert; None if unknown."""
         ...
 
     def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
-        """The spells of one alert, newest first; empty when unknown."""
+        """All occurrences of an alert, newest first; empty if unknown."""
         ...
 
     def incidents(
@@ -115,15 +115,15 @@ class StateReader(FeedbackReader, Protocol):
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Incident, ...]:
-        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        """Incidents, newest first. ``since`` keeps those open at or after that time."""
         ...
 
     def incident(self, incident_id: str) -> Incident | None:
-        """One incident, None when unknown."""
+        """An incident; None if unknown."""
         ...
 
     def plan(self) -> Plan:
-        """The newest plan; empty when the planner has not run."""
+        """The newest plan; empty if the planner has not run."""
         ...
 
     def actions(
@@ -136,11 +136,11 @@ class StateReader(FeedbackReader, Protocol):
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Action, ...]:
-        """Actions, newest first. ``sessions`` are ids; what is None leaves nothing out."""
+        """Actions, newest first. ``sessions`` are ids; a None parameter does not filter."""
         ...
 
     def action(self, action_id: str) -> Action | None:
-        """One action, None when unknown."""
+        """An action; None if unknown."""
         ...
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
@@ -162,9 +162,9 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
     def topology(self, at: datetime | None = None) -> Topology:
-        """The newest topology, or what was known of it at an instant; empty when nothing was.
+        """The newest topology, or that of a given time; empty if unknown.
 
-        That of an instant bears the instant, and its edges stand in no particular order.
+        The topology of a given time has that timestamp; the order of its edges is undefined.
         """
         ...
 
@@ -175,29 +175,29 @@ class StateReader(FeedbackReader, Protocol):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[ForecastPoint, ...]:
-        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        """Forecasts for times in [since, until), by that time, then by time of creation."""
         ...
 
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
-        """The newest measured calibration of each shape of each service, the newest first."""
+        """The newest measured calibration per service and shape, newest first."""
         ...
 
     def load_tests(self) -> tuple[Calibration, ...]:
-        """What load tests say, of each shape and source the newest; newest first."""
+        """The newest load-test result per shape and source, newest first."""
         ...
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
-        """Silences in force."""
+        """Active silences."""
         ...
 
     def drills(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
-        """Drills, newest first. ``since`` keeps those that end at or after that instant."""
+        """Drills, newest first. ``since`` keeps those that end at or after that time."""
         ...
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
-        """When and where drills run that end at or after that instant, newest first; never what they break."""
+        """Times and clusters of drills that end at or after a time, newest first; never their ground truth."""
         ...
 
     def paused(self) -> bool:
@@ -205,97 +205,97 @@ class StateReader(FeedbackReader, Protocol):
         ...
 
     def standings(self) -> tuple[DetectorStanding, ...]:
-        """How far each detector has come, by name; empty before the first cycle."""
+        """Rollout stage of each detector, by name; empty before the first cycle."""
         ...
 
 
 class StateStore(StateReader, FeedbackStore, Protocol):
-    """Decisions, write side. Short transactions; several processes may use one store."""
+    """Write side of the state store. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:
-        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        """Makes this handle the only one that may commit cycles; late commits of others are rejected."""
         ...
 
     def owned(self) -> bool:
-        """False once another handle took over after this one."""
+        """False once another handle has taken over."""
         ...
 
     def commit(self, commit: CycleCommit) -> None:
-        """Write a whole cycle in ONE transaction. Actions and messages whose id exists are left alone.
+        """Writes a whole cycle in ONE transaction. Actions and messages with a known id stay unchanged.
 
-        Raises TakenOverError when this handle took the store over and another one did so after it.
+        Raises TakenOverError if this handle had taken the store over and another one did so later.
         """
         ...
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Take INTENDED actions (or CLAIMED ones whose lease ran out) by conditional UPDATE."""
+        """Claims INTENDED actions (or CLAIMED ones with an expired lease) by conditional UPDATE."""
         ...
 
     def finish_action(self, outcome: Outcome) -> None:
-        """Record what became of a claimed action."""
+        """Records the outcome of a claimed action."""
         ...
 
     def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
-        """Take unsent messages whose retry time has come, by conditional UPDATE."""
+        """Claims unsent messages that are due, by conditional UPDATE."""
         ...
 
     def finish_message(
         self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
     ) -> None:
-        """Record delivery, a retry to come, or (neither) a final failure."""
+        """Records a delivery, a retry, or (neither) a final failure."""
         ...
 
     def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
-        """Acknowledge an open incident; False when it is unknown or resolved."""
+        """Acknowledges an open incident; False if it is unknown or resolved."""
         ...
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
-        """Resolve an alert by hand; False when it is unknown or already resolved."""
+        """Resolves an alert manually; False if it is unknown or already resolved."""
         ...
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
-        """Approve or reject a WAITING_APPROVAL action; False when it does not wait."""
+        """Approves or rejects a WAITING_APPROVAL action; False if it is in another status."""
         ...
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
-        """Pause or resume remediation."""
+        """Pauses or resumes remediation."""
         ...
 
     def add_silence(self, silence: Silence) -> None:
-        """Mute alerts."""
+        """Adds a silence."""
         ...
 
     def remove_silence(self, silence_id: str) -> bool:
-        """Unmute; False when unknown."""
+        """Removes a silence; False if unknown."""
         ...
 
     def save_drill(self, drill: Drill) -> None:
-        """Write a drill, or what became of it."""
+        """Writes a drill, or its new state."""
         ...
 
     def save_load_test(self, found: Calibration) -> None:
-        """Keep what a load test says, in place of the last one of its shape and source.
+        """Stores a load-test result, replacing the last one of its shape and source.
 
-        Raises StoreError for one without an instant, an end or a source.
+        Raises StoreError for one without a time, an end or a source.
         """
         ...
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
-        """Append audit records outside a cycle."""
+        """Appends audit records outside a cycle."""
         ...
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:
-        """Check-point what detectors remember."""
+        """Saves a checkpoint of the detector states."""
         ...
 
     def load_detector_states(self) -> dict[str, DetectorState]:
-        """The newest check-point; empty when there is none. One that is damaged is logged and left out."""
+        """The newest checkpoint; empty if there is none. Damaged states are logged and left out."""
         ...
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
-        """Forget what is past its time, in short transactions; how many rows went, by table."""
+        """Deletes expired rows in short transactions; returns counts by table."""
         ...
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         ...

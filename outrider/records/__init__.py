@@ -1,1 +1,1 @@
-"""Records beside the decisions: change log, feedback, drills, ingest buffer."""
+"""Stored records other than decisions: change log, feedback, drills, ingest buffer."""

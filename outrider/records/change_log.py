@@ -1,7 +1,7 @@
-"""What was changed, by whom, and how it ended; how replicas started; and what one process leaves for another.
+"""Changes with their author and end, start-ups of replicas, and documents passed between processes.
 
-A change happens as an ``Event`` of kind CHANGE, which root cause and detectors read. The ledger keeps it as a
-``Change`` with its actor and its end. Changes and their ends are only ever appended.
+A change also occurs as an ``Event`` of kind CHANGE, which root-cause analysis and detectors read. The change log keeps
+it as a ``Change`` with its actor and its end. Changes and their ends are append-only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.wire.cursors import Position
 
-# Changes that put nothing into service by themselves: code that is written, a version that is published.
+# Changes without effect on a running service: written code, a published version.
 NOT_IN_SERVICE = frozenset({"push", "release"})
 
 
-# What a change may be. A code that only looks like one of them would count as none of them ever after.
+# All change codes. A near miss would match none of them forever.
 CHANGE_CODES = (
     "deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config", "scale", "restart",
     "driver", "cuda", "kernel", "kubelet", "firmware", "network", "sync", "push", "release",
@@ -28,7 +28,7 @@ CHANGE_CODES = (
 
 
 class ActorKind(StrEnum):
-    """Who made a change: a person, a system (controller, autoscaler, pipeline, Outrider itself), or nobody knows."""
+    """Author of a change: a person, a system (controller, autoscaler, pipeline, Outrider itself), or unknown."""
 
     PERSON = "person"
     SYSTEM = "system"
@@ -36,7 +36,7 @@ class ActorKind(StrEnum):
 
 
 class Ended(StrEnum):
-    """How a change stands. OPEN: it is under way, or nobody told its end."""
+    """Status of a change. OPEN: in progress, or its end was not reported."""
 
     OPEN = "open"
     SUCCEEDED = "succeeded"
@@ -47,9 +47,9 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. ``code`` is its sort, one of ``CHANGE_CODES``.
+    """One change. ``code`` is its kind, one of ``CHANGE_CODES``.
 
-    ``before`` and ``after`` hold no secrets. ``workload`` and ``service`` are names, empty when unknown.
+    ``before`` and ``after`` hold no secrets. ``workload`` and ``service`` are names, empty if unknown.
     ``ended_at`` is None while it is OPEN.
     """
 
@@ -73,7 +73,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnd:
-    """How the change of that id ended. ``because`` is one sentence."""
+    """End of the change with that id. ``because`` is one sentence."""
 
     change: str
     ended: Ended
@@ -82,7 +82,7 @@ class ChangeEnd:
 
 
 class StartPhase(StrEnum):
-    """What a replica does between its order and its first answer, in this order."""
+    """Phases of a replica between its order and its first answer, in this order."""
 
     NODE_PROVISION = "node_provision"
     SCHEDULE = "schedule"
@@ -93,13 +93,13 @@ class StartPhase(StrEnum):
     COMPILE = "compile"
     GRAPH_CAPTURE = "graph_capture"
     WARM_UP = "warm_up"
-    OTHER = "other"  # of the time between the start of the process and ready, what no line accounts for
-    FIRST_REQUEST = "first_request"  # ready, and waiting for work
+    OTHER = "other"  # time between process start and ready that no log line accounts for
+    FIRST_REQUEST = "first_request"  # ready, and waiting for requests
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """How long one phase took. ``read_from`` names the source: a condition, an event, a log line, a counter."""
+    """Duration of one phase. ``read_from`` is the source: a condition, an event, a log line, a counter."""
 
     phase: StartPhase
     seconds: float
@@ -108,9 +108,9 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """One start of one pod of a replica, and where the pod ran: from ``began_at`` until ``gone_at``.
+    """One start of one pod of a replica on its node, from ``began_at`` until ``gone_at``.
 
-    ``ready_at`` None: not ready yet, or it never was. ``served_at``: its first answered request.
+    ``ready_at`` None: not ready yet, or never. ``served_at``: its first answered request.
     """
 
     id: str
@@ -130,25 +130,25 @@ class Startup:
 
     @property
     def lead_time(self) -> timedelta | None:
-        """From the order until it could serve; None while it cannot."""
+        """Time from the order until it could serve; None before."""
         return None if self.ready_at is None else self.ready_at - self.began_at
 
 
 def lead_time_quantile(startups: Sequence[Startup], quantile: float = 0.95) -> timedelta | None:
-    """The quantile of the lead times (nearest rank: a start that really took so long); None without any."""
+    """Quantile of the lead times (nearest rank: an actual start); None without any."""
     known = sorted(one.lead_time for one in startups if one.lead_time is not None)
     return known[max(0, math.ceil(quantile * len(known)) - 1)] if known else None
 
 
 class ChangeLog(Protocol):
-    """Where changes, start-ups and letters between processes are kept. Several processes may use one."""
+    """Storage of changes, start-ups and data passed between processes. Several processes may use one."""
 
     def append_changes(self, changes: Sequence[Change]) -> int:
-        """Keep changes; one whose id is known is left alone. Returns how many are new."""
+        """Adds changes; a change with a known id stays unchanged. Returns the number of new ones."""
         ...
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
-        """Keep how changes ended, whether or not the changes are known yet. The newest end of a change counts."""
+        """Adds ends of changes, known or not. The newest end of a change counts."""
         ...
 
     def changes(
@@ -163,41 +163,41 @@ class ChangeLog(Protocol):
         ...
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
-        """Write start-ups, each in place of what its id said before."""
+        """Writes start-ups, replacing those with the same id."""
         ...
 
     def startups(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
-        """Start-ups that began at or after an instant, newest first."""
+        """Start-ups that began at or after a time, newest first."""
         ...
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
-        """The start-ups whose pods were there at an instant: which replica ran on which node then."""
+        """The start-ups whose pods existed at a time, which map replicas to nodes."""
         ...
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
-        """Leave events for the engine; one whose dedup_key waits already is left alone. Returns how many are new."""
+        """Queues events for the engine; one with a queued dedup_key stays unchanged. Returns the number of new ones."""
         ...
 
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
-        """Events left since an instant with a number above ``after``, oldest first, each with its number."""
+        """Queued events since a time with a number above ``after``, oldest first, each with its number."""
         ...
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
-        """Leave something for others to show, in place of what that name held: plain JSON values."""
+        """Stores a document of plain JSON values for other processes, replacing the previous one."""
         ...
 
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
-        """What was left under a name and when, None when nothing was."""
+        """A stored document with its time; None if there is none."""
         ...
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         ...
 
 
-# How the fields of a change are spelled among the attributes of its event.
+# Names of a change's fields among the attributes of its event.
 _NAMES = {
     "before": "from",
     "after": "to",
@@ -210,7 +210,7 @@ _NAMES = {
 
 
 def event_of(change: Change) -> Event:
-    """The change as the event that detectors read."""
+    """The change as an event for detectors."""
     told = {name: getattr(change, own) for own, name in _NAMES.items()}
     told["actor_kind"] = "" if change.actor_kind is ActorKind.UNKNOWN else change.actor_kind.value
     attributes = {name: value for name, value in told.items() if value}
@@ -220,7 +220,7 @@ def event_of(change: Change) -> Event:
 
 
 def change_of(event: Event) -> Change | None:
-    """The change that an event tells; None for an event of another kind."""
+    """The change of an event; None for an event of another kind."""
     if event.kind is not EventKind.CHANGE:
         return None
     said = event.attributes

@@ -1,4 +1,4 @@
-"""Faults that people put into a simulated fleet on purpose: what they know of them, and what others may know."""
+"""Drills: faults injected into a simulated fleet, with the part of them that deciding code may see."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from outrider.model import EntityRef
 
 @dataclass(frozen=True, slots=True)
 class DrillWindow:
-    """When and where a drill runs: all that those who decide may know of it.
+    """Time and cluster of a drill: all that deciding code may know of it.
 
-    ``name`` is the game day's, or ``drill`` for one that a person ordered.
+    ``name`` is that of the game day, or ``drill`` for one started by a person.
     """
 
     cluster: str
@@ -23,11 +23,11 @@ class DrillWindow:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A fault or a state put into a simulated fleet on purpose, and the truth about it. For people alone.
+    """An injected fault or state with its ground truth, for people only.
 
-    ``game_day`` names the scheduled game day it belongs to, None when a person started it;
-    ``stopped_at`` is set when it was ended before its time; ``negative`` is a state that is no fault;
-    ``path`` holds its entity with everything above and below it, and all it touched, at its start.
+    ``game_day`` names the scheduled game day it belongs to, None if a person started it; ``stopped_at`` is set if it was
+    stopped early; ``negative`` is a state that is not a fault; ``path`` holds its entity with everything above and below
+    it, and all affected entities, at its start.
     """
 
     id: str
@@ -45,14 +45,14 @@ class Drill:
 
     @property
     def over_at(self) -> datetime:
-        """When it is over: at its end, or when it was ended before."""
+        """Its end: as planned, or when it was stopped."""
         return self.stopped_at or self.ends_at
 
     @property
     def window(self) -> DrillWindow:
-        """What those who decide may know of it."""
+        """The part that deciding code may know."""
         return DrillWindow(self.entity.cluster, self.starts_at, self.over_at, self.game_day or "drill")
 
     def running(self, now: datetime) -> bool:
-        """True while it is at work."""
+        """True while it is active."""
         return self.starts_at <= now < self.over_at

@@ -1,4 +1,4 @@
-"""What people say of alerts once they know better: useful, not useful, or the wrong cause."""
+"""Operator feedback on alerts: useful, not useful, or wrong cause."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from outrider.vocabulary.faults import faults
 from outrider.wire.cursors import Position
 
 MOST_COMMENT = 1000  # characters
-INCIDENT_ID = "inc-"  # what ids of incidents begin with; fingerprints are hexadecimal
+INCIDENT_ID = "inc-"  # prefix of incident ids; fingerprints are hexadecimal
 
 
 class Usefulness(StrEnum):
-    """A person's verdict. ``WRONG_CAUSE``: something was broken, but not what the incident named."""
+    """A person's verdict. ``WRONG_CAUSE``: there was a fault, but not the suspected one."""
 
     USEFUL = "useful"
     NOT_USEFUL = "not_useful"
@@ -31,10 +31,10 @@ class Usefulness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The verdict of one person on one spell of an alert; a later one of the same person takes its place.
+    """Verdict of one person on one alert occurrence; a later one of the same person replaces it.
 
-    ``cause`` is the fault id of the right cause, with ``WRONG_CAUSE`` alone, None when it is not known.
-    ``priority`` is the highest that the alert had when it was judged.
+    ``cause`` is the fault id of the true cause, only with ``WRONG_CAUSE``, None if unknown.
+    ``priority`` is the highest priority of the alert at the time of the verdict.
     """
 
     fingerprint: str
@@ -51,17 +51,17 @@ class Feedback:
 
     @property
     def id(self) -> str:
-        """The same for every verdict of this person on this spell: 16 hex digits."""
+        """Key of a person's verdict on an occurrence: 16 hex digits."""
         spelt = f"{self.fingerprint}\n{rfc3339(self.starts_at)}\n{self.by}"
         return hashlib.sha256(spelt.encode(errors="surrogatepass")).hexdigest()[:16]
 
     @property
     def was_justified(self) -> bool:
-        """True when something was broken, whatever was named."""
+        """True if there was a fault, whatever the suspected cause."""
         return self.verdict is not Usefulness.NOT_USEFUL
 
     def says_as(self, other: Feedback) -> bool:
-        """True when both say the same, whenever it was said."""
+        """True if both verdicts are equal, apart from their time."""
         return (self.verdict, self.cause, self.comment) == (other.verdict, other.cause, other.comment)
 
 
@@ -75,9 +75,9 @@ def judged(
     cause: str | None = None,
     comment: str = "",
 ) -> Feedback:
-    """A verdict on this spell of an alert. ``incident`` is that of the alert when it is not given.
+    """Builds a verdict on this alert occurrence. ``incident`` defaults to that of the alert.
 
-    Raises UsageError for a fault that is none, a right cause beside another verdict, or a comment too long.
+    Raises UsageError for an unknown fault, a true cause with another verdict, or a comment that is too long.
     """
     if cause is not None and verdict is not Usefulness.WRONG_CAUSE:
         raise UsageError("a right cause belongs to the verdict wrong_cause", hint="leave the cause out")
@@ -104,10 +104,10 @@ def judged(
 
 @dataclass(frozen=True, slots=True)
 class RulePrecision:
-    """What verdicts say of a rule. Counted are occasions: all its alerts of one incident are one.
+    """Precision of a rule by its verdicts, counted by occasion: all its alerts of one incident are one.
 
-    ``useful`` had a reason and the right cause, ``wrong_cause`` a reason only. Where people disagree, the
-    better verdict counts: somebody needed it. ``low`` and ``high`` are the 95 % interval of ``precision``.
+    ``useful`` had a fault and the right cause, ``wrong_cause`` only a fault. If people disagree, the better verdict counts.
+    ``low`` and ``high`` are the 95 % interval of ``precision``.
     """
 
     rule: str
@@ -122,12 +122,12 @@ class RulePrecision:
 
     @property
     def precision(self) -> float | None:
-        """The share that had a reason, 0-1."""
+        """Share of justified occasions, 0-1."""
         return indicators.ratio(self.useful + self.wrong_cause, self.judged)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the share lies with 95 %: (0, 1) without a verdict."""
+        """The 95 % interval of the share; (0, 1) without verdicts."""
         return indicators.wilson_interval(self.useful + self.wrong_cause, self.judged)
 
 
@@ -135,7 +135,7 @@ _BETTER = {Usefulness.NOT_USEFUL: 0, Usefulness.WRONG_CAUSE: 1, Usefulness.USEFU
 
 
 def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
-    """The precision of every rule that was judged, the most judged first."""
+    """Precision of every judged rule, the most judged first."""
     best: dict[tuple[str, str], Usefulness] = {}
     for one in said:
         occasion = (one.rule, one.incident or f"{one.fingerprint} {rfc3339(one.starts_at)}")
@@ -158,7 +158,7 @@ def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
 
 
 def page_counts(said: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, int]:
-    """(pages that had a reason, pages judged): a page is the first message of an incident of ``paged``."""
+    """(justified pages, judged pages): a page is the first message of an incident in ``paged``."""
     ids = set(paged)
     reasons: dict[str, bool] = {}
     for one in said:
@@ -179,11 +179,11 @@ class FeedbackReader(Protocol):
         limit: int = 1000,
         after: Position | None = None,
     ) -> tuple[Feedback, ...]:
-        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        """Verdicts, newest first. ``since`` refers to the time of the verdict."""
         ...
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
-        """The values kept with verdicts, by id; without those that have none."""
+        """Values stored with verdicts, by id; verdicts without values are left out."""
         ...
 
 
@@ -191,8 +191,8 @@ class FeedbackStore(FeedbackReader, Protocol):
     """Verdicts, write side."""
 
     def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
-        """Write verdicts in one transaction, audited; how many say something new. A later one replaces an earlier.
+        """Writes verdicts in one transaction, with audit; returns the number of new ones. Later ones replace earlier ones.
 
-        ``values``: what the rule looked at, by id of the verdict.
+        ``values``: the values that the rule evaluated, by id of the verdict.
         """
         ...

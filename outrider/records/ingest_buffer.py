@@ -1,4 +1,4 @@
-"""What senders pushed, on its way from the processes that receive to the engine."""
+"""Pushed samples on their way from the receiving processes to the engine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class PushedBlock:
-    """What one request of a sender brought, on its way from the API to the engine.
+    """Samples of one push request, on their way from the API to the engine.
 
-    ``id`` rises with arrival; 0 before it is stored. ``payload`` is the collectors' own format.
+    ``id`` increases with arrival; 0 before it is stored. ``payload`` is in the collectors' own format.
     """
 
     door: str
@@ -25,7 +25,7 @@ class PushedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How much waits for the engine."""
+    """Size of the buffer."""
 
     blocks: int
     samples: int
@@ -33,32 +33,32 @@ class Waiting:
 
 
 class IngestBuffer(Protocol):
-    """Pushed blocks between the processes that receive and the engine. Durable, bounded, oldest first."""
+    """Pushed blocks between the receiving processes and the engine. Durable, bounded, oldest first."""
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Store a block; False, and nothing is stored, when ``most_bytes`` would wait then."""
+        """Stores a block; returns False without storing it if the buffer would exceed ``most_bytes``."""
         ...
 
     def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        """The oldest blocks with an id above ``after``, up to so many samples, but one at least. They stay."""
+        """The oldest blocks with an id above ``after``, up to a number of samples, but at least one. They stay."""
         ...
 
     def release(self, until: int) -> None:
-        """Forget every block up to this id: what it brought has been written."""
+        """Deletes every block up to this id, once its samples are written."""
         ...
 
     def waiting(self) -> Waiting:
-        """How much is there."""
+        """Size of the buffer."""
         ...
 
     def count(self, dropped: Mapping[str, int]) -> None:
-        """Add to what the engine left out, by reason."""
+        """Adds to the counts of rejected samples, by reason."""
         ...
 
     def counted(self) -> dict[str, int]:
-        """What the engine left out since the store was made, by reason."""
+        """Rejected samples since the store was created, by reason."""
         ...
 
     def close(self) -> None:
-        """Release every connection."""
+        """Releases every connection."""
         ...

@@ -1,1 +1,1 @@
-"""Fakes and sample fleets as public API: for our tests and for those of extensions."""
+"""Sample fleets as public API, for our tests and those of extensions."""

@@ -17,7 +17,7 @@ NODES, GPUS_PER_NODE, REPLICAS_PER_NODE = 8, 8, 2
 
 
 def ref(kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
-    """An entity of the story's cluster."""
+    """An entity of the sample cluster."""
     return EntityRef(CLUSTER, kind, namespace, name)
 
 
@@ -37,7 +37,7 @@ LOST_NODE, LOST_REPLICA = NODE[3], REPLICA[6]
 
 
 def load(at: datetime) -> Floats:
-    """Requests per second of both services: a day's rhythm with its peak in the afternoon."""
+    """Requests per second of both services: a daily pattern with an afternoon peak."""
     hour = at.hour + at.minute / 60
     day = 0.5 - 0.5 * np.cos(2 * np.pi * (hour - 4) / 24)
     return np.array([14 + 48 * day**1.4, 6 + 17 * day])

@@ -1,7 +1,7 @@
-"""A small fleet with history, a plan and a GPU that has just been lost, as model objects.
+"""A small fleet with history, a plan and a newly lost GPU, as model objects.
 
-For tests of whatever reads the stores: ``Story(...).fill(state, metrics)`` writes through the ports.
-2 services, 8 nodes, 64 GPUs, 16 replicas. Every value follows from the seed.
+For tests of code that reads the stores: ``Story(...).fill(state, metrics)`` writes through the ports.
+2 services, 8 nodes, 64 GPUs, 16 replicas. Every value derives from the seed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from outrider.vocabulary import catalog
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What to write. ``trouble`` None leaves everything healthy; ``alerts`` adds so many more alerts."""
+    """The parameters. ``trouble`` None leaves everything healthy; ``alerts`` adds that many alerts."""
 
     now: datetime = NOW
     history: timedelta = timedelta(hours=2)
@@ -55,7 +55,7 @@ class Story:
     seed: int = 7
 
     def fill(self, state: StateStore, metrics: MetricStore) -> None:
-        """Write the history and one commit that tells the story."""
+        """Writes the history and one commit with the decisions."""
         for at, batches in self.cycles():
             metrics.write(at, batches)
         state.commit(self.commit())
@@ -68,7 +68,7 @@ class Story:
             yield at, self.batches(at)
 
     def batches(self, at: datetime) -> list[SampleBatch]:
-        """What one cycle collected."""
+        """The batches of one cycle."""
         rng = np.random.default_rng([self.seed, int(at.timestamp())])
         lost = self.lost_at is not None and at >= self.lost_at
         rates = load(at) * (1 + 0.03 * rng.standard_normal(2))
@@ -80,7 +80,7 @@ class Story:
         ]
 
     def commit(self) -> CycleCommit:
-        """The newest cycle's decisions."""
+        """The decisions of the newest cycle."""
         found = trouble.tell(self.now, self.lost_at) if self.lost_at else trouble.quiet(self.now)
         more = tuple(self._alert(index) for index in range(self.alerts))
         cycle = CycleRecord("cycle-1", self.now, 1.8, 44, 44 if not self.lost_at else 43, 6200, 3, len(more) + 3, 1)

@@ -1,4 +1,4 @@
-"""What the story's newest cycle decided: the incident of the lost GPU, and the plan."""
+"""The decisions of the story's newest cycle: the incident of the lost GPU, and the plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INCIDENT, SESSION = "inc-20260504-0001", "session-1"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The parts of a commit that the trouble makes."""
+    """The parts of a commit caused by the fault."""
 
     alerts: tuple[Alert, ...] = ()
     incidents: tuple[Incident, ...] = ()
@@ -57,12 +57,12 @@ class Told:
 
 
 def quiet(_now: datetime) -> Told:
-    """Nothing is wrong."""
+    """No fault."""
     return Told()
 
 
 def tell(now: datetime, lost_at: datetime) -> Told:
-    """The GPU is gone since ``lost_at``; found one minute later."""
+    """The GPU has been lost since ``lost_at``; detected one minute later."""
     opened = lost_at + timedelta(minutes=1)
     muted = MuteReason.FOLDED
     alerts = (
@@ -111,7 +111,7 @@ def incident(opened: datetime, now: datetime, alerts: tuple[str, ...]) -> Incide
 
 
 def actions(opened: datetime, now: datetime) -> tuple[Action, ...]:
-    """One done, one dry run, one refused, one waiting for a person."""
+    """One done, one dry run, one refused, one waiting for approval."""
     shift = _action(
         "shift", ActionKind.SHIFT_TRAFFIC, names.LOST_REPLICA, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS
     )
@@ -128,7 +128,7 @@ def actions(opened: datetime, now: datetime) -> tuple[Action, ...]:
 
 
 def plan(now: datetime) -> Plan:
-    """A plan for chat that asks for more by the afternoon peak; code has no calibration yet."""
+    """A plan for chat that needs more replicas by the afternoon peak; code has no calibration yet."""
     step = timedelta(minutes=10)
     start = now.timestamp()
     times = start + step.total_seconds() * np.arange(1.0, 145.0)

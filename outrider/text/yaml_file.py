@@ -1,6 +1,6 @@
-"""YAML files that people write: every fault is told with its file, line and key.
+"""Hand-written YAML files: every fault is reported with its file, line and key.
 
-A mapping key that stands twice is a fault, not a silent overwrite.
+A duplicate mapping key is a fault, not a silent overwrite.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Document:
 
 
 def dotted(path: Path_) -> str:
-    """``("collect", "targets", 0, "url")`` as ``collect.targets[0].url``."""
+    """Formats ``("collect", "targets", 0, "url")`` as ``collect.targets[0].url``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
@@ -49,11 +49,11 @@ def dotted(path: Path_) -> str:
 
 
 def read(path: Path) -> Document:
-    """Read one file. Raises ConfigError when it is missing, unreadable or not YAML."""
+    """Reads one file. Raises ConfigError if it is missing, unreadable or not YAML."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path} does not exist", hint="write one with: outrider config init") from error
+        raise ConfigError(f"{path} does not exist", hint="create one with: outrider config init") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="name a file that can be read") from error
     except UnicodeDecodeError as error:
@@ -65,13 +65,13 @@ def read(path: Path) -> Document:
 
 def _no_text(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} is no UTF-8 text: it is binary, packed, or in another encoding",
-        hint="name the YAML file itself; a text in another encoding is mended by: iconv -f UTF-16 -t UTF-8",
+        f"{path} is not valid UTF-8 (binary or compressed?)",
+        hint="name the YAML file itself; convert another encoding with: iconv -f UTF-16 -t UTF-8",
     )
 
 
 def parse(text: str, file: str) -> Document:
-    """Parse YAML text. Raises ConfigError with the line of the first fault in its syntax."""
+    """Parses YAML text. Raises ConfigError with the line of the first syntax error."""
     lines: dict[Path_, int] = {}
     problems: list[ConfigProblem] = []
     try:
@@ -85,9 +85,7 @@ def parse(text: str, file: str) -> Document:
         line = mark.line + 1 if mark else 0
         said = getattr(error, "problem", None) or str(error).splitlines()[0]
         problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {said}")
-        hint = (
-            "mend that line: each key is indented by spaces as its neighbours are, and followed by a colon and a space"
-        )
+        hint = "fix that line: indent each key by spaces like its neighbors, and put a colon and a space after it"
         raise ConfigError(str(problem), (problem,), hint=hint) from error
     if problems:
         raise refuse(problems)
@@ -101,7 +99,9 @@ def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[
             inner = (*path, name)
             line = key.start_mark.line + 1
             if inner in lines and name != "<<":
-                problems.append(ConfigProblem(file, line, dotted(inner), f"stands twice, first in line {lines[inner]}"))
+                problems.append(
+                    ConfigProblem(file, line, dotted(inner), f"is duplicated, first in line {lines[inner]}")
+                )
             lines[inner] = line
             _walk(child, inner, lines, problems, file)
     elif isinstance(node, yaml.SequenceNode):
@@ -111,24 +111,22 @@ def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[
 
 
 def near(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """``; did you mean "x"?`` when something known is close, else nothing. ``cutoff`` 1.0: the same."""
+    """``; did you mean "x"?`` if a known name is close, else empty. ``cutoff`` 1.0: an exact match."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f'; did you mean "{matches[0]}"?' if matches else ""
 
 
 def refuse(problems: Iterable[ConfigProblem]) -> ConfigError:
-    """The error that lists problems in line order."""
+    """The error with the problems in line order."""
     ordered = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
     more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
-    return ConfigError(
-        f"{ordered[0]}{more}", ordered, hint="mend the lines named; outrider config check lists them all"
-    )
+    return ConfigError(f"{ordered[0]}{more}", ordered, hint="fix these lines; outrider config check lists them all")
 
 
 def problems_of(
     error: pydantic.ValidationError, document: Document, model: type[pydantic.BaseModel]
 ) -> list[ConfigProblem]:
-    """Pydantic's findings with the lines of the file, in words."""
+    """Pydantic's errors with the lines of the file, in plain words."""
     found = []
     for detail in error.errors():
         path = tuple(part for part in detail["loc"] if detail["type"] == "missing" or _written(part, document))
@@ -143,12 +141,12 @@ def problems_of(
 
 
 def _written(part: str | int, document: Document) -> bool:
-    """False for the names of union members, which pydantic puts between the keys of the file."""
+    """False for the names of union members, which pydantic inserts between the keys of the file."""
     return any(part in path for path in document.lines)
 
 
 def _fields_at(model: Any, path: Path_) -> tuple[str, ...]:
-    """The keys a settings model knows at a path; none where the shape is free."""
+    """The keys of a settings model at a path; none if any key is allowed."""
     for part in path:
         if isinstance(part, int):
             continue

@@ -1,7 +1,7 @@
-"""Shapes of hand-written YAML: takes what has the expected shape, notes what has not, and stops at nothing.
+"""Type checks of hand-written YAML that collect all problems instead of stopping at the first.
 
-Each method answers with a value of the shape that was asked for, empty where the file has another one, so that
-a reader goes on and tells every mistake of a file at once.
+Each method returns a value of the requested type, empty if the file has another one, so that a reader reports every
+mistake of a file at once.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from outrider.text.yaml_words import shown
 
 @dataclass
 class Shapes:
-    """Notes in ``problems`` whatever has another shape than its reader expects."""
+    """Adds values of unexpected types to ``problems``."""
 
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def note(self, document: Document, path: Path_, message: str) -> None:
-        """A mistake at a key."""
+        """Adds a problem at a key."""
         self.problems.append(document.problem(path, message))
 
     def expected(self, document: Document, path: Path_, what: str, value: Any) -> None:
-        """The mistake that ``value`` is not ``what``."""
+        """Adds the problem that ``value`` is not ``what``."""
         self.note(document, path, f"expected {what}, not {shown(value)}")
 
     def mapping(self, document: Document, path: Path_, value: Any) -> dict[str, Any]:
-        """A mapping of keys that are text."""
+        """A mapping with text keys."""
         if not isinstance(value, Mapping):
             self.expected(document, path, "a mapping of keys", value)
             return {}
@@ -51,7 +51,7 @@ class Shapes:
         return value
 
     def texts(self, document: Document, path: Path_, value: Any) -> list[tuple[Path_, str]]:
-        """A list of words, each with its own path."""
+        """A list of texts, each with its own path."""
         found = []
         for number, one in enumerate(self.items(document, path, value)):
             if isinstance(one, str):
@@ -61,7 +61,7 @@ class Shapes:
         return found
 
     def number(self, document: Document, path: Path_, value: Any) -> float | None:
-        """A finite number; None where it is none."""
+        """A finite number; None if it is not one."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.expected(document, path, "a number", value)
             return None

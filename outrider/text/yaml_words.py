@@ -1,4 +1,4 @@
-"""What pydantic finds, in the words of people who write a configuration. Pure."""
+"""Pydantic's errors in plain words, for people who write a configuration. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Words = Callable[[Mapping[str, Any], str], str]
 
 
 def said(detail: Mapping[str, Any]) -> str:
-    """One finding of ``ValidationError.errors()`` as a sentence without its full stop."""
+    """One entry of ``ValidationError.errors()`` as a sentence without a full stop."""
     words = _WORDS.get(detail["type"])
     if words is None:
         message: str = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -33,7 +33,7 @@ def bytes_of(text: str) -> int | None:
 
 
 def shown(value: Any) -> str:
-    """What stands there, short enough for a sentence."""
+    """The given value, shortened for a sentence."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if value is None:

@@ -1,7 +1,6 @@
-"""The signal catalogue: what each canonical signal means, its unit, kind, direction and entity.
+"""The signal catalog: meaning, unit, kind, direction and entity kind of each canonical signal.
 
-Detectors, rules, charts and reports take units and labels from here, so that they speak one
-language whatever engine runs underneath.
+Detectors, rules, charts and reports read units and labels from here, the same for every engine.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ import yaml
 from outrider.model import SUM_BUCKET, EntityKind, Floats, Layer, SignalKey, SignalKind
 
 KPI_PREFIX = "kpi_"
-"""What the names of signals begin with that users push themselves; they are no rows of the catalogue."""
+"""Name prefix of signals that users push themselves; they are not in the catalog."""
 
 _ROUNDING = 1e-6
-_SHARE_TOLERANCE = 0.05  # numerator and denominator are not read at the same instant
+_SHARE_TOLERANCE = 0.05  # numerator and denominator are not read at the same time
 _NEVER_NEGATIVE = {
     "count", "requests", "tokens", "replicas", "cores", "bytes", "hertz", "watts", "per_second", "bytes_per_second",
     "tokens_per_second",
 }  # fmt: skip
 _SIGNED = {"autoscaler_gap_replicas"}
-_BEYOND_ONE = {  # a surge, an overcommitted node, a limit that is passed for a moment, a queue beyond its bound
+_BEYOND_ONE = {  # a surge, an overcommitted node, a limit exceeded briefly, a queue beyond its bound
     "workload_available_ratio", "node_accel_allocated_ratio", "container_memory_limit_ratio",
     "svc_pool_saturation_ratio",
 }  # fmt: skip
@@ -49,9 +48,9 @@ class Signal:
 
     @property
     def plausible(self) -> tuple[float, float]:
-        """Least and most that a reading may be: counts and sizes from 0 on, shares up to 1 and a little.
+        """Plausible minimum and maximum of a value: counts and sizes from 0, ratios up to slightly above 1.
 
-        Without bounds: histograms, what may be negative by its nature, and shares of a limit that may be passed.
+        Unbounded: histograms, signals that may be negative, and ratios of a limit that may be exceeded.
         """
         if self.kind is SignalKind.HISTOGRAM or self.name in _SIGNED:
             return -math.inf, math.inf
@@ -61,14 +60,14 @@ class Signal:
 
     @property
     def bucket_keys(self) -> tuple[SignalKey, ...]:
-        """The raw columns of a histogram: one a bucket, +Inf included, then the sum."""
+        """The raw columns of a histogram: one per bucket, +Inf included, then the sum."""
         numbered = [SignalKey(self.name, bucket=i) for i in range(len(self.bounds) + 1)]
         return (*numbered, SignalKey(self.name, bucket=SUM_BUCKET))
 
 
 @cache
 def signals() -> dict[str, Signal]:
-    """Every signal by name, in catalogue order."""
+    """Every signal by name, in catalog order."""
     text = resources.files("outrider.vocabulary").joinpath("catalog.yaml").read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     ladders = {name: tuple(map(float, bounds)) for name, bounds in document["ladders"].items()}
@@ -89,19 +88,19 @@ def signals() -> dict[str, Signal]:
 
 
 def signal(name: str) -> Signal:
-    """The signal of that name, a user's KPI too. Raises KeyError with the name when there is none."""
+    """The signal with that name, also a user's KPI. Raises KeyError with the name if there is none."""
     found = signals().get(name)
     return _kpi(name) if found is None and name.startswith(KPI_PREFIX) else signals()[name]
 
 
 def known(name: str) -> bool:
-    """True for every row of the catalogue, and for what may be a user's KPI."""
+    """True for every signal of the catalog, and for a possible user KPI."""
     return name in signals() or name.startswith(KPI_PREFIX)
 
 
 @cache
 def _kpi(name: str) -> Signal:
-    """A KPI of a service as its owner pushes it: nobody but the owner knows its unit and direction."""
+    """A KPI of a service, pushed by its owner: its unit and direction are unknown."""
     means = "A business KPI pushed by its owner"
     return Signal(name, "extended", Layer.BUSINESS, "value", SignalKind.GAUGE, EntityKind.SERVICE, "range", means)
 
@@ -109,11 +108,10 @@ def _kpi(name: str) -> Signal:
 def bucket_quantile(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:
     """Quantile of histograms given as bucket increments, by linear interpolation inside the bucket.
 
-    ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns
-    ``(values, below)`` of shape (...): ``values`` is NaN where nothing was counted; ``below`` is 1.0
-    where the quantile lies in the first bucket, so that only "< first bound" is known (``values``
-    then holds that bound). Above the last bound the last bound is returned, as PromQL does;
-    ``above_last_bucket`` says where.
+    ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns ``(values, below)`` of shape (...):
+    ``values`` is NaN if nothing was counted; ``below`` is 1.0 if the quantile is in the first bucket, so that only
+    "< first bound" is known (``values`` then holds that bound). Above the last bound the last bound is returned, as in
+    PromQL; see ``above_last_bucket``.
     """
     filled = np.nan_to_num(increments, nan=0.0)
     cumulated = np.cumsum(filled, axis=-1)
@@ -134,7 +132,7 @@ def bucket_quantile(increments: Floats, bounds: tuple[float, ...], quantile: flo
 
 
 def above_last_bucket(increments: Floats, quantile: float) -> Floats:
-    """1.0 where the quantile lies in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
+    """1.0 if the quantile is in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
     filled = np.nan_to_num(increments, nan=0.0)
     total = filled.sum(axis=-1)
     found: Floats = ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)

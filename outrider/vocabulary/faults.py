@@ -1,4 +1,4 @@
-"""The fault vocabulary: every fault id with its layer, entity kind, priorities and look-alikes."""
+"""The fault catalog: every fault id with its layer, entity kind, priorities and look-alikes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outrider.model import EntityKind, Layer, Priority
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that can break. ``burning`` is its priority while redundancy is lost or the SLO burns."""
+    """One kind of fault. ``burning`` is its priority while redundancy is lost or the error budget burns."""
 
     id: str
     layer: Layer
@@ -45,11 +45,11 @@ def faults() -> dict[str, Fault]:
 
 
 def fault(fault_id: str) -> Fault:
-    """The fault of that id. Raises KeyError with the id when there is none."""
+    """The fault with that id. Raises KeyError with the id if there is none."""
     return faults()[fault_id]
 
 
 def layer_of(fault_id: str | None) -> Layer | None:
-    """The layer of a fault; None of what the vocabulary does not know, such as one of another release."""
+    """The layer of a fault; None for an unknown fault, such as one of another release."""
     known = faults().get(fault_id or "")
     return known.layer if known else None

@@ -1,8 +1,8 @@
-"""Every measure by its one formula: rules, dashboard, reports and benchmarks all call these.
+"""Every indicator with its one formula, used by rules, dashboard, reports and benchmarks.
 
-Pure functions over numbers and arrays. Ratios are 0-1, durations seconds. A measure without anything
-to measure is None, never 100 %. NaN in an array is a value that is not known. ``MEASURES`` names them,
-with unit and default target; their texts are ``reports.measure_<name>`` and ``..._formula``.
+Pure functions over numbers and arrays. Ratios are 0-1, durations seconds. An indicator without data is None, never
+100 %. NaN in an array is an unknown value. ``MEASURES`` lists them with unit and default target; their texts are
+``reports.measure_<name>`` and ``..._formula``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACKNOWLEDGE_WITHIN = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measure. ``target`` None means that none is set; ``good`` says which side of it is kept."""
+    """One indicator. ``target`` None: no target is set; ``good`` is the side of the target that meets it."""
 
     name: str
     unit: Literal["ratio", "seconds", "hours", "currency", "tokens_per_watt_hour", "factor"]
@@ -43,7 +43,7 @@ class Measure:
     good: Literal["higher", "lower"]
 
     def title(self, language: Language = "en") -> str:
-        """Its name as people read it."""
+        """Display name."""
         return translate(f"reports.measure_{self.name}", language)
 
     def formula(self, language: Language = "en") -> str:
@@ -51,7 +51,7 @@ class Measure:
         return translate(f"reports.measure_{self.name}_formula", language)
 
     def kept(self, value: float | None) -> bool | None:
-        """Whether a value keeps the target; None where there is no value or no target."""
+        """True if a value meets the target; None without a value or target."""
         if value is None or self.target is None:
             return None
         return value >= self.target if self.good == "higher" else value <= self.target
@@ -87,12 +87,12 @@ _ROWS = (
 MEASURES: dict[str, Measure] = {row.name: row for row in _ROWS}
 
 
-# --- promise --------------------------------------------------------------------------------------
+# --- SLO ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Slots by what is known of them. ``ratio`` is up / (up + down), None when every slot is unknown."""
+    """Slots by their state. ``ratio`` is up / (up + down), None if every slot is unknown."""
 
     up: int
     down: int
@@ -100,7 +100,7 @@ class Availability:
 
     @property
     def ratio(self) -> float | None:
-        """The share of known slots that were up."""
+        """Share of known slots that were up."""
         return ratio(self.up, self.up + self.down)
 
 
@@ -109,8 +109,8 @@ def availability_time(
 ) -> Availability:
     """Slots of one minute in which the probe succeeded or the success ratio met its limit.
 
-    Arrays of any one shape, one value a slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both
-    are NaN (no data, or no calls at all) is unknown.
+    Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both are NaN (no data,
+    or no requests) is unknown.
     """
     asked = np.full(success.shape, np.nan) if probe is None else probe
     known = ~np.isnan(success) | ~np.isnan(asked)
@@ -119,13 +119,13 @@ def availability_time(
 
 
 def success_ratio(requests: float, failed: float) -> float | None:
-    """1 - failed / all calls. Client aborts and 4xx are not failures. None without calls."""
+    """1 - failed / all requests. Client aborts and 4xx are not failures. None without requests."""
     return None if not requests > 0 else 1.0 - min(max(failed, 0.0) / requests, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """Share of requests within a limit. The truth lies in [lower, upper]; equal where a bound is the limit."""
+    """Share of requests within a limit. The true share is in [lower, upper]; both are equal if a bound is the limit."""
 
     lower: float
     upper: float
@@ -137,8 +137,8 @@ def sla_attainment(
 ) -> Attainment | None:
     """Requests under the limit / all requests, from bucket increments of shape (..., bounds + 1).
 
-    Buckets are summed over all leading axes. Between two bounds (vLLM's are .1 and .25 around 200 ms)
-    only limits are known: all requests of the bucket were late, or none was. None without requests.
+    Buckets are summed over all leading axes. Between two bounds (vLLM's are .1 and .25 around 200 ms) only limits are
+    known: all requests of the bucket were late, or none was. None without requests.
     """
     counts = np.nan_to_num(increments, nan=0.0).reshape(-1, increments.shape[-1]).sum(axis=0)
     total = float(counts.sum())
@@ -155,7 +155,7 @@ def sla_attainment(
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A quantile. ``below`` True means: less than ``seconds``, which is the first bound."""
+    """A quantile. ``below`` True: less than ``seconds``, which is the first bound."""
 
     seconds: float
     below: bool
@@ -179,7 +179,7 @@ def output_validity(answers: float, empty: float, repeated: float, garbled: floa
 
 
 def burn_rate(sli: float | None, target: float) -> float | None:
-    """(1 - SLI) / (1 - target): 1 spends the budget exactly by the end of its window.
+    """(1 - SLI) / (1 - target): 1 uses up the budget exactly at the end of its window.
 
     Raises ValueError for a target outside (0, 1): such an SLO has no budget.
     """
@@ -189,7 +189,7 @@ def burn_rate(sli: float | None, target: float) -> float | None:
 
 
 def error_budget_left(sli: float | None, target: float) -> float | None:
-    """1 - burn rate over the whole window: the share of the budget that is left, below 0 when overspent."""
+    """1 - burn rate over the whole window: the remaining share of the budget, below 0 if overspent."""
     spent = burn_rate(sli, target)
     return None if spent is None else 1.0 - spent
 
@@ -198,7 +198,7 @@ def error_budget_left(sli: float | None, target: float) -> float | None:
 
 
 def mttd(starts: Floats, detections: Floats) -> float | None:
-    """Mean of detection - start, over incidents whose both instants (unix seconds) are known."""
+    """Mean of detection - start, over incidents with both times (unix seconds) known."""
     return mean_duration(starts, detections)
 
 
@@ -208,7 +208,7 @@ def mtta(paged: Floats, acknowledged: Floats) -> float | None:
 
 
 def mttr(starts: Floats, recovered: Floats) -> float | None:
-    """Sum of (recovered - start) / number of incidents that recovered; open ones are not counted."""
+    """Sum of (recovered - start) / number of recovered incidents; open ones are not counted."""
     return mean_duration(starts, recovered)
 
 
@@ -220,7 +220,7 @@ def mean_duration(starts: Floats, ends: Floats) -> float | None:
 
 
 def noops_share(automatic: int, changes: int) -> float | None:
-    """Changes done without a hand / all changes; None without changes."""
+    """Automated changes / all changes; None without changes."""
     return ratio(automatic, changes)
 
 
@@ -230,11 +230,10 @@ def folded_share(pages: int, alerts: int) -> float | None:
 
 
 def pairwise_f1(both: int, placed: int, true: int) -> float | None:
-    """F1 over pairs of alerts: 2 x both / (placed + true); None where no pair is either.
+    """F1 over pairs of alerts: 2 x both / (placed + true); None if there are no pairs.
 
-    ``placed`` counts the pairs that lie in one incident, ``true`` those that belong to one event, ``both`` the pairs
-    that do both. It is the harmonic mean of both / placed and both / true. Raises ValueError for more pairs in both
-    than in one of them.
+    ``placed`` counts the pairs in one incident, ``true`` those of one event, ``both`` the pairs that are both. It is the
+    harmonic mean of both / placed and both / true. Raises ValueError if ``both`` exceeds one of them.
     """
     if not 0 <= both <= min(placed, true):
         raise ValueError(f"{both} pairs in both of {placed} placed and {true} true ones")
@@ -247,16 +246,16 @@ def pages_per_incident(pages: int, incidents: int) -> float | None:
 
 
 def page_precision(useful: int, judged: int) -> float | None:
-    """Pages that had a reason / pages that people judged; one with a reason and the wrong cause counts as useful."""
+    """Justified pages / judged pages; a page with a wrong cause counts as justified."""
     return ratio(useful, judged)
 
 
 def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, float]:
-    """The interval in which a share lies, 95 % by default; (0, 1) without tries.
+    """Confidence interval of a share, 95 % by default; (0, 1) without tries.
 
-    The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical
-    inference", JASA 22 (1927) 209-212: unlike the normal one it keeps to 0-1 and holds for few tries.
-    Raises ValueError for hits outside of 0 to tries.
+    The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22
+    (1927) 209-212: unlike the normal one it stays within 0-1 and holds for few tries. Raises ValueError for hits outside
+    0 to tries.
     """
     if not 0 <= hits <= tries:
         raise ValueError(f"{hits} hits in {tries} tries")
@@ -272,7 +271,7 @@ def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, 
 
 
 def cost_per_1k_tokens(price_per_gpu_hour: float | None, gpu_hours: float, tokens: float) -> float | None:
-    """Price x all GPU-hours held (idle, starting, cordoned too) / generated tokens x 1000."""
+    """Price x all GPU-hours held (including idle, starting, cordoned) / generated tokens x 1000."""
     if price_per_gpu_hour is None or not tokens > 0:
         return None
     return price_per_gpu_hour * gpu_hours / tokens * 1000.0
@@ -284,10 +283,9 @@ def tokens_per_watt_hour(tokens: float, joules: float) -> float | None:
 
 
 def gpu_utilisation(active: Floats, utilisation: Floats, allocated: Mask | None = None) -> float | None:
-    """Mean over allocated GPU slots of the tensor- or SM-active share, else of utilisation.
+    """Mean over allocated GPU slots of the tensor- or SM-active share, else of utilization.
 
-    Arrays of one shape (GPUs, slots), 0-1; ``active`` is NaN where it is not published. A slot without
-    either is left out.
+    Arrays of one shape (GPUs, slots), 0-1; ``active`` is NaN if not published. A slot without either is left out.
     """
     best = np.where(np.isnan(active), utilisation, active)
     held = ~np.isnan(best) if allocated is None else ~np.isnan(best) & allocated
@@ -295,17 +293,17 @@ def gpu_utilisation(active: Floats, utilisation: Floats, allocated: Mask | None 
 
 
 def gpu_hours(mask: Mask, step: timedelta) -> float:
-    """Hours in a state: slots in which ``mask`` (GPUs, slots) holds x the slot."""
+    """Hours in a state: slots in which ``mask`` (GPUs, slots) holds x slot length."""
     return float(mask.sum()) * step.total_seconds() / 3600.0
 
 
 def gpu_hours_idle(allocated: Mask, running: Floats, step: timedelta) -> float:
-    """GPU-hours allocated without requests running. A slot whose running count is unknown is not idle."""
+    """GPU-hours allocated without running requests. A slot with an unknown number of requests is not idle."""
     return gpu_hours(allocated & (running == 0), step)
 
 
 def gpu_hours_lost(schedulable: Floats, step: timedelta) -> float:
-    """GPU-hours not schedulable by fault or cordon: slots in which ``schedulable`` is 0; NaN is unknown."""
+    """GPU-hours unschedulable due to a fault or cordon: slots in which ``schedulable`` is 0; NaN is unknown."""
     return gpu_hours(schedulable == 0, step)
 
 
@@ -315,7 +313,7 @@ def prefix_hit_ratio(hits: float, queries: float) -> float | None:
 
 
 def wape(truth: Floats, predicted: Floats) -> float | None:
-    """Sum of absolute errors / sum of what came, over slots known in both; None without traffic."""
+    """Sum of absolute errors / sum of observed values, over slots known in both; None without traffic."""
     scored = ~np.isnan(truth) & ~np.isnan(predicted)
     total = float(np.abs(truth[scored]).sum())
     return float(np.abs(truth - predicted)[scored].sum()) / total if total > 0 else None
@@ -325,9 +323,9 @@ def wape(truth: Floats, predicted: Floats) -> float | None:
 
 
 def memory_rule(memory: Floats, reserved: Floats, kv_used: Floats, waiting: Floats) -> Mask:
-    """True where device memory > max(90 %, reservation + 5 points), or KV cache > 95 % with requests waiting.
+    """True if device memory > max(90 %, reservation + 5 points), or KV cache > 95 % with requests waiting.
 
-    Arrays of one shape, ratios 0-1; ``reserved`` is the engine's own setting, NaN where not published.
+    Arrays of one shape, ratios 0-1; ``reserved`` is the engine's own setting, NaN if not published.
     NaN never makes it true. The rule fires when it holds for ten minutes.
     """
     limit = np.maximum(0.90, np.nan_to_num(reserved, nan=0.0) + 0.05)
@@ -337,5 +335,5 @@ def memory_rule(memory: Floats, reserved: Floats, kv_used: Floats, waiting: Floa
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Part / whole; None when there is no whole."""
+    """Part / whole; None if the whole is 0."""
     return part / whole if whole > 0 else None

@@ -1,4 +1,4 @@
-"""How far confidences can be believed: of what was said with 70 %, seven in ten should be right."""
+"""Calibration of confidences: of answers given with 70 %, seven in ten should be right."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ BINS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Answers whose confidence lies in [low, high); the last bin holds 1 as well. Ratios 0-1."""
+    """Answers with a confidence in [low, high); the last bin includes 1. Ratios 0-1."""
 
     low: float
     high: float
     count: int
-    confidence: float  # their mean
-    accuracy: float  # the share that was right
+    confidence: float  # mean confidence
+    accuracy: float  # share of right answers
 
 
 def curve(confidences: Sequence[float], right: Sequence[bool], edges: Sequence[float] = BINS) -> tuple[Bin, ...]:
-    """The bins that hold any answer, lowest first.
+    """The non-empty bins, lowest first.
 
-    Raises ValueError when the two differ in length, edges do not rise, or a confidence lies outside them.
+    Raises ValueError if the lengths differ, edges do not ascend, or a confidence is outside them.
     """
     if any(high <= low for low, high in itertools.pairwise(edges)):
         raise ValueError("the edges of the bins must rise")

@@ -1,6 +1,6 @@
-"""What sort of requests a service or a replica takes: how much they matter, whether somebody waits, how long.
+"""Request classes of a service or replica: tier, interactive or batch, prompt length.
 
-Three short vocabularies: whatever people write into a label becomes one of a few dozen classes.
+Three short vocabularies: any label text maps to one of a few dozen classes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from enum import StrEnum
 
 
 class Tier(StrEnum):
-    """Whose requests go first."""
+    """Priority of the requests."""
 
     VIP = "vip"
     STANDARD = "standard"
 
 
 class Mode(StrEnum):
-    """Whether somebody waits for the answer."""
+    """Interactive or batch."""
 
     ONLINE = "online"
     OFFLINE = "offline"
 
 
 class PromptLength(StrEnum):
-    """Prompt tokens, by bounds of the catalogue's ladder ``length``."""
+    """Prompt tokens, by bounds of the catalog's buckets ``length``."""
 
     SHORT = "short"  # up to 1,000
     MEDIUM = "medium"  # up to 10,000
@@ -47,19 +47,19 @@ _WORD = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class RequestClass:
-    """One class; None where nobody said."""
+    """One class; None for unknown parts."""
 
     tier: Tier | None = None
     mode: Mode | None = None
     length: PromptLength | None = None
 
     def __str__(self) -> str:
-        """``vip-online-long``, without what nobody said; empty for nothing at all."""
+        """``vip-online-long``, without unknown parts; empty if all are unknown."""
         return "-".join(part.value for part in (self.tier, self.mode, self.length) if part is not None)
 
     @staticmethod
     def parse(text: str) -> RequestClass:
-        """Read words such as ``VIP, online`` or ``batch/long``; the first of each sort counts, others are no class."""
+        """Parses words such as ``VIP, online`` or ``batch/long``; the first of each part counts, other words are ignored."""
         tier = mode = length = None
         for word in _WORD.findall(text.lower()):
             known = _WORDS.get(word)
@@ -73,5 +73,5 @@ class RequestClass:
 
 
 def prompt_length(tokens: float) -> PromptLength:
-    """The class of a prompt of so many tokens."""
+    """The class of a prompt with so many tokens."""
     return tuple(PromptLength)[bisect_left(LENGTH_BOUNDS, tokens)]

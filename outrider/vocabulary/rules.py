@@ -1,6 +1,6 @@
-"""The shape of an alert rule: what both the compiler of expressions and the alert stage read.
+"""Alert rules, as read by the expression compiler and the alert stage.
 
-The YAML files live in ``alerts/rules``; the expressions are compiled into detectors by ``detectors``.
+The YAML files are in ``alerts/rules``; ``detectors`` compiles the expressions.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from outrider.model import ActionKind, EntityKind, Priority
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One alert rule. Exactly one of ``expr`` and ``faults``/``detectors`` says when it holds.
+    """One alert rule. Exactly one of ``expr`` and ``faults``/``detectors`` is its condition.
 
-    ``expr`` is an expression over signals of entities of ``kind``, compiled into the detector
-    ``rule:<name>``. ``faults`` matches findings that name one of these faults; ``detectors`` matches
-    findings of these detectors. ``priority`` None means: the fault's own pair from the vocabulary.
-    ``wait`` is how long it must hold before it fires, ``clear`` how long it must be gone before it
-    resolves. ``answer_within`` is the time a person has. ``routes`` are channel groups (``phone``,
-    ``sms``, ``im``, ``mail``, ``report``); empty means: those of the alert's priority. A detector
-    ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at ``threshold``
-    or above.
+    ``expr`` is an expression over signals of entities of ``kind``, compiled into the detector ``rule:<name>``. ``faults``
+    matches findings with one of these faults; ``detectors`` matches findings of these detectors. ``priority`` None: the
+    fault's own pair of priorities. ``wait`` is the time the condition must hold before it fires, ``clear`` the time it must
+    be false before it resolves. ``answer_within`` is the response time of a person. ``routes`` are channel groups
+    (``phone``, ``sms``, ``im``, ``mail``, ``report``); empty: those of the alert's priority. A detector ``plan:<measure>``
+    reads that figure of a recommendation's derivation and holds at ``threshold`` or above.
     """
 
     name: str

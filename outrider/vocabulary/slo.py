@@ -1,8 +1,8 @@
-"""What a service promises, as an objective over events, and when its error budget burns too fast.
+"""Service level objectives over events, and burn-rate alerts on their error budgets.
 
-The windows and factors are those of the Site Reliability Workbook (Google, 2018, chapter 5, table 5-8):
-with a budget of 30 days, 14.4 spends 2 % of it in an hour, 6 spends 5 % in six hours, 1 spends 10 % in
-three days. The short window, a twelfth of the long one, ends an alert soon after the burning ends.
+The windows and factors are those of the Site Reliability Workbook (Google, 2018, chapter 5, table 5-8): with a budget
+of 30 days, 14.4 spends 2 % of it in an hour, 6 spends 5 % in six hours, 1 spends 10 % in three days. The short window,
+a twelfth of the long one, ends an alert soon after the burn ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RULE_PREFIX = "slo-"
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """The budget burns too fast when it does so over both windows; ``pages`` False: a ticket will do."""
+    """A burn-rate threshold that must be exceeded over both windows; ``pages`` False: a ticket is enough."""
 
     factor: float
     long: timedelta
@@ -35,12 +35,12 @@ BURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Of the events that ``total`` counts, a share of ``objective`` at least is not counted by ``bad``.
+    """Objective: of the events in ``total``, at least the share ``objective`` is not in ``bad``.
 
-    ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, summed each.
-    ``service`` None: each service keeps it for itself. ``objective`` lies within (0, 1); ``window`` is the
-    time that its error budget is for. A long window with fewer events than ``least_events``, or fewer bad
-    ones than ``least_bad``, raises nothing: one error at five requests an hour is no outage.
+    ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, each summed. ``service`` None:
+    applies to each service separately. ``objective`` is in (0, 1); ``window`` is the period of its error budget. A long
+    window with fewer events than ``least_events``, or fewer bad ones than ``least_bad``, raises nothing: one error at five
+    requests an hour is not an outage.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Slo:
 
     @property
     def keys(self) -> tuple[SignalKey, ...]:
-        """Every column it needs, each once."""
+        """Every column it needs, without duplicates."""
         return tuple(dict.fromkeys((*self.total, *self.bad)))
 
     @property
@@ -73,5 +73,5 @@ class Slo:
         return RULE_PREFIX + self.name
 
     def about(self, entity: EntityRef) -> bool:
-        """Whether an entity has to keep it."""
+        """True if it applies to an entity."""
         return self.service is None or entity == self.service

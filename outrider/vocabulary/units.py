@@ -1,4 +1,4 @@
-"""Quantities with units: parse, format, and refuse to mix what cannot be mixed."""
+"""Quantities with units: parsing, formatting, and rejection of incompatible units."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number with a unit written as exponents of base words, such as ``{"token": 1, "second": -1}``.
+    """A number with a unit as exponents of base words, such as ``{"token": 1, "second": -1}``.
 
-    All that stands behind the first ``/`` divides, in parentheses or not.
+    Everything after the first ``/`` divides, with or without parentheses.
     """
 
     value: float
@@ -52,7 +52,7 @@ class Quantity:
 
     @staticmethod
     def of(value: float, unit: str = "") -> Quantity:
-        """Read a unit such as ``token/request`` or ``sequence/replica``; ``""`` is a pure number."""
+        """Parses a unit such as ``token/request`` or ``sequence/replica``; ``""`` is a pure number."""
         if not unit:
             return Quantity(value)
         above, _, below = unit.partition("/")
@@ -64,7 +64,7 @@ class Quantity:
 
     @property
     def unit_text(self) -> str:
-        """The unit as people write it, such as ``token/(second*sequence)``; ``1`` for a pure number."""
+        """The unit as text, such as ``token/(second*sequence)``; ``1`` for a pure number."""
         above = "*".join(word for word, power in self.unit for _ in range(power))
         below = "*".join(word for word, power in self.unit for _ in range(-power))
         return (above or "1") + (f"/({below})" if "*" in below else f"/{below}" if below else "")
@@ -102,11 +102,11 @@ def _normal(powers: dict[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def read_quantity(given: str | float, unit: str) -> float:
-    """The number of ``given`` in ``unit``, where ``given`` may carry a unit of its own: ``40/min``, ``25 tok/s``.
+    """The number of ``given`` in ``unit``, if ``given`` may have a unit of its own: ``40/min``, ``25 tok/s``.
 
-    Times, bytes and bits are converted (``50 GB/s``, ``400 Gbit/s``); what is counted may be left out (``40/min`` of
-    requests); ``%`` and ``ratio`` are pure numbers. Raises UsageError for what is no number or may be bits as well as
-    bytes, UnitMismatchError naming both units otherwise.
+    Times, bytes and bits are converted (``50 GB/s``, ``400 Gbit/s``); counted things may be left out (``40/min`` of
+    requests); ``%`` and ``ratio`` are pure numbers. Raises UsageError for text without a number or an ambiguous ``b`` (bits
+    or bytes), UnitMismatchError that names both units otherwise.
     """
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
@@ -116,8 +116,8 @@ def read_quantity(given: str | float, unit: str) -> float:
     number, said = float(found.group(1)), found.group(2).strip().lower()
     if said.startswith(","):
         raise UsageError(
-            f"{given!r} has a comma: it may part thousands or begin decimals",
-            hint="write thousands without a mark and decimals behind a point, such as 1000 or 0.5",
+            f"{given!r} has a comma: it may be a thousands separator or a decimal mark",
+            hint="write no thousands separator, and a decimal point, such as 1000 or 0.5",
         )
     if _SMALL_B.search(found.group(2)):
         raise UsageError(
@@ -139,7 +139,7 @@ def read_quantity(given: str | float, unit: str) -> float:
 
 
 def _amount(number: float, unit: str) -> Quantity:
-    """A number with a unit as people write it; unknown words stay, so that a message can name them."""
+    """A number with a unit; unknown words stay, so that a message can name them."""
     above, _, below = unit.replace("per", "/").translate(_NO_MARKS).partition("/")
     powers: dict[str, int] = {}
     for words, sign in ((above, 1), (below, -1)):
@@ -152,7 +152,7 @@ def _amount(number: float, unit: str) -> Quantity:
 
 
 def _counted_apart(given: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, int], ...]) -> bool:
-    """Whether they differ only in counted things that ``given`` leaves out: 40/min says no requests, yet means them."""
+    """True if they differ only in counted things that ``given`` leaves out: 40/min means 40 requests/min."""
     said, meant = dict(given), dict(wanted)
     if not said:
         return False
@@ -162,7 +162,7 @@ def _counted_apart(given: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, 
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read ``15s``, ``5m``, ``1h30m``, ``250ms``, ``7d``. Raises UsageError on anything else."""
+    """Parses ``15s``, ``5m``, ``1h30m``, ``250ms``, ``7d``. Raises UsageError on anything else."""
     compact = text.strip().replace(" ", "")
     parts = _DURATION.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
@@ -170,11 +170,11 @@ def parse_duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
     except OverflowError as error:
-        raise UsageError(f"{text!r} is longer than any duration here", hint="write it as 15s, 5m or 7d") from error
+        raise UsageError(f"{text!r} exceeds the maximum duration", hint="write it as 15s, 5m or 7d") from error
 
 
 def format_duration(duration: timedelta | float) -> str:
-    """The two largest parts: ``1h 30m``, ``5m``, ``15s``, ``250ms``, ``0s``."""
+    """The two largest units: ``1h 30m``, ``5m``, ``15s``, ``250ms``, ``0s``."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if 0.001 <= abs(seconds) < 0.9995:
         return f"{seconds * 1000:.0f}ms"
@@ -188,7 +188,7 @@ def format_duration(duration: timedelta | float) -> str:
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A value with its catalogue unit as people read it: ``99.2 %``, ``1.4 s``, ``71.3 GiB``."""
+    """A value with its catalog unit for display: ``99.2 %``, ``1.4 s``, ``71.3 GiB``."""
     if value is None or not isfinite(value):
         return "-"
     if unit == "ratio":

@@ -1,4 +1,4 @@
-"""What crosses the network: remote-write messages, HTTP credentials, cursors, label limits.
+"""Network formats: remote-write messages, HTTP credentials, pagination positions, label limits, safe text.
 
-Imports nothing else of ``outrider`` but errors and the clock.
+Must not import another part of ``outrider`` except errors.
 """

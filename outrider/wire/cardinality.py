@@ -1,7 +1,7 @@
-"""A label that anybody can write, kept to its most used values.
+"""Limits the values of a free-form label to the most used ones.
 
-Tenants, models and users have as many names as there are people: a series for each would drown the store. The
-values with most traffic keep their names, all others are one: ``other``.
+Tenants, models and users have unbounded names: one series each would overload the store. The values with most traffic
+keep their names, all others become ``other``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import heapq
 from collections.abc import Iterable, Mapping
 
 OTHER = "other"
-_CANDIDATES = 10  # values remembered for each one that keeps its name
-_DECAY = 0.9  # of a value's weight at each count: what was used an hour ago makes room
-_MARGIN = 1.25  # how much more a newcomer needs than the least of those that have a name: no flapping
+_CANDIDATES = 10  # tracked values per named value
+_DECAY = 0.9  # decay of a value's weight per count: values used an hour ago make room
+_MARGIN = 1.25  # hysteresis: how much busier a newcomer must be than the least busy named value
 
 
 class Bounded:
-    """Decides which values keep their names. Memory is bounded by ``most``, whatever comes."""
+    """Selects the values that keep their names. Memory is bounded by ``most``."""
 
     def __init__(self, most: int) -> None:
-        """At most ``most`` values keep their names, ``other`` not counted."""
+        """At most ``most`` values keep their names, not counting ``other``."""
         if most < 1:
             raise ValueError("at least one value must keep its name")
         self._most = most
@@ -32,7 +32,7 @@ class Bounded:
         return frozenset(self._named)
 
     def count(self, traffic: Mapping[str, float]) -> None:
-        """Take the traffic of each value since the last count. What is not positive and finite counts as none."""
+        """Adds the traffic of each value since the last count. Negative and non-finite numbers count as 0."""
         weights = {value: weight * _DECAY for value, weight in self._weights.items()}
         for value, amount in traffic.items():
             if value not in ("", OTHER) and 0 < amount < float("inf"):
@@ -55,11 +55,11 @@ class Bounded:
             self._named.add(value)
 
     def name(self, value: str) -> str:
-        """The value itself, or ``other``; an empty one stays empty: nobody said."""
+        """The value itself, or ``other``; an empty value stays empty: unknown."""
         return value if not value or value in self._named else OTHER
 
     def fold(self, traffic: Mapping[str, float]) -> dict[str, float]:
-        """The same traffic by name: the sum is the same."""
+        """The same traffic by name; the sum is unchanged."""
         found: dict[str, float] = {}
         for value, amount in traffic.items():
             name = self.name(value)
@@ -68,7 +68,7 @@ class Bounded:
 
 
 def bounded(values: Iterable[str], most: int) -> dict[str, str]:
-    """The name of each value, by how often it stands in ``values``."""
+    """The name of each value, by its frequency in ``values``."""
     counts: dict[str, float] = {}
     for value in values:
         counts[value] = counts.get(value, 0.0) + 1.0

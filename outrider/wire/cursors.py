@@ -1,4 +1,4 @@
-"""Pages by key: a page begins after the last entry of the page before, however much came in meanwhile."""
+"""Keyset pagination: a result page begins after the last entry of the previous one, whatever was added meanwhile."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a page of a list ended: the instant its list goes by, and the id, of its last entry."""
+    """End of a result page: sort time and id of its last entry."""
 
     at: datetime
     id: str
 
 
-_KEYS: Final = {  # what the lists of the stores go by, newest first
+_KEYS: Final = {  # sort keys of the stores' lists, newest first
     "Action": ("decided_at", "id"),
     "Alert": ("starts_at", "fingerprint"),
     "AuditRecord": ("at", "id"),
@@ -30,7 +30,7 @@ _KEYS: Final = {  # what the lists of the stores go by, newest first
 
 
 def position_of(entry: object) -> Position:
-    """The place of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
+    """The position of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
     at, number = _KEYS[type(entry).__name__]
     found: Any = entry
     return Position(getattr(found, at), str(getattr(found, number)))

@@ -1,7 +1,7 @@
-"""How a server is asked: request headers, credentials that lie in files, and which certificates count.
+"""HTTP access to a server: request headers, credentials in files, and certificates.
 
-Files are read at every question, because tokens and certificates rotate. What they hold never reaches a
-message: an error names the file.
+Files are read for every request, because tokens and certificates rotate. Their contents never appear in a message: an
+error names the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from outrider.errors import CollectError, CollectReason
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """``cert_file`` and ``key_file`` are ours, for servers that ask for one (mutual TLS).
+    """``cert_file`` and ``key_file`` are our client certificate, for mutual TLS.
 
-    ``server_name`` is the name that the server's certificate bears when it is not that of the URL.
+    ``server_name`` is the name in the server's certificate if it differs from that of the URL.
     """
 
     ca_file: Path | None = None
@@ -30,14 +30,14 @@ class Tls:
     insecure_skip_verify: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """The context of these files as they are now. Raises CollectError that names the file at fault."""
+        """The TLS context of the current files. Raises CollectError that names the faulty file."""
         files = tuple((file, _changed(file)) for file in (self.ca_file, self.cert_file, self.key_file))
         return _context(self, files)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Everything about a server but its address. The default is no credentials and the system's certificates."""
+    """Access parameters of a server without its address. Defaults: no credentials, the system's certificates."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     header_files: Mapping[str, Path] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Access:
     tls: Tls | None = None
 
     def sent(self) -> dict[str, str]:
-        """The headers of a request. Raises CollectError that names a file which cannot be read."""
+        """The headers of a request. Raises CollectError that names an unreadable file."""
         found = dict(self.headers)
         found.update((name, _secret(file, "header file")) for name, file in self.header_files.items())
         if self.username is not None:
@@ -58,12 +58,12 @@ class Access:
         return found
 
     def trust(self) -> ssl.SSLContext | bool:
-        """What aiohttp takes as ``ssl``. Raises CollectError that names the file at fault."""
+        """The ``ssl`` argument of aiohttp. Raises CollectError that names the faulty file."""
         return True if self.tls is None else self.tls.context()
 
     @property
     def server_name(self) -> str | None:
-        """What aiohttp takes as ``server_hostname``."""
+        """The ``server_hostname`` argument of aiohttp."""
         return self.tls.server_name if self.tls else None
 
 
@@ -85,7 +85,7 @@ def _changed(file: Path | None) -> float | None:
 
 @lru_cache(maxsize=256)
 def _context(tls: Tls, _files: tuple[tuple[Path | None, float | None], ...]) -> ssl.SSLContext:
-    """One context for all who use the same files, made anew when one of them changes."""
+    """One context for all users of the same files, recreated after a file changes."""
     try:
         made = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
     except (OSError, ValueError) as error:

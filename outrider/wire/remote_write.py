@@ -1,9 +1,8 @@
-"""The protobuf messages of Prometheus remote write, 1.0 and 2.0, described to protobuf's own runtime.
+"""Protobuf messages of Prometheus remote write 1.0 and 2.0, described to the protobuf runtime.
 
-The fields are those of ``prompb/remote.proto``, ``prompb/types.proto`` and
-``io/prometheus/write/v2/types.proto`` of the Prometheus project (Apache-2.0), as the remote-write
-specifications publish them. No package on the index carries these messages, and a table of their fields
-needs no generated code that is tied to one release of protobuf.
+The fields are those of ``prompb/remote.proto``, ``prompb/types.proto`` and ``io/prometheus/write/v2/types.proto`` of
+the Prometheus project (Apache-2.0), as published in the remote-write specifications. No package on the index has these
+messages. A field table needs no generated code, which would depend on a protobuf release.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SCALARS = {
     "uint32": _TYPE.TYPE_UINT32,
     "sint32": _TYPE.TYPE_SINT32,
     "sint64": _TYPE.TYPE_SINT64,
-    "int32": _TYPE.TYPE_INT32,  # enumerations too: their values are not looked at
+    "int32": _TYPE.TYPE_INT32,  # enumerations too: their values are not used
     "string": _TYPE.TYPE_STRING,
 }
 _Fields = Mapping[str, tuple[int, str]]
@@ -50,7 +49,7 @@ _V1: Mapping[str, _Fields] = {
     "Sample": {"value": (1, "double"), "timestamp": (2, "int64")},
     "BucketSpan": _SPAN,
     "Histogram": _HISTOGRAM,
-    # exemplars (3) are not read: what is not described is skipped
+    # exemplars (3) are not read: undeclared fields are skipped
     "TimeSeries": {"labels": (1, "*Label"), "samples": (2, "*Sample"), "histograms": (4, "*Histogram")},
     "WriteRequest": {"timeseries": (1, "*TimeSeries")},
 }
@@ -64,7 +63,7 @@ _V2: Mapping[str, _Fields] = {
 
 
 def _message(package: str, messages: Mapping[str, _Fields], wanted: str) -> Any:
-    """The class of one message. A pool of its own: another library may describe the same names."""
+    """The class of one message, in a separate pool: another library may declare the same names."""
     file = descriptor_pb2.FileDescriptorProto(name=f"outrider/{package}.proto", package=package, syntax="proto3")
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
@@ -83,4 +82,4 @@ def _message(package: str, messages: Mapping[str, _Fields], wanted: str) -> Any:
 WriteRequest = _message("prometheus", _V1, "WriteRequest")
 Request = _message("io.prometheus.write.v2", _V2, "Request")
 Status = _message("google.rpc", {"Status": {"code": (1, "int32"), "message": (2, "string")}}, "Status")
-"""What an OTLP receiver says of a request that it refuses."""
+"""Status message of an OTLP receiver for a rejected request."""

@@ -1,6 +1,6 @@
-"""A model service on FastAPI: one whole and one streamed answer, and its page.
+"""A model service on FastAPI: one complete and one streamed answer, and its metrics page.
 
-Run it with ``uvicorn fastapi_app:app``; ``GET /metrics`` is what Outrider's adapter ``sdk`` reads.
+Run it with ``uvicorn fastapi_app:app``; Outrider's adapter ``sdk`` reads ``GET /metrics``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A model service on gRPC that streams its answer, with its page on a port of its own.
+"""A model service on gRPC that streams its answer, with its metrics page on a separate port.
 
 Run it with ``python grpc_app.py [GRPC_PORT [METRICS_PORT]]``; it prints both ports. Messages are UTF-8 texts,
-so that the example needs no generated code: with stubs of your own the decorator stays the same.
+so that the example needs no generated code: with generated stubs the decorator stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ service = ModelService("translate", model="echo-1")
 
 
 def tenant_of(_prompt: str, context: grpc.ServicerContext) -> str:
-    """The tenant as the client's metadata names it."""
+    """The tenant in the client's metadata."""
     return dict(context.invocation_metadata()).get("tenant", "none")
 
 
@@ -29,7 +29,7 @@ def generate(prompt: str, context: grpc.ServicerContext) -> Generator[str, None,
     request = current()
     if not prompt:
         if request:
-            request.reject()  # the client's fault, not ours
+            request.reject()  # an error of the client, not of the service
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty prompt")
     for word in prompt.split():
         time.sleep(0.005)  # the model works
@@ -37,7 +37,7 @@ def generate(prompt: str, context: grpc.ServicerContext) -> Generator[str, None,
 
 
 def serve(grpc_port: int = 0, metrics_port: int = 0) -> tuple[grpc.Server, int, int]:
-    """Start the server and its page; the server and the two ports."""
+    """Starts the server and its metrics page; returns the server and both ports."""
     handler = grpc.unary_stream_rpc_method_handler(
         generate, request_deserializer=bytes.decode, response_serializer=str.encode
     )

@@ -1,7 +1,7 @@
-"""Counts what a model service answers, on one Prometheus page.
+"""Request metrics of a model service on one Prometheus page.
 
-``ModelService`` is the way in: ``with service.request(...) as r`` or ``@service.watch(...)``. Nothing in
-here raises into the code that is watched, and nothing depends on more than prometheus-client.
+The entry point is ``ModelService``: ``with service.request(...) as r`` or ``@service.watch(...)``. It never raises into
+the instrumented code, and depends only on prometheus-client.
 """
 
 from outrider_sdk.request import Request, current

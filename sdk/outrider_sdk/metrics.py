@@ -1,6 +1,6 @@
-"""The metrics of one registry: their names are what Outrider's adapter ``sdk`` reads.
+"""Metrics of one registry, with the names that Outrider's adapter ``sdk`` reads.
 
-The bounds of the histograms are the ladders of Outrider's catalogue, so that no bucket has to be guessed.
+The histogram bounds are those of Outrider's catalog, so that buckets need no interpolation.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WHO = ("model", "tenant")
 
 
 class Metrics:
-    """Every family, registered once."""
+    """All metric families, registered once."""
 
     def __init__(self, service: str, registry: CollectorRegistry) -> None:
-        """``service`` is the name on the page's info line. Raises ValueError when a family is registered already."""
+        """``service`` is the name in the page's info line. Raises ValueError if a family is already registered."""
         self.service = service
         given: dict[str, Any] = {"registry": registry}
         self.info = Gauge(
@@ -78,7 +78,7 @@ class Metrics:
 
     @property
     def of_tenants(self) -> tuple[Any, ...]:
-        """The families with a tenant in their labels."""
+        """The families with a tenant label."""
         return self.requests, self.seconds, self.first_token, self.tokens, self.answers, self.invalid
 
 
@@ -87,7 +87,7 @@ _lock = threading.Lock()
 
 
 def metrics_of(service: str, registry: CollectorRegistry) -> Metrics:
-    """The metrics of a registry, made at its first service. Raises ValueError for a second name on one page."""
+    """The metrics of a registry, created at its first service. Raises ValueError for a second name on one page."""
     with _lock:
         found = _known.get(registry)
         if found is None:

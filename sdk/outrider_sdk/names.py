@@ -1,4 +1,4 @@
-"""Label values that stay few, however many there are in the world."""
+"""Bounds the number of label values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 OTHER = "other"
 LONGEST = 64
-_EVERY = 512  # values between two looks at who is busiest
-_WATCHED = 10  # times the limit: how many are counted
-_CLEARLY = 2.0  # as many times as busy, so that two that are alike do not change places all day
+_EVERY = 512  # values between two rankings
+_WATCHED = 10  # tracked values, as a multiple of the limit
+_CLEARLY = 2.0  # hysteresis: two values of equal traffic must not alternate
 
 
 class BusiestNames:
-    """The ``most`` busiest values keep their names, the rest is ``other``.
+    """The ``most`` busiest values keep their names; the others become ``other``.
 
-    Values get a name as they come while there is room; later a value that is clearly busier than the least
-    busy named one takes its place, and ``dropped`` is called with the name that goes. Threads may share it.
+    Values are named on arrival while there is room. Later a clearly busier value replaces the least busy named one, and
+    ``dropped`` is called with the replaced name. Threads may share it.
     """
 
     def __init__(self, most: int, dropped: Callable[[str], None], *, fixed: bool = False) -> None:
-        """``fixed``: a name once given stays, as where series cannot be taken back."""
+        """``fixed``: names are never replaced, for series that cannot be removed."""
         self._most = max(0, most)
         self._dropped = dropped
         self._fixed = fixed
@@ -48,7 +48,7 @@ class BusiestNames:
         return found
 
     def _forget_rare(self) -> None:
-        """Halve every count and let go of unnamed values that are rare: memory stays bounded."""
+        """Halves every count and drops rare unnamed values, to bound memory."""
         self._counts = {
             text: count / 2 for text, count in self._counts.items() if text in self._named or count >= _CLEARLY
         }

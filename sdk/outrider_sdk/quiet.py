@@ -1,4 +1,4 @@
-"""What keeps faults of the counting away from the code that is counted."""
+"""Isolates the instrumented code from faults of the instrumentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _told: set[str] = set()
 
 
 def quiet(method: F) -> F:
-    """A method that swallows its own faults: logged once a kind, counted, and None returned."""
+    """Decorates a method so that errors are logged once per kind and counted, and None is returned."""
 
     @functools.wraps(method)
     def guarded(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -26,12 +26,12 @@ def quiet(method: F) -> F:
 
 
 def note(error: Exception, where: str, metrics: Any) -> None:
-    """Log a fault once a kind and count it; faults of that are beyond help."""
+    """Logs an error once per kind and counts it; ignores errors of doing so."""
     try:
         kind = f"{where}: {type(error).__name__}"
         if kind not in _told and len(_told) < 100:
             _told.add(kind)
-            _log.warning("outrider_sdk could not count (%s); told once", kind, exc_info=error)
+            _log.warning("outrider_sdk could not count (%s); logged once", kind, exc_info=error)
         if metrics is not None:
             metrics.faults.inc()
     except Exception:

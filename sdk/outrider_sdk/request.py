@@ -1,4 +1,4 @@
-"""One request, from its beginning to its end."""
+"""One request, from start to end."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _current: ContextVar[Optional[Request]] = ContextVar("outrider_sdk_request", def
 
 
 def current() -> Optional[Request]:
-    """The request that this code works for, None outside of one."""
+    """The request of the current context; None outside of one."""
     return _current.get()
 
 
 class Request:
-    """A context manager, with ``with`` and ``async with`` alike. Its methods never raise.
+    """A context manager, for ``with`` and ``async with``. Its methods never raise.
 
-    It ends as ``error`` when an exception leaves the block, as ``rejected`` when the exception bears a
-    ``status_code`` of 400 to 499, as ``cancelled`` when the client is gone (``CancelledError``, a closed
-    generator), else as ``ok``. Threads may share one.
+    It ends as ``error`` if an exception leaves the block, as ``rejected`` if the exception has a ``status_code`` of 400 to
+    499, as ``cancelled`` if the client disconnects (``CancelledError``, a closed generator), else as ``ok``. Threads may
+    share one.
     """
 
     def __init__(self, service: ModelService, model: object, tenant: object) -> None:
-        """Begins when entered; labels are settled here."""
+        """Starts on entry; labels are fixed here."""
         self._service = service
         self.metrics = service.metrics
         self._model, self._tenant = service.labels(model, tenant)
@@ -48,11 +48,11 @@ class Request:
         self._lock = threading.Lock()
         self._entered: Optional[Token[Optional[Request]]] = None
 
-    # --- what the service says --------------------------------------------------------------------
+    # --- calls of the service -------------------------------------------------------------------------
 
     @quiet
     def first_token(self) -> None:
-        """The first token is there; later calls change nothing."""
+        """Records the first token; later calls have no effect."""
         now = self._service.now()
         with self._lock:
             if self._first is not None or self._begun is None:
@@ -62,7 +62,7 @@ class Request:
 
     @quiet
     def tokens(self, count: int = 1) -> None:
-        """``count`` more tokens of the answer; the first call is the first token too."""
+        """Adds ``count`` tokens of the answer; the first call also records the first token."""
         if count <= 0:
             return
         self.first_token()
@@ -73,20 +73,20 @@ class Request:
 
     @quiet
     def input_tokens(self, count: int) -> None:
-        """``count`` tokens of the prompt."""
+        """Adds ``count`` tokens of the prompt."""
         if count > 0:
             self.metrics.tokens.labels(self._model, self._tenant, "input").inc(count)
 
     @quiet
     def output(self, text: str) -> Optional[str]:
-        """The whole answer: looked at now. Returns why it is none, None when it is one."""
+        """Checks the whole answer now. Returns the reason why it is invalid, None if it is valid."""
         with self._lock:
             self._text = None
         return self._judge(text)
 
     @quiet
     def piece(self, text: str, tokens: int = 1) -> None:
-        """A piece of a streamed answer; what all pieces give is looked at when the request ends."""
+        """Adds a piece of a streamed answer; the pieces together are checked at the end of the request."""
         if tokens:
             self.tokens(tokens)
         with self._lock:
@@ -94,37 +94,37 @@ class Request:
                 self._text = []
             self._text.append(text)
             self._size += len(text)
-            if self._size > 4 * (HEAD + TAIL):  # head and tail are all that is ever looked at
+            if self._size > 4 * (HEAD + TAIL):  # only head and tail are ever checked
                 joined = "".join(self._text)
                 self._text = [joined[:HEAD], joined[-TAIL:]]
                 self._size = HEAD + TAIL
 
     @quiet
     def fail(self) -> None:
-        """The request failed, though no exception tells so."""
+        """Marks the request as failed without an exception."""
         self._outcome = "error"
 
     @quiet
     def reject(self) -> None:
-        """The request was turned down for its own fault: too long, not allowed."""
+        """Marks the request as rejected: too long, not allowed."""
         self._outcome = "rejected"
 
     def stage(self, name: str) -> Stage:
-        """A part of the work, timed: queue, preprocess, copy, compute or postprocess; others count as ``other``."""
+        """Times a stage: queue, preprocess, copy, compute or postprocess; others count as ``other``."""
         return Stage(self._service, self._model, name if name in STAGES else "other")
 
-    # --- its beginning and end --------------------------------------------------------------------
+    # --- start and end --------------------------------------------------------------------------------
 
     @quiet
     def begin(self) -> None:
-        """Start the clock; what entering the block does."""
+        """Starts the clock, as entering the block does."""
         if self._begun is None:
             self._begun = self._service.now()
             self.metrics.running.labels(self._model).inc()
 
     @quiet
     def end(self, error: Optional[BaseException] = None) -> None:
-        """Stop the clock; what leaving the block does. A second end changes nothing."""
+        """Stops the clock, as leaving the block does. A second call has no effect."""
         now = self._service.now()
         with self._lock:
             if self._over or self._begun is None:
@@ -132,7 +132,7 @@ class Request:
             self._over = True
             text = None if self._text is None else "".join(self._text)
         self.metrics.running.labels(self._model).dec()
-        outcome = self._outcome or _outcome(error)  # what the service says itself counts
+        outcome = self._outcome or _outcome(error)  # an outcome set by the service wins
         self.metrics.requests.labels(self._model, self._tenant, outcome).inc()
         if outcome != "rejected":
             self.metrics.seconds.labels(self._model, self._tenant).observe(max(0.0, now - self._begun))
@@ -151,12 +151,12 @@ class Request:
 
     @quiet
     def enter(self) -> None:
-        """Make this the current request of the running code."""
+        """Makes this the current request of the running code."""
         self._entered = _current.set(self)
 
     @quiet
     def leave(self) -> None:
-        """Make what was current before current again."""
+        """Restores the previous current request."""
         entered, self._entered = self._entered, None
         if entered is not None:
             _current.reset(entered)
@@ -182,10 +182,10 @@ class Request:
 
 
 class Stage:
-    """Times a part of a request, with ``with`` and ``async with`` alike."""
+    """Times a stage of a request, for ``with`` and ``async with``."""
 
     def __init__(self, service: ModelService, model: str, name: str) -> None:
-        """Begins when entered."""
+        """Starts on entry."""
         self._service = service
         self.metrics = service.metrics
         self._labels = model, name

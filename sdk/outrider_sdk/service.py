@@ -1,4 +1,4 @@
-"""The service that is watched: the one object of this package that users make."""
+"""The instrumented service: the one object of this package that users create."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_MODELS = 50
 
 
 class ModelService:
-    """Counts the requests of one model service. Make one a process; threads and tasks may share it.
+    """Counts the requests of one model service. Create one per process; threads and tasks may share it.
 
-    ``name`` is the service's name; ``model`` what requests without one are counted under. ``tenants`` is how
-    many tenants keep their names (the busiest; the rest is ``other``), or the names themselves. Raises
-    ValueError for an empty name, or for a second name on one registry: a page is about one service.
+    ``name`` is the service's name; ``model`` is the default model of requests. ``tenants`` is the number of tenants that
+    keep their names (the busiest; the rest is ``other``), or the names themselves. Raises ValueError for an empty name, or
+    for a second name on one registry: a page belongs to one service.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -46,7 +46,7 @@ class ModelService:
         self._registry = registry
         self._model = model
         self.metrics = metrics_of(name, registry)
-        # Series of several processes lie in files and cannot be taken back.
+        # Series of several processes are in files and cannot be removed.
         fixed = in_several_processes()
         self._known = None if isinstance(tenants, int) else frozenset(tenants)
         most = tenants if isinstance(tenants, int) else len(self._known or ())
@@ -54,14 +54,14 @@ class ModelService:
         self._models = BusiestNames(_MOST_MODELS, lambda _: None, fixed=True)
 
     def request(self, *, model: object = None, tenant: object = None) -> Request:
-        """A request to be entered: ``with service.request(model="m", tenant="t") as r``."""
+        """A request to enter: ``with service.request(model="m", tenant="t") as r``."""
         return Request(self, model, tenant)
 
     def watch(self, *, model: Told = None, tenant: Told = None, text: Text = None) -> Callable[[F], F]:
         """A decorator for functions, coroutines, generators and asynchronous generators.
 
-        ``model`` and ``tenant``: a name, or a function of the call's arguments; ``text``: a function of what
-        is returned or yielded that gives the answer's text, needed where that is no text itself.
+        ``model`` and ``tenant``: a name, or a function of the call's arguments; ``text``: a function that extracts the answer's
+        text from a returned or yielded value, needed if that is not text itself.
         """
 
         def decorate(function: F) -> F:
@@ -71,16 +71,16 @@ class ModelService:
 
     @quiet
     def feedback(self, *, up: bool) -> None:
-        """A user's vote on an answer."""
+        """Records a user's vote on an answer."""
         self.metrics.feedback.labels("up" if up else "down").inc()
 
     @quiet
     def kpi(self, name: str, value: float) -> None:
-        """The value of a business KPI now."""
+        """Sets the current value of a business KPI."""
         self.metrics.kpi.labels(str(name)[:64]).set(value)
 
     def page(self) -> bytes:
-        """The page for ``GET /metrics``, of all processes where there are several."""
+        """The page for ``GET /metrics``, of all processes if there are several."""
         if in_several_processes():
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class ModelService:
 
     @quiet
     def _forget_tenant(self, tenant: str) -> None:
-        """Take the series of a tenant off the page that is not among the busiest any more."""
+        """Removes the series of a tenant that is no longer among the busiest."""
         for family in self.metrics.of_tenants:
             for labels in [labels for labels in list(family._metrics) if labels[1] == tenant]:  # noqa: SLF001
                 family.remove(*labels)

@@ -1,11 +1,11 @@
-"""Is an answer one? Empty, endlessly repeated and garbled ones are told apart; cheap, without a model.
+"""Validity of an answer: detects empty, endlessly repeated and garbled ones, cheaply and without a model.
 
-- *empty*: no character that is not white space.
-- *garbled*: of the first 4,096 characters at least 3, and at least 5 %, are ones that no text has:
-  U+FFFD (bytes that were no text), control characters, lone surrogates, private use, unassigned.
-- *repeated*: of the last 2,048 characters, the runs of 4 words (8 characters where words are not set apart by
-  spaces, as in Chinese) are less than a quarter distinct, 40 of them at least. A loop of a hundred words
-  is found, a table or a list of similar lines is none.
+- *empty*: only white space.
+- *garbled*: of the first 4,096 characters at least 3, and at least 5 %, do not occur in text: U+FFFD (undecodable
+  bytes), control characters, lone surrogates, private use, unassigned.
+- *repeated*: of the last 2,048 characters, the runs of 4 words (8 characters in scripts without spaces, such as
+  Chinese) are less than a quarter distinct, with at least 40 of them. Detects a loop of a hundred words, but not a
+  table or a list of similar lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAYOUT = frozenset("\t\n\r\x0b\x0c\x1b\x85")  # white space, and the escape of 
 
 
 def check(text: str) -> Optional[Reason]:
-    """Why an answer is none, None when it is one."""
+    """The reason why an answer is invalid, None if it is valid."""
     if not text or text.isspace():
         return EMPTY
     if _garbled(text[:HEAD]):
@@ -36,7 +36,7 @@ def check(text: str) -> Optional[Reason]:
 
 
 def _garbled(text: str) -> bool:
-    # Most texts have nothing that needs to be looked up: one pass of a regular expression says so.
+    # Most texts have no unusual characters: one regular-expression pass confirms it.
     odd = sum(1 for one in _PERHAPS_ODD.findall(text) if _is_odd(one))
     return odd >= _ODD_LEAST and odd >= len(text) * _ODD_SHARE
 

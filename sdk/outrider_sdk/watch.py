@@ -1,4 +1,4 @@
-"""The decorator: one request a call, whatever kind of function it is put on."""
+"""The decorator: one request per call, for any kind of function."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Text = Optional[Callable[[Any], Optional[str]]]
 
 
 def watched(service: ModelService, function: F, model: Told, tenant: Told, text: Text) -> F:
-    """``function`` as one request a call; of a generator each item is a token, and the items are the answer.
+    """Wraps ``function`` as one request per call; each item of a generator is a token, and the items are the answer.
 
-    ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of what is returned
-    or yielded.
+    ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of a returned or yielded value.
     """
 
     def request(arguments: Any, named: Any) -> Request:
@@ -86,7 +85,7 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) 
         step: Callable[[], Any] = functools.partial(inner.send, None)
         try:
             while True:
-                # Between two items other code runs in this context: the request is current in ours alone.
+                # Between two items other code runs in this context: the request is current only inside the generator.
                 request.enter()
                 try:
                     item = step()
@@ -100,7 +99,7 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) 
                     step = functools.partial(inner.send, (yield item))
                 except GeneratorExit:
                     raise
-                except BaseException as thrown:  # it is for the inner one to catch
+                except BaseException as thrown:  # the inner generator may catch it
                     step = functools.partial(inner.throw, thrown)
         except BaseException as error:
             inner.close()

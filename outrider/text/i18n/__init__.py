@@ -1,8 +1,8 @@
-"""Texts that people read, in English and Chinese.
+"""User-facing texts in English and Chinese.
 
-One YAML file an area (``en/alerts.yaml``, ``zh/alerts.yaml``); a key is ``area.name``. Both languages
-carry the same keys with the same placeholders, which a test checks. Behind a number ``[replica|replicas]`` is the
-word for one and that for all others: ``{n} [replica|replicas]``.
+One YAML file per area (``en/alerts.yaml``, ``zh/alerts.yaml``); a key is ``area.name``. Both languages have the same
+keys with the same placeholders, which a test checks. After a number, ``[replica|replicas]`` gives the singular and the
+plural: ``{n} [replica|replicas]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def texts(language: Language) -> Mapping[str, str]:
 
 
 def translate(key: str, language: Language = "en", /, **arguments: object) -> str:
-    """The text of a key with its placeholders filled; the key itself when there is no such text."""
+    """The text of a key with its placeholders filled; the key itself if there is no such text."""
     text = texts(language).get(key)
     if text is None:
         return key
@@ -46,7 +46,7 @@ def translate(key: str, language: Language = "en", /, **arguments: object) -> st
 
 
 class _Missing(dict[str, object]):
-    """Leaves an unfilled placeholder readable instead of failing while somebody is being paged."""
+    """Leaves an unfilled placeholder readable instead of failing while a person is being paged."""
 
     def __missing__(self, key: str) -> str:
         return "{" + key + "}"
