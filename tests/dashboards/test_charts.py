@@ -49,7 +49,7 @@ PLAN = {
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_evidence_uses_our_colours_and_tells_the_cause_from_its_peers(theme):
+def test_evidence_uses_our_colors_and_separates_the_cause_from_its_peers(theme):
     colours = palette(theme)
     figure = charts.evidence(chart([50.0] * 10, peers=63), AROUND, colours, "en")
     cause, peers = figure.data
@@ -103,7 +103,7 @@ def test_forecast_without_plan_history_or_interval_still_draws():
     assert len(charts.forecast(bare, without, "2026-05-04T13:07:30Z", palette("light"), "en").data) == 2
 
 
-def test_values_rarer_than_the_grid_are_joined_and_real_gaps_stay_open():
+def test_empty_steps_are_dropped_and_real_gaps_stay_open():
     values = [1.0, None, 2.0, None, 3.0, None, None, None, None, 4.0]
     times, kept = charts.drop_empty_steps(TIMES, values)
     assert kept == [1.0, 2.0, 3.0, None, 4.0]
@@ -111,14 +111,14 @@ def test_values_rarer_than_the_grid_are_joined_and_real_gaps_stay_open():
 
 
 @given(st.lists(st.none() | st.floats(0, 9), max_size=10))
-def test_joining_keeps_every_value(values):
+def test_dropping_empty_steps_keeps_every_value(values):
     times, kept = charts.drop_empty_steps(TIMES[: len(values)], values)
     assert len(times) == len(kept)
     assert [value for value in kept if value is not None] == [value for value in values if value is not None]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_deploy_markers_stand_in_every_chart_of_an_incident(theme):
+def test_every_chart_of_an_incident_has_change_markers(theme):
     change = {"at": TIMES[4], "code": "flags", "actor": "ada", "before": "a=1", "after": "a=<2>"}
     around = {**AROUND, "changes": [change, {**change, "actor": None, "before": None}]}
     figure = charts.evidence(chart([50.0] * 10), around, palette(theme), "en")

@@ -1,4 +1,4 @@
-"""Every page in Streamlit's own test harness, against a real API on loopback."""
+"""Every dashboard page in Streamlit's own test harness, against a real API on loopback."""
 
 import re
 import socket
@@ -71,7 +71,7 @@ def serve(story: Story | None) -> Iterator[Api]:
 
 @pytest.fixture(autouse=True)
 def _main_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that runs becomes the main module, which processes that later tests start would run again."""
+    """A running page becomes the main module, which processes started by later tests would run again."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
@@ -87,7 +87,7 @@ def many() -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def incident() -> Iterator[Api]:
-    """For reading only."""
+    """Read-only API."""
     yield from serve(Story(history=timedelta(minutes=30)))
 
 
@@ -139,7 +139,7 @@ def checked(app: AppTest) -> AppTest:
 
 
 def text(app: AppTest) -> str:
-    """Everything readable on the page, tags removed."""
+    """All readable text of the page, tags removed."""
     return re.sub(r"<[^>]+>", " ", " ".join(node.proto.body for node in app.get("html")))
 
 
@@ -148,10 +148,10 @@ def charts(app: AppTest) -> int:
 
 
 def button(app: AppTest, label: str):
-    return next(found for found in app.button if found.label == label)
+    return next(result for result in app.button if result.label == label)
 
 
-def test_overview_says_what_is_broken(incident, opened):
+def test_overview_shows_violated_slos(incident, opened):
     page = text(opened(incident.url))
     assert "SLO violated: 1 of 2 services" in page
     assert "GPU lost" in page
@@ -194,7 +194,7 @@ def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, ope
         assert wanted in page
     assert charts(app) == 8
     assert "Grouped alerts: 3" in page
-    assert all(found.disabled for found in app.button if found.label in ("Acknowledge", "Approve", "Reject"))
+    assert all(result.disabled for result in app.button if result.label in ("Acknowledge", "Approve", "Reject"))
 
 
 def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
@@ -203,10 +203,10 @@ def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
     assert fresh.state.incident(INCIDENT).acknowledged_by == "admin"
     checked(button(app, "Approve").click().run())
     assert fresh.state.actions()[0].status.value != "waiting_approval"
-    assert "Approve" not in [found.label for found in checked(app.run()).button]
+    assert "Approve" not in [result.label for result in checked(app.run()).button]
 
 
-def test_a_wrong_token_is_told_in_one_sentence(fresh, opened):
+def test_a_wrong_token_is_reported_in_one_sentence(fresh, opened):
     whole = opened(fresh.url, token="wrong")
     assert "Wrong admin token." in [shown.value for shown in whole.error]
     app = opened(fresh.url, "incident", incident=INCIDENT, token="wrong")
@@ -223,7 +223,7 @@ def test_list_of_incidents_leads_to_one(incident, opened):
     assert "Open incidents: 1" in text(app)
 
 
-def test_an_unknown_incident_says_so(incident, opened):
+def test_an_unknown_incident_is_reported(incident, opened):
     assert "No such incident" in text(opened(incident.url, "incident", incident="none"))
 
 
@@ -242,19 +242,19 @@ def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
     ("page", "said"),
     [("", "Waiting for the first data"), ("incident", "No incidents yet."), ("capacity", "No capacity plan yet")],
 )
-def test_an_empty_store_is_told_plainly(empty, opened, page, said):
-    found = text(opened(empty.url, page))
-    assert said in found
-    assert "No open incidents" not in found
+def test_an_empty_store_is_reported(empty, opened, page, said):
+    result = text(opened(empty.url, page))
+    assert said in result
+    assert "No open incidents" not in result
 
 
 @pytest.mark.parametrize("page", ["", "incident", "capacity"])
-def test_without_an_api_one_card_says_so(opened, page):
+def test_without_an_api_one_card_reports_it(opened, page):
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    found = text(opened(f"http://127.0.0.1:{port}", page))
-    assert found.count("The Outrider API is unreachable.") == 1
-    assert "outrider serve" in found
+    result = text(opened(f"http://127.0.0.1:{port}", page))
+    assert result.count("The Outrider API is unreachable.") == 1
+    assert "outrider serve" in result
 
 
 def test_many_alerts_are_counted_not_listed(many, opened):
@@ -263,11 +263,11 @@ def test_many_alerts_are_counted_not_listed(many, opened):
     assert len(text(app)) < 20_000
 
 
-def test_the_detectors_page_says_that_nothing_was_looked_at_yet(empty, opened):
+def test_the_detectors_page_reports_that_no_cycle_has_run(empty, opened):
     assert "No cycle has run yet." in text(opened(empty.url, "detectors"))
 
 
-def test_the_detectors_page_says_who_alerts_who_is_tried_and_who_is_silent(fresh, opened):
+def test_the_detectors_page_shows_stages_and_missing_verdicts(fresh, opened):
     held = ShadowFinding(EntityRef("prod", EntityKind.GPU, None, "GPU-odd<b>"), ("hw_accel_power_watts",), NOW)
     tried = DetectorStanding(
         "seasonal-gpu", EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, NOW - timedelta(hours=3), 8, 1,
@@ -287,18 +287,18 @@ def test_the_detectors_page_says_who_alerts_who_is_tried_and_who_is_silent(fresh
     assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
 
 
-def test_the_drill_page_says_why_nothing_can_be_broken_here(empty, opened):
+def test_the_drill_page_explains_why_drills_are_unavailable(empty, opened):
     page = text(opened(empty.url, "drills"))
     assert "Fault injection is not available here." in page
     assert "outrider demo" in page
     assert "尚无演练记录" in text(opened(empty.url, "drills", lang="zh"))
 
 
-def test_the_drill_page_shows_the_truth_beside_what_was_found(fresh, opened):
-    (found,) = fresh.state.incidents()
-    cause = found.suspected_cause
+def test_the_drill_page_shows_the_truth_beside_the_findings(fresh, opened):
+    (result,) = fresh.state.incidents()
+    cause = result.suspected_cause
     right = Drill(
-        "a", cause.fault, cause.entity, 7, found.opened_at - timedelta(seconds=30), NOW - timedelta(seconds=5), "ann"
+        "a", cause.fault, cause.entity, 7, result.opened_at - timedelta(seconds=30), NOW - timedelta(seconds=5), "ann"
     )
     missed = Drill("b", "engine-hung", REPLICA, 7, NOW - timedelta(hours=1), NOW - timedelta(minutes=50), "ann")
     begun = Drill("c", "gpu-lost", REPLICA, 7, NOW - timedelta(seconds=20), NOW + timedelta(minutes=9), "admin")
@@ -313,22 +313,22 @@ def test_the_drill_page_shows_the_truth_beside_what_was_found(fresh, opened):
     assert "started by an administrator" in page
     assert "Engine hung" in page
     app = opened(fresh.url, "drills")
-    assert [found.label for found in app.button] == ["Stop the drill"]
+    assert [result.label for result in app.button] == ["Stop the drill"]
     assert app.button[0].disabled
 
 
-def test_a_state_rightly_left_alone_is_no_failure(fresh, opened):
+def test_a_state_rightly_left_alone_is_not_a_failure(fresh, opened):
     def state(name, entity, start, end):
         return Drill(name, "engine-idle", entity, 7, start, end, "schedule", game_day="tuesday", negative=True)
 
-    (found,) = fresh.state.incidents()
+    (result,) = fresh.state.incidents()
     fresh.state.save_drill(state("a", REPLICA, NOW - timedelta(hours=1), NOW - timedelta(minutes=50)))
     page = text(opened(fresh.url, "drills"))
     assert "correctly no incident" in page
     assert "no fault" in page
     assert "✕" not in page
-    cause = found.suspected_cause.entity
-    fresh.state.save_drill(state("b", cause, found.opened_at - timedelta(seconds=30), NOW + timedelta(minutes=9)))
+    cause = result.suspected_cause.entity
+    fresh.state.save_drill(state("b", cause, result.opened_at - timedelta(seconds=30), NOW + timedelta(minutes=9)))
     st.cache_data.clear()
     page = text(opened(fresh.url, "drills"))
     assert "false incident after 30 s" in page
@@ -336,10 +336,10 @@ def test_a_state_rightly_left_alone_is_no_failure(fresh, opened):
     assert "演练日 tuesday" in text(opened(fresh.url, "drills", lang="zh"))
 
 
-def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fresh, opened):
+def test_audit_findings_are_on_the_overview_in_the_viewers_language(fresh, opened):
     assert "Workload audit" not in text(opened(fresh.url))
-    told = {"found": {"en": "No readiness <probe>.", "zh": "没有就绪探针。"}, "do": {"en": "Add one.", "zh": "添加。"}}
-    finding = {"rule": "x", "severity": "high", "namespace": "serving", "workload": "chat", **told}
+    facts = {"found": {"en": "No readiness <probe>.", "zh": "没有就绪探针。"}, "do": {"en": "Add one.", "zh": "添加。"}}
+    finding = {"rule": "x", "severity": "high", "namespace": "serving", "workload": "chat", **facts}
     fresh.ledger.put_document("workload_audit", {"findings": [finding]}, NOW)
     st.cache_data.clear()
     shown = text(opened(fresh.url))
@@ -370,7 +370,7 @@ def test_an_incident_is_judged_on_its_page(fresh, opened):
     assert (changed.fingerprint, changed.cause) == (one, None), "the right cause goes with a wrong one alone"
 
 
-def test_without_the_token_nobody_judges(incident, opened):
+def test_without_the_token_there_is_no_feedback(incident, opened):
     app = opened(incident.url, "incident", incident=INCIDENT, lang="zh")
     buttons = [button(app, label) for label in ("有用", "无用", "原因有误")]
     assert all(one.disabled for one in buttons)

@@ -1,4 +1,4 @@
-"""Numbers, instants and entities as people read them; the palette; the command line."""
+"""Formats of numbers, timestamps and entities; the palette; the command line."""
 
 import re
 from pathlib import Path
@@ -43,11 +43,11 @@ def test_only_everything_is_100_percent(value):
         (None, "–"),
     ],
 )
-def test_instants_are_told_from_the_newest_cycle(at, text):
+def test_times_are_relative_to_the_newest_cycle(at, text):
     assert fmt.relative(at, "2026-05-04T13:07:30Z", "en") == text
 
 
-def test_another_day_bears_its_date():
+def test_another_day_has_its_date():
     as_of = "2026-05-04T13:07:30Z"
     assert fmt.clock("2026-05-04T09:00:00Z", as_of) == "09:00 UTC"
     assert fmt.clock("2026-05-03T23:59:00Z", as_of) == "2026-05-03 23:59 UTC"
@@ -61,7 +61,7 @@ def test_numbers_durations_and_money():
     assert fmt.seconds_span(360, "en") == "6 min"
 
 
-def test_evidence_without_a_text_says_seen_and_expected():
+def test_evidence_without_a_text_shows_observed_and_expected():
     seen = {"signal": "hw_accel_present", "observed": 7.0, "expected": {"low": 8.0, "high": 8.0}, "text": ""}
     assert fmt.observation(seen, "en") == "GPUs visible on the node: 7, expected 8"
     assert fmt.observation({**seen, "expected": {"low": 0.5, "high": 1.25}}, "en").endswith("expected 0.500 to 1.250")
@@ -94,7 +94,7 @@ def test_names_from_the_fleet_never_become_markup():
     assert "<script" not in html
 
 
-def test_both_languages_say_the_same_things():
+def test_both_languages_have_the_same_texts():
     for area in ("dashboard.", "words."):
         english, chinese = ({k: v for k, v in texts(lang).items() if k.startswith(area)} for lang in ("en", "zh"))
         assert english.keys() == chinese.keys()
@@ -102,7 +102,7 @@ def test_both_languages_say_the_same_things():
         assert [k for k in english if set(holes.findall(english[k])) != set(holes.findall(chinese[k]))] == []
 
 
-def test_every_text_a_page_asks_for_exists():
+def test_every_requested_text_exists():
     folder = Path(dashboards.__file__).parent
     source = "".join(path.read_text() for path in folder.rglob("*.py"))
     asked = set(re.findall(r"""(?:fmt\.|viewer\.)?\blocalize\(\s*"([a-z0-9_.]+)\"""", source))
@@ -110,14 +110,14 @@ def test_every_text_a_page_asks_for_exists():
     assert sorted(key for key in asked if f"dashboard.{key}" not in texts("en")) == []
 
 
-def test_every_verdict_has_a_word_and_a_sign():
+def test_every_status_has_a_word_and_a_sign():
     for language in ("en", "zh"):
         for status in ("ok", "at_risk", "broken", "unknown"):
             assert f"dashboard.status.{status}" in texts(language)
             assert any(sign in components_html.status_pill(status, language) for sign in "✓!✕?")
 
 
-def test_both_themes_have_readable_status_colours():
+def test_both_themes_have_readable_status_colors():
     for name in ("light", "dark"):
         colours = palette(name)
         for colour in (colours.ok, colours.at_risk, colours.broken, colours.unknown, colours.muted, colours.text):

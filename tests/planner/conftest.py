@@ -23,7 +23,7 @@ STEP = timedelta(minutes=10)
 
 
 class Build:
-    """Makes the inputs of the planner; every method is deterministic."""
+    """Builds inputs of the planner; every method is deterministic."""
 
     now = NOW
     service = SERVICE
@@ -44,14 +44,14 @@ class Build:
     @classmethod
     def history(cls, values: np.ndarray, status: np.ndarray | None = None, service: EntityRef = SERVICE) -> Window:
         times = NOW.timestamp() - 600.0 * np.arange(values.size, 0, -1)
-        found = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT) if status is None else status
+        result = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT) if status is None else status
         return Window(
             EntityKind.SERVICE,
             (service,),
             times,
             (SignalKey("svc_requests_per_second"),),
             values[None, :, None],
-            found.astype(np.uint8)[None, :, None],
+            result.astype(np.uint8)[None, :, None],
             STEP,
         )
 

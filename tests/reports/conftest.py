@@ -60,7 +60,7 @@ EMBED = ref(EntityKind.SERVICE, "embed", "prod")
 
 @dataclass
 class Metrics:
-    """Values by kind, entity and key as (times, values); read as the port says."""
+    """Values by kind, entity and key as (times, values), read as the port specifies."""
 
     values: dict[EntityKind, dict[EntityRef, dict[SignalKey, tuple[np.ndarray, np.ndarray]]]] = field(
         default_factory=dict
@@ -78,17 +78,17 @@ class Metrics:
         return tuple(event for event in self.happened if start <= event.at < end)
 
     def read_windows(self, kind, keys: Sequence[SignalKey], start, end, step: timedelta, entities=None) -> Window:
-        found = self.entities(kind)
+        result = self.entities(kind)
         seconds = step.total_seconds()
         count = int(np.ceil((end - start).total_seconds() / seconds))
         times = start.timestamp() + seconds * np.arange(count)
-        cube = np.full((len(found), count, len(keys)), np.nan)
-        for row, entity in enumerate(found):
+        cube = np.full((len(result), count, len(keys)), np.nan)
+        for row, entity in enumerate(result):
             for column, key in enumerate(keys):
                 if key in self.values[kind][entity]:
                     cube[row, :, column] = self._binned(key, *self.values[kind][entity][key], times, seconds)
         status = np.where(np.isnan(cube), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-        return Window(kind, found, times, tuple(keys), cube, status, step)
+        return Window(kind, result, times, tuple(keys), cube, status, step)
 
     @staticmethod
     def _binned(key, moments, values, times, seconds) -> np.ndarray:
@@ -115,7 +115,7 @@ class State:
     newest_plan: Plan = field(default_factory=Plan)
     graph: Topology = field(default_factory=Topology)
     trail: tuple[AuditRecord, ...] = ()
-    said: tuple[Feedback, ...] = ()
+    text: tuple[Feedback, ...] = ()
 
     def feedback(self, *, since=None, limit=1000):
         return self.said
@@ -200,7 +200,7 @@ def _hardware(metrics: Metrics) -> Topology:
 def _plan() -> Plan:
     times = NOW.timestamp() + 600.0 * np.arange(144)
     middle = 20.0 * (1.0 + 0.8 * np.sin(((times / 3600.0) % 24 - 8) / 24 * 2 * np.pi))
-    said = Forecast(
+    text = Forecast(
         signal="svc_requests_per_second",
         entity=CHAT,
         made_at=NOW,
@@ -228,7 +228,7 @@ def _plan() -> Plan:
         reason=PlanReason.FORECAST_PEAK,
         made_at=NOW,
     )
-    return Plan((said,), (wanted, NoRecommendation(EMBED, NoPlanReason.NO_CALIBRATION, NOW)))
+    return Plan((text,), (wanted, NoRecommendation(EMBED, NoPlanReason.NO_CALIBRATION, NOW)))
 
 
 def _decisions() -> dict[str, tuple]:
@@ -325,7 +325,7 @@ def _decisions() -> dict[str, tuple]:
 
 @pytest.fixture(scope="session")
 def fleet() -> SimpleNamespace:
-    """A week with one outage of ``chat-70b``, one incident that was repaired and one that is open."""
+    """A week with one outage of ``chat-70b``, one resolved and one open incident."""
     metrics = Metrics()
     _services(metrics)
     graph = _hardware(metrics)

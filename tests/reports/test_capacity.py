@@ -1,4 +1,4 @@
-"""The capacity report: what is needed, and what the plan would have done, added up from the record."""
+"""The capacity report: needs, and the plan's targets summed up from the audit record."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def _planned(fleet, minutes, current, target, number):
 
 @pytest.fixture
 def shadowed(fleet):
-    """An hour of enough, an hour in which two more were wanted, half an hour in which three fewer were."""
+    """An hour without change, an hour with two more wanted, half an hour with three fewer."""
     wanted = [(0, 8, 8)] * 6 + [(0, 8, 10)] * 6 + [(0, 10, 7)] * 3 + [(0, 7, 7)]
     plans = [_planned(fleet, 10 * number, now, want, number) for number, (_, now, want) in enumerate(wanted)]
     other = AuditRecord(MONDAY, AuditEvent.CONFIG_LOADED, "c", "started", id=99)
-    state = replace(fleet.state, trail=(*plans, other))  # the fleet is shared with other tests
+    state = replace(fleet.state, trail=(*plans, other))  # other tests share the fleet
     return SimpleNamespace(**{**vars(fleet), "state": state})
 
 
 def _rows(model, section, table):
-    found = next(one for one in as_dict(model)["sections"] if one["id"] == section)
-    return next(one for one in found["tables"] if one["id"] == table)["rows"]
+    result = next(one for one in as_dict(model)["sections"] if one["id"] == section)
+    return next(one for one in result["tables"] if one["id"] == table)["rows"]
 
 
 def test_what_the_plan_would_have_done_is_added_up(shadowed):
@@ -48,7 +48,7 @@ def test_what_the_plan_would_have_done_is_added_up(shadowed):
     assert rows[1]["at"] == "2026-05-04T01:00:00Z"
 
 
-def test_what_was_done_of_it_is_said(shadowed):
+def test_the_outcome_of_each_target_is_reported(shadowed):
     at = MONDAY + timedelta(minutes=61)
     done = Action(
         id="a", session="plan", kind=ActionKind.SCALE, target=shadowed.chat, params={"replicas": 10}, because="plan",
@@ -77,7 +77,7 @@ def test_it_is_written_in_both_languages_and_every_format(shadowed, language, fo
         assert ("建议与结果" if language == "zh" else "Recommendations and outcome") in text
 
 
-def test_an_empty_store_is_said_to_be_empty(nothing):
+def test_an_empty_store_gives_a_notice(nothing):
     model = report.capacity(nothing.state, nothing.metrics, nothing.week, nothing.now)
     assert model.empty
     assert model.notice

@@ -20,8 +20,8 @@ def _report(fleet, language="en"):
 
 
 def _table(model, section, table):
-    found = next(each for each in as_dict(model)["sections"] if each["id"] == section)
-    return next(each["rows"] for each in found["tables"] if each["id"] == table)
+    result = next(each for each in as_dict(model)["sections"] if each["id"] == section)
+    return next(each["rows"] for each in result["tables"] if each["id"] == table)
 
 
 def test_availability_counts_the_minutes_of_the_outage_and_keeps_unknown_ones_apart(fleet):
@@ -46,7 +46,7 @@ def test_incident_delays_start_at_the_first_abnormal_sample(fleet):
     assert (repaired["mttd"], repaired["mtta"], repaired["mttr"]) == (30.0, 110.0, 270.0)
 
 
-def test_an_open_incident_without_cause_says_so(fleet):
+def test_an_open_incident_without_cause_is_marked(fleet):
     model = _report(fleet)
     section = next(each for each in model.sections if each.id == "incidents")
     words = [cell.text for cell in section.tables[0].rows[0]]
@@ -54,13 +54,13 @@ def test_an_open_incident_without_cause_says_so(fleet):
     assert "open" in words
 
 
-def test_a_change_that_a_person_approved_is_not_done_without_a_hand(fleet):
+def test_a_change_approved_by_a_person_is_not_automatic(fleet):
     rows = {row["measure"]: row["value"] for row in _table(_report(fleet), "alerts", "alerts")}
     assert rows["changes"] == 2
     assert rows["noops"] == 0.5
 
 
-def test_gpu_hours_are_held_idle_and_lost(fleet):
+def test_gpu_hours_are_allocated_idle_and_lost(fleet):
     rows = {row["measure"]: row["value"] for row in _table(_report(fleet), "cost", "cost")}
     assert rows["gpu_hours"] == pytest.approx(6 * 168)
     assert rows["gpu_hours_idle"] == pytest.approx(6 * 101 / 6)
@@ -79,7 +79,7 @@ def test_capacity_carries_the_plan_and_its_reason(fleet):
     assert embed["reason"] == "no_calibration"
 
 
-def test_without_a_price_nothing_is_said_of_cost(fleet):
+def test_without_a_price_there_is_no_cost(fleet):
     state = type(fleet.state)(graph=fleet.state.graph)
     rows = {
         row["measure"]: row["value"]
@@ -90,7 +90,7 @@ def test_without_a_price_nothing_is_said_of_cost(fleet):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_empty_store_gives_a_report_that_says_so(nothing, language, kind):
+def test_an_empty_store_gives_a_report_with_a_notice(nothing, language, kind):
     model = _report(nothing, language)
     written = render(model, kind)
     assert model.empty
@@ -194,7 +194,7 @@ def test_no_key_is_printed_instead_of_its_text(fleet):
 
 
 @pytest.mark.parametrize("week", ["2026-19", "2026-W54", "W19", "", "2026-W00", "last week"])
-def test_a_week_that_is_none_is_refused(nothing, week):
+def test_an_invalid_week_is_refused(nothing, week):
     with pytest.raises(UsageError, match="is not a week"):
         weekly(nothing.state, nothing.metrics, week, nothing.now)
 
@@ -204,14 +204,14 @@ def test_a_week_to_come_is_refused(nothing):
         weekly(nothing.state, nothing.metrics, "2026-W40", nothing.now)
 
 
-def test_a_running_week_says_that_it_is_not_over(fleet):
+def test_the_current_week_is_marked_as_running(fleet):
     start, _ = week_range(fleet.week)
     model = weekly(fleet.state, fleet.metrics, fleet.week, start.replace(day=6))
     assert "in progress" in model.period
     assert week_of(start) == fleet.week
 
 
-def test_a_format_that_is_none_is_refused(nothing):
+def test_an_unknown_format_is_refused(nothing):
     with pytest.raises(UsageError, match="not a report format"):
         render(_report(nothing), "docx")
 

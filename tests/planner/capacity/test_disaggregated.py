@@ -1,4 +1,4 @@
-"""Pools for prefill and decode: against a simulation that takes every request, and what must hold for any sizes."""
+"""Prefill and decode pools: against a simulation of single requests, and invariants for any sizes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SLO = Slo(1.0, 0.05)
 
 
 def waits(gaps, service):
-    """Lindley's recursion: what each request waits in a queue with one server."""
-    found, wait = np.empty(service.size), 0.0
+    """Lindley's recursion: wait of each request in a queue with one server."""
+    result, wait = np.empty(service.size), 0.0
     for place, (gap, seconds) in enumerate(zip(gaps, service, strict=True)):
-        found[place] = wait
+        result[place] = wait
         wait = max(0.0, wait + seconds - gap)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.7])
@@ -50,20 +50,20 @@ def test_the_first_token_is_that_of_a_simulated_prefill_replica_and_its_link(loa
     assert predicted == pytest.approx(simulated, rel=0.15)
 
 
-def test_sizes_keep_the_promise_and_every_step_is_told():
-    found = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
-    assert isinstance(found, Pools)
-    assert found.ttft <= SLO.ttft
-    assert found.tpot <= SLO.tpot
-    assert found.prefill.replicas * found.prefill.rate >= 50
-    assert (found.prefill.replicas - 1) * found.prefill.rate < 50
-    assert found.gpus == 2 * found.prefill.replicas + 4 * found.decode.replicas
-    assert found.transfer_seconds == pytest.approx(2e-3 + 2000 * 131072 / 50e9)
+def test_sizes_meet_the_slo_and_every_step_is_derived():
+    result = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
+    assert isinstance(result, Pools)
+    assert result.ttft <= SLO.ttft
+    assert result.tpot <= SLO.tpot
+    assert result.prefill.replicas * result.prefill.rate >= 50
+    assert (result.prefill.replicas - 1) * result.prefill.rate < 50
+    assert result.gpus == 2 * result.prefill.replicas + 4 * result.decode.replicas
+    assert result.transfer_seconds == pytest.approx(2e-3 + 2000 * 131072 / 50e9)
     for language in ("en", "zh"):
-        said = lines(found, language)
+        said = lines(result, language)
         assert len(said) == 8
         assert not any("{" in line for line in said)
-    assert f"{found.prefill.replicas} replicas" in lines(found)[2]
+    assert f"{result.prefill.replicas} replicas" in lines(result)[2]
 
 
 def test_a_longer_prompt_needs_prefill_and_a_longer_answer_needs_decode():
@@ -77,19 +77,19 @@ def test_a_longer_prompt_needs_prefill_and_a_longer_answer_needs_decode():
 
 def test_kv_memory_and_the_link_bind_where_they_are_short():
     tight = replace(DECODE, bounds=Bounds(64, 20_000.0))
-    found = size(PREFILL, tight, LINK, WORK, 40, SLO)
-    assert found.decode.binds in (Bind.KV, Bind.TPOT)
-    assert found.decode.replicas > size(PREFILL, DECODE, LINK, WORK, 40, SLO).decode.replicas
+    result = size(PREFILL, tight, LINK, WORK, 40, SLO)
+    assert result.decode.binds in (Bind.KV, Bind.TPOT)
+    assert result.decode.replicas > size(PREFILL, DECODE, LINK, WORK, 40, SLO).decode.replicas
     slow = size(PREFILL, DECODE, Link(131072.0, 1e9), WORK, 40, Slo(inf, 0.05))
     assert slow.prefill.binds is Bind.LINK
     assert slow.prefill.rate == pytest.approx(1 / slow.transfer_seconds, rel=0.01)
 
 
-def test_a_promise_that_idle_replicas_break_is_refused_with_what_they_do():
+def test_an_slo_that_idle_replicas_violate_is_refused_with_their_latency():
     prompt = size(PREFILL, DECODE, LINK, WORK, 40, Slo(0.05, 0.05))
     step = size(PREFILL, DECODE, LINK, WORK, 40, Slo(1.0, 0.005))
     memory = size(PREFILL, replace(DECODE, bounds=Bounds(64, 1000.0)), LINK, WORK, 40, SLO)
-    assert [found.reason for found in (prompt, step, memory)] == [
+    assert [result.reason for result in (prompt, step, memory)] == [
         PoolsRefusal.PROMPT,
         PoolsRefusal.STEP,
         PoolsRefusal.NO_KV,
@@ -99,7 +99,7 @@ def test_a_promise_that_idle_replicas_break_is_refused_with_what_they_do():
     assert f"{prompt.best:.4g}" in prompt.text("zh")
 
 
-def test_no_load_needs_no_replica_and_what_cannot_be_is_refused():
+def test_no_load_needs_no_replica_and_invalid_loads_are_refused():
     none = size(PREFILL, DECODE, LINK, WORK, 0, SLO)
     assert (none.gpus, none.prefill.replicas, none.decode.replicas) == (0, 0, 0)
     for qps in (-1.0, float("nan"), inf):
@@ -112,27 +112,27 @@ def test_no_load_needs_no_replica_and_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize(("pool", "place"), [("prefill", 2), ("decode", 5)])
-def test_what_ends_a_pool_is_said_in_words(language, pool, place):
-    found = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
-    assert isinstance(found, Pools)
+def test_the_limit_of_a_pool_is_named(language, pool, place):
+    result = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
+    assert isinstance(result, Pools)
     binds = {"prefill": (Bind.TTFT, Bind.LINK, Bind.STABILITY), "decode": set(Bind) - {Bind.LINK}}[pool]
-    told = set()
+    facts = set()
     for bind in binds:
-        said = lines(replace(found, derivation={**found.derivation, f"{pool}_binds": bind.value}), language)
+        said = lines(replace(result, derivation={**result.derivation, f"{pool}_binds": bind.value}), language)
         assert not any("{" in line or "capacity." in line or f"({bind.value}" in line for line in said)
         assert "95 %" in said[-2]
-        told.add(said[place])
-    assert len(told) == len(binds)
+        facts.add(said[place])
+    assert len(facts) == len(binds)
 
 
-def test_a_promise_just_above_what_idle_replicas_do_is_sized_or_refused():
+def test_an_slo_just_above_idle_latency_is_sized_or_refused():
     best = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=1e-3))
     assert isinstance(best, NoPools)
     sized = []
     for above in (1.0, 1.0 + 1e-9, 1.001, 1.01, 1.03, 1.1):
-        found = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=best.best * above))
-        sized.append(isinstance(found, Pools))
-        if isinstance(found, Pools):
-            assert found.ttft <= best.best * above
+        result = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=best.best * above))
+        sized.append(isinstance(result, Pools))
+        if isinstance(result, Pools):
+            assert result.ttft <= best.best * above
     assert sized == sorted(sized)
     assert sized[-3:] == [True] * 3

@@ -14,14 +14,14 @@ EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buff
 
 
 def test_the_agreed_example_per_replica():
-    found = formula(**EXAMPLE)
-    assert (found.units_raw, found.unit, found.replicas, found.gpus) == (18.75, "replica", 19, 76)
-    assert found.sequences == 480
+    result = formula(**EXAMPLE)
+    assert (result.units_raw, result.unit, result.replicas, result.gpus) == (18.75, "replica", 19, 76)
+    assert result.sequences == 480
 
 
 def test_the_agreed_example_per_gpu():
-    found = formula(**EXAMPLE, batch_per="gpu")
-    assert (found.units_raw, found.unit, found.replicas, found.gpus) == (18.75, "gpu", 5, 20)
+    result = formula(**EXAMPLE, batch_per="gpu")
+    assert (result.units_raw, result.unit, result.replicas, result.gpus) == (18.75, "gpu", 5, 20)
 
 
 def test_pipeline_stages_belong_to_the_group():
@@ -39,24 +39,24 @@ def test_the_derivation_prints_every_step_and_its_units():
 
 @pytest.mark.parametrize(("buffer", "warnings"), [(0.19, ["buffer_low"]), (0.2, []), (0.3, []), (0.5, ["buffer_high"])])
 def test_a_buffer_out_of_range_is_warned_about(buffer, warnings):
-    found = formula(**{**EXAMPLE, "buffer": buffer})
-    assert found.derivation["warnings"] == warnings
-    assert len(found.lines()) == 5 + len(warnings)
+    result = formula(**{**EXAMPLE, "buffer": buffer})
+    assert result.derivation["warnings"] == warnings
+    assert len(result.lines()) == 5 + len(warnings)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize(("buffer", "code"), [(0.108, "buffer_low"), (0.5, "buffer_high")])
-def test_a_measured_buffer_is_told_as_one_and_promises_nothing(buffer, code, language):
+def test_a_measured_buffer_is_reported_as_measured(buffer, code, language):
     given = formula(**{**EXAMPLE, "buffer": buffer})
-    found = formula(**{**EXAMPLE, "buffer": buffer}, buffer_source="measured")
-    assert (found.derivation["warnings"], found.replicas) == ([code], given.replicas)
+    result = formula(**{**EXAMPLE, "buffer": buffer}, buffer_source="measured")
+    assert (result.derivation["warnings"], result.replicas) == ([code], given.replicas)
     measured = {"en": "the measured forecast error", "zh": "实测误差"}[language]
-    assert measured in found.lines(language)[-1]
-    assert f"{buffer:g}" in found.lines(language)[-1]
+    assert measured in result.lines(language)[-1]
+    assert f"{buffer:g}" in result.lines(language)[-1]
     assert measured not in given.lines(language)[-1]
-    assert not [claim for claim in ("lost replica", "丢失") if claim in found.lines(language)[-1]]
-    earlier = {name: value for name, value in found.derivation.items() if name != "buffer_source"}
-    assert derivation_lines({**earlier, "buffer": {"source": "measured"}}, language) == found.lines(language)
+    assert not [claim for claim in ("lost replica", "丢失") if claim in result.lines(language)[-1]]
+    earlier = {name: value for name, value in result.derivation.items() if name != "buffer_source"}
+    assert derivation_lines({**earlier, "buffer": {"source": "measured"}}, language) == result.lines(language)
     assert derivation_lines(earlier, language) == given.lines(language)
 
 
@@ -86,12 +86,12 @@ def test_bad_input_names_the_option(name, value):
     assert caught.value.hint
 
 
-def test_a_load_beyond_counting_is_refused():
+def test_a_load_too_large_to_compute_is_refused():
     with pytest.raises(UsageError, match="too large"):
         formula(**{**EXAMPLE, "qps": 1e308, "tokens": 1e10})
 
 
-def test_an_unknown_batch_reading_is_refused():
+def test_an_unknown_batch_per_is_refused():
     with pytest.raises(UsageError, match="--batch-per"):
         formula(**EXAMPLE, batch_per="node")
 
@@ -112,10 +112,8 @@ _amount = st.floats(0.01, 1e4)
 
 
 @given(_amount, _amount, _amount, _amount, st.floats(0, 1), st.integers(1, 8), st.integers(1, 4), st.booleans())
-def test_what_is_bought_carries_the_load_and_one_group_less_does_not(
-    qps, tokens, batch, speed, buffer, tp, pp, per_gpu
-):
-    found = formula(
+def test_the_result_serves_the_load_and_one_group_less_does_not(qps, tokens, batch, speed, buffer, tp, pp, per_gpu):
+    result = formula(
         qps=qps,
         tokens=tokens,
         batch=batch,
@@ -125,11 +123,11 @@ def test_what_is_bought_carries_the_load_and_one_group_less_does_not(
         pp=pp,
         batch_per="gpu" if per_gpu else "replica",
     )
-    units = found.gpus if per_gpu else found.replicas
+    units = result.gpus if per_gpu else result.replicas
     one_less = units - (tp * pp if per_gpu else 1)
-    assert found.gpus == found.replicas * tp * pp
-    assert units >= found.units_raw * (1 - 2e-9)
-    assert one_less < found.units_raw
+    assert result.gpus == result.replicas * tp * pp
+    assert units >= result.units_raw * (1 - 2e-9)
+    assert one_less < result.units_raw
 
 
 def test_seconds_in_service_count_the_same_sequences():
@@ -142,12 +140,12 @@ def test_seconds_in_service_count_the_same_sequences():
 
 
 @pytest.mark.parametrize("given", [{}, {"tokens": 300}, {"tokens": 300, "tokens_per_second": 25, "seconds": 12}])
-def test_the_work_of_a_request_is_told_once(given):
+def test_the_work_of_a_request_is_given_once(given):
     with pytest.raises(UsageError, match="--seconds"):
         formula(qps=40, batch=32, **given)
 
 
-def test_a_buffer_in_percent_is_refused_with_what_was_meant():
+def test_a_buffer_in_percent_is_refused_with_the_likely_ratio():
     with pytest.raises(UsageError) as caught:
         formula(**{**EXAMPLE, "buffer": 25})
     assert "0.25" in caught.value.hint
@@ -165,15 +163,15 @@ def test_the_buffer_becomes_the_measured_error_once_there_are_enough():
     ("measured", "value", "bounded"), [(0.0, 0.05, True), (0.22, 0.22, False), (0.9, 0.6, True), (0.6, 0.6, False)]
 )
 def test_a_measured_error_takes_the_place_of_the_buffer_within_bounds(measured, value, bounded):
-    found = buffer_for({600.0: 0.01, 1800.0: measured, 7200.0: 0.5}, 1000.0, 0.25)
-    assert (found.value, found.source, found.measured, found.lead_seconds) == (value, "measured", measured, 1800.0)
-    assert found.as_dict()["bounded"] is bounded
+    result = buffer_for({600.0: 0.01, 1800.0: measured, 7200.0: 0.5}, 1000.0, 0.25)
+    assert (result.value, result.source, result.measured, result.lead_seconds) == (value, "measured", measured, 1800.0)
+    assert result.as_dict()["bounded"] is bounded
 
 
 def test_the_configured_buffer_counts_until_an_error_is_known_so_far_ahead():
     for known in ({}, {600.0: 0.1}):
-        found = buffer_for(known, 900.0, 0.25)
-        assert (found.value, found.source, found.measured) == (0.25, "configured", None)
+        result = buffer_for(known, 900.0, 0.25)
+        assert (result.value, result.source, result.measured) == (0.25, "configured", None)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_the_configured_buffer_counts_until_an_error_is_known_so_far_ahead():
         ({"tokens": 300, "tokens_per_second": 25, "seconds": 12}, "not both"),
     ],
 )
-def test_the_work_of_a_request_is_asked_for_by_what_is_missing_of_it(work, hint):
+def test_a_missing_part_of_the_work_is_named(work, hint):
     with pytest.raises(UsageError) as caught:
         formula(qps=40, batch=32, **work)
     assert hint in caught.value.hint

@@ -1,4 +1,4 @@
-"""What is said of a service if nothing were started, and from when it is short."""
+"""Impact on a service if nothing is started, and the time from which it is short."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from service.cli.core.tables import recommendations as table
 
 def _plan(build, values, **fleet) -> Recommendation:
     known = {build.service: build.calibration()}
-    (found,) = plan(
+    (result,) = plan(
         build.history(values), known, [build.fleet(**fleet)], build.now, settings=PlanSettings()
     ).recommendations
-    assert isinstance(found, Recommendation), found
-    return found
+    assert isinstance(result, Recommendation), result
+    return result
 
 
 def _constant(level: float) -> np.ndarray:
@@ -30,64 +30,64 @@ def _constant(level: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("language", "none"), [("en", "no request"), ("zh", "没有请求")])
-def test_a_queue_of_now_is_not_said_to_wait_for_nothing(build, language, none):
+def test_a_current_queue_is_never_reported_as_no_waiting(build, language, none):
     held = EngineLoad(running=320.0, waiting=900.0)
-    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
-    without = found.derivation["without"]
-    assert without["short_now"] == {"need": found.derivation["need_now"], "has": 20}
+    result = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
+    without = result.derivation["without"]
+    assert without["short_now"] == {"need": result.derivation["need_now"], "has": 20}
     assert without["queued"] == 900.0
     assert 0 < without["waited"] < 2000, "the queue and those that come while it drains"
-    (said,) = [line for line in derivation.lines(found, language) if f"{without['waited']:,}" in line]
-    assert str(found.derivation["need_now"]) in said
-    assert not [line for line in derivation.lines(found, language) if none in line]
+    (text,) = [line for line in derivation.lines(result, language) if f"{without['waited']:,}" in line]
+    assert str(result.derivation["need_now"]) in text
+    assert not [line for line in derivation.lines(result, language) if none in line]
 
 
-def test_a_service_with_enough_and_no_queue_still_hears_that_nobody_waits(build):
-    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
-    assert found.derivation["without"]["short_now"] is None
-    assert any("no request of the next 24 h" in line for line in derivation.lines(found))
+def test_a_service_with_enough_replicas_and_no_queue_reports_no_waiting(build):
+    result = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
+    assert result.derivation["without"]["short_now"] is None
+    assert any("no request of the next 24 h" in line for line in derivation.lines(result))
 
 
 def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     held = EngineLoad(running=320.0, waiting=900.0)
-    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
-    assert found.need_at == build.now
-    assert found.needed_by == build.now - found.lead_time
-    assert any("short from now" in line and "has passed" in line for line in derivation.lines(found))
-    shown = table([serialization.recommendation(found)], "en")
+    result = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
+    assert result.need_at == build.now
+    assert result.needed_by == build.now - result.lead_time
+    assert any("short from now" in line and "has passed" in line for line in derivation.lines(result))
+    shown = table([serialization.recommendation(result)], "en")
     assert "(now)" in shown
     assert "(overdue)" in shown
 
 
 def test_what_a_scale_in_takes_is_started_again_in_time(build):
     values = build.wave(6.0, level=20.0, noise=0.0)
-    found = next(
-        found
+    result = next(
+        result
         for turn in range(0, 144, 12)
         if (
-            found := _plan(build, np.roll(values, turn), current_replicas=20, ready_replicas=20, ceiling=20)
+            result := _plan(build, np.roll(values, turn), current_replicas=20, ready_replicas=20, ceiling=20)
         ).target_replicas
         < 20
-        and found.need_at is not None
+        and result.need_at is not None
     )
-    assert found.needed_by == found.need_at - found.lead_time
-    assert any(found.derivation["short"]["start_by"] in line for line in derivation.lines(found))
+    assert result.needed_by == result.need_at - result.lead_time
+    assert any(result.derivation["short"]["start_by"] in line for line in derivation.lines(result))
 
 
 @pytest.mark.parametrize(
     ("limits", "why"), [({"ceiling": 12}, "the configured ceiling"), ({"quota_gpus": 48}, "the GPU quota")]
 )
-def test_where_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
-    found = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
-    assert found.needed_by is None
-    assert any("prevents further starts" in line and why in line for line in derivation.lines(found))
-    assert "- (the" in table([serialization.recommendation(found)], "en"), "a column may break the words behind"
+def test_if_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
+    result = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
+    assert result.needed_by is None
+    assert any("prevents further starts" in line and why in line for line in derivation.lines(result))
+    assert "- (the" in table([serialization.recommendation(result)], "en"), "a column may break the words behind"
 
 
 def test_a_service_that_is_never_short_has_no_line_of_it(build):
-    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
-    assert found.need_at is None
-    assert when_lines(found.derivation["short"], "en") == []
+    result = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
+    assert result.need_at is None
+    assert when_lines(result.derivation["short"], "en") == []
     assert when_lines(None, "en") == []
 
 
@@ -102,9 +102,9 @@ def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
     assert busy.waited > 100.0, "and those that come behind them wait, too"
 
 
-def test_one_of_a_thing_is_told_in_the_singular(build):
-    found = _plan(build, _constant(1.0), current_replicas=1, ready_replicas=1, floor=1, ceiling=1, quota_gpus=4)
-    said = "\n".join(derivation.lines(found))
-    assert "needs 1 replica\n" in said
-    assert "1 replica (4 GPUs)" in said
-    assert not re.search(r"\b1 (replicas|GPUs|nodes|starts)\b", said)
+def test_a_count_of_one_uses_the_singular(build):
+    result = _plan(build, _constant(1.0), current_replicas=1, ready_replicas=1, floor=1, ceiling=1, quota_gpus=4)
+    text = "\n".join(derivation.lines(result))
+    assert "needs 1 replica\n" in text
+    assert "1 replica (4 GPUs)" in text
+    assert not re.search(r"\b1 (replicas|GPUs|nodes|starts)\b", text)

@@ -1,4 +1,4 @@
-"""Whole nodes stand beside the count of replicas and never change it."""
+"""Whole nodes are shown beside the replica count and never change it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from planner.capacity.plan import plan
 
 def planned(build, **fleet):
     given = {"current_replicas": 19, **fleet}
-    (found,) = plan(
+    (result,) = plan(
         build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration()}, [build.fleet(**given)], build.now
     ).recommendations
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -30,25 +30,25 @@ def planned(build, **fleet):
     ],
 )
 def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, idle, stranded, source):
-    found = planned(build, **fleet)
-    assert (found.target_replicas, found.gpus) == (19, 76)
-    facts = found.derivation["nodes"]
+    result = planned(build, **fleet)
+    assert (result.target_replicas, result.gpus) == (19, 76)
+    facts = result.derivation["nodes"]
     assert (facts["nodes"], facts["gpus"]) == wanted
     assert (facts["idle_gpus"], facts["stranded_gpus"], facts["source"]) == (idle, stranded, source)
-    shown = serialization.recommendation(found)
+    shown = serialization.recommendation(result)
     assert shown["nodes"]["gpus"] == wanted[1]
     assert shown["gpus"] == 76
     for language in LANGUAGES:
-        said = [line for line in derivation.lines(found, language) if node_rounding.line(facts, language) == line]
+        said = [line for line in derivation.lines(result, language) if node_rounding.line(facts, language) == line]
         assert len(said) == 1
         assert "{" not in said[0]
 
 
 def test_nodes_of_an_unknown_type_are_not_guessed(build):
-    found = planned(build, gpu_type="potato")
-    assert found.derivation["nodes"]["nodes"] is None
-    assert serialization.recommendation(found)["nodes"] is None
-    assert any("gpus_per_node" in line for line in derivation.lines(found))
+    result = planned(build, gpu_type="potato")
+    assert result.derivation["nodes"]["nodes"] is None
+    assert serialization.recommendation(result)["nodes"] is None
+    assert any("gpus_per_node" in line for line in derivation.lines(result))
 
 
 def test_nothing_needs_no_node(build):

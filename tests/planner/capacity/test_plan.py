@@ -29,27 +29,27 @@ CHEAP = PlanSettings()
 
 def _plan(build, values, *, calibration=True, status=None, **fleet) -> Recommendation | NoRecommendation:
     known = {build.service: build.calibration()} if calibration is True else calibration or {}
-    found = plan(build.history(values, status), known, [build.fleet(**fleet)], build.now, settings=CHEAP)
-    return found.recommendations[0]
+    result = plan(build.history(values, status), known, [build.fleet(**fleet)], build.now, settings=CHEAP)
+    return result.recommendations[0]
 
 
 def _steady(build, level, days=5):
     return np.full(days * 144, level)
 
 
-def test_a_constant_load_needs_what_the_formula_says(build):
-    found = _plan(build, _steady(build, 40.0), current_replicas=19)
-    assert (found.target_replicas, found.gpus, found.reason) == (19, 76, PlanReason.ENOUGH)
-    assert found.cost_per_hour == 76 * 2.5
-    assert found.derivation["units_raw"] == pytest.approx(18.75)
-    assert found.need_at is None
+def test_a_constant_load_needs_the_result_of_the_formula(build):
+    result = _plan(build, _steady(build, 40.0), current_replicas=19)
+    assert (result.target_replicas, result.gpus, result.reason) == (19, 76, PlanReason.ENOUGH)
+    assert result.cost_per_hour == 76 * 2.5
+    assert result.derivation["units_raw"] == pytest.approx(18.75)
+    assert result.need_at is None
 
 
 def test_load_above_capacity_is_needed_now(build):
-    found = _plan(build, _steady(build, 40.0), current_replicas=10)
-    assert (found.target_replicas, found.reason, found.binding) == (19, PlanReason.LOAD_NOW, "load")
-    assert found.need_at == build.now
-    assert found.needed_by == build.now - timedelta(minutes=5)
+    result = _plan(build, _steady(build, 40.0), current_replicas=10)
+    assert (result.target_replicas, result.reason, result.binding) == (19, PlanReason.LOAD_NOW, "load")
+    assert result.need_at == build.now
+    assert result.needed_by == build.now - timedelta(minutes=5)
 
 
 def test_a_rise_to_come_is_bought_before_it_comes(build):
@@ -65,7 +65,7 @@ def test_a_rise_to_come_is_bought_before_it_comes(build):
     assert before.derivation["next_24h"]["replicas"] >= before.target_replicas
 
 
-def test_the_next_day_keeps_the_limits_and_says_which_changed_it(build):
+def test_the_next_day_keeps_the_limits_and_names_the_binding_one(build):
     values = build.wave(6.0, level=40.0, noise=0.0)
     free = _plan(build, values, current_replicas=24, ceiling=400).derivation["next_24h"]
     assert free["limited_by"] is None
@@ -82,18 +82,18 @@ def test_the_next_day_keeps_the_limits_and_says_which_changed_it(build):
 
 
 def test_the_next_day_counts_what_came_above_such_forecasts(build):
-    found = _plan(build, build.wave(6.0, level=40.0), current_replicas=24, ceiling=400)
-    assert found.derivation["next_24h"]["replicas"] >= found.derivation["need_by_bound"]
+    result = _plan(build, build.wave(6.0, level=40.0), current_replicas=24, ceiling=400)
+    assert result.derivation["next_24h"]["replicas"] >= result.derivation["need_by_bound"]
 
 
-def test_the_ceiling_binds_and_says_so(build):
-    found = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=12)
-    assert (found.target_replicas, found.reason, found.binding) == (12, PlanReason.AT_CEILING, "ceiling")
+def test_the_ceiling_binds_and_is_named(build):
+    result = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=12)
+    assert (result.target_replicas, result.reason, result.binding) == (12, PlanReason.AT_CEILING, "ceiling")
 
 
 def test_no_traffic_scales_in_to_the_floor(build):
-    found = _plan(build, _steady(build, 0.0), current_replicas=10, floor=2)
-    assert (found.target_replicas, found.reason, found.binding) == (2, PlanReason.AT_FLOOR, "floor")
+    result = _plan(build, _steady(build, 0.0), current_replicas=10, floor=2)
+    assert (result.target_replicas, result.reason, result.binding) == (2, PlanReason.AT_FLOOR, "floor")
 
 
 @pytest.mark.parametrize("lost", ["missing", "held"])
@@ -104,23 +104,23 @@ def test_lost_values_never_scale_in(build, lost):
     else:
         status = np.full(values.size, CellStatus.PRESENT)
         status[-6:] = CellStatus.STALE
-    found = _plan(build, values, status=status, current_replicas=19)
-    assert (found.target_replicas, found.reason) == (19, PlanReason.SCALE_IN_HELD_NO_VALUES)
-    assert found.derivation["load_trusted"] is False
+    result = _plan(build, values, status=status, current_replicas=19)
+    assert (result.target_replicas, result.reason) == (19, PlanReason.SCALE_IN_HELD_NO_VALUES)
+    assert result.derivation["load_trusted"] is False
 
 
 def test_lost_values_still_scale_out_on_the_forecast(build):
     values = build.wave(6.0, level=40.0, noise=0.0)
     values[-6:] = np.nan
-    found = _plan(build, values, current_replicas=15)
-    assert found.reason is PlanReason.FORECAST_PEAK
-    assert found.target_replicas > 15
+    result = _plan(build, values, current_replicas=15)
+    assert result.reason is PlanReason.FORECAST_PEAK
+    assert result.target_replicas > 15
 
 
 def test_survivors_without_room_stay(build):
-    # 18.75 replicas' worth of load on 20: without one, 19 would run at more than 95 % of what is planned for.
-    found = _plan(build, _steady(build, 40.0), current_replicas=20)
-    assert (found.target_replicas, found.reason, found.binding) == (20, PlanReason.SURVIVORS_TOO_BUSY, "survivors")
+    # load of 18.75 replicas on 20: without one of them, 19 would run above 95 % of the planned load
+    result = _plan(build, _steady(build, 40.0), current_replicas=20)
+    assert (result.target_replicas, result.reason, result.binding) == (20, PlanReason.SURVIVORS_TOO_BUSY, "survivors")
 
 
 def test_requests_in_flight_and_queued_keep_their_replicas(build):
@@ -136,11 +136,11 @@ def test_requests_in_flight_and_queued_keep_their_replicas(build):
         status=np.zeros((1, values.size, 3), dtype=np.uint8),
     )
     calibrations = {build.service: build.calibration()}
-    found = plan(history, calibrations, [build.fleet(current_replicas=12)], build.now, settings=CHEAP)
-    assert found.recommendations[0].reason is PlanReason.SURVIVORS_TOO_BUSY
+    result = plan(history, calibrations, [build.fleet(current_replicas=12)], build.now, settings=CHEAP)
+    assert result.recommendations[0].reason is PlanReason.SURVIVORS_TOO_BUSY
 
 
-def test_why_there_is_no_recommendation(build):
+def test_a_missing_recommendation_has_a_reason(build):
     values = _steady(build, 10.0)
     assert _plan(build, np.full(500, np.nan)).reason is NoPlanReason.NO_HISTORY
     assert _plan(build, values, calibration=None).reason is NoPlanReason.NO_CALIBRATION
@@ -158,24 +158,24 @@ def test_a_service_without_history_does_not_stop_the_others(build):
     stranger = replace(build.service, name="unseen")
     fleet = [build.fleet(service=stranger), build.fleet(current_replicas=19)]
     calibrations = {build.service: build.calibration()}
-    found = plan(build.history(_steady(build, 40.0)), calibrations, fleet, build.now, settings=CHEAP)
-    assert isinstance(found, Plan)
-    assert [each.reason for each in found.recommendations] == [NoPlanReason.NO_HISTORY, PlanReason.ENOUGH]
-    assert len(found.forecasts) == 1
+    result = plan(build.history(_steady(build, 40.0)), calibrations, fleet, build.now, settings=CHEAP)
+    assert isinstance(result, Plan)
+    assert [each.reason for each in result.recommendations] == [NoPlanReason.NO_HISTORY, PlanReason.ENOUGH]
+    assert len(result.forecasts) == 1
 
 
-def test_an_empty_history_is_answered(build):
+def test_an_empty_history_gives_a_result(build):
     from dataclasses import replace
 
     history = build.history(np.empty(0))
     history = replace(history, entities=(), values=np.empty((0, 0, 1)), status=np.empty((0, 0, 1), dtype=np.uint8))
-    found = plan(history, {}, [build.fleet()], build.now)
-    assert found.recommendations[0].reason is NoPlanReason.NO_HISTORY
+    result = plan(history, {}, [build.fleet()], build.now)
+    assert result.recommendations[0].reason is NoPlanReason.NO_HISTORY
 
 
 def test_the_derivation_is_plain_json(build):
-    found = _plan(build, build.wave(15.0), current_replicas=19)
-    document = json.loads(json.dumps(dict(found.derivation), allow_nan=False))
+    result = _plan(build, build.wave(15.0), current_replicas=19)
+    document = json.loads(json.dumps(dict(result.derivation), allow_nan=False))
     assert document["forecast"]["model"] == "ensemble"
     assert document["calibration"]["origin"] == "measured"
     assert document["lines"]
@@ -183,9 +183,9 @@ def test_the_derivation_is_plain_json(build):
 
 
 def test_with_prophet_in_the_competition(build):
-    found = plan(build.history(build.wave(8.0)), {build.service: build.calibration()}, [build.fleet()], build.now)
-    assert isinstance(found.recommendations[0], Recommendation)
-    assert found.forecasts[0].score.coverage90 is not None
+    result = plan(build.history(build.wave(8.0)), {build.service: build.calibration()}, [build.fleet()], build.now)
+    assert isinstance(result.recommendations[0], Recommendation)
+    assert result.forecasts[0].score.coverage90 is not None
 
 
 def test_weekly_growth_compares_two_weeks(build):
@@ -208,16 +208,16 @@ def test_weekly_growth_compares_two_weeks(build):
 def test_what_binds_an_unchanged_or_smaller_count_is_the_larger_need(needs, binding):
     now, coming, stay = needs
     for current in (max(now, coming), max(now, coming) + 2):
-        found = prescale.target(
+        result = prescale.target(
             current=current, floor=1, ceiling=40, need_now=now, need_forecast=coming, need_survivors=stay
         )
-        assert (found.replicas, found.binding, found.reason) == (max(now, coming), binding, PlanReason.ENOUGH)
+        assert (result.replicas, result.binding, result.reason) == (max(now, coming), binding, PlanReason.ENOUGH)
 
 
-def test_explain_names_the_bound_where_it_asks_for_more_than_the_forecast(build):
-    found = _plan(build, _steady(build, 40.0), current_replicas=19)
-    facts = {**found.derivation, "need_by_formula": 17, "need_by_bound": 19}
-    told = replace(found, binding="forecast", derivation=facts)
+def test_explain_names_the_bound_if_it_exceeds_the_forecast(build):
+    result = _plan(build, _steady(build, 40.0), current_replicas=19)
+    facts = {**result.derivation, "need_by_formula": 17, "need_by_bound": 19}
+    told = replace(result, binding="forecast", derivation=facts)
     assert any(
         "decided by the upper bound from past forecast errors: 19 replicas" in line for line in derivation.lines(told)
     )
@@ -229,24 +229,24 @@ def test_instants_of_a_plan_are_whole_seconds(build):
     odd = build.now + timedelta(seconds=3, microseconds=123456)
     known = {build.service: build.calibration(startup_seconds=61.3)}
     history = build.history(_steady(build, 40.0))
-    (found,) = plan(history, known, [build.fleet(current_replicas=10)], odd, settings=CHEAP).recommendations
-    assert found.need_at == build.now + timedelta(seconds=3)
-    assert found.needed_by == build.now - timedelta(seconds=59)
+    (result,) = plan(history, known, [build.fleet(current_replicas=10)], odd, settings=CHEAP).recommendations
+    assert result.need_at == build.now + timedelta(seconds=3)
+    assert result.needed_by == build.now - timedelta(seconds=59)
 
 
-def test_where_a_limit_lets_nothing_be_started_there_is_no_instant_to_start_it_by(build):
+def test_if_a_limit_allows_no_start_there_is_no_start_time(build):
     for limit in ({"ceiling": 10}, {"quota_gpus": 40}, {"quota_gpus": 0}):
-        found = _plan(build, _steady(build, 40.0), current_replicas=10, floor=0, **limit)
-        assert found.need_at == build.now
-        assert found.needed_by is None
-    found = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=11)
-    assert found.needed_by is not None
+        result = _plan(build, _steady(build, 40.0), current_replicas=10, floor=0, **limit)
+        assert result.need_at == build.now
+        assert result.needed_by is None
+    result = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=11)
+    assert result.needed_by is not None
 
 
-def test_an_overload_is_told_as_one(build):
-    found = _plan(build, _steady(build, 40.0), current_replicas=2)
-    for language, said in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划量的")):
-        told = [line for line in derivation.lines(found, language) if said in line]
+def test_an_overload_is_reported(build):
+    result = _plan(build, _steady(build, 40.0), current_replicas=2)
+    for language, text in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划量的")):
+        told = [line for line in derivation.lines(result, language) if text in line]
         assert len(told) == 1
         assert "%" not in told[0]
 
@@ -257,7 +257,7 @@ _replicas = st.integers(0, 50)
 @given(_replicas, _replicas, _replicas, st.none() | _replicas, _replicas, _replicas)
 def test_a_target_keeps_every_rule(current, floor, ceiling, need_now, need_forecast, need_survivors):
     floor, ceiling = min(floor, ceiling), max(floor, ceiling)
-    found = prescale.target(
+    result = prescale.target(
         current=current,
         floor=floor,
         ceiling=ceiling,
@@ -265,15 +265,15 @@ def test_a_target_keeps_every_rule(current, floor, ceiling, need_now, need_forec
         need_forecast=need_forecast,
         need_survivors=need_survivors,
     )
-    if found.replicas > current:
-        assert floor <= found.replicas <= ceiling
-        assert found.replicas <= max(need_now or 0, need_forecast, floor)
-    if found.replicas < current:
+    if result.replicas > current:
+        assert floor <= result.replicas <= ceiling
+        assert result.replicas <= max(need_now or 0, need_forecast, floor)
+    if result.replicas < current:
         assert need_now is not None
-        assert found.replicas >= max(need_survivors, min(need_now, ceiling), min(need_forecast, ceiling), floor)
-    if found.reason is PlanReason.SCALE_IN_HELD_NO_VALUES:
+        assert result.replicas >= max(need_survivors, min(need_now, ceiling), min(need_forecast, ceiling), floor)
+    if result.reason is PlanReason.SCALE_IN_HELD_NO_VALUES:
         assert need_now is None
-        assert found.replicas == current
+        assert result.replicas == current
 
 
 @given(st.floats(1.0, 500.0), st.integers(0, 2**16))
@@ -287,7 +287,7 @@ def test_constant_load_never_flaps(build, level, seed):
     current, changes = need(level), []
     for _ in range(40):
         loads = level * (1 + 0.01 * np.clip(generator.standard_normal(3), -2, 2))
-        found = prescale.target(
+        result = prescale.target(
             current=current,
             floor=0,
             ceiling=10_000,
@@ -295,15 +295,15 @@ def test_constant_load_never_flaps(build, level, seed):
             need_forecast=need(level),
             need_survivors=need(loads.max(), 1 + prescale.HYSTERESIS),
         )
-        if found.replicas != current:
-            changes.append(np.sign(found.replicas - current))
-            current = found.replicas
+        if result.replicas != current:
+            changes.append(np.sign(result.replicas - current))
+            current = result.replicas
     assert len(set(changes)) <= 1
 
 
 def test_the_first_need_is_the_first_instant_above(build):
     times = build.now.timestamp() + 600.0 * np.arange(4)
-    said = Forecast(
+    text = Forecast(
         "s",
         build.service,
         build.now,
@@ -313,21 +313,21 @@ def test_the_first_need_is_the_first_instant_above(build):
         "last-value",
         BacktestScore(None, None, None, 0),
     )
-    assert prescale.first_need(said, 2.0) == build.now + timedelta(minutes=20)
-    assert prescale.first_need(said, 5.0) is None
-    assert prescale.peak(said, build.now + timedelta(minutes=10)).value == 2.0
-    assert prescale.peak(said, build.now - timedelta(minutes=10)).value == 1.0
+    assert prescale.first_need(text, 2.0) == build.now + timedelta(minutes=20)
+    assert prescale.first_need(text, 5.0) is None
+    assert prescale.peak(text, build.now + timedelta(minutes=10)).value == 2.0
+    assert prescale.peak(text, build.now - timedelta(minutes=10)).value == 1.0
 
 
-def test_a_measured_error_is_the_buffer_and_is_told(build):
+def test_a_measured_error_is_the_buffer_and_is_reported(build):
     hour = 2 * np.pi * np.arange(8 * 144) / 144.0
     noise = np.random.default_rng(4).normal(0.0, 0.05, hour.size)
     load = (30.0 + 10.0 * np.sin(hour)) * np.exp(noise)
-    (found,) = plan(
+    (result,) = plan(
         build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=40)], build.now,
         settings=PlanSettings(margins={build.service: 2.0}),
     ).recommendations  # fmt: skip
-    facts = found.derivation
+    facts = result.derivation
     assert facts["buffer"]["source"] == "measured"
     assert 0.05 <= facts["buffer"]["value"] <= 0.3
     assert facts["inputs"]["buffer"]["value"] == facts["buffer"]["value"]
@@ -340,5 +340,5 @@ def test_a_measured_error_is_the_buffer_and_is_told(build):
     ).recommendations
     assert plain.derivation["bound"]["margin"] == 1.0
     assert plain.derivation["bound"]["out"] < facts["bound"]["out"]
-    said = "\n".join(derivation.lines(found))
-    assert ": measured; 1 in 20" in said or "limited to 0.05" in said
+    text = "\n".join(derivation.lines(result))
+    assert ": measured; 1 in 20" in text or "limited to 0.05" in text

@@ -1,4 +1,4 @@
-"""What is wrong with one service costs that one its plan, is named, and costs nobody else anything."""
+"""A fault of one service affects only its own plan, and is named."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _steady(level: float, days: float = 5) -> np.ndarray:
 
 def _plan(build, values, **fleet) -> Recommendation:
     known = {build.service: build.calibration()}
-    (found,) = plan(build.history(values), known, [build.fleet(**fleet)], build.now, settings=CHEAP).recommendations
-    assert isinstance(found, Recommendation), found
-    return found
+    (result,) = plan(build.history(values), known, [build.fleet(**fleet)], build.now, settings=CHEAP).recommendations
+    assert isinstance(result, Recommendation), result
+    return result
 
 
-def _codes(found: Recommendation) -> list[str]:
-    return [each["code"] for each in found.derivation["cautions"]]
+def _codes(result: Recommendation) -> list[str]:
+    return [each["code"] for each in result.derivation["cautions"]]
 
 
 # --- one bad service beside a good one --------------------------------------------------------------
@@ -67,11 +67,11 @@ def _two(build, bad_values=None, bad_calibration=None):
 def test_an_impossible_newest_value_counts_as_missing(build, value):
     values = _steady(40.0)
     values[-1] = value
-    found = _two(build, bad_values=values)
-    assert isinstance(found, Recommendation)
-    assert found.target_replicas == 19
-    assert found.derivation["data"]["negative"] == 1
-    assert "negative_values" in _codes(found)
+    result = _two(build, bad_values=values)
+    assert isinstance(result, Recommendation)
+    assert result.target_replicas == 19
+    assert result.derivation["data"]["negative"] == 1
+    assert "negative_values" in _codes(result)
 
 
 def test_nothing_but_negative_values_is_no_history(build):
@@ -89,19 +89,19 @@ def test_nothing_but_negative_values_is_no_history(build):
         ("tokens_per_request", float("nan")),
     ],
 )
-def test_a_calibration_that_cannot_be_counted_with_is_named(build, field, value):
-    found = _two(build, bad_calibration=build.calibration(**{field: value}))
-    assert isinstance(found, NoRecommendation)
-    assert found.reason is NoPlanReason.BAD_CALIBRATION
-    assert found.arguments["field"] == field
+def test_an_invalid_calibration_field_is_named(build, field, value):
+    result = _two(build, bad_calibration=build.calibration(**{field: value}))
+    assert isinstance(result, NoRecommendation)
+    assert result.reason is NoPlanReason.BAD_CALIBRATION
+    assert result.arguments["field"] == field
 
 
-def test_a_load_beyond_counting_costs_one_service_its_plan(build):
+def test_a_load_too_large_to_compute_affects_only_its_service(build):
     assert _two(build, bad_values=_steady(1e300)).reason is NoPlanReason.NO_HISTORY
-    found = _two(build, bad_calibration=build.calibration(tokens_per_request=1e308))
-    assert isinstance(found, NoRecommendation)
-    assert found.reason is NoPlanReason.FAILED
-    assert found.arguments["error"]
+    result = _two(build, bad_calibration=build.calibration(tokens_per_request=1e308))
+    assert isinstance(result, NoRecommendation)
+    assert result.reason is NoPlanReason.FAILED
+    assert result.arguments["error"]
 
 
 def test_a_service_listed_twice_and_a_floor_above_the_ceiling_are_refused(build):
@@ -116,20 +116,20 @@ def test_a_service_listed_twice_and_a_floor_above_the_ceiling_are_refused(build)
     )
 
 
-def test_why_there_is_no_calibration_is_said(build):
-    told = ("plan.refused_not_enough_load", {"kv": "12%"})
-    (found,) = plan(
-        build.history(_steady(4.0)), {}, [build.fleet(no_calibration=told)], build.now, settings=CHEAP
+def test_the_reason_for_a_missing_calibration_is_reported(build):
+    facts = ("plan.refused_not_enough_load", {"kv": "12%"})
+    (result,) = plan(
+        build.history(_steady(4.0)), {}, [build.fleet(no_calibration=facts)], build.now, settings=CHEAP
     ).recommendations
-    assert (found.reason, found.detail, dict(found.arguments)) == (NoPlanReason.NO_CALIBRATION, *told)
+    assert (result.reason, result.detail, dict(result.arguments)) == (NoPlanReason.NO_CALIBRATION, *facts)
 
 
 # --- limits -----------------------------------------------------------------------------------------
 
 
 def test_a_ceiling_below_what_runs_is_named_and_takes_nothing_that_the_load_needs(build):
-    found = _plan(build, _steady(30.0), current_replicas=20, floor=1, ceiling=5)
-    assert (found.target_replicas, found.binding, found.reason) == (15, "ceiling", PlanReason.OVER_LIMIT)
+    result = _plan(build, _steady(30.0), current_replicas=20, floor=1, ceiling=5)
+    assert (result.target_replicas, result.binding, result.reason) == (15, "ceiling", PlanReason.OVER_LIMIT)
 
 
 @pytest.mark.parametrize(("limits", "binding", "reason"), [
@@ -137,16 +137,16 @@ def test_a_ceiling_below_what_runs_is_named_and_takes_nothing_that_the_load_need
     ({"quota_gpus": 0}, "quota", PlanReason.AT_QUOTA),
 ])  # fmt: skip
 def test_nothing_allowed_is_nothing_started_and_named(build, limits, binding, reason):
-    found = _plan(build, _steady(30.0), current_replicas=0, **limits)
-    assert (found.target_replicas, found.binding, found.reason) == (0, binding, reason)
+    result = _plan(build, _steady(30.0), current_replicas=0, **limits)
+    assert (result.target_replicas, result.binding, result.reason) == (0, binding, reason)
 
 
 def test_a_quota_of_gpus_counts_whole_replicas(build):
-    found = _plan(build, _steady(40.0), current_replicas=10, quota_gpus=50)
-    assert (found.target_replicas, found.gpus, found.reason) == (12, 48, PlanReason.AT_QUOTA)
+    result = _plan(build, _steady(40.0), current_replicas=10, quota_gpus=50)
+    assert (result.target_replicas, result.gpus, result.reason) == (12, 48, PlanReason.AT_QUOTA)
 
 
-def test_a_hundredfold_sample_is_doubted_until_the_next_one_says_so_too(build):
+def test_a_hundredfold_sample_is_doubted_until_the_next_one_confirms_it(build):
     values = _steady(20.0)
     values[-1] = 2000.0
     first = _plan(build, values, current_replicas=12, ceiling=2000)
@@ -162,17 +162,17 @@ def test_engines_that_are_full_confirm_a_spike(build):
     values = _steady(20.0)
     values[-1] = 2000.0
     full = EngineLoad(running=400.0, waiting=20_000.0)
-    found = _plan(build, values, current_replicas=12, ceiling=2000, engines=full)
-    assert "spike_doubted" not in _codes(found)
-    assert found.reason is PlanReason.STEP_LIMIT
+    result = _plan(build, values, current_replicas=12, ceiling=2000, engines=full)
+    assert "spike_doubted" not in _codes(result)
+    assert result.reason is PlanReason.STEP_LIMIT
 
 
 def test_an_hour_has_a_limit_too(build):
     lately = ((build.now - timedelta(minutes=50), 4), (build.now - timedelta(minutes=20), 14))
     values = _steady(20.0)
     values[-3:] = 200.0
-    found = _plan(build, values, current_replicas=16, ceiling=500, lately=lately)
-    assert (found.target_replicas, found.binding) == (20, "step")
+    result = _plan(build, values, current_replicas=16, ceiling=500, lately=lately)
+    assert (result.target_replicas, result.binding) == (20, "step")
 
 
 def test_nothing_is_taken_away_within_half_an_hour_of_a_scale_out(build):
@@ -183,45 +183,45 @@ def test_nothing_is_taken_away_within_half_an_hour_of_a_scale_out(build):
     assert _plan(build, _steady(10.0), current_replicas=19, lately=later).target_replicas < 19
 
 
-# --- what runs, and how long a start takes ----------------------------------------------------------
+# --- running replicas, and the time of a start -----------------------------------------------------
 
 
-def test_replicas_that_do_not_serve_are_no_capacity(build):
-    found = _plan(build, _steady(40.0), current_replicas=19, ready_replicas=12)
-    assert (found.target_replicas, found.reason) == (19, PlanReason.NOT_READY_YET)
-    assert found.need_at == build.now
-    assert found.derivation["capacity_ready"] < found.derivation["capacity_now"]
+def test_replicas_that_do_not_serve_are_not_capacity(build):
+    result = _plan(build, _steady(40.0), current_replicas=19, ready_replicas=12)
+    assert (result.target_replicas, result.reason) == (19, PlanReason.NOT_READY_YET)
+    assert result.need_at == build.now
+    assert result.derivation["capacity_ready"] < result.derivation["capacity_now"]
     fewer = _plan(build, _steady(10.0), current_replicas=19, ready_replicas=3)
     assert (fewer.target_replicas, fewer.binding) == (19, "ready")
 
 
-def test_a_queue_asks_for_replicas_that_the_rate_does_not(build):
+def test_a_queue_needs_replicas_that_the_rate_does_not(build):
     full = EngineLoad(running=320.0, waiting=160.0)
-    found = _plan(build, _steady(20.0), current_replicas=10, engines=full)
-    assert found.derivation["need_by_engines"] == 19
-    assert (found.target_replicas, found.reason) == (19, PlanReason.LOAD_NOW)
+    result = _plan(build, _steady(20.0), current_replicas=10, engines=full)
+    assert result.derivation["need_by_engines"] == 19
+    assert (result.target_replicas, result.reason) == (19, PlanReason.LOAD_NOW)
 
 
 def test_a_full_kv_cache_keeps_its_replicas(build):
-    found = _plan(build, _steady(4.0), current_replicas=8, engines=EngineLoad(running=10.0, kv_replicas=6.5))
-    assert (found.target_replicas, found.binding) == (8, "survivors")
-    assert found.derivation["survivors"]["kv_raw"] == pytest.approx(6.5 / 0.9)
+    result = _plan(build, _steady(4.0), current_replicas=8, engines=EngineLoad(running=10.0, kv_replicas=6.5))
+    assert (result.target_replicas, result.binding) == (8, "survivors")
+    assert result.derivation["survivors"]["kv_raw"] == pytest.approx(6.5 / 0.9)
 
 
 def test_a_start_that_outlasts_the_forecast_is_warned_of(build):
-    found = _plan(build, _steady(40.0), lead=LeadTime(26 * 3600.0, "measured", 9))
-    assert "lead_beyond_horizon" in _codes(found)
-    assert found.lead_time == timedelta(hours=26)
+    result = _plan(build, _steady(40.0), lead=LeadTime(26 * 3600.0, "measured", 9))
+    assert "lead_beyond_horizon" in _codes(result)
+    assert result.lead_time == timedelta(hours=26)
 
 
 AT = datetime(2026, 5, 20, tzinfo=UTC)
 
 
 def _start(number: int, *phases: tuple[StartPhase, float], node: float = 0.0) -> Startup:
-    told = ([(StartPhase.NODE_PROVISION, node)] if node else []) + list(phases)
-    parts = tuple(PhaseTime(phase, seconds, "event") for phase, seconds in told)
+    facts = ([(StartPhase.NODE_PROVISION, node)] if node else []) + list(phases)
+    parts = tuple(PhaseTime(phase, seconds, "event") for phase, seconds in facts)
     pod = EntityRef("c", EntityKind.POD, "prod", f"p{number}")
-    total = timedelta(seconds=sum(seconds for _, seconds in told))
+    total = timedelta(seconds=sum(seconds for _, seconds in facts))
     return Startup(f"s{number}", pod, AT, phases=parts, ready_at=AT + total)
 
 
@@ -232,11 +232,11 @@ STARTS = [
 
 
 def test_the_lead_time_is_that_of_a_real_start_at_the_95th_percentile():
-    found = lead_time(STARTS, configured_seconds=300.0)
-    assert (found.source, found.starts) == ("measured", 20)
-    assert found.seconds == pytest.approx(148.0 * 1.1)
-    assert [(part.name, part.seconds) for part in found.parts[:2]] == [("pull", 30.0), ("weight_load", 118.0)]
-    assert sum(part.seconds for part in found.parts) == pytest.approx(found.seconds)
+    result = lead_time(STARTS, configured_seconds=300.0)
+    assert (result.source, result.starts) == ("measured", 20)
+    assert result.seconds == pytest.approx(148.0 * 1.1)
+    assert [(part.name, part.seconds) for part in result.parts[:2]] == [("pull", 30.0), ("weight_load", 118.0)]
+    assert sum(part.seconds for part in result.parts) == pytest.approx(result.seconds)
 
 
 def test_a_new_node_counts_only_while_no_gpu_is_free():
@@ -251,7 +251,7 @@ def test_a_new_node_counts_only_while_no_gpu_is_free():
     assert never_seen.parts[0].source == "prior"
 
 
-def test_few_starts_count_only_where_they_are_slower_than_configured():
+def test_few_starts_count_only_if_slower_than_configured():
     assert lead_time(STARTS[:2], configured_seconds=300.0).source == "configured"
     assert lead_time(STARTS[:2], configured_seconds=60.0).source == "measured"
     assert lead_time(STARTS[3:4], configured_seconds=300.0).seconds == 300.0, "its wait for a node is taken out"
@@ -288,27 +288,27 @@ def test_times_in_any_order_give_the_same_plan(build):
 def test_what_is_missing_is_counted_and_a_new_service_is_of_low_confidence(build):
     values = _steady(40.0)
     values[100:110] = np.nan
-    found = _plan(build, values)
-    assert found.derivation["data"] == {
+    result = _plan(build, values)
+    assert result.derivation["data"] == {
         "slots": 720, "missing": 10, "held": 0, "negative": 0, "days": 5.0, "confidence": "usual",
     }  # fmt: skip
-    assert "data_missing" in _codes(found)
+    assert "data_missing" in _codes(result)
     young = _plan(build, _steady(40.0, days=0.5))
     assert young.derivation["data"]["confidence"] == "low"
     assert "new_service" in _codes(young)
 
 
-# --- what people read -------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_line_is_in_the_reader_s_language_and_filled(build, language):
+def test_every_line_is_in_the_selected_language_and_complete(build, language):
     full = EngineLoad(running=320.0, waiting=160.0)
-    found = _plan(
+    result = _plan(
         build, build.wave(6.0), current_replicas=24, ready_replicas=20, engines=full, quota_gpus=80,
         lead=lead_time(STARTS, configured_seconds=300.0, gpus_free=0, gpus_needed=4),
     )  # fmt: skip
-    said = derivation.lines(found, language)
+    said = derivation.lines(result, language)
     assert not [line for line in said if "{" in line or line.startswith("plan.")]
     assert len(said) >= 11
     chinese = [line for line in said if any("\u4e00" <= sign <= "\u9fff" for sign in line)]

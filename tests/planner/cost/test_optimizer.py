@@ -31,13 +31,13 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
         said = cost_text.lines(CHAT, answer, language)
         sources = {source_text(spec.price_source, language) for spec in gpus().values()}
         sources |= {roofline.source_in(language, tp) for tp in (1, 8)}
-        told = [line for line in said if any(source in line for source in sources)]
-        assert 2 <= len(told) <= 6
-        assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(told)
+        facts = [line for line in said if any(source in line for source in sources)]
+        assert 2 <= len(facts) <= 6
+        assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(facts)
         assert not [line for line in said if line.startswith("capacity.") or "{" in line]
 
 
-def test_offers_that_may_not_be_used_say_why():
+def test_refused_offers_have_a_reason():
     offers = [
         Offer(gpu("T4"), quota=0),
         Offer(gpu("H100"), region="far"),
@@ -55,7 +55,7 @@ def test_offers_that_may_not_be_used_say_why():
     assert set(answer.cheapest.gpus) == {"L40S on_demand here"}
 
 
-def test_a_promise_that_nobody_keeps_is_a_warning_and_not_a_size():
+def test_an_slo_that_no_offer_meets_is_a_warning_and_not_a_size():
     answer = compare(CostRequest(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
     assert not answer.slo_kept
     assert [why for _, why, _ in answer.refused] == [Refusal.SLO]
@@ -74,7 +74,7 @@ def test_quotas_of_nothing_leave_nothing():
     assert answer.refused == (("H100 on_demand", Refusal.QUOTA, "0"),)
 
 
-def test_a_quota_too_small_says_what_it_carries():
+def test_a_quota_that_is_too_small_reports_its_capacity():
     answer = compare(CostRequest(**{**_fields(CHAT), "qps": 4000.0}), [Offer(gpu("H100"), quota=4)])
     assert answer.nothing.reason is NoMixReason.QUOTA
     assert 0 < answer.nothing.most < 4000
@@ -100,25 +100,25 @@ def test_a_thousand_tokens_cost_what_an_hour_costs_over_its_tokens():
 
 
 @pytest.mark.parametrize("wrong", [{"price": -1.0}, {"price": float("nan")}, {"quota": -1}])
-def test_prices_and_quotas_that_nobody_has_are_refused(wrong):
+def test_impossible_prices_and_quotas_are_refused(wrong):
     with pytest.raises(UsageError):
         Offer(gpu("H100"), **wrong)
 
 
-def test_a_load_that_is_none_costs_nothing():
+def test_zero_load_costs_nothing():
     assert compare(CostRequest(**{**_fields(CHAT), "qps": 0.0}), [Offer(gpu("H100"))]).cheapest.cost_per_hour == 0
     with pytest.raises(UsageError):
         compare(CostRequest(**{**_fields(CHAT), "qps": -1.0}), [Offer(gpu("H100"))])
 
 
-def test_a_setup_that_no_engine_takes_is_refused():
+def test_an_impossible_setup_is_refused():
     for wrong in ({"tp": 0}, {"utilisation": 1.5}, {"bits": 1}):
         with pytest.raises(UsageError):
             Setup(**wrong)
 
 
 @pytest.mark.parametrize("slo", [Slo(), Slo(tpot=60.0)])
-def test_without_a_promise_that_ends_its_load_an_engine_is_not_loaded_to_where_its_queue_has_no_end(slo):
+def test_without_a_binding_objective_an_engine_is_loaded_below_saturation(slo):
     answer = compare(CostRequest(**{**_fields(CHAT), "slo": slo}), [Offer(gpu("H100"))])
     assert answer.slo_kept
     assert answer.cheapest.latency < 30
@@ -143,14 +143,14 @@ def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
         compare(CHAT, [yuan[0], Offer(gpu("H100"))])
 
 
-def test_the_group_that_comes_nearest_to_a_promise_is_quoted():
+def test_the_group_nearest_to_the_slo_is_quoted():
     asked = CostRequest(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
     ((_, why, text),) = compare(asked, [Offer(gpu("B200"))]).refused
     assert why is Refusal.SLO
     single = [compare(CostRequest(**{**_fields(asked), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
               for tp in (2, 4, 8) for pp in (1, 2, 4)]  # fmt: skip
-    told = [one.refused[0][2] for one in single]
-    assert text == min(told, key=lambda line: float(line.rsplit("TPOT ", 1)[1].removesuffix(" s")))
+    facts = [one.refused[0][2] for one in single]
+    assert text == min(facts, key=lambda line: float(line.rsplit("TPOT ", 1)[1].removesuffix(" s")))
 
 
 @pytest.mark.parametrize("name", ["H1000", "A1000", "RTX A3000", "T400", "B2000", "40900", "910"])
@@ -168,7 +168,7 @@ def test_a_name_that_only_begins_like_a_known_one_is_another_device(name):
         ("amd_mi300x_oam", "MI300X"), ("Tesla T4", "T4"), ("H20-3e", "H20"),
     ],
 )  # fmt: skip
-def test_a_device_is_known_by_the_names_that_exporters_and_clouds_give_it(name, known):
+def test_a_device_is_found_by_its_names_in_exporters_and_clouds(name, known):
     assert gpu(name).name == known
 
 

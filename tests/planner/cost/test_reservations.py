@@ -1,4 +1,4 @@
-"""What to hold, what troughs leave, and weights of replicas."""
+"""Reservations, troughs, and weights of replicas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan(hourly, **more):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.floats(0.05, 1.5))
-def test_no_other_number_to_hold_is_cheaper(seed, held_price):
+def test_no_other_reservation_is_cheaper(seed, held_price):
     hourly = np.random.default_rng(seed).integers(0, 30, 168).astype(float)
     made = plan(hourly, held_price=held_price, burst_price=1.0, weeks=4)
     demand = np.tile(hourly, 4)
@@ -31,7 +31,7 @@ def test_no_other_number_to_hold_is_cheaper(seed, held_price):
     assert made.cost == pytest.approx(min(costs))
 
 
-def test_half_busy_is_worth_holding_at_half_the_price():
+def test_half_busy_gpus_are_worth_reserving_at_half_the_price():
     made = plan(WEEK, held_price=0.9)
     assert (made.held, made.burst) == (40, 40)
     assert plan(WEEK, held_price=1.1).held == 10
@@ -51,12 +51,12 @@ def test_half_busy_is_worth_holding_at_half_the_price():
         ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, reservations.NoReservation.TOO_LATE, 0),
     ],
 )
-def test_where_nothing_is_held_the_reason_is_told_and_nothing_is_ordered(given, why, worth):
+def test_without_a_reservation_there_is_a_reason_and_no_order(given, why, worth):
     made = plan(WEEK, **given)
     assert (made.held, made.unheld, made.worth, made.order_by) == (0, why, worth, None)
 
 
-def test_gpus_that_are_seldom_busy_are_not_held():
+def test_gpus_that_are_seldom_busy_are_not_reserved():
     once = np.zeros(168)
     once[3] = 8.0
     made = plan(once)
@@ -65,7 +65,7 @@ def test_gpus_that_are_seldom_busy_are_not_held():
     assert (ordered.held, ordered.worth, ordered.unheld, ordered.order_by) == (20, 40, None, NOW)
 
 
-def test_parts_of_replicas_are_neither_held_nor_rented():
+def test_parts_of_replicas_are_neither_reserved_nor_rented():
     busy = np.where(np.arange(336) % 3 == 0, 16.0, 8.0)
     for held_price in (0.2, 0.7, 0.9):
         made = plan(busy, held_price=held_price, burst_price=1.0, group=8, quota=20)
@@ -81,8 +81,8 @@ def test_the_coming_day_is_the_highest_of_its_hours_of_the_week_and_not_yesterda
     week = np.r_[np.full(24, 40.0), np.full(120, 20.0), np.full(24, 8.0)]  # begins and ends with the coming weekday
     last = np.where(np.arange(168) == 3, 48.0, week)
     hourly = np.concatenate([week, last])
-    found = reservations.coming_day(hourly, reservations.growth(hourly), 8)
-    assert found.tolist() == [40.0] * 3 + [48.0] + [40.0] * 20
+    result = reservations.coming_day(hourly, reservations.growth(hourly), 8)
+    assert result.tolist() == [40.0] * 3 + [48.0] + [40.0] * 20
     grows = reservations.Growth(0.1, 0.05, 0.15, 5)
     assert reservations.coming_day(week, grows).tolist() == [44.0] * 24
     assert reservations.coming_day(week, reservations.Growth(-0.1, -0.2, 0.0, 5)).tolist() == [40.0] * 24
@@ -90,17 +90,17 @@ def test_the_coming_day_is_the_highest_of_its_hours_of_the_week_and_not_yesterda
     assert np.isnan(reservations.coming_day(unknown, grows)).tolist() == [True] * 2 + [False] * 22
 
 
-def test_growth_is_told_by_weeks_and_widens_the_interval_where_it_is_not():
+def test_growth_comes_from_weeks_and_is_wide_without_them():
     grown = np.concatenate([WEEK * 1.1**n for n in range(6)])
-    found = reservations.growth(grown)
-    assert found.middle == pytest.approx(0.1)
-    assert found.low == pytest.approx(found.high)
+    result = reservations.growth(grown)
+    assert result.middle == pytest.approx(0.1)
+    assert result.low == pytest.approx(result.high)
     assert reservations.growth(WEEK).low < 0 < reservations.growth(WEEK).high
     later = plan(grown, weeks=4)
     assert later.burst == int(np.ceil(40 * 1.1**9 - 1e-6))
 
 
-def test_what_comes_too_late_is_all_on_demand():
+def test_a_late_reservation_is_all_on_demand():
     made = plan(WEEK, weeks=4, lead=timedelta(weeks=6))
     assert (made.held, made.in_time) == (0, False)
     assert made.cost == made.all_burst
@@ -109,7 +109,7 @@ def test_what_comes_too_late_is_all_on_demand():
 @pytest.mark.parametrize(
     "wrong", [{"weeks": 3}, {"weeks": 13}, {"held_price": -1.0}, {"burst_price": 0.0}, {"held_price": float("nan")}]
 )
-def test_plans_that_nobody_can_make_are_refused(wrong):
+def test_impossible_plans_are_refused(wrong):
     with pytest.raises(UsageError):
         plan(WEEK, **wrong)
 
@@ -123,28 +123,28 @@ def test_less_than_a_week_plans_no_months():
 def test_troughs_give_gpus_back_the_start_up_time_before_they_are_needed():
     times = NOW.timestamp() + 3600.0 * np.arange(24)
     need = [2.0] * 6 + [8.0] * 12 + [2.0] * 6
-    found = reservations.troughs(times, need, 8, startup=timedelta(minutes=30))
-    assert [(one.gpus, one.start, one.back_by) for one in found] == [
+    result = reservations.troughs(times, need, 8, startup=timedelta(minutes=30))
+    assert [(one.gpus, one.start, one.back_by) for one in result] == [
         (6, NOW, NOW + timedelta(hours=5, minutes=30)),
         (6, NOW + timedelta(hours=18), NOW + timedelta(hours=24)),
     ]
-    assert sum(one.gpu_hours for one in found) == 6 * 5.5 + 6 * 6
+    assert sum(one.gpu_hours for one in result) == 6 * 5.5 + 6 * 6
     assert reservations.troughs(times, [np.nan] * 24, 8, startup=timedelta(0)) == []
     assert [one.gpus for one in reservations.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
 
 
 def test_weights_end_at_one_wait():
-    found = weigh([ReplicaLoad("a", 4000, 1000), ReplicaLoad("b", 0, 500), ReplicaLoad("c", 0, 500)], 2000, horizon=10)
+    result = weigh([ReplicaLoad("a", 4000, 1000), ReplicaLoad("b", 0, 500), ReplicaLoad("c", 0, 500)], 2000, horizon=10)
     # a: (4000 + 10000 x share) / 1000 = b: 10000 x share / 500, all add up
-    assert found.weights == {"a": 40, "b": 30, "c": 30}
-    assert found.waits["a"] == 4.0
-    assert sum(found.weights.values()) == 100
+    assert result.weights == {"a": 40, "b": 30, "c": 30}
+    assert result.waits["a"] == 4.0
+    assert sum(result.weights.values()) == 100
 
 
 def test_a_full_cache_admits_nothing_and_when_all_are_full_nothing_is_steered():
     full = ReplicaLoad("a", 0, 1000, kv_ratio=0.95)
-    found = weigh([full, ReplicaLoad("b", 0, 1000)], 100)
-    assert (found.weights, found.closed) == ({"a": 0, "b": 100}, ("a",))
+    result = weigh([full, ReplicaLoad("b", 0, 1000)], 100)
+    assert (result.weights, result.closed) == ({"a": 0, "b": 100}, ("a",))
     assert weigh([full], 100).reason is BalanceReason.ALL_FULL
     for language in ("en", "zh"):
         assert len(weigh([full], 100).lines(language)) == 2
@@ -182,25 +182,25 @@ def test_long_prompts_split_where_both_sides_are_equally_busy():
     st.lists(st.tuples(st.floats(0, 1e5), st.floats(10, 1e4), st.floats(0, 1)), min_size=1, max_size=20),
     st.floats(0, 1e5),
 )
-def test_weights_add_up_and_nobody_closed_gets_any(rows, rate):
-    found = weigh([ReplicaLoad(str(i), *row) for i, row in enumerate(rows)], rate)
-    assert sum(found.weights.values()) == 100
-    assert min(found.weights.values()) >= 0
-    if found.reason is BalanceReason.BY_WAIT:
-        assert all(found.weights[name] == 0 for name in found.closed)
+def test_weights_add_up_and_closed_replicas_get_none(rows, rate):
+    result = weigh([ReplicaLoad(str(i), *row) for i, row in enumerate(rows)], rate)
+    assert sum(result.weights.values()) == 100
+    assert min(result.weights.values()) >= 0
+    if result.reason is BalanceReason.BY_WAIT:
+        assert all(result.weights[name] == 0 for name in result.closed)
 
 
 @pytest.mark.parametrize("wrong", [("a", -1, 10), ("a", 1, 0), ("a", 1, 10, 1.5), ("a", float("nan"), 10)])
-def test_what_no_engine_reports_is_refused(wrong):
+def test_impossible_replica_values_are_refused(wrong):
     with pytest.raises(UsageError):
         ReplicaLoad(*wrong)
 
 
-def test_weights_without_a_gain_give_way_to_even_ones_and_lines_count_as_people_do():
+def test_weights_without_a_gain_become_even_and_lines_sort_naturally():
     replicas = [ReplicaLoad(f"r-{n}", 100.0 * n, 1000.0, kv_ratio=0.95 if n == 3 else 0.1) for n in (1, 10, 2, 3)]
-    found = weigh(replicas, 100.0)
-    assert len(set(found.weights.values())) > 2
-    level = even_weights(found)
+    result = weigh(replicas, 100.0)
+    assert len(set(result.weights.values())) > 2
+    level = even_weights(result)
     assert level.reason is BalanceReason.NO_GAIN
     assert level.weights["r-3"] == 0
     assert sum(level.weights.values()) == 100

@@ -25,14 +25,14 @@ def _ask(build, values, **changes):
     return forecast(times, values, **{**facts, **changes})
 
 
-def _shape_is_right(found, steps=144):
-    lows = found.quantiles[0.05]
+def _shape_is_right(result, steps=144):
+    lows = result.quantiles[0.05]
     for quantile in (0.5, 0.8, 0.9, 0.95):
-        assert found.quantiles[quantile].shape == (steps,)
-        assert np.isfinite(found.quantiles[quantile]).all()
-        assert (found.quantiles[quantile] >= lows).all()
-        lows = found.quantiles[quantile]
-    assert (found.quantiles[0.05] >= 0).all()
+        assert result.quantiles[quantile].shape == (steps,)
+        assert np.isfinite(result.quantiles[quantile]).all()
+        assert (result.quantiles[quantile] >= lows).all()
+        lows = result.quantiles[quantile]
+    assert (result.quantiles[0.05] >= 0).all()
 
 
 def test_a_daily_wave_is_forecast_with_prophet_among_the_judged(build):
@@ -42,34 +42,34 @@ def test_a_daily_wave_is_forecast_with_prophet_among_the_judged(build):
     times = build.times(9.0)[: 8 * 144]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = forecast(
+        result = forecast(
             times, known, signal="svc_requests_per_second", entity=build.service, now=moment, horizon=timedelta(days=1)
         )
-    _shape_is_right(found)
-    assert found.score.wape < 0.1
-    assert "prophet" in because(found.why).lower()
-    came = truth[8 * 144 :]
-    assert np.abs(found.quantiles[0.5] - came).sum() / came.sum() < 0.08
-    inside = (came >= found.quantiles[0.05]) & (came <= found.quantiles[0.95])
+    _shape_is_right(result)
+    assert result.score.wape < 0.1
+    assert "prophet" in because(result.why).lower()
+    actual = truth[8 * 144 :]
+    assert np.abs(result.quantiles[0.5] - actual).sum() / actual.sum() < 0.08
+    inside = (actual >= result.quantiles[0.05]) & (actual <= result.quantiles[0.95])
     assert 0.8 <= inside.mean() <= 1.0
-    assert found.times[0] == moment.timestamp()
+    assert result.times[0] == moment.timestamp()
 
 
-def test_prophet_is_refused_where_it_loses(build):
+def test_prophet_is_refused_if_it_does_not_help(build):
     # A square wave: Fourier terms ring at its edges, yesterday repeats it exactly.
     times = build.times(6.0)
     values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
-    found = _ask(build, values)
-    assert found.model == "ensemble"
-    assert "Prophet is not used: the back-test error would be" in because(found.why)
-    assert [each.text for each in found.why] == ["plan.why_mix", "plan.why_refused"]
-    assert "未采用 Prophet" in because(found.why, "zh")
-    came = np.resize(values[:144], 144)
-    np.testing.assert_allclose(found.quantiles[0.5], came, rtol=0.01)
+    result = _ask(build, values)
+    assert result.model == "ensemble"
+    assert "Prophet is not used: the back-test error would be" in because(result.why)
+    assert [each.text for each in result.why] == ["plan.why_mix", "plan.why_refused"]
+    assert "未采用 Prophet" in because(result.why, "zh")
+    actual = np.resize(values[:144], 144)
+    np.testing.assert_allclose(result.quantiles[0.5], actual, rtol=0.01)
 
 
-def test_prophet_is_heard_where_it_helps(build, monkeypatch):
-    # A wave of 31 hours, and a fit that knows it: no profile of days does as well.
+def test_prophet_is_selected_if_it_helps(build, monkeypatch):
+    # A wave of 31 hours, and a model that knows it: no day profile does as well.
     def wave(times):
         return 20.0 * (1.0 + 0.8 * np.sin(times / 3600.0 / 31 * 2 * np.pi))
 
@@ -78,9 +78,9 @@ def test_prophet_is_heard_where_it_helps(build, monkeypatch):
         return prophet.FittedProphet(series.start, series.origin, np.log(wave(times) + 0.2), 0.2, np.zeros((144, 2)))
 
     monkeypatch.setattr(prophet, "fit", knowing)
-    found = _ask(build, wave(build.times(8.0)))
-    assert found.model == "ensemble+prophet", because(found.why)
-    assert "with Prophet" in because(found.why)
+    result = _ask(build, wave(build.times(8.0)))
+    assert result.model == "ensemble+prophet", because(result.why)
+    assert "with Prophet" in because(result.why)
 
 
 def test_fits_are_made_once_a_night(build):
@@ -109,58 +109,58 @@ def test_nothing_is_read_from_the_future(build):
     np.testing.assert_array_equal(known.quantiles[0.95], changed.quantiles[0.95])
 
 
-def test_no_history_is_an_answer(build):
+def test_no_history_is_a_result(build):
     assert _ask(build, np.empty(0)) is NoPlanReason.NO_HISTORY
     assert _ask(build, np.full(2000, np.nan)) is NoPlanReason.NO_HISTORY
 
 
 @pytest.mark.parametrize("level", [0.0, 12.5])
 def test_a_constant_stays_what_it_is(build, level):
-    found = _ask(build, np.full(4 * 144, level))
-    for values in (*found.quantiles.values(), *found.peaks.values()):
+    result = _ask(build, np.full(4 * 144, level))
+    for values in (*result.quantiles.values(), *result.peaks.values()):
         np.testing.assert_allclose(values, level, atol=1e-9)
-    assert "not changed" in because(found.why)
+    assert "not changed" in because(result.why)
 
 
 def test_less_than_a_day_carries_the_newest_values(build):
     values = build.wave(0.5)
-    found = _ask(build, values)
-    np.testing.assert_allclose(found.quantiles[0.5][:60], values[-1], rtol=0.01)
-    assert found.quantiles[0.95][0] > values[-1]
-    assert "0.5 days" in because(found.why)
+    result = _ask(build, values)
+    np.testing.assert_allclose(result.quantiles[0.5][:60], values[-1], rtol=0.01)
+    assert result.quantiles[0.95][0] > values[-1]
+    assert "0.5 days" in because(result.why)
 
 
 def test_one_value_is_spread_by_the_prior(build):
-    found = _ask(build, np.array([10.0]))
-    assert found.quantiles[0.05][0] == pytest.approx(10 / 1.5, rel=0.01)
-    # Nothing above 1.25 x the highest value known.
-    assert found.quantiles[0.95][0] == pytest.approx(12.5, rel=0.01)
+    result = _ask(build, np.array([10.0]))
+    assert result.quantiles[0.05][0] == pytest.approx(10 / 1.5, rel=0.01)
+    # Nothing above 1.25 x the highest known value.
+    assert result.quantiles[0.95][0] == pytest.approx(12.5, rel=0.01)
 
 
 def test_missing_slots_are_allowed(build):
     values = build.wave(6.0)
     values[np.random.default_rng(3).random(values.size) < 0.2] = np.nan
     values[-3:] = np.nan
-    found = _ask(build, values)
-    _shape_is_right(found)
-    assert found.score.wape < 0.12
+    result = _ask(build, values)
+    _shape_is_right(result)
+    assert result.score.wape < 0.12
 
 
 def test_weekly_terms_need_two_weeks(build, monkeypatch):
-    seen = []
+    observed = []
     import prophet as library
 
     class Recorder(library.Prophet):
         def __init__(self, **arguments) -> None:
-            seen.append(arguments["weekly_seasonality"])
+            observed.append(arguments["weekly_seasonality"])
             super().__init__(**arguments)
 
     monkeypatch.setattr(library, "Prophet", Recorder)
     for days in (13.5, 14.5):
         values = build.wave(days)
         prophet.fit(Series(0.0, 600.0, values), 1)
-    assert seen[0] is False
-    assert seen[1] == 3
+    assert observed[0] is False
+    assert observed[1] == 3
 
 
 def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
@@ -168,9 +168,9 @@ def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
         raise RuntimeError("Optimization terminated abnormally")
 
     monkeypatch.setattr(prophet, "fit", fail)
-    found = _ask(build, build.wave(5.0))
-    assert found.model == "ensemble"
-    assert "no fit was found" in because(found.why)
+    result = _ask(build, build.wave(5.0))
+    assert result.model == "ensemble"
+    assert "no fit was found" in because(result.why)
 
 
 @settings(max_examples=25, deadline=None)
@@ -185,13 +185,13 @@ def test_any_history_gives_finite_quantiles_in_order(build, slots, level, noise,
     generator = np.random.default_rng(seed)
     values = level * np.exp(noise * generator.standard_normal(slots))
     values[generator.random(slots) < missing] = np.nan
-    found = _ask(build, values, models=CHEAP)
+    result = _ask(build, values, models=CHEAP)
     if np.isnan(values).all():
-        assert found is NoPlanReason.NO_HISTORY
+        assert result is NoPlanReason.NO_HISTORY
     else:
-        assert isinstance(found, Forecast)
-        _shape_is_right(found)
-        assert found.quantiles[0.95].max() <= 1.25 * np.nanmax(values) + 1e-9
+        assert isinstance(result, Forecast)
+        _shape_is_right(result)
+        assert result.quantiles[0.95].max() <= 1.25 * np.nanmax(values) + 1e-9
 
 
 def test_naive_forecasters_by_hand():

@@ -41,12 +41,12 @@ def test_duplicates_and_disorder_end_in_one_series(build):
     np.testing.assert_array_equal(plain.quantiles[0.5], mixed.quantiles[0.5])
 
 
-def test_one_spike_of_a_hundred_times_is_no_forecast(build):
+def test_one_hundredfold_spike_is_not_forecast(build):
     values = build.wave(6.0)
     spiked = values.copy()
     spiked[-40] *= 100
-    calm, found = _ask(build, values), _ask(build, spiked)
-    ratio = found.quantiles[0.5] / calm.quantiles[0.5]
+    calm, result = _ask(build, values), _ask(build, spiked)
+    ratio = result.quantiles[0.5] / calm.quantiles[0.5]
     assert 0.7 < ratio.min() <= ratio.max() < 1.4
 
 
@@ -59,7 +59,7 @@ def test_a_spike_in_the_newest_slot_fades(build):
     assert ratio[-1] < 1.5
 
 
-def test_a_slot_half_scraped_is_no_fall(build):
+def test_a_half_scraped_slot_is_not_a_drop(build):
     values = build.wave(6.0)
     broken = values.copy()
     broken[-1] /= 50
@@ -67,7 +67,7 @@ def test_a_slot_half_scraped_is_no_fall(build):
     assert ratio.min() > 0.8
 
 
-def test_a_level_shift_is_believed_within_hours(build):
+def test_a_level_shift_is_followed_within_hours(build):
     values = build.wave(8.0, noise=0.02)
     values[-24:] *= 3.0
     ratio = _ask(build, values).quantiles[0.5][:12] / _ask(build, build.wave(8.0, noise=0.02)).quantiles[0.5][:12]
@@ -76,54 +76,54 @@ def test_a_level_shift_is_believed_within_hours(build):
 
 def test_a_new_service_is_forecast_from_its_first_slot(build):
     for slots in (1, 2, 5, 30, 143, 144, 145, 300):
-        found = _ask(build, build.wave(3.0)[:slots])
-        assert isinstance(found, Forecast)
-        assert np.isfinite(found.quantiles[0.95]).all()
+        result = _ask(build, build.wave(3.0)[:slots])
+        assert isinstance(result, Forecast)
+        assert np.isfinite(result.quantiles[0.95]).all()
 
 
 def test_a_launch_does_not_stay_at_nothing(build):
     values = np.concatenate([np.zeros(3 * DAY), build.wave(2.0, noise=0.02)])
-    found = _ask(build, values)
-    assert np.abs(found.quantiles[0.5][:6] / values[-1] - 1).max() < 0.3
+    result = _ask(build, values)
+    assert np.abs(result.quantiles[0.5][:6] / values[-1] - 1).max() < 0.3
 
 
 def test_a_service_that_sleeps_by_night_sleeps(build):
     hour = build.times(7.0) / 3600 % 24
     values = np.where((hour > 8) & (hour < 18), 40.0, 0.0)
-    found = _ask(build, values)
-    ahead = found.times / 3600 % 24
-    assert (found.quantiles[0.5][(ahead > 20) | (ahead < 6)] < 1.0).all()
-    assert found.quantiles[0.5][(ahead > 10) & (ahead < 16)].min() > 35
+    result = _ask(build, values)
+    ahead = result.times / 3600 % 24
+    assert (result.quantiles[0.5][(ahead > 20) | (ahead < 6)] < 1.0).all()
+    assert result.quantiles[0.5][(ahead > 10) & (ahead < 16)].min() > 35
 
 
-def test_an_outage_of_metrics_ends_in_a_wider_answer_of_the_same_kind(build):
+def test_a_metrics_outage_widens_the_forecast(build):
     values = build.wave(7.0)
     lost = values.copy()
     lost[-18:] = np.nan
-    found = _ask(build, lost)
-    ratio = found.quantiles[0.5] / _ask(build, values).quantiles[0.5]
+    result = _ask(build, lost)
+    ratio = result.quantiles[0.5] / _ask(build, values).quantiles[0.5]
     assert 0.8 < ratio.min() <= ratio.max() < 1.25
 
 
-def test_rows_at_once_say_what_each_says_alone(build):
+def test_batched_rows_equal_single_rows(build):
     rows = np.stack([build.wave(6.0, seed=3), np.full(6 * DAY, np.nan), build.wave(6.0, seed=4, level=900.0)])
     rows[2, :200] = np.nan
     facts = {"signal": "s", "now": build.now}
-    found = forecast_rows(build.times(6.0), rows, entities=[build.service] * 3, **facts)
-    assert found[1] is NoPlanReason.NO_HISTORY
+    result = forecast_rows(build.times(6.0), rows, entities=[build.service] * 3, **facts)
+    assert result[1] is NoPlanReason.NO_HISTORY
     for row in (0, 2):
         alone = forecast(build.times(6.0), rows[row], entity=build.service, models=FAST_MODELS, **facts)
-        np.testing.assert_allclose(found[row].quantiles[0.95], alone.quantiles[0.95], rtol=0.01)
-        assert found[row].score.wape == pytest.approx(alone.score.wape, rel=0.02)
+        np.testing.assert_allclose(result[row].quantiles[0.95], alone.quantiles[0.95], rtol=0.01)
+        assert result[row].score.wape == pytest.approx(alone.score.wape, rel=0.02)
 
 
 def test_an_event_with_a_ratio_raises_what_is_forecast(build):
     values = build.wave(6.0)
     event = Event("launch", build.now + timedelta(hours=2), build.now + timedelta(hours=4), ratio=2.0)
-    plain, found = _ask(build, values), _ask(build, values, calendar=Calendar((event,)))
-    np.testing.assert_allclose(found.quantiles[0.5][12:24], 2 * plain.quantiles[0.5][12:24])
-    np.testing.assert_allclose(found.quantiles[0.5][:12], plain.quantiles[0.5][:12])
-    assert found.peaks[0.95][23] > 1.8 * plain.peaks[0.95][11]
+    plain, result = _ask(build, values), _ask(build, values, calendar=Calendar((event,)))
+    np.testing.assert_allclose(result.quantiles[0.5][12:24], 2 * plain.quantiles[0.5][12:24])
+    np.testing.assert_allclose(result.quantiles[0.5][:12], plain.quantiles[0.5][:12])
+    assert result.peaks[0.95][23] > 1.8 * plain.peaks[0.95][11]
 
 
 def test_an_event_is_learned_from_its_last_occasion(build):
@@ -132,13 +132,13 @@ def test_an_event_is_learned_from_its_last_occasion(build):
     occasions = tuple(Event("sale", at, at + timedelta(hours=3)) for at in (before, build.now + timedelta(hours=2)))
     values[-2 * DAY : -2 * DAY + 18] *= 3.0
     plain = _ask(build, build.wave(8.0, noise=0.02))
-    found = _ask(build, values, calendar=Calendar(occasions))
-    ratio = found.quantiles[0.5] / plain.quantiles[0.5]
+    result = _ask(build, values, calendar=Calendar(occasions))
+    ratio = result.quantiles[0.5] / plain.quantiles[0.5]
     assert 2.7 < ratio[12:30].min() <= ratio[12:30].max() < 3.3
     assert 0.93 < ratio[40:].min() <= ratio[40:].max() < 1.07
 
 
-def test_what_is_no_event_and_no_zone_is_refused(build):
+def test_invalid_events_and_zones_are_refused(build):
     with pytest.raises(UsageError, match="must end after it starts"):
         Event("x", build.now, build.now)
     with pytest.raises(UsageError, match="not above 0"):
@@ -150,9 +150,9 @@ def test_what_is_no_event_and_no_zone_is_refused(build):
 
 
 def test_holidays_are_days_of_their_zone():
-    found = holidays("DE", date(2026, 5, 1), date(2026, 5, 31), "Europe/Berlin")
-    assert {event.name for event in found} == {HOLIDAY}
-    assert found[0].start == datetime(2026, 4, 30, 22, tzinfo=UTC)
+    result = holidays("DE", date(2026, 5, 1), date(2026, 5, 31), "Europe/Berlin")
+    assert {event.name for event in result} == {HOLIDAY}
+    assert result[0].start == datetime(2026, 4, 30, 22, tzinfo=UTC)
 
 
 def _office(times, zone_hours):
@@ -166,7 +166,7 @@ def _office(times, zone_hours):
         (datetime(2026, 3, 29, 4, 0, tzinfo=UTC), 1, 2),  # clocks went forward three hours ago
         (datetime(2026, 10, 25, 4, 0, tzinfo=UTC), 2, 1),
         (datetime(2026, 3, 28, 20, 0, tzinfo=UTC), 1, 2),  # they will go in five hours
-        (datetime(2026, 10, 25, 1, 30, tzinfo=UTC), 2, 1),  # in the hour that comes twice
+        (datetime(2026, 10, 25, 1, 30, tzinfo=UTC), 2, 1),  # in the repeated hour
     ],
 )
 def test_summer_time_moves_no_office_hour(build, now, before, after):
@@ -174,10 +174,10 @@ def test_summer_time_moves_no_office_hour(build, now, before, after):
     times = now.timestamp() - 600.0 * np.arange(8 * DAY, 0, -1)
     values = np.where(times < change, _office(times, before), _office(times, after))
     facts = {"signal": "s", "entity": build.service, "now": now, "models": FAST_MODELS}
-    found = forecast(times, values, calendar=Calendar(zone="Europe/Berlin"), **facts)
-    ahead = found.times
+    result = forecast(times, values, calendar=Calendar(zone="Europe/Berlin"), **facts)
+    ahead = result.times
     truth = np.where(ahead < change, _office(ahead, before), _office(ahead, after))
-    assert np.abs(found.quantiles[0.5] - truth).sum() / truth.sum() < 0.02
+    assert np.abs(result.quantiles[0.5] - truth).sum() / truth.sum() < 0.02
 
 
 def test_a_wall_clock_without_change_is_the_series_itself():

@@ -1,4 +1,4 @@
-"""The LSTM: what needs JAX is skipped without the extra [lstm], which no machine has to have."""
+"""The LSTM: tests that need JAX are skipped without the extra [lstm], which is optional."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _fit(series, **more):
 
 
 def test_without_its_packages_it_is_absent(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(lstm, "find_spec", lambda name: None if name == "optax" else found("numpy"))
+    result = importlib.util.find_spec
+    monkeypatch.setattr(lstm, "find_spec", lambda name: None if name == "optax" else result("numpy"))
     assert Lstm().is_absent()
 
 
@@ -72,39 +72,39 @@ def test_nothing_after_an_origin_is_read_and_nothing_is_negative(build):
     changed = Series(0.0, 600.0, np.where(np.arange(values.size) < 600, values, 900.0))
     fit = _fit(series.until(576), scale=3.0)
     leads = np.arange(1, 300)
-    said = fit.at(series, np.array([600]), leads)
-    np.testing.assert_array_equal(said, fit.at(changed, np.array([600]), leads))
-    assert np.isfinite(said).all()
-    assert (said >= 0).all()
-    assert said.max() <= np.exp(2.5) * (values.max() + 1.0)
+    text = fit.at(series, np.array([600]), leads)
+    np.testing.assert_array_equal(text, fit.at(changed, np.array([600]), leads))
+    assert np.isfinite(text).all()
+    assert (text >= 0).all()
+    assert text.max() <= np.exp(2.5) * (values.max() + 1.0)
 
 
 def test_between_its_leads_lie_straight_lines(build):
     series = Series(0.0, 600.0, build.wave(4.0))
     view = View(0.0, 1.0, np.zeros(144), 1.0)
     fit = FittedLstm(view, ANCHORS, _weights())
-    said = np.log(fit.at(series, np.array([500]), np.array([6, 7, 9, 144, 200]))[0] + 1.0)
+    text = np.log(fit.at(series, np.array([500]), np.array([6, 7, 9, 144, 200]))[0] + 1.0)
     own = fit.weights.run(view.windows(series, np.array([500])))[0]
     at = {int(lead): own[place] for place, lead in enumerate(ANCHORS)}
     positive = np.maximum(np.array([at[6], at[6] * 2 / 3 + at[9] / 3, at[9], at[144], at[144]]), 0.0)
-    np.testing.assert_allclose(said, positive, atol=1e-9)
+    np.testing.assert_allclose(text, positive, atol=1e-9)
 
 
 @needs_jax
-def test_a_trained_network_says_the_same_without_jax(build):
+def test_a_trained_network_gives_the_same_output_without_jax(build):
     import jax
 
     from planner.forecast import lstm_training
 
     network = lstm_training.Network(lstm.FEATURES, 5, ANCHORS.size, jax.random.PRNGKey(3))
     windows = np.random.default_rng(4).standard_normal((6, 30, lstm.FEATURES))
-    said = np.asarray(jax.vmap(network)(windows.astype(np.float32)))
-    np.testing.assert_allclose(lstm_training.weights_of(network).run(windows), said, atol=1e-4)
+    text = np.asarray(jax.vmap(network)(windows.astype(np.float32)))
+    np.testing.assert_allclose(lstm_training.weights_of(network).run(windows), text, atol=1e-4)
 
 
 @needs_jax
-def test_it_learns_and_always_the_same(build):
-    # a level that fades over hours: what a deviation at the origin says of the next ones
+def test_training_learns_and_is_deterministic(build):
+    # a level that fades over hours: a deviation at the origin predicts the next ones
     random = np.random.default_rng(8)
     level = np.zeros(8 * 144)
     for slot in range(1, level.size):
@@ -116,11 +116,11 @@ def test_it_learns_and_always_the_same(build):
     assert jax.config.jax_platforms == "cpu"
     again = pickle.loads(pickle.dumps(Lstm().fit(series.until(7 * 144), 288)))
     origins, leads = np.arange(7 * 144, 8 * 144 - 12), np.arange(1, 13)
-    said = first.at(series, origins, leads)
-    np.testing.assert_array_equal(said, again.at(series, origins, leads))
+    text = first.at(series, origins, leads)
+    np.testing.assert_array_equal(text, again.at(series, origins, leads))
     truth = series.values[origins[:, None] + leads - 1]
     naive = np.stack([seasonal_naive(series.until(origin), 12) for origin in origins.tolist()])
-    assert np.abs(said - truth).mean() < 0.7 * np.abs(naive - truth).mean()
+    assert np.abs(text - truth).mean() < 0.7 * np.abs(naive - truth).mean()
 
 
 @needs_jax

@@ -1,4 +1,4 @@
-"""Which forecasters of the night are heard, and what is said of the others."""
+"""Selection of nightly models, and the reasons of the others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from planner.forecast.series import Series
 
 
 def _wave(times, hours=31.0):
-    """No profile of days knows it."""
+    """No day profile knows it."""
     return 20.0 * (1.0 + 0.8 * np.sin(times / 3600.0 / hours * 2 * np.pi))
 
 
 @dataclass(frozen=True)
 class Saying:
-    """Says a function of the instant, wherever it is asked."""
+    """Forecasts a function of the timestamp, at any origin."""
 
     factor: float
     hours: float = 31.0
@@ -55,10 +55,10 @@ class Fake:
 @pytest.fixture
 def among(monkeypatch):
     def put(*fakes):
-        found = {each.name: each for each in fakes}
-        monkeypatch.setattr(model_selection, "FORECASTERS", found)
-        monkeypatch.setattr(forecaster, "FORECASTERS", found)
-        return ("ensemble", *found)
+        result = {each.name: each for each in fakes}
+        monkeypatch.setattr(model_selection, "FORECASTERS", result)
+        monkeypatch.setattr(forecaster, "FORECASTERS", result)
+        return ("ensemble", *result)
 
     return put
 
@@ -68,57 +68,57 @@ def _ask(build, models, **more):
     return forecast(times, _wave(times), signal="s", entity=build.service, now=build.now, models=models, **more)
 
 
-def test_who_knows_is_heard_and_who_does_not_is_refused_with_the_figures(build, among):
+def test_a_good_model_is_selected_and_a_bad_one_refused_with_figures(build, among):
     models = among(Fake("wrong", "Wrong", hours=7.0), Fake("right", "Right"))
-    found = _ask(build, models)
-    assert found.model == "ensemble+right"
-    by_name = {each.arguments.get("name"): each for each in found.why}
+    result = _ask(build, models)
+    assert result.model == "ensemble+right"
+    by_name = {each.arguments.get("name"): each for each in result.why}
     assert by_name["Right"].text == "plan.why_helps"
     assert by_name["Wrong"].text == "plan.why_refused"
     assert float(by_name["Right"].arguments["joined"]) < float(by_name["Right"].arguments["error"])
     assert float(by_name["Wrong"].arguments["own"]) > float(by_name["Right"].arguments["own"])
-    truth = _wave(found.times)
+    truth = _wave(result.times)
     plain = _ask(build, ("ensemble",))
-    assert np.abs(found.quantiles[0.5] - truth).sum() < np.abs(plain.quantiles[0.5] - truth).sum()
-    assert found.score.pinball < plain.score.pinball
+    assert np.abs(result.quantiles[0.5] - truth).sum() < np.abs(plain.quantiles[0.5] - truth).sum()
+    assert result.score.pinball < plain.score.pinball
 
 
-def test_the_second_of_two_alike_is_refused_once_the_first_is_heard(build, among):
-    found = _ask(build, among(Fake("one", "One"), Fake("two", "Two")))
-    assert found.model in ("ensemble+one", "ensemble+two", "ensemble+one+two")
-    assert [each.text for each in found.why][:2] == ["plan.why_mix", "plan.why_helps"]
-    assert {each.arguments["name"] for each in found.why[1:]} == {"One", "Two"}
+def test_the_second_of_two_equal_models_is_refused(build, among):
+    result = _ask(build, among(Fake("one", "One"), Fake("two", "Two")))
+    assert result.model in ("ensemble+one", "ensemble+two", "ensemble+one+two")
+    assert [each.text for each in result.why][:2] == ["plan.why_mix", "plan.why_helps"]
+    assert {each.arguments["name"] for each in result.why[1:]} == {"One", "Two"}
 
 
-def test_who_is_absent_or_finds_no_fit_is_named_with_the_reason(build, among):
+def test_an_absent_model_or_missing_fit_is_named_with_the_reason(build, among):
     models = among(Fake("away", "Away", absent=True), Fake("lost", "Lost", 0.0), Fake("right", "Right"))
     fits = Fits()
-    found = _ask(build, models, fits=fits)
-    assert found.model == "ensemble+right"
-    said = because(found.why)
+    result = _ask(build, models, fits=fits)
+    assert result.model == "ensemble+right"
+    said = because(result.why)
     assert "Away is not used: not installed (in the checkout: pip install '.[more]', or uv sync --extra more)" in said
     assert "Lost is not used: no fit was found (nothing fits)" in said
-    assert "未安装" in because(found.why, "zh")
+    assert "未安装" in because(result.why, "zh")
     assert set(fits.refused) == {"away", "lost"}
     assert fits.requested == ("lost", "right", "away")
 
 
-def test_what_was_fitted_by_night_is_heard_by_day_without_a_fit(build, among):
+def test_nightly_fits_are_used_by_day_without_new_fits(build, among):
     right = Fake("right", "Right")
     models = among(right, Fake("away", "Away", absent=True))
     times = build.times(8.0)
     fits = forecaster.fit_nightly(times, _wave(times), now=build.now, models=models).fits
     made = len(right.fitted)
-    found = _ask(build, ("ensemble", *fits.requested), fits=fits, may_fit=False)
+    result = _ask(build, ("ensemble", *fits.requested), fits=fits, may_fit=False)
     assert len(right.fitted) == made == model_selection.NIGHTS + 1
-    assert found.model == "ensemble+right"
-    assert "Away is not used" in because(found.why)
+    assert result.model == "ensemble+right"
+    assert "Away is not used" in because(result.why)
     again = forecaster.fit_nightly(times, _wave(times), now=build.now, models=models, fits=fits).fits
     assert len(right.fitted) == made
     assert again.made == fits.made
 
 
-def test_the_newest_fit_made_by_then_speaks():
+def test_the_newest_fit_made_by_then_is_used():
     series = Series(0.0, 3600.0, np.ones(72))
     fit_nightly = nightly_fit.NightlyMember(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
     said = fit_nightly.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
@@ -126,15 +126,15 @@ def test_the_newest_fit_made_by_then_speaks():
     np.testing.assert_allclose(said, expected)
 
 
-def test_too_little_history_names_all_that_were_asked(build, among):
+def test_too_little_history_names_all_requested_models(build, among):
     models = among(Fake("one", "One"), Fake("two", "Two"))
     times = build.times(3.0)
-    found = forecast(times, _wave(times), signal="s", entity=build.service, now=build.now, models=models)
-    assert found.model == "ensemble"
-    assert "One, Two is not used: 3.0 days" in because(found.why)
+    result = forecast(times, _wave(times), signal="s", entity=build.service, now=build.now, models=models)
+    assert result.model == "ensemble"
+    assert "One, Two is not used: 3.0 days" in because(result.why)
 
 
-def test_every_forecaster_says_who_it_is():
+def test_every_forecaster_has_a_name():
     for name, each in FORECASTERS.items():
         assert each.name == name
         assert each.title
@@ -147,7 +147,7 @@ class _Breaks:
 
 
 def _many(build, count=5):
-    """Services alike but for noise, one with gaps, one of three days alone, one without any value."""
+    """Services that differ only in noise, one with gaps, one of only three days, one without any value."""
     times = build.times(8.0)
     noise = np.random.default_rng(4).normal(0.0, 0.05, (count, times.size))
     rows = _wave(times) * np.exp(noise)
@@ -168,14 +168,14 @@ def _nights(build, window, models):
     }
 
 
-def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among):
+def test_batched_services_with_nightly_fits_equal_single_ones(build, among):
     models = among(Fake("right", "Right"), Fake("wrong", "Wrong", hours=7.0))
     window = _many(build)
     decided = _nights(build, window, models)
-    found = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
-    assert found[window.entities[0]].model == found[window.entities[1]].model == "ensemble+right"
-    assert found[window.entities[2]].model == "ensemble"
-    assert found[window.entities[3]] is NoPlanReason.NO_HISTORY
+    result = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
+    assert result[window.entities[0]].model == result[window.entities[1]].model == "ensemble+right"
+    assert result[window.entities[2]].model == "ensemble"
+    assert result[window.entities[3]] is NoPlanReason.NO_HISTORY
     for row, service in enumerate(window.entities):
         fits = decided[service].fits
         alone = forecast(
@@ -190,25 +190,25 @@ def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among)
         )
         if isinstance(alone, NoPlanReason):
             continue
-        assert (found[service].model, found[service].why) == (alone.model, alone.why)
-        assert found[service].buffers == pytest.approx(alone.buffers, rel=1e-6)
+        assert (result[service].model, result[service].why) == (alone.model, alone.why)
+        assert result[service].buffers == pytest.approx(alone.buffers, rel=1e-6)
         for level, values in alone.quantiles.items():
-            np.testing.assert_allclose(found[service].quantiles[level], values, rtol=1e-5)
-            np.testing.assert_allclose(found[service].peaks[level], alone.peaks[level], rtol=1e-5)
+            np.testing.assert_allclose(result[service].quantiles[level], values, rtol=1e-5)
+            np.testing.assert_allclose(result[service].peaks[level], alone.peaks[level], rtol=1e-5)
 
 
-def test_a_night_that_breaks_costs_its_own_service_alone(build, among):
+def test_a_broken_nightly_fit_affects_only_its_service(build, among):
     models = among(Fake("right", "Right"))
     window = _many(build)
     decided = _nights(build, window, models)
     made = decided[window.entities[0]].fits.made["right"]
     made.update(dict.fromkeys(made, _Breaks()))
-    found = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
-    assert found[window.entities[0]] is NoPlanReason.FAILED
-    assert found[window.entities[1]].model == "ensemble+right"
-    assert found[window.entities[4]].model == "ensemble+right"
+    result = batch_forecast.forecast_all(window, build.now, forecaster.HORIZON, decided)
+    assert result[window.entities[0]] is NoPlanReason.FAILED
+    assert result[window.entities[1]].model == "ensemble+right"
+    assert result[window.entities[4]].model == "ensemble+right"
 
 
-def test_a_member_speaks_for_every_row_or_for_none():
+def test_an_extra_member_covers_every_row():
     with pytest.raises(ValueError, match="one speaker for each row"):
         forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, extra={"one": [Saying(1.0)]})

@@ -1,4 +1,4 @@
-"""By what forecasters are chosen: pinball loss and the error of peaks."""
+"""Criteria of the selection: pinball loss and the error of peaks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planner.forecast.grid import Grid
 ANCHORS = Grid(600.0).anchors
 
 
-def _outlook(truth, said):
+def _outlook(truth, text):
     ages = np.arange(len(truth), 0, -1) * 3
-    folds = Folds(ages, truth[None], said[None], said[None], said[None])
+    folds = Folds(ages, truth[None], text[None], text[None], text[None])
     return Outlook(600.0, {}, {}, (), np.ones((1, 1, 1)), ANCHORS, folds)
 
 
@@ -22,9 +22,9 @@ def _came(origins, seed=1):
     return 20.0 * np.exp(0.1 * np.random.default_rng(seed).standard_normal((origins, ANCHORS.size)))
 
 
-def _errors(truth, said):
-    outlook = _outlook(truth, said)
-    return scoring.errors(truth[None], said[None], outlook.folds.ages, outlook)[0]
+def _errors(truth, text):
+    outlook = _outlook(truth, text)
+    return scoring.errors(truth[None], text[None], outlook.folds.ages, outlook)[0]
 
 
 def test_the_pinball_loss_by_hand():
@@ -36,7 +36,7 @@ def test_the_pinball_loss_by_hand():
     assert scoring.pinball(truth, quantiles)[0] == pytest.approx(2 * (1 - np.mean(QUANTILES)) * 2.0 / 10.0)
 
 
-def test_a_forecast_of_what_came_loses_nothing_and_a_worse_one_loses_more():
+def test_a_perfect_forecast_has_no_loss_and_a_worse_one_has_more():
     truth = _came(200)
     losses = []
     for spread in (0.0, 0.05, 0.2):
@@ -50,15 +50,15 @@ def test_a_forecast_of_what_came_loses_nothing_and_a_worse_one_loses_more():
 def test_without_an_origin_known_whole_no_peak_is_judged():
     truth = _came(200)
     truth[:, 0] = np.nan  # the nearest lead belongs to every peak
-    found = _errors(truth, np.where(np.isnan(truth), 20.0, truth) * 1.3)
-    assert found.peak is None
-    assert found.total == found.pinball > 0.05
+    result = _errors(truth, np.where(np.isnan(truth), 20.0, truth) * 1.3)
+    assert result.peak is None
+    assert result.total == result.pinball > 0.05
     known = _came(200)
-    known[:, -1] = np.nan  # a whole day alone is unknown: the nearer horizons tell
+    known[:, -1] = np.nan  # only a whole day is unknown: the nearer horizons count
     assert _errors(known, np.nan_to_num(known, nan=20.0) * 1.3).peak == pytest.approx(0.3)
 
 
-def test_who_misses_peaks_loses_although_the_rest_is_right():
+def test_missed_peaks_lose_even_if_the_rest_is_right():
     truth = _came(200)
     high = truth.max(axis=1, keepdims=True)
     blind = np.where(truth == high, truth * 0.6, truth)
@@ -67,7 +67,7 @@ def test_who_misses_peaks_loses_although_the_rest_is_right():
 
 
 def test_steady_errors_are_learned_by_intervals_and_wild_ones_are_not():
-    # the same absolute errors on average: one always a tenth too low, one anywhere
+    # the same mean absolute error: one always a tenth too low, one anywhere
     truth = _came(200)
     random = np.random.default_rng(3).choice([0.6, 1.0, 1.0, 1.6], truth.shape)
     assert _errors(truth, truth * 0.9).pinball < _errors(truth, truth * random).pinball
@@ -75,12 +75,12 @@ def test_steady_errors_are_learned_by_intervals_and_wild_ones_are_not():
 
 def test_no_origin_is_judged_by_its_own_error():
     truth = _came(120)
-    said = truth.copy()
-    said[-60:] *= 0.5  # the newer half is half as high as what came: the older half could not know
-    assert _errors(truth, said).pinball > 0.3
+    text = truth.copy()
+    text[-60:] *= 0.5  # the newer half is half of the observed values: the older half cannot predict it
+    assert _errors(truth, text).pinball > 0.3
 
 
-def test_too_few_origins_are_no_answer():
+def test_too_few_origins_give_no_result():
     truth = _came(200)
     truth[7:] = np.nan
     assert _errors(truth, np.nan_to_num(truth, nan=1.0)) is None

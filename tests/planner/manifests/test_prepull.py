@@ -1,4 +1,4 @@
-"""Images on nodes before their pods: Jobs for nodes that are known, a DaemonSet for those to come."""
+"""Images on nodes before their pods: Jobs for known nodes, a DaemonSet for future ones."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def named(subject: Subject, *arguments: Any, **more: Any) -> list[str]:
         (("job", ["a"]), "job", PrePullReason.ASKED),
     ],
 )
-def test_jobs_are_taken_where_nodes_are_known(asked: Any, kind: str, reason: PrePullReason) -> None:
-    found = choose(*asked)
-    assert (found.kind, found.reason) == (kind, reason)
+def test_jobs_are_chosen_if_nodes_are_known(asked: Any, kind: str, reason: PrePullReason) -> None:
+    result = choose(*asked)
+    assert (result.kind, result.reason) == (kind, reason)
 
 
 def test_jobs_without_a_node_are_refused() -> None:
@@ -46,7 +46,7 @@ def test_jobs_without_a_node_are_refused() -> None:
     assert "--node" in caught.value.hint
 
 
-def test_each_node_has_one_job_that_asks_for_no_gpu_and_bears_its_taints() -> None:
+def test_each_node_has_one_job_without_a_gpu_request_that_tolerates_its_taints() -> None:
     priority, *jobs = documents(CHAT, choose("job", ["a", "b", "a"], taints=["team"]))
     assert priority["preemptionPolicy"] == "Never"
     assert len(jobs) == 2
@@ -64,10 +64,10 @@ def test_each_node_has_one_job_that_asks_for_no_gpu_and_bears_its_taints() -> No
 
 def nodes_of(body: Any) -> list[dict[str, Any]]:
     affinity = body["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
-    found: list[dict[str, Any]] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
+    result: list[dict[str, Any]] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
         "nodeSelectorTerms", []
     )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("how", [choose("job", [], 3), choose("daemonset")])
@@ -80,7 +80,7 @@ def nodes_of(body: Any) -> list[dict[str, Any]]:
         ("huawei.com/Ascend910", "node.kubernetes.io/npu.chip.name"),
     ],
 )
-def test_nodes_that_nobody_named_are_those_with_gpus(how: Any, resource: str, label: str) -> None:
+def test_unnamed_nodes_are_those_with_gpus(how: Any, resource: str, label: str) -> None:
     body = documents(replace(CHAT, gpu_resource=resource), how)[1]
     keys = [one["key"] for term in nodes_of(body) for one in term["matchExpressions"]]
     assert label in keys
@@ -130,7 +130,7 @@ def test_names_fit_whatever_a_service_is_called() -> None:
             assert len(name + pod) <= 63
 
 
-def test_a_tag_is_looked_up_anew_and_a_digest_is_not() -> None:
+def test_a_tag_is_pulled_again_and_a_digest_is_not() -> None:
     assert not pinned(IMAGE)
     assert pinned(PINNED)
     policies = [

@@ -24,32 +24,32 @@ def _start(number, pull, load):
     return Startup(str(number), pod, BEGAN, service="chat", phases=phases, ready_at=ready)
 
 
-def test_the_longest_phase_is_attacked_first_and_waiting_for_work_is_none():
+def test_the_longest_phase_comes_first_and_waiting_for_work_does_not_count():
     starts = [_start(1, 100.0, 60.0), _start(2, 140.0, 50.0), _start(3, 120.0, 40.0)]
-    found = warm(WarmSettings("chat"), phases_of(starts), starts)
-    assert found.attack_first == "pull"
-    assert found.phases["pull"] == 120.0
-    assert found.lead_time_p95_seconds == 190.0
-    saved = {one.name: one.seconds_saved for one in found.remedies}
+    result = warm(WarmSettings("chat"), phases_of(starts), starts)
+    assert result.attack_first == "pull"
+    assert result.phases["pull"] == 120.0
+    assert result.lead_time_p95_seconds == 190.0
+    saved = {one.name: one.seconds_saved for one in result.remedies}
     assert saved == {"image_pre_pull": 120.0, "weights_on_node": 50.0, "warm_pool": 190.0}
 
 
-def test_what_holds_gpus_has_its_cost_and_what_does_not_costs_nothing():
+def test_only_remedies_that_hold_gpus_have_a_cost():
     settings = WarmSettings("chat", gpus=4, spare=2, price_per_gpu_hour=2.5)
-    found = {
+    result = {
         one.name: one for one in warm(settings, {"schedule": 30.0, "node_provision": 240.0, "pull": 90.0}).remedies
     }
-    assert found["balloon_pods"].seconds_saved == 270.0
-    assert found["balloon_pods"].idle_gpus == 8
-    assert found["balloon_pods"].idle_cost_per_hour == 20.0
-    assert found["image_pre_pull"].idle_cost_per_hour == 0.0
+    assert result["balloon_pods"].seconds_saved == 270.0
+    assert result["balloon_pods"].idle_gpus == 8
+    assert result["balloon_pods"].idle_cost_per_hour == 20.0
+    assert result["image_pre_pull"].idle_cost_per_hour == 0.0
     assert warm(WarmSettings("chat", gpus=4), {"schedule": 30.0}).remedies[0].idle_cost_per_hour is None
 
 
 def test_nothing_measured_attacks_nothing():
-    found = warm(WarmSettings("chat"), {})
-    assert found.attack_first is None
-    assert found.remedies == ()
+    result = warm(WarmSettings("chat"), {})
+    assert result.attack_first is None
+    assert result.remedies == ()
 
 
 def test_balloons_yield_to_every_replica_and_hold_its_gpus():
@@ -70,11 +70,11 @@ def test_balloons_yield_to_every_replica_and_hold_its_gpus():
     compile(prompts["spec"]["template"]["spec"]["containers"][0]["command"][2], "prompts", "exec")
 
 
-def test_without_image_and_door_only_balloons_are_written():
+def test_without_image_and_url_only_balloons_are_rendered():
     assert [one["kind"] for one in documents(WarmSettings("chat"))] == ["PriorityClass", "Deployment"]
 
 
-def test_warm_up_prompts_to_another_door_or_model_are_another_job():
+def test_warm_up_prompts_to_another_url_or_model_are_another_job():
     def job(**settings):
         return documents(WarmSettings(**{"service": "chat", "url": "http://chat:8000", **settings}))[-1]
 
@@ -84,7 +84,7 @@ def test_warm_up_prompts_to_another_door_or_model_are_another_job():
     assert all(len(one["metadata"]["name"] + "-xxxxx") <= 63 for one in jobs)
 
 
-def test_balloons_go_where_the_selector_says_and_prompts_anywhere():
+def test_balloons_follow_the_selector_and_prompts_run_anywhere():
     made = documents(WarmSettings("chat", url="http://chat:8000", node_selector={"pool": "gpu"}))
     _, balloons, prompts = (one.get("spec", {}).get("template", {}).get("spec") for one in made)
     assert balloons["nodeSelector"] == {"pool": "gpu"}
@@ -104,11 +104,11 @@ def test_balloons_go_where_the_selector_says_and_prompts_anywhere():
         ("AMD Instinct MI300X", "amd.com/gpu"),
     ],
 )
-def test_the_gpu_type_says_what_pods_ask_for(gpu_type, resource):
+def test_the_gpu_type_determines_the_requested_resource(gpu_type, resource):
     assert resource_of(gpu_type) == resource
 
 
-def test_labels_of_nodes_are_read_as_kubernetes_takes_them():
+def test_node_labels_are_parsed_by_the_rules_of_kubernetes():
     given = ["nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "pool=", "pool="]
     assert selector_of(given) == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": ""}
     for wrong in ("pool", "=gpu", "po ol=gpu", "pool=a b", "a/b/c=d", f"pool={'x' * 64}"):

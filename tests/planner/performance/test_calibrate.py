@@ -28,7 +28,7 @@ NAMES = (
 
 
 def _window(running, waiting=0.0, kv_used=0.2, speed=25.0, length=300.0, step=60.0) -> Window:
-    """Replicas whose sequences each generate ``speed`` tokens a second."""
+    """Replicas whose sequences each generate ``speed`` tokens per second."""
     running = np.atleast_2d(np.asarray(running, dtype=float))
     tokens = running * speed * step
     columns = [running, np.broadcast_to(waiting, running.shape), tokens, tokens / length]
@@ -44,25 +44,25 @@ def _window(running, waiting=0.0, kv_used=0.2, speed=25.0, length=300.0, step=60
 def test_an_engine_at_its_knee_is_measured(build):
     running = np.concatenate([np.arange(1.0, 33.0), np.full(20, 40.0)])
     waiting = np.concatenate([np.zeros(32), np.full(20, 12.0)])
-    found = calibrate(_window([running, running], waiting), build.service, gpu_type="H100", tensor_parallel=4)
-    assert isinstance(found, Calibration)
-    assert found.origin == "measured"
-    assert found.tokens_per_request == pytest.approx(300)
-    assert found.tokens_per_second_per_sequence == pytest.approx(25)
-    assert 30 <= found.batch <= 32
-    assert found.samples > 30
-    assert (found.startup_seconds, found.tensor_parallel) == (STARTUP_PRIOR_SECONDS, 4)
-    assert found.startup_source.startswith("prior")
+    result = calibrate(_window([running, running], waiting), build.service, gpu_type="H100", tensor_parallel=4)
+    assert isinstance(result, Calibration)
+    assert result.origin == "measured"
+    assert result.tokens_per_request == pytest.approx(300)
+    assert result.tokens_per_second_per_sequence == pytest.approx(25)
+    assert 30 <= result.batch <= 32
+    assert result.samples > 30
+    assert (result.startup_seconds, result.tensor_parallel) == (STARTUP_PRIOR_SECONDS, 4)
+    assert result.startup_source.startswith("prior")
 
 
 def test_sequences_slow_down_as_the_batch_fills_and_the_full_batch_counts(build):
     running = np.tile(np.arange(1.0, 33.0), 4)
     speed = 50.0 - running
     window = _window(running, kv_used=running / 32, speed=speed)
-    found = measure(window, build.service)
-    assert isinstance(found, MeasuredFigures)
-    assert 18 <= found.tokens_per_second_per_sequence.value <= 25
-    estimate = found.tokens_per_second_per_sequence
+    result = measure(window, build.service)
+    assert isinstance(result, MeasuredFigures)
+    assert 18 <= result.tokens_per_second_per_sequence.value <= 25
+    estimate = result.tokens_per_second_per_sequence
     assert estimate.low <= estimate.value <= estimate.high
 
 
@@ -75,21 +75,21 @@ def test_sequences_slow_down_as_the_batch_fills_and_the_full_batch_counts(build)
         (_window(np.full(200, 5.0)), CalibrationRefusal.NOT_ENOUGH_LOAD),
     ],
 )
-def test_a_refusal_says_why(build, window, reason):
-    found = calibrate(window, build.service, gpu_type="H100")
-    assert isinstance(found, NoCalibration)
-    assert found.reason is reason
+def test_a_refusal_has_a_reason(build, window, reason):
+    result = calibrate(window, build.service, gpu_type="H100")
+    assert isinstance(result, NoCalibration)
+    assert result.reason is reason
     for language in ("en", "zh"):
-        assert "plan." not in found.text(language)
-        assert "{" not in found.text(language)
+        assert "plan." not in result.text(language)
+        assert "{" not in result.text(language)
 
 
 def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
     given = ConfiguredFigures(batch=32.0, tokens_per_second_per_sequence=25.0, startup_seconds=120.0)
-    found = calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=given)
-    assert isinstance(found, Calibration)
-    assert (found.origin, found.batch, found.startup_seconds) == ("configured", 32.0, 120.0)
-    assert found.tokens_per_request == pytest.approx(300)
+    result = calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=given)
+    assert isinstance(result, Calibration)
+    assert (result.origin, result.batch, result.startup_seconds) == ("configured", 32.0, 120.0)
+    assert result.tokens_per_request == pytest.approx(300)
     half = ConfiguredFigures(batch=32.0)
     assert isinstance(
         calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=half), NoCalibration
@@ -99,18 +99,18 @@ def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
 def test_measured_figures_win_over_configured_ones(build):
     given = ConfiguredFigures(tokens_per_request=1.0, batch=1.0, tokens_per_second_per_sequence=1.0)
     window = _window(np.full(200, 30.0), kv_used=0.9)
-    found = calibrate(window, build.service, gpu_type="H100", configured=given, startup_seconds=77.0)
-    assert isinstance(found, Calibration)
-    assert (found.origin, found.batch, found.startup_seconds) == ("measured", 30.0, 77.0)
-    assert found.startup_source.startswith("measured")
+    result = calibrate(window, build.service, gpu_type="H100", configured=given, startup_seconds=77.0)
+    assert isinstance(result, Calibration)
+    assert (result.origin, result.batch, result.startup_seconds) == ("measured", 30.0, 77.0)
+    assert result.startup_source.startswith("measured")
 
 
 def test_an_empty_window_is_refused(build):
-    found = measure(_window(np.empty((1, 0))), build.service)
-    assert isinstance(found, NoCalibration)
+    result = measure(_window(np.empty((1, 0))), build.service)
+    assert isinstance(result, NoCalibration)
 
 
-def test_lengths_are_read_from_the_engines_histogram_where_it_is_told(build):
+def test_lengths_come_from_the_engines_histogram_if_reported(build):
     running = np.concatenate([np.arange(1.0, 33.0), np.full(20, 40.0)])
     waiting = np.concatenate([np.zeros(32), np.full(20, 12.0)])
     plain = _window([running, running], waiting)
@@ -119,14 +119,14 @@ def test_lengths_are_read_from_the_engines_histogram_where_it_is_told(build):
     counts[:, :, LENGTHS.bounds.index(100.0)] = 10.0
     counts[:, :, -1] = 700.0
     values = np.concatenate([plain.values, counts], axis=2)
-    told = replace(
+    facts = replace(
         plain,
         keys=(*plain.keys, *LENGTHS.bucket_keys),
         values=values,
         status=np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8),
     )
     assert measure(plain, build.service).tokens_per_request.value == pytest.approx(300)
-    assert measure(told, build.service).tokens_per_request.value == pytest.approx(70)
+    assert measure(facts, build.service).tokens_per_request.value == pytest.approx(70)
 
 
 def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(build):
@@ -135,9 +135,9 @@ def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(bui
     def spread(steps):
         running = np.clip(random.normal(30, 6, (2, steps)), 1, 60)
         window = _window(running, kv_used=0.8, speed=25 + random.normal(0, 4, running.shape))
-        found = measure(window, build.service)
-        assert isinstance(found, MeasuredFigures)
-        speed = found.tokens_per_second_per_sequence
+        result = measure(window, build.service)
+        assert isinstance(result, MeasuredFigures)
+        speed = result.tokens_per_second_per_sequence
         assert speed.low <= 25.2
         assert speed.high >= 24.8
         return speed.high - speed.low
@@ -146,11 +146,11 @@ def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(bui
 
 
 _MINUTES = 2 * 24 * 60
-"""Of the engines below: two days, every six hours alike, so that each part has the same loads as the whole."""
+"""Calibration of the engines below: two days with a period of six hours, so that each part has the same loads."""
 
 
 def _minutes() -> tuple[np.ndarray, np.ndarray]:
-    """Running sequences of two engines by the minute, and tokens of it: a step takes longer the fuller the batch."""
+    """Running sequences of two engines by the minute, and their tokens: a step takes longer the fuller the batch."""
     minute = np.arange(_MINUTES)
     wave = 34.0 + 28.0 * np.sin(2 * np.pi * minute / (6 * 60))
     running = np.clip(wave + np.random.default_rng(5).normal(0.0, 1.0, (2, _MINUTES)), 1.0, 70.0)
@@ -158,9 +158,9 @@ def _minutes() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _observed(spacing: int, step: int, span: int, lost: np.ndarray | None = None) -> Window:
-    """The last ``span`` minutes as a store gives them: scraped every ``spacing`` minutes, read in steps of ``step``.
+    """The last ``span`` minutes as a store returns them: scraped every ``spacing`` minutes, in steps of ``step``.
 
-    ``lost`` are scrapes that failed: the next increase covers their time too. Gauges are means of a step.
+    ``lost`` are failed scrapes: the next increase covers their time too. Gauges are means of a step.
     """
     running, tokens = _minutes()
     scraped = (np.arange(_MINUTES) + 1) % spacing == 0
@@ -204,13 +204,13 @@ _LOST_FOR_LONG = (np.arange(_MINUTES) // 25) % 4 == 1
 )
 def test_span_spacing_and_gaps_of_the_history_change_no_figure(build, window):
     whole = measure(_observed(1, 1, _MINUTES), build.service)
-    found = measure(window, build.service)
+    result = measure(window, build.service)
     assert isinstance(whole, MeasuredFigures)
-    assert isinstance(found, MeasuredFigures)
-    assert found.batch.value == pytest.approx(whole.batch.value, rel=0.04)
+    assert isinstance(result, MeasuredFigures)
+    assert result.batch.value == pytest.approx(whole.batch.value, rel=0.04)
     speed = whole.tokens_per_second_per_sequence.value
-    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
-    # what the engines do at that batch, but for the sequences of cells that are a little less full
+    assert result.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
+    # the engines' speed at that batch, except for sequences of cells that are slightly less full
     assert speed == pytest.approx(1.0 / (0.015 + 0.0002 * whole.batch.value), rel=0.06)
 
 
@@ -218,10 +218,10 @@ def test_a_dense_evening_after_a_sparse_past_is_read_as_both(build):
     sparse, dense = _observed(5, 1, _MINUTES), _observed(1, 1, _MINUTES)
     values = np.concatenate([sparse.values[:, : _MINUTES // 2], dense.values[:, _MINUTES // 2 :]], axis=1)
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-    found, whole = measure(replace(sparse, values=values, status=status), build.service), measure(dense, build.service)
-    assert found.batch.value == pytest.approx(whole.batch.value, rel=0.03)
+    result, whole = measure(replace(sparse, values=values, status=status), build.service), measure(dense, build.service)
+    assert result.batch.value == pytest.approx(whole.batch.value, rel=0.03)
     speed = whole.tokens_per_second_per_sequence.value
-    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
+    assert result.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
 
 
 def test_quiet_days_before_the_load_change_no_figure(build):
@@ -231,15 +231,15 @@ def test_quiet_days_before_the_load_change_no_figure(build):
     values = np.concatenate([quiet, quiet, quiet, busy.values], axis=1)
     status = np.zeros(values.shape, dtype=np.uint8)
     window = replace(busy, times=60.0 * np.arange(values.shape[1]), values=values, status=status)
-    found, alone = measure(window, build.service), measure(busy, build.service)
-    assert found.batch.value == alone.batch.value
+    result, alone = measure(window, build.service), measure(busy, build.service)
+    assert result.batch.value == alone.batch.value
     speed = alone.tokens_per_second_per_sequence.value
-    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.01)
+    assert result.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.01)
 
 
-def test_a_queue_before_a_half_empty_engine_is_no_load(build):
+def test_a_queue_at_a_half_empty_engine_is_not_full_load(build):
     running = np.concatenate([np.full(200, 30.0), np.full(50, 5.0)])
     waiting = np.concatenate([np.zeros(200), np.full(50, 2.0)])
-    found = measure(_window([running, running], waiting), build.service)
-    assert isinstance(found, NoCalibration)
-    assert found.reason is CalibrationRefusal.NOT_ENOUGH_LOAD
+    result = measure(_window([running, running], waiting), build.service)
+    assert isinstance(result, NoCalibration)
+    assert result.reason is CalibrationRefusal.NOT_ENOUGH_LOAD

@@ -1,4 +1,4 @@
-"""A load test as text: the same test comes back, and what was damaged says where."""
+"""A load test as text: it round-trips, and damage is named."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TEST = LoadTestRecord(
 )  # fmt: skip
 
 
-def test_the_same_test_comes_back_with_the_same_knee() -> None:
-    found = loadtest_record.read(loadtest_record.text(TEST), "t.json")
-    assert found == TEST
-    assert knee(list(found.points), found.slo) == knee(list(POINTS), TEST.slo)
+def test_round_trip_keeps_the_test_and_its_knee() -> None:
+    result = loadtest_record.read(loadtest_record.text(TEST), "t.json")
+    assert result == TEST
+    assert knee(list(result.points), result.slo) == knee(list(POINTS), TEST.slo)
 
 
 @pytest.mark.parametrize("given", ["", "{", "[]", '{"output_throughput": 1}', "[1, 2]"])
-def test_what_another_program_wrote_is_left_to_others(given: str) -> None:
+def test_foreign_text_is_not_a_load_test_record(given: str) -> None:
     assert loadtest_record.read(given, "t.json") is None
 
 
@@ -52,13 +52,13 @@ def test_what_another_program_wrote_is_left_to_others(given: str) -> None:
         ({"valid_seconds": 1e300}, "t.json is damaged"),
     ],
 )
-def test_what_was_damaged_says_so(change: dict[str, Any], said: str) -> None:
+def test_a_damaged_record_is_refused_with_the_reason(change: dict[str, Any], said: str) -> None:
     body = json.loads(loadtest_record.text(TEST)) | change
     with pytest.raises(UsageError, match=said):
         loadtest_record.read(json.dumps(body), "t.json")
 
 
-def test_a_key_that_is_gone_is_named() -> None:
+def test_a_missing_key_is_named() -> None:
     body = json.loads(loadtest_record.text(TEST))
     del body["gpu_type"]
     with pytest.raises(UsageError, match="has no 'gpu_type'"):

@@ -1,4 +1,4 @@
-"""Step times of load tests: they say again what was measured, and whose they are."""
+"""Step times from load tests: they reproduce the measurement, and apply to the right models."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_a_replica_at_the_tests_batch_is_as_fast_as_it_was_measured() -> None:
     prior = roofline.step_times(SHAPE, H100, Setup())
     assert times.sequence / times.base == pytest.approx(prior.sequence / prior.base), "shares stay as data sheets say"
     assert times.front == prior.front
-    for said in ("measured: load_test of chat", "2026-11-20T09:00:00Z", "TP 1", "20 tokens/s at 64 sequences"):
-        assert said in times.source
+    for text in ("measured: load_test of chat", "2026-11-20T09:00:00Z", "TP 1", "20 tokens/s at 64 sequences"):
+        assert text in times.source
 
 
-def test_the_nearest_group_counts_and_another_type_of_gpu_says_nothing() -> None:
+def test_the_nearest_group_counts_and_another_gpu_type_does_not() -> None:
     wide = replace(TEST, tensor_parallel=4, tokens_per_second_per_sequence=60.0)
     tests = [TEST, wide]
     assert "TP 4, 60 tokens/s" in measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests).source
@@ -57,9 +57,9 @@ def test_the_nearest_group_counts_and_another_type_of_gpu_says_nothing() -> None
 def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
     newer = replace(TEST, measured_at=AT + timedelta(days=1), tokens_per_second_per_sequence=30.0)
     others = [replace(TEST, model=name) for name in ("Llama-3.1-70B", "Llama-3.1-8Bx", "")]
-    found = measured.matching_tests([TEST, *others, newer], "Llama-3.1-8B")
-    assert found == [newer, TEST]
-    assert "30 tokens/s" in measured.step_times(SHAPE, H100, Setup(), WORK, found).source
+    result = measured.matching_tests([TEST, *others, newer], "Llama-3.1-8B")
+    assert result == [newer, TEST]
+    assert "30 tokens/s" in measured.step_times(SHAPE, H100, Setup(), WORK, result).source
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
     [("AWQ", 4), ("Instruct-GPTQ-Int4", 4), ("GPTQ-Int8", 8), ("int8", 8), ("FP8", 8), ("quantized.w4a16", 4),
      ("Instruct-w8a8", 8), ("nf4", 4), ("bnb-4bit", 4), ("bnb", 4), ("MXFP4", 4), ("FP8-dynamic", 8)],
 )  # fmt: skip
-def test_a_quantised_test_is_of_questions_with_as_many_bits(suffix: str, bits: int) -> None:
+def test_a_quantized_test_applies_to_the_same_bits_only(suffix: str, bits: int) -> None:
     tests = [replace(TEST, model=f"someone/Llama-3.1-8B-{suffix}")]
     assert [width for width in (4.0, 8.0, 16.0) if measured.matching_tests(tests, "Llama-3.1-8B", width)] == [bits]
     assert measured.bits_of("Llama-3.1-8B-Instruct") is None
     assert measured.bits_of("Mixtral-8x7B-Instruct-v0.1-bf16") == 16.0
 
 
-def test_only_tests_that_step_times_come_from_are_told_as_used() -> None:
+def test_only_tests_behind_step_times_are_reported_as_used() -> None:
     wide, elsewhere = replace(TEST, tensor_parallel=8), replace(TEST, gpu_type="A100")
     older = replace(TEST, measured_at=AT - timedelta(days=1))
     asked = CostRequest(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
@@ -84,19 +84,19 @@ def test_only_tests_that_step_times_come_from_are_told_as_used() -> None:
     assert optimizer.used_tests(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
 
 
-def test_cost_counts_with_a_test_and_says_so() -> None:
+def test_cost_uses_a_load_test_and_names_it() -> None:
     asked = CostRequest(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
     slow = replace(TEST, tokens_per_second_per_sequence=10.0)
     by_prior, by_test = (compare(replace(asked, tests=tests), [Offer(H100)]) for tests in ((), (slow,)))
     assert by_prior.cheapest is not None
     assert by_prior.cheapest.cost_per_hour < (by_test.cheapest.cost_per_hour if by_test.slo_kept else 1e9)
     assert all(way.source.startswith("measured: load_test of chat") for way in by_test.options)
-    said = "\n".join(cost_text.lines(replace(asked, tests=(slow,)), by_test))
-    assert "step times of H100 TP 1: measured: load_test of chat" in said
-    assert roofline.SOURCE not in said
+    text = "\n".join(cost_text.lines(replace(asked, tests=(slow,)), by_test))
+    assert "step times of H100 TP 1: measured: load_test of chat" in text
+    assert roofline.SOURCE not in text
 
 
-def test_stages_of_a_pipeline_carry_what_no_node_holds() -> None:
+def test_pipeline_stages_serve_models_larger_than_a_node() -> None:
     large = model("Llama-3.1-405B")
     asked = CostRequest(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
     alone = compare(replace(asked, pipelines=(1,)), [Offer(H100)])

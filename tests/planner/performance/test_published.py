@@ -1,4 +1,4 @@
-"""The prior of data sheets beside throughputs that were published with their conditions."""
+"""The data-sheet prior against published throughput with known conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def throughput(name: str, gpu_type: str, setup: Setup, prompt: float, answer: float) -> tuple[float, int]:
-    """Output tokens a second with every seat taken, and the seats: as many as asked for, or as the KV cache holds."""
+    """Output tokens per second with every seat taken, and the seats: as requested, or as the KV cache holds."""
     shape, spec = SMALL.get(name) or model(name), gpu(gpu_type)
     held = fit(shape, spec, setup, context=int(prompt + answer))
     assert isinstance(held, Fit)
@@ -35,7 +35,7 @@ def throughput(name: str, gpu_type: str, setup: Setup, prompt: float, answer: fl
 
 
 def ratios() -> Iterator[tuple[str, float]]:
-    """Prior over published, of each row, with where it is from."""
+    """Prior over published throughput of each row, with its source."""
     text = (Path(__file__).parent.parent / "published.yaml").read_text(encoding="utf-8")
     for block in yaml.safe_load(text):
         for name, sequences, prompt, answer, published in block["rows"]:
@@ -47,13 +47,13 @@ def ratios() -> Iterator[tuple[str, float]]:
 
 
 def test_the_prior_is_in_the_middle_of_what_was_published() -> None:
-    found: Floats = np.array([ratio for _, ratio in ratios()])
-    assert found.size == 41
-    assert 0.9 <= np.median(found) <= 1.1
-    assert np.abs(np.log(found)).mean() < np.log(1.2)
+    result: Floats = np.array([ratio for _, ratio in ratios()])
+    assert result.size == 41
+    assert 0.9 <= np.median(result) <= 1.1
+    assert np.abs(np.log(result)).mean() < np.log(1.2)
 
 
-def test_nine_in_ten_lie_within_the_spread_that_is_told() -> None:
+def test_nine_in_ten_lie_within_the_reported_spread() -> None:
     low, high = roofline.SPREAD
     inside = [low <= 1.0 / ratio <= high for _, ratio in ratios()]
     assert np.mean(inside) >= 0.9
@@ -61,7 +61,7 @@ def test_nine_in_ten_lie_within_the_spread_that_is_told() -> None:
     assert f"{high:g}" in roofline.SOURCE
 
 
-def test_a_wide_group_says_that_less_was_reached() -> None:
+def test_a_wide_group_reports_a_lower_bound() -> None:
     wide, usual = (
         roofline.step_times(model("Llama-2-70B"), gpu("H100"), Setup(tp=tp)).source for tp in (8, 4)
     )  # fmt: skip
@@ -93,7 +93,7 @@ def test_the_seeds_with_prompts_and_seats_counted(
     seats: int,
     within: tuple[float, float],
 ) -> None:
-    """Their prompts are not told: 256 tokens, and answers of 256."""
-    found, taken = throughput(name, gpu_type, Setup(tp=tp, bits=bits, sequences=sequences), 256, 256)
+    """Their prompts are unknown: 256 tokens, and answers of 256."""
+    result, taken = throughput(name, gpu_type, Setup(tp=tp, bits=bits, sequences=sequences), 256, 256)
     assert taken == seats
-    assert within[0] <= found / published <= within[1]
+    assert within[0] <= result / published <= within[1]

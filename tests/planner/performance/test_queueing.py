@@ -1,4 +1,4 @@
-"""The queueing model against the engine model of the simulated fleet, and what must hold for every load."""
+"""The queueing model against the engine model of the simulated fleet, and invariants for every load."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BOUNDS = Bounds(ENGINE.max_sequences, ENGINE.kv_blocks * ENGINE.block_size, ENGI
 
 
 def simulated(rate: float, warm: int = 40, seconds: int = 200, twins: int = 3, engine: EngineModel = ENGINE):
-    """Running sequences, TTFT and TPOT of the engine model at a rate, and the work it was given."""
+    """Running sequences, TTFT and TPOT of the engine model at a rate, and its work."""
     service = ServiceSpec("lab", engine, LENGTHS, 1, 1, 1)
     bank = EngineBank([engine] * twins, 1, patience_seconds=1e6)
     random, done, sent, running = np.random.default_rng(3), [], [], []
@@ -73,22 +73,22 @@ def simulated(rate: float, warm: int = 40, seconds: int = 200, twins: int = 3, e
 def test_it_agrees_with_the_engine_model_of_the_simulated_fleet(load):
     rate = load * most(TIMES, BOUNDS, Work(400, 80, 0.6, 0.6, 0.2))
     running, ttft, tpot, work = simulated(rate)
-    said = predict(TIMES, BOUNDS, work, rate)
-    assert said.running == pytest.approx(running, rel=0.15)
-    assert said.tpot_mean == pytest.approx(tpot.mean(), rel=0.1)
-    assert said.tpot == pytest.approx(np.quantile(tpot, 0.95), rel=0.15)
-    assert said.ttft_mean == pytest.approx(ttft.mean(), rel=0.25)
-    assert said.ttft == pytest.approx(np.quantile(ttft, 0.95), rel=0.3)
+    text = predict(TIMES, BOUNDS, work, rate)
+    assert text.running == pytest.approx(running, rel=0.15)
+    assert text.tpot_mean == pytest.approx(tpot.mean(), rel=0.1)
+    assert text.tpot == pytest.approx(np.quantile(tpot, 0.95), rel=0.15)
+    assert text.ttft_mean == pytest.approx(ttft.mean(), rel=0.25)
+    assert text.ttft == pytest.approx(np.quantile(ttft, 0.95), rel=0.3)
 
 
-def test_beyond_its_most_the_queue_of_the_engine_model_grows_and_no_latency_is_promised():
+def test_above_the_maximum_rate_the_queue_grows_and_latency_is_infinite():
     work = Work(400, 80, 0.6, 0.6, 0.2)
     rate = 1.3 * most(TIMES, BOUNDS, work)
     _, ttft, _, _ = simulated(rate, seconds=120)
     assert ttft[-100:].mean() > 3 * ttft[:100].mean()
-    said = predict(TIMES, BOUNDS, work, rate)
-    assert not said.stable
-    assert (said.ttft, said.tpot) == (inf, inf)
+    text = predict(TIMES, BOUNDS, work, rate)
+    assert not text.stable
+    assert (text.ttft, text.tpot) == (inf, inf)
 
 
 def test_the_kv_cache_bounds_the_seats():
@@ -114,18 +114,18 @@ def test_more_load_is_never_faster(work, load, more):
 
 @settings(max_examples=30, deadline=None)
 @given(_works, st.floats(0.02, 0.1), st.floats(0.2, 10))
-def test_what_is_carried_at_the_promise_keeps_it_and_a_little_more_does_not(work, tpot, ttft):
+def test_the_largest_load_within_the_slo_is_sharp(work, tpot, ttft):
     slo = Slo(ttft, tpot)
-    found = at_slo(TIMES, BOUNDS, work, slo)
-    if isinstance(found, OutOfReach):
-        assert not found.best.keeps(slo)
+    result = at_slo(TIMES, BOUNDS, work, slo)
+    if isinstance(result, OutOfReach):
+        assert not result.best.keeps(slo)
         return
-    assert found.prediction.keeps(slo)
-    if found.binds != "stability":
-        assert not predict(TIMES, BOUNDS, work, found.prediction.rate * 1.01).keeps(slo)
+    assert result.prediction.keeps(slo)
+    if result.binds != "stability":
+        assert not predict(TIMES, BOUNDS, work, result.prediction.rate * 1.01).keeps(slo)
 
 
-def test_a_promise_out_of_reach_says_which():
+def test_an_slo_out_of_reach_names_the_objective():
     work = Work(400, 80)
     assert isinstance(at_slo(TIMES, BOUNDS, work, Slo(1.0, 0.05)), AtSlo)
     too_fast = at_slo(TIMES, BOUNDS, work, Slo(tpot=0.001))
@@ -135,11 +135,11 @@ def test_a_promise_out_of_reach_says_which():
 
 
 @pytest.mark.parametrize("wrong", [{"prompt": 0}, {"output": 0}, {"cached_ratio": 1.0}, {"output_cv": -1}])
-def test_what_is_no_request_is_refused(wrong):
+def test_impossible_requests_are_refused(wrong):
     with pytest.raises(UsageError):
         Work(**{"prompt": 10, "output": 10, **wrong})
 
 
-def test_times_that_no_engine_has_are_refused():
+def test_impossible_step_times_are_refused():
     with pytest.raises(UsageError):
         StepTimes(0.0, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Knees of load tests, and results of other testers."""
+"""Knees of load tests, and results of other load testers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ RAMP = [point(1, 50), point(2, 98, 0.11), point(4, 180, 0.14), point(8, 186, 0.6
         (list(reversed(RAMP)), Slo(), 4, KneeReason.FLAT),
     ],
 )
-def test_the_last_step_that_pays_and_keeps_the_promise_counts(points, slo, sequences, reason):
+def test_the_last_useful_step_within_the_slo_counts(points, slo, sequences, reason):
     found = knee(points, slo)
     assert isinstance(found, Knee)
     assert (found.sequences, found.reason) == (sequences, reason)
     assert found.peak_tokens_per_second == max(step.tokens_per_second for step in points)
 
 
-def test_a_test_that_says_nothing_says_why():
+def test_a_test_without_a_knee_has_a_reason():
     assert knee([]) == NoKnee(KneeReason.NO_POINTS)
     assert knee(RAMP, Slo(ttft=0.01)).reason is KneeReason.SLO_NEVER
     assert knee([point(1, 50, None)], Slo(ttft=1.0)).reason is KneeReason.SLO_NEVER, "nobody measured what is promised"
 
 
-def test_the_line_of_step_times_is_found():
+def test_the_line_of_step_times_is_fitted():
     steps = [point(n, 100.0, tpot_mean=0.01 + 0.001 * n) for n in (1, 4, 16)]
     found = step_times(steps)
     assert found.base == pytest.approx(0.01)
@@ -130,7 +130,7 @@ def test_k6_is_read_in_both_of_its_forms(nested):
         (json.dumps({"metrics": {"http_reqs": {}, "output_tokens": {"avg": 5}}}), "vus_max"),
     ],
 )
-def test_what_no_tester_wrote_is_refused(text, said):
+def test_foreign_results_are_refused(text, said):
     with pytest.raises(UsageError, match=said) as caught:
         load_points(text, "x.json")
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""Slices and shares of GPUs as offers: what they are, what they cost, and how they share a quota."""
+"""Slices and shares of GPUs as offers: sizes, prices and shared quotas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL = CostRequest(model("Llama-3.1-8B"), Work(600, 250), 1.0, Slo(2.0, 0.06), 
         ("B200", "1g.23gb 1g.45gb 2g.45gb 3g.90gb 7g.180gb"),
     ],
 )
-def test_profiles_are_those_that_nvidia_names(name, profiles):
+def test_profiles_match_nvidias_names(name, profiles):
     spec = gpu(name)
     assert " ".join(cut.name for cut in spec.slices) == profiles
     for cut in spec.slices:
@@ -58,7 +58,7 @@ def test_profiles_are_those_that_nvidia_names(name, profiles):
         ("H100", "H100"),
     ],
 )
-def test_a_slice_is_known_by_what_tools_call_it(said, name):
+def test_a_slice_is_found_by_its_names_in_tools(said, name):
     assert gpu(said).name == name
 
 
@@ -73,7 +73,7 @@ def test_a_slice_is_known_by_what_tools_call_it(said, name):
         ("V9000 1g.10gb", "no GPU type is known", "H100"),
     ],
 )
-def test_an_unknown_profile_is_refused_with_those_there_are(said, message, hint):
+def test_an_unknown_profile_is_refused_with_the_known_ones(said, message, hint):
     with pytest.raises(UsageError) as caught:
         gpu(said)
     assert message in caught.value.message
@@ -111,20 +111,20 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
         assert not [line for line in said if "{" in line or line.startswith("capacity.")]
 
 
-def test_what_a_model_does_not_fit_is_not_offered_and_not_complained_of():
+def test_slices_that_do_not_fit_are_omitted_without_a_reason():
     large = replace(SMALL, shape=model("Llama-3.1-70B"), setup=Setup(bits=16), slo=Slo())
     answer = compare(large, [Offer(gpu("H100"))])
     assert not [way for way in answer.options if way.offer.gpu.whole]
     assert answer.refused == ()
 
 
-def test_a_slice_that_is_too_slow_says_so():
+def test_a_slice_that_is_too_slow_is_refused_with_the_reason():
     answer = compare(replace(SMALL, slo=Slo(tpot=0.004)), [Offer(gpu("A30")), Offer(gpu("B200"))])
     slow = {name for name, why, _ in answer.refused if why is Refusal.SLO}
     assert any(name.startswith("B200 1g.") for name in slow)
 
 
-def test_slices_are_no_group_and_stay_whole_where_the_group_is_fixed():
+def test_slices_form_no_group():
     assert {way.setup.gpus for way in compare(SMALL, [Offer(gpu("H100"))]).options if way.offer.cut} == {1}
     grouped = compare(replace(SMALL, groups=(2,)), [Offer(gpu("H100"))])
     assert not [way for way in grouped.options if way.offer.cut]
@@ -184,9 +184,9 @@ def test_a_measured_factor_of_a_device_is_taken_over_to_its_slices():
     test = Calibration(entity, "H100", 250.0, 64.0, 20.0, 1, 1, 60.0, 9, "measured", model=shape.name)
     part = gpu("H100 2g.20gb")
     ratio = measured.factor(roofline.step_times(shape, gpu("H100"), setup), test, work)
-    found = measured.step_times(shape, part, setup, work, [test])
-    assert found.base == pytest.approx(ratio * roofline.step_times(shape, part, setup).base)
-    assert "applied to H100 2g.20gb" in found.source
+    result = measured.step_times(shape, part, setup, work, [test])
+    assert result.base == pytest.approx(ratio * roofline.step_times(shape, part, setup).base)
+    assert "applied to H100 2g.20gb" in result.source
     own = replace(test, gpu_type="H100 2g.20gb", tokens_per_second_per_sequence=9.0)
     assert measured.nearest(part, setup, [test, own]) is own
     assert measured.nearest(gpu("H100"), setup, [own]) is None
@@ -213,7 +213,7 @@ _options = st.lists(
 
 
 def _taken(options, counts, pool):
-    """The most that one loss takes of a pool: a GPU full of the largest slices in use, and no more than there are."""
+    """The largest loss of a pool: a GPU full of the largest slices in use, but no more than exist."""
     mine = [(one.capacity, n) for one, n in zip(options, counts, strict=True) if one.pool == pool.name and n]
     if pool.parts == 1:
         return max((capacity for capacity, _ in mine), default=0.0)
@@ -222,7 +222,7 @@ def _taken(options, counts, pool):
 
 
 def test_a_gpu_that_is_lost_takes_its_slices_along():
-    """Two slices on one GPU are none when it is gone."""
+    """Two slices on one GPU are both lost with it."""
     for cuts in (MIG, MPS):
         answer = compare(replace(SMALL, qps=2.0, cuts=cuts, losses=1), [Offer(gpu("H100"))])
         mix = answer.cheapest
@@ -250,10 +250,10 @@ def test_no_mix_within_the_shared_quota_is_cheaper(options, need, losses):
         opened = sum(-(-held[pool.name] // pool.parts) for pool in POOLS if pool.device == "h")
         if opened <= 2 and held["other"] <= 1:
             costs.append(sum(held[pool.name] * pool.price for pool in POOLS))
-    found = cheapest(options, POOLS, Demand(need, losses))
-    if isinstance(found, NoMix):
+    result = cheapest(options, POOLS, Demand(need, losses))
+    if isinstance(result, NoMix):
         assert not costs
         return
-    assert isinstance(found, Mix)
-    assert found.cost_per_hour == pytest.approx(min(costs))
-    assert sum(count for name, count in found.gpus.items() if name != "other") <= 2
+    assert isinstance(result, Mix)
+    assert result.cost_per_hour == pytest.approx(min(costs))
+    assert sum(count for name, count in result.gpus.items() if name != "other") <= 2

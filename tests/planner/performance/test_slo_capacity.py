@@ -1,4 +1,4 @@
-"""The promise bounds what the formula counts a replica with, and says so, or says why it does not."""
+"""The SLO bounds the capacity of a replica in the formula, or the reason against it is reported."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def capacity(calibration):
     return calibration.batch * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request
 
 
-def test_a_bounded_replica_carries_the_largest_load_that_keeps_the_promise(build):
+def test_a_bounded_replica_serves_the_largest_load_within_the_slo(build):
     before = build.calibration()
-    found = refine(before, KNOWN)
-    assert found.verdict is Verdict.BOUNDED
-    rate = capacity(found.calibration)
+    result = refine(before, KNOWN)
+    assert result.verdict is Verdict.BOUNDED
+    rate = capacity(result.calibration)
     assert 0.3 * capacity(before) < rate < capacity(before)
-    # asked of the queueing model itself: kept at this rate, broken a little above
+    # checked with the queueing model itself: met at this rate, violated slightly above
     work, setup = Work(900.0, 300.0), Setup(4, sequences=32)
     prior = roofline.step_times(SHAPE, gpu("H100"), setup)
     times = measured.scale(prior, measured.factor(prior, before, work))
@@ -50,19 +50,19 @@ def test_a_bounded_replica_carries_the_largest_load_that_keeps_the_promise(build
     for one in (TTFT, TPOT):
         assert queueing.predict(times, seats, work, rate, 0.95).keeps(one.slo)
     assert not all(queueing.predict(times, seats, work, rate * 1.01, 0.95).keeps(one.slo) for one in (TTFT, TPOT))
-    assert found.facts["requests_per_second"] == pytest.approx(rate)
-    assert found.calibration.tokens_per_request == before.tokens_per_request
+    assert result.facts["requests_per_second"] == pytest.approx(rate)
+    assert result.calibration.tokens_per_request == before.tokens_per_request
 
 
 def test_the_calibrated_point_is_on_the_curve(build):
-    """With every seat taken the model's replica carries what was measured, within a tenth."""
+    """With every seat taken the modeled replica reaches the measured figures within 10 %."""
     work, setup = Work(900.0, 300.0), Setup(4, sequences=32)
     prior = roofline.step_times(SHAPE, gpu("H100"), setup)
     times = measured.scale(prior, measured.factor(prior, build.calibration(), work))
     assert queueing.most(times, Bounds(32), work) == pytest.approx(capacity(build.calibration()), rel=0.1)
 
 
-def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_calibrated_load_breaks(build):
+def test_the_engine_model_meets_the_slo_at_the_bound_and_violates_it_at_the_calibrated_load(build):
     """Calibrated on the simulated engine at its limit; its steps take 1.4 times those of data sheets."""
     times = measured.scale(roofline.step_times(SHAPE, gpu("H100"), Setup(4)), 1.4)
     engine = EngineModel("lab", times.base, times.sequence, times.context, times.prompt, 24, 2048, 1200, 8192)
@@ -76,32 +76,32 @@ def test_what_the_engine_model_carries_at_the_bound_keeps_the_promise_that_the_c
     known = ServiceFacts(
         (promise,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens
     )
-    found = refine(before, known)
-    assert found.verdict is Verdict.BOUNDED
-    assert found.facts["factor"] == pytest.approx(1.4, rel=0.05)
+    result = refine(before, known)
+    assert result.verdict is Verdict.BOUNDED
+    assert result.facts["factor"] == pytest.approx(1.4, rel=0.05)
     # near its limit a p95 is volatile: the rate is a tenth too high at most, and every plan has a buffer above that
-    running, ttft, _, _ = simulated(0.9 * capacity(found.calibration), seconds=400, engine=engine)
+    running, ttft, _, _ = simulated(0.9 * capacity(result.calibration), seconds=400, engine=engine)
     assert np.quantile(ttft, 0.95) <= promise.seconds
-    assert running == pytest.approx(0.9 * found.calibration.batch, rel=0.15)
+    assert running == pytest.approx(0.9 * result.calibration.batch, rel=0.15)
     _, ttft, _, _ = simulated(capacity(before), engine=engine)
     assert np.quantile(ttft, 0.95) > 5 * promise.seconds
 
 
 @given(st.floats(0.05, 5.0), st.floats(0.02, 0.2), st.floats(10.0, 4000.0))
-def test_a_bound_never_raises_what_a_replica_carries(build, ttft, tpot, prompt):
+def test_a_bound_never_raises_the_capacity_of_a_replica(build, ttft, tpot, prompt):
     before = build.calibration()
     known = replace(KNOWN, objectives=(Objective("ttft", ttft), Objective("tpot", tpot)), prompt=prompt)
-    found = refine(before, known)
-    assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
-    if found.verdict is Verdict.BOUNDED:
-        assert capacity(found.calibration) >= slo_capacity.LEAST_RATIO * capacity(before)
-        assert 0 < found.calibration.batch <= before.batch * (1 + 1e-9)
+    result = refine(before, known)
+    assert capacity(result.calibration) <= capacity(before) * (1 + 1e-9)
+    if result.verdict is Verdict.BOUNDED:
+        assert capacity(result.calibration) >= slo_capacity.LEAST_RATIO * capacity(before)
+        assert 0 < result.calibration.batch <= before.batch * (1 + 1e-9)
     else:
-        assert found.calibration is before
-    json.dumps(found.as_dict(), allow_nan=False)
+        assert result.calibration is before
+    json.dumps(result.as_dict(), allow_nan=False)
 
 
-def test_the_worst_of_several_promises_binds_each_at_its_own_share(build):
+def test_the_strictest_of_several_objectives_binds(build):
     loose, tight = Objective("ttft", 3.0, 0.5, "half"), Objective("ttft", 3.0, 0.99, "nearly-all")
     alone = refine(build.calibration(), replace(KNOWN, objectives=(tight,)))
     both = refine(build.calibration(), replace(KNOWN, objectives=(loose, tight)))
@@ -109,12 +109,12 @@ def test_the_worst_of_several_promises_binds_each_at_its_own_share(build):
     assert both.calibration == alone.calibration
 
 
-def test_a_loose_promise_leaves_the_calibration(build):
-    # the engine takes twice the sequences that were measured: the measured load is far from its limit
+def test_a_loose_slo_keeps_the_calibration(build):
+    # the engine has twice the measured sequences: the measured load is far from its limit
     known = replace(KNOWN, objectives=(Objective("tpot", 1.0),), sequences=64)
-    found = refine(build.calibration(), known)
-    assert (found.verdict, found.calibration) == (Verdict.LOOSE, build.calibration())
-    assert found.facts["requests_per_second"] > capacity(build.calibration())
+    result = refine(build.calibration(), known)
+    assert (result.verdict, result.calibration) == (Verdict.LOOSE, build.calibration())
+    assert result.facts["requests_per_second"] > capacity(build.calibration())
 
 
 def test_the_kv_cache_bounds_the_seats(build):
@@ -125,22 +125,22 @@ def test_the_kv_cache_bounds_the_seats(build):
     assert capacity(small.calibration) < capacity(whole.calibration)
 
 
-def test_what_was_seen_to_run_had_room_and_what_is_configured_must_fit(build):
+def test_measured_concurrency_had_room_and_configured_concurrency_must_fit(build):
     crowded = build.calibration(batch=2000.0, tokens_per_second_per_sequence=2.0)
     known = replace(KNOWN, kv_tokens=None, objectives=(Objective("tpot", 10.0),))
-    seen = refine(crowded, known)
-    assert (seen.facts["kv_source"], seen.facts["seats"]) == ("seen", 2000)
+    observed = refine(crowded, known)
+    assert (observed.facts["kv_source"], observed.facts["seats"]) == ("seen", 2000)
     told = refine(replace(crowded, origin="configured"), known)
     assert told.facts["kv_source"] == "sheets"
     assert told.facts["seats"] < 2000
 
 
-def test_what_runs_at_once_has_room_also_where_prompts_share_what_the_page_counts_once(build):
+def test_running_sequences_have_room_if_prompts_share_cached_blocks(build):
     live = build.calibration(batch=64.0)
     known = replace(KNOWN, objectives=(TPOT,), prompt=8000.0, cached_ratio=0.9, kv_tokens=300_000.0)
-    found = refine(live, known)
-    assert (found.facts["kv_source"], found.facts["seats"]) == ("seen", 64)
-    # a question about other prompts, and a test with prompts of its own, say nothing of the room for these
+    result = refine(live, known)
+    assert (result.facts["kv_source"], result.facts["seats"]) == ("seen", 64)
+    # neither a what-if question about other prompts nor a test with its own prompts shows room for these
     for calibration, asked in (
         (live, replace(known, as_run=False)),
         (replace(live, source="vllm"), known),
@@ -150,7 +150,7 @@ def test_what_runs_at_once_has_room_also_where_prompts_share_what_the_page_count
         assert (other.facts["kv_source"], other.facts["seats"]) == ("page", 36)
 
 
-def test_a_promise_out_of_reach_leaves_the_others_binding_and_is_told(build):
+def test_an_objective_out_of_reach_is_reported_and_the_others_bind(build):
     tight = Objective("tpot", 0.034)
     alone = refine(build.calibration(), replace(KNOWN, objectives=(tight,)))
     impossible = Objective("ttft", 0.001, 0.99, "fast")
@@ -177,74 +177,74 @@ OBJECTIVES = st.builds(
 
 
 @given(st.lists(OBJECTIVES, min_size=1, max_size=3), OBJECTIVES)
-def test_one_promise_more_never_lets_a_replica_carry_more(build, some, another):
+def test_an_additional_objective_never_raises_the_capacity(build, some, another):
     before = capacity(refine(build.calibration(), replace(KNOWN, objectives=tuple(some))).calibration)
     after = capacity(refine(build.calibration(), replace(KNOWN, objectives=(*some, another))).calibration)
     assert after <= before * (1 + 1e-9)
 
 
-def test_a_promise_kept_until_the_seats_are_taken_is_counted_below_that(build):
-    """Right at the last seat the queue has no end: facts told a first token after three days."""
+def test_an_slo_met_until_all_seats_are_taken_is_planned_below_that(build):
+    """At the last seat the queue grows without limit: TTFT would be three days."""
     known = replace(KNOWN, objectives=(Objective("tpot", 10.0),), kv_tokens=12_000.0)
-    found = refine(build.calibration(origin="configured"), known)
-    assert found.verdict is Verdict.BOUNDED
-    assert found.facts["ttft_seconds"] < 60.0
+    result = refine(build.calibration(origin="configured"), known)
+    assert result.verdict is Verdict.BOUNDED
+    assert result.facts["ttft_seconds"] < 60.0
     loose = refine(build.calibration(), replace(known, kv_tokens=200_000.0, sequences=64))
     assert loose.verdict is Verdict.LOOSE
     assert loose.facts["requests_per_second"] >= capacity(build.calibration())
     assert loose.facts["ttft_seconds"] < 60.0
 
 
-def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
+def test_an_slo_that_no_size_meets_warns_and_does_not_change_the_count(build):
     load = np.full(5 * 144, 40.0)
     known = replace(KNOWN, objectives=(Objective("tpot", 0.001, 0.99, "fast"),))
 
     def planned(promises):
-        (found,) = plan(
+        (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
             settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
-        return found
+        return result
 
-    plain, found = planned({}), planned({build.service: known})
-    assert (found.target_replicas, found.gpus) == (plain.target_replicas, plain.gpus) == (19, 76)
-    assert found.derivation["slo"]["verdict"] == "out_of_reach"
-    assert [each["code"] for each in found.derivation["cautions"]] == ["slo_out_of_reach"]
-    said = derivation.lines(found)
+    plain, result = planned({}), planned({build.service: known})
+    assert (result.target_replicas, result.gpus) == (plain.target_replicas, plain.gpus) == (19, 76)
+    assert result.derivation["slo"]["verdict"] == "out_of_reach"
+    assert [each["code"] for each in result.derivation["cautions"]] == ["slo_out_of_reach"]
+    said = derivation.lines(result)
     assert "no number of replicas achieves TPOT within 0.001 s for 99 % of requests" in said[1]
     assert "ignores this SLO" in said[-1]
-    assert derivation.lines(found, "zh")[-1].startswith("无论多少副本都无法满足 TPOT")
+    assert derivation.lines(result, "zh")[-1].startswith("无论多少副本都无法满足 TPOT")
 
 
 def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompts(build):
     before = build.calibration()
     known = replace(KNOWN, pool=DECODE, objectives=(TTFT, Objective("tpot", 0.037)))
-    found = refine(before, known)
-    assert found.verdict is Verdict.BOUNDED
-    assert [one["sli"] for one in found.facts["objectives"]] == ["tpot"]
-    assert "ttft_seconds" not in found.facts
-    # all of the calibrated step is decoding, so nothing but the batch makes it shorter
+    result = refine(before, known)
+    assert result.verdict is Verdict.BOUNDED
+    assert [one["sli"] for one in result.facts["objectives"]] == ["tpot"]
+    assert "ttft_seconds" not in result.facts
+    # the calibrated step is all decoding, so only a smaller batch makes it shorter
     prior = replace(roofline.step_times(SHAPE, gpu("H100"), Setup(4, sequences=32)), prompt=0.0, front=0.0)
     work = Work(900.0, 300.0)
     times = measured.scale(prior, (1 / 25) / prior.decode(32, work.context))
-    at, promise = found.facts["requests_per_second"], Objective("tpot", 0.037).slo
+    at, promise = result.facts["requests_per_second"], Objective("tpot", 0.037).slo
     assert queueing.predict(times, Bounds(32, 200_000.0), work, at, 0.95).keeps(promise)
     assert not queueing.predict(times, Bounds(32, 200_000.0), work, at * 1.01, 0.95).keeps(promise)
 
 
 PROMPTS = {"batch": 4.0, "tokens_per_request": 1.0, "tokens_per_second_per_sequence": 2.5}
-"""Ten prompts leave a prefill replica in a second, so one takes a tenth of it."""
+"""A prefill replica finishes ten prompts per second, so one takes a tenth of it."""
 
 
 @pytest.mark.parametrize("ttft", [0.6, 1.0, 2.0])
-def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
-    """Each request through both queues in turn (Lindley's recursion), prompts as spread as the model takes them."""
+def test_ttft_is_met_at_the_bound_of_a_prefill_pool(build, ttft):
+    """Each request through both queues in turn (Lindley's recursion), with the model's spread of prompts."""
     promise = Objective("ttft", ttft)
     known = replace(KNOWN, pool=PREFILL, objectives=(promise, TPOT))
-    found = refine(build.calibration(**PROMPTS), known)
-    assert found.verdict is Verdict.BOUNDED
-    assert "tpot_seconds" not in found.facts
-    rate, facts = capacity(found.calibration), found.facts
+    result = refine(build.calibration(**PROMPTS), known)
+    assert result.verdict is Verdict.BOUNDED
+    assert "tpot_seconds" not in result.facts
+    rate, facts = capacity(result.calibration), result.facts
     assert facts["prompt_seconds"] == pytest.approx(0.1)
     times = slo_models.replica(build.calibration(**PROMPTS), known, gpu("H100"), SHAPE).side.times
     draws = np.random.default_rng(5)
@@ -259,29 +259,29 @@ def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
         taken.append(gone - at + facts["step_seconds"])
     assert np.quantile(taken, 0.95) == pytest.approx(ttft, rel=0.15)
     # by Little's law as many prompts are inside
-    assert found.calibration.batch / rate == pytest.approx(float(np.mean(taken)), rel=0.15)
+    assert result.calibration.batch / rate == pytest.approx(float(np.mean(taken)), rel=0.15)
 
 
-def test_a_prefill_pool_whose_idle_replica_is_too_slow_says_so_and_is_plain_json(build):
-    found = refine(build.calibration(**PROMPTS), replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", 0.05),)))
-    assert found.verdict is Verdict.OUT_OF_REACH
-    assert found.facts["best"]["ttft_seconds"] > 0.1
-    json.dumps(found.as_dict(), allow_nan=False)
+def test_a_prefill_pool_with_a_slow_idle_replica_is_out_of_reach_and_plain_json(build):
+    result = refine(build.calibration(**PROMPTS), replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", 0.05),)))
+    assert result.verdict is Verdict.OUT_OF_REACH
+    assert result.facts["best"]["ttft_seconds"] > 0.1
+    json.dumps(result.as_dict(), allow_nan=False)
     for language, word in (("en", "further"), ("zh", "其后")):
-        basis, said = slo_capacity.lines(found.as_dict(), language)
+        basis, said = slo_capacity.lines(result.as_dict(), language)
         assert word not in said
         assert "{" not in basis + said
 
 
 @given(st.floats(0.02, 20.0), st.floats(0.3, 400.0), st.floats(10.0, 30_000.0))
-def test_a_promise_never_raises_what_a_prefill_replica_carries(build, ttft, batch, prompt):
+def test_an_slo_never_raises_the_capacity_of_a_prefill_replica(build, ttft, batch, prompt):
     before = build.calibration(**{**PROMPTS, "batch": batch})
-    found = refine(before, replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=prompt))
-    assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
-    json.dumps(found.as_dict(), allow_nan=False)
+    result = refine(before, replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=prompt))
+    assert capacity(result.calibration) <= capacity(before) * (1 + 1e-9)
+    json.dumps(result.as_dict(), allow_nan=False)
 
 
-def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
+def test_a_looser_slo_needs_no_more_prefill_replicas(build):
     def rate(ttft, **changes):
         known = replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=8000.0, cached_ratio=0.9)
         return capacity(refine(build.calibration(**PROMPTS | changes), known).calibration)
@@ -289,10 +289,10 @@ def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
     rates = [rate(ttft) for ttft in (0.5, 1.0, 3.0, 10.0, 100.0, 1e3, 1e5)]
     assert rates == sorted(rates)
     assert rates[-1] == pytest.approx(10.0)
-    # what was seen to leave did cross the link, whatever the prior says of it
-    seen = rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1)
-    assert seen == pytest.approx(80.0, rel=0.05)
-    assert rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1, origin="configured") < 0.5 * seen
+    # measured throughput did cross the link, whatever the prior is
+    observed = rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1)
+    assert observed == pytest.approx(80.0, rel=0.05)
+    assert rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1, origin="configured") < 0.5 * observed
 
 
 @pytest.mark.parametrize("pool", ["", PREFILL, DECODE])
@@ -310,27 +310,27 @@ def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
         ({}, {"tokens_per_second_per_sequence": 1e-300}),
     ],
 )
-def test_absurd_figures_of_one_service_end_nobodys_plan(build, pool, known, changes):
-    found = refine(build.calibration(**changes), replace(KNOWN, pool=pool, **known))
-    json.dumps(found.as_dict(), allow_nan=False)
-    assert capacity(found.calibration) <= capacity(build.calibration(**changes)) * (1 + 1e-9)
+def test_absurd_figures_of_one_service_do_not_stop_the_plan(build, pool, known, changes):
+    result = refine(build.calibration(**changes), replace(KNOWN, pool=pool, **known))
+    json.dumps(result.as_dict(), allow_nan=False)
+    assert capacity(result.calibration) <= capacity(build.calibration(**changes)) * (1 + 1e-9)
     for language in LANGUAGES:
-        assert all("{" not in line for line in slo_capacity.lines(found.as_dict(), language))
+        assert all("{" not in line for line in slo_capacity.lines(result.as_dict(), language))
 
 
 def test_next_to_no_load_is_out_of_reach_too(build):
-    """Kept at a thousandth of the calibrated load alone, a promise would ask for a thousand times the replicas."""
+    """Met only at a thousandth of the calibrated load, an SLO would need a thousand times the replicas."""
     idle = refine(build.calibration(), replace(KNOWN, objectives=(Objective("tpot", 1e-6),))).facts["best"]
     known = replace(KNOWN, objectives=(Objective("tpot", idle["tpot_seconds"] * 1.001),))
     assert refine(build.calibration(), known).verdict is Verdict.OUT_OF_REACH
 
 
 def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(build):
-    found = refine(build.calibration(origin="configured"), replace(KNOWN, kv_tokens=100.0))
-    assert found.verdict is Verdict.OUT_OF_REACH
-    assert found.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
-    json.dumps(found.as_dict(), allow_nan=False)
-    assert "cannot hold one request" in slo_capacity.lines(found.as_dict())[-1]
+    result = refine(build.calibration(origin="configured"), replace(KNOWN, kv_tokens=100.0))
+    assert result.verdict is Verdict.OUT_OF_REACH
+    assert result.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
+    json.dumps(result.as_dict(), allow_nan=False)
+    assert "cannot hold one request" in slo_capacity.lines(result.as_dict())[-1]
 
 
 @pytest.mark.parametrize(
@@ -351,20 +351,20 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
         (replace(KNOWN, kv_tokens=None), {"tensor_parallel": 3}, Verdict.NO_FIT, "attention heads"),
     ],
 )
-def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, verdict, said):
+def test_a_missing_input_is_reported_and_bounds_nothing(build, known, changes, verdict, said):
     before = build.calibration(**changes)
-    found = refine(before, known)
-    assert (found.verdict, found.calibration) == (verdict, before)
-    assert found.as_dict()["refines"] is False
-    assert said in " ".join(slo_capacity.lines(found.as_dict()))
+    result = refine(before, known)
+    assert (result.verdict, result.calibration) == (verdict, before)
+    assert result.as_dict()["refines"] is False
+    assert said in " ".join(slo_capacity.lines(result.as_dict()))
     for language in LANGUAGES:
-        (line,) = slo_capacity.lines(found.as_dict(), language)
+        (line,) = slo_capacity.lines(result.as_dict(), language)
         assert not line.startswith("plan.")
         assert "{" not in line
 
 
 @pytest.mark.parametrize(("language", "both"), [("en", " and "), ("zh", "，且")])
-def test_the_sentence_is_right_for_one_promise_and_for_several(build, language, both):
+def test_the_sentence_is_right_for_one_and_several_objectives(build, language, both):
     unnamed = replace(KNOWN, shape=None, model="", objectives=(TTFT, TPOT))
     (several,) = slo_capacity.lines(refine(build.calibration(), unnamed).as_dict(), language)
     (one,) = slo_capacity.lines(refine(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
@@ -379,30 +379,30 @@ def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build
     load = np.full(5 * 144, 40.0)
 
     def planned(promises):
-        (found,) = plan(
+        (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
             settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
-        return found
+        return result
 
-    plain, found = planned({}), planned({build.service: KNOWN})
-    facts = found.derivation
+    plain, result = planned({}), planned({build.service: KNOWN})
+    facts = result.derivation
     rate = facts["slo"]["requests_per_second"]
     assert facts["units_raw"] == pytest.approx(40.0 * 1.25 / rate)
-    assert found.target_replicas == int(np.ceil(40.0 * 1.25 / rate)) > plain.target_replicas
-    assert found.reason is PlanReason.LOAD_NOW
+    assert result.target_replicas == int(np.ceil(40.0 * 1.25 / rate)) > plain.target_replicas
+    assert result.reason is PlanReason.LOAD_NOW
     assert facts["capacity_now"] == pytest.approx(19 * rate / 1.25)
     assert facts["inputs"]["batch"]["value"] == pytest.approx(facts["slo"]["batch"])
     assert facts["slo"]["calibrated"]["batch"] == 32.0
     json.dumps(dict(facts), allow_nan=False)
     for language in LANGUAGES:
-        lines = derivation.lines(found, language)
+        lines = derivation.lines(result, language)
         assert "TTFT" in lines[0]
         assert f"{rate:.4g}" in lines[1]
         assert not [line for line in lines if "{" in line or line.startswith("plan.")]
 
 
-def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promises_apart(build):
+def test_waiting_requests_and_requests_above_the_slo_are_counted_apart(build):
     load = np.full(5 * 144, 40.0)
     tight = replace(KNOWN, objectives=(Objective("tpot", 0.034),))
     rate = refine(build.calibration(), tight).facts["requests_per_second"]
@@ -411,32 +411,34 @@ def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promis
     assert rate * replicas < 39.0, "the promise is broken with so many, and nobody waits"
 
     def planned(promises):
-        (found,) = plan(
+        (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=replicas)],
             build.now, settings=PlanSettings(service_facts=promises),
         ).recommendations  # fmt: skip
-        return found
+        return result
 
-    plain, found = planned({}), planned({build.service: tight})
+    plain, result = planned({}), planned({build.service: tight})
     assert plain.derivation["without"]["beyond_promise"] is None
-    told = found.derivation["without"]
+    told = result.derivation["without"]
     assert told["waited"] == plain.derivation["without"]["waited"] == 0
     assert told["beyond_promise"] == pytest.approx(told["requests"], rel=0.01)
     for language, said in (("en", "the load that meets the SLO"), ("zh", "满足 SLO 的上限")):
-        assert any(said in line and f"{told['beyond_promise']:,}" in line for line in derivation.lines(found, language))
+        assert any(
+            said in line and f"{told['beyond_promise']:,}" in line for line in derivation.lines(result, language)
+        )
 
 
-def test_a_calibration_that_cannot_be_counted_with_is_refused_by_its_field_and_not_by_the_promise(build):
-    found = plan(
+def test_an_invalid_calibration_is_refused_by_its_field_and_not_by_the_slo(build):
+    result = plan(
         build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration(batch=0.0)}, [build.fleet()],
         build.now, settings=PlanSettings(service_facts={build.service: KNOWN}),
     ).recommendations[0]  # fmt: skip
-    assert found.arguments["field"] == "batch"
+    assert result.arguments["field"] == "batch"
 
 
 @pytest.mark.parametrize(
     ("seconds", "quantile"), [(0.0, 0.95), (-1.0, 0.95), (nan, 0.95), (inf, 0.5), (1.0, 1.0), (1.0, 0.0)]
 )
-def test_promises_that_mean_nothing_are_refused(seconds, quantile):
+def test_meaningless_objectives_are_refused(seconds, quantile):
     with pytest.raises(UsageError, match="promise"):
         Objective("ttft", seconds, quantile)

@@ -19,7 +19,7 @@ def _trace(values, name="t"):
 
 
 def _silent_nights():
-    """Two hours of work a day, nothing else."""
+    """Two hours of work a day, otherwise idle."""
     return np.where((SLOTS % 144 >= 60) & (SLOTS % 144 < 72), 30.0, 0.0)
 
 
@@ -53,24 +53,24 @@ def test_traffic_has_a_class(values, kind):
     assert traffic_class(build_workload(_trace(values))) is kind
 
 
-def test_constant_traffic_is_given_the_simplest_loop_that_costs_no_more():
-    found = advise([_trace(np.full(SLOTS.size, 20.0))], startup=timedelta(minutes=5))[0]
-    assert found.recommended == "static"
-    shown = found.as_dict()
+def test_constant_traffic_gets_the_simplest_policy_of_equal_cost():
+    result = advise([_trace(np.full(SLOTS.size, 20.0))], startup=timedelta(minutes=5))[0]
+    assert result.recommended == "static"
+    shown = result.as_dict()
     assert shown["why"]
     assert {row["name"] for row in shown["strategies"]} == {"static", "cron", "hpa", "keda", "knative", "outrider"}
 
 
-def test_traffic_that_follows_the_day_is_given_what_is_cheapest_and_keeps_the_promise():
-    found = advise([_trace(20.0 + 12.0 * np.sin(DAY))], startup=timedelta(minutes=5))[0]
-    chosen = next(row for row in found.rows if row.name == found.recommended)
+def test_diurnal_traffic_gets_the_cheapest_policy_that_meets_the_goal():
+    result = advise([_trace(20.0 + 12.0 * np.sin(DAY))], startup=timedelta(minutes=5))[0]
+    chosen = next(row for row in result.rows if row.name == result.recommended)
     assert chosen.requests_waiting_over_2s_ratio <= 0.005
-    keeping = [row.gpu_hours_ratio for row in found.rows if row.requests_waiting_over_2s_ratio <= 0.005]
+    keeping = [row.gpu_hours_ratio for row in result.rows if row.requests_waiting_over_2s_ratio <= 0.005]
     assert chosen.gpu_hours_ratio <= 1.05 * min(keeping)
     assert chosen.gpu_hours_ratio < 0.9
 
 
-def test_scale_to_zero_is_advised_only_where_the_first_request_may_wait():
+def test_scale_to_zero_is_recommended_only_if_the_first_request_may_wait():
     trace = _trace(_silent_nights())
     patient = advise([trace], startup=timedelta(minutes=5), cold_start_limit=timedelta(minutes=5))[0]
     assert (patient.recommended, patient.reason) == ("knative", "scale_to_zero")

@@ -43,17 +43,17 @@ def test_a_trace_is_read_with_its_missing_slots(build):
         ("time_utc,requests_per_second\n2026-05-01T00:10:00,1\n2026-05-01T00:20:00,1", "time zone"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(text, said):
+def test_unreadable_input_is_named_with_its_line(text, said):
     with pytest.raises(UsageError, match=said):
         parse_trace(text, "t.csv")
 
 
-def test_every_horizon_is_scored_against_the_rivals(build):
+def test_every_horizon_is_scored_against_the_references(build):
     trace = Trace("wave", build.times(6.0), build.wave(6.0), timedelta(minutes=10))
     ticks = iter(range(1000))
-    found = backtest([trace], models=CHEAP, timer=lambda: float(next(ticks)))
-    assert [row.horizon for row in found.series] == [1800.0, 7200.0, 86400.0]
-    for row in found.series:
+    result = backtest([trace], models=CHEAP, timer=lambda: float(next(ticks)))
+    assert [row.horizon for row in result.series] == [1800.0, 7200.0, 86400.0]
+    for row in result.series:
         assert row.wape < row.wape_last_value
         assert row.wape < row.wape_seasonal_naive
         assert row.wape_prophet is None
@@ -61,15 +61,15 @@ def test_every_horizon_is_scored_against_the_rivals(build):
         assert row.over_provision > -0.2
         assert 0 < row.pinball < row.wape
         assert 0 < row.peak_error < 1
-    assert found.seconds_per_refit == pytest.approx(1 / 24)
-    json.dumps(found.as_dict(), allow_nan=False)
+    assert result.seconds_per_refit == pytest.approx(1 / 24)
+    json.dumps(result.as_dict(), allow_nan=False)
 
 
 def test_prophet_is_scored_on_its_own_when_it_competes(build):
     trace = Trace("wave", build.times(5.0), build.wave(5.0), timedelta(minutes=10))
-    found = backtest([trace], horizons=[timedelta(hours=2)], origin_every=timedelta(hours=24))
-    assert found.series[0].wape_prophet < 0.2
-    assert found.seconds_per_refit is None
+    result = backtest([trace], horizons=[timedelta(hours=2)], origin_every=timedelta(hours=24))
+    assert result.series[0].wape_prophet < 0.2
+    assert result.seconds_per_refit is None
 
 
 def test_missing_slots_are_not_scored(build):

@@ -1,4 +1,4 @@
-"""The rival formula x Prophet, and forecasts that are made once a trace."""
+"""The formula on Prophet's forecast, and forecasts that are made once per trace."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def _trace(days=5.0, seed=3):
 
 @pytest.fixture
 def quick_fits(monkeypatch):
-    """What each fit saw; it says the newest value, and ten more a slot."""
-    seen = []
+    """Length of history of each fit; forecasts the newest value, plus ten per slot."""
+    observed = []
 
-    def said(series, steps):
-        seen.append(series.values.copy())
+    def text(series, steps):
+        observed.append(series.values.copy())
         return series.values[-1] + 10.0 * np.arange(1.0, steps + 1)
 
-    monkeypatch.setattr(prophet, "default_forecast", said)
-    return seen
+    monkeypatch.setattr(prophet, "default_forecast", text)
+    return observed
 
 
-def test_a_fit_every_two_hours_sees_the_past_alone(quick_fits):
+def test_a_fit_every_two_hours_uses_only_earlier_data(quick_fits):
     traffic = build_workload(_trace())
-    told = []
-    curves = fit_curves(traffic, 4 * 1440 - 720, TEN, told.append)
+    facts = []
+    curves = fit_curves(traffic, 4 * 1440 - 720, TEN, facts.append)
     assert np.diff(curves.begins).tolist() == [12] * (curves.begins.size - 1)
     assert curves.begins[0] == 3.5 * 144
     for begin, known in zip(curves.begins, quick_fits, strict=True):
         np.testing.assert_array_equal(known, traffic.slots[:begin])
-    assert told[-1] == 1.0
-    assert told == sorted(told)
+    assert facts[-1] == 1.0
+    assert facts == sorted(facts)
 
 
 def test_the_peak_until_a_replica_serves_goes_through_the_formula():
@@ -62,7 +62,7 @@ def test_the_peak_until_a_replica_serves_goes_through_the_formula():
     newest = (begin - 1) * 10
     before = max(1.0, np.ceil(traffic.load[newest] * 1.25 / traffic.per_replica - 1e-9))
     assert planned.needs[newest, 0] == before
-    # nine minutes before slot 0, six ahead: slot 0 is the nearest it speaks of; one minute before, half way to slot 1
+    # nine minutes before slot 0, six ahead: slot 0 is the nearest one; one minute before, half way to slot 1
     assert planned.needs[newest + 1, 0] == max(1.0, np.ceil(10.0 * 1.25 / traffic.per_replica - 1e-9))
     assert planned.needs[newest + 9, 1] == max(1.0, np.ceil(15.0 / traffic.per_replica - 1e-9))
 
@@ -100,7 +100,7 @@ def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
     assert "prophet" in together[0].settings
 
 
-def test_the_rival_can_be_left_out(quick_fits):
-    found = score.replay([_trace()], startup=FIVE, prophet=False)
+def test_the_prophet_policy_can_be_left_out(quick_fits):
+    result = score.replay([_trace()], startup=FIVE, prophet=False)
     assert quick_fits == []
-    assert "prophet_ratio" not in found.as_dict()["traces"][0]
+    assert "prophet_ratio" not in result.as_dict()["traces"][0]

@@ -40,7 +40,7 @@ def _trace(values, name="t", minutes=10):
 
 
 def _wave(days, seed=3):
-    """Days of a wave with noise, a burst of one slot now and then."""
+    """Days of a wave with noise and an occasional burst of one slot."""
     random = np.random.default_rng(seed)
     slots = np.arange(round(days * 144))
     load = 40.0 + 25.0 * np.sin(2 * np.pi * slots / 144.0) + random.normal(0, 1.0, slots.size)
@@ -61,7 +61,7 @@ def replayed():
     return score.replay([_trace(values)], startup=FIVE)
 
 
-def test_a_missing_slot_is_worth_the_day_before_and_is_not_seen():
+def test_a_missing_slot_takes_the_day_before_and_is_not_observed():
     values = _wave(6.0)
     values[600] = np.nan
     made = build_workload(_trace(values))
@@ -81,18 +81,18 @@ def test_a_missing_slot_is_worth_the_day_before_and_is_not_seen():
         (_trace(_wave(7.0), minutes=7), "cannot be replayed"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_with_its_name(trace, said):
-    with pytest.raises(UsageError, match=f"t: .*{said}"):
+def test_a_trace_that_cannot_be_replayed_is_refused_with_its_name(trace, text):
+    with pytest.raises(UsageError, match=f"t: .*{text}"):
         build_workload(trace)
 
 
 @pytest.mark.parametrize("startup", [timedelta(0), timedelta(hours=2)])
-def test_a_startup_that_is_none_is_refused(startup):
+def test_an_invalid_startup_time_is_refused(startup):
     with pytest.raises(UsageError, match="--startup"):
         score.replay([_trace(_wave(7.0))], startup=startup)
 
 
-def test_a_fleet_that_is_too_small_makes_requests_wait_until_they_give_up():
+def test_in_a_fleet_that_is_too_small_requests_wait_until_they_leave():
     # 2 requests/s at a capacity of 1/s: the wait grows by one second a second
     load = np.concatenate([np.ones(1), np.full(9, 2.0)])
     run = simulate(_flat(load), [Timetable("one", np.ones((10, 1)))], FIVE, 0)
@@ -106,7 +106,7 @@ def test_a_started_replica_serves_after_its_startup_and_is_billed_from_its_launc
     wanted = np.concatenate([np.ones(1), np.full(14, 2.0)])[:, None]
     run = simulate(_flat(load), [Timetable("two", wanted)], FIVE, 0)
     assert run.billed_minutes.sum() == pytest.approx(1 + 14 * 2)
-    # five minutes of overload; then the two replicas just carry the load, and the backlog of 30 s stays
+    # five minutes of overload; then the two replicas just serve the load, and the backlog of 30 s stays
     assert run.waiting[1, 0] > 0
     enough = np.where(np.arange(15) < 6, wanted[:, 0], 3.0)[:, None]
     relieved = simulate(_flat(load), [Timetable("three", np.maximum(enough, wanted + 1))], FIVE, 0)
@@ -122,12 +122,12 @@ def test_scale_in_waits_five_minutes_and_takes_what_has_not_started_first():
     assert run.waiting.sum() == 0
 
 
-def test_the_oracle_pays_each_stretch_and_holds_short_gaps():
+def test_the_oracle_pays_each_stretch_and_bridges_short_gaps():
     load = np.ones(100)
     load[20:30] = 2.0
     load[33:40] = 2.0
     load[60:70] = 2.0
-    # level 1: 100; level 2: stretches of 10, 7 and 10, a gap of 3 held through, two start-ups of 5
+    # level 1: 100; level 2: stretches of 10, 7 and 10, a gap of 3 bridged, two start-ups of 5
     assert least_replica_minutes(_flat(load), 5.0) == pytest.approx(100 + 27 + 3 + 10)
     assert least_replica_minutes(_flat(load), 1.0) == pytest.approx(100 + 27 + 3)
 
@@ -149,26 +149,26 @@ def test_nothing_after_a_minute_is_known_at_it():
     np.testing.assert_allclose(first[:until], second[:until])
 
 
-def test_bounds_cover_what_comes_and_rise_with_the_margin():
+def test_bounds_cover_the_load_and_rise_with_the_margin():
     values = _wave(9.0)
-    said = build_paths(values, 144, 600.0, 2)
+    text = build_paths(values, 144, 600.0, 2)
     rows = np.arange(5 * 144, values.size - 1)
-    covered = [(values[rows + 1] <= said.bound(margin)[rows, 1]).mean() for margin in sorted(MARGINS)]
+    covered = [(values[rows + 1] <= text.bound(margin)[rows, 1]).mean() for margin in sorted(MARGINS)]
     assert covered[0] > 0.97
     assert covered == sorted(covered)
-    assert (said.bound(MARGINS[-1]) <= np.maximum(said.most[:, None], said.usual) + 1e-9).all()
-    assert (said.bound(1.0) >= said.usual).all()
+    assert (text.bound(MARGINS[-1]) <= np.maximum(text.most[:, None], text.usual) + 1e-9).all()
+    assert (text.bound(1.0) >= text.usual).all()
 
 
-def test_a_replay_bounds_the_load_as_the_plan_of_that_instant_does():
+def test_a_replay_bounds_the_load_like_the_plan_of_that_time():
     values = _wave(6.0)
     replayed = build_paths(values, 144, 600.0, 6)
     times = START + 600.0 * np.arange(values.size)
     origin = 5 * 144
     now = from_unix(float(times[origin]))
     entity = EntityRef("lab", EntityKind.SERVICE, "prod", "chat")
-    said = forecast(times, values, signal="svc_requests_per_second", entity=entity, now=now, models=("ensemble",))
-    live = forecast_path(said, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
+    text = forecast(times, values, signal="svc_requests_per_second", entity=entity, now=now, models=("ensemble",))
+    live = forecast_path(text, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
     for margin in MARGINS:
         np.testing.assert_allclose(
             live.bound(margin)[0, :7], replayed.bound(margin)[origin - 1], rtol=0.01, err_msg=f"{margin}"
@@ -187,12 +187,12 @@ def test_the_highest_between_two_moments_follows_the_lines_between_slots():
     assert between(-1.0, 9.0) == pytest.approx(5.0)
 
 
-def test_only_minutes_on_one_line_are_drawn_out():
+def test_only_minutes_on_one_line_are_extrapolated():
     minutes = np.array([[10.0, 11.0, 12.0], [10.0, 11.0, 11.5], [3.0, 2.0, 1.0]])
-    found = extrapolate_line(minutes, np.full(3, 5.0))
-    assert found[0] == pytest.approx(17.0)
-    assert np.isnan(found[1])
-    assert found[2] == 0.0
+    result = extrapolate_line(minutes, np.full(3, 5.0))
+    assert result[0] == pytest.approx(17.0)
+    assert np.isnan(result[1])
+    assert result[2] == 0.0
 
 
 def test_a_plan_and_a_replay_decide_alike():
@@ -202,7 +202,7 @@ def test_a_plan_and_a_replay_decide_alike():
     ready = np.minimum(current, random.integers(0, 30, many))
     now[random.random(many) < 0.2] = np.nan
     cooling, shrunk = random.random(many) < 0.3, random.random(many) < 0.3
-    found = decide(
+    result = decide(
         current=current, ready=ready, now=now, coming=coming, stay=stay, floor=2, top=25, most=most, cooling=cooling,
         shrunk=shrunk,
     )  # fmt: skip
@@ -212,22 +212,22 @@ def test_a_plan_and_a_replay_decide_alike():
             need_forecast=int(coming[row]), need_survivors=int(stay[row]), most=int(most[row]), ready=int(ready[row]),
             cooling=bool(cooling[row]), shrunk=bool(shrunk[row]),
         )  # fmt: skip
-        assert one.replicas == found[row]
-        if found[row] < current[row]:
+        assert one.replicas == result[row]
+        if result[row] < current[row]:
             assert not np.isnan(now[row])
-            assert found[row] >= min(stay[row], current[row])
+            assert result[row] >= min(stay[row], current[row])
             assert not cooling[row]
 
 
 def test_the_margin_of_a_history_is_that_of_its_replay():
     values = _wave(6.0)
     times = START + 600.0 * np.arange(values.size)
-    found = best_margin(times, values, timedelta(minutes=10), FIVE)
-    assert found == score.tune_margin(build_workload(_trace(values)), FIVE)[1][-1]
+    result = best_margin(times, values, timedelta(minutes=10), FIVE)
+    assert result == score.tune_margin(build_workload(_trace(values)), FIVE)[1][-1]
     assert best_margin(times[:100], values[:100], timedelta(minutes=10), FIVE) == MARGINS[0]
 
 
-def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
+def test_a_collapse_is_rejected_for_an_hour_and_then_accepted():
     values = np.full(600, 50.0)
     values[300:320] = 0.5
     kept = drop_collapses(values, 144)
@@ -237,19 +237,19 @@ def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
     assert fill_gaps(kept, 144)[303] == 50.0
 
 
-def test_constant_load_never_turns_round():
+def test_constant_load_never_reverses():
     random = np.random.default_rng(5)
     values = 30.0 * (1.0 + random.uniform(-0.02, 0.02, 8 * 144))
-    found = score.replay([_trace(values)], startup=FIVE, prophet=False).traces[0]
-    assert found.ours.reversals_within_30min == 0
-    assert found.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
+    result = score.replay([_trace(values)], startup=FIVE, prophet=False).traces[0]
+    assert result.ours.reversals_within_30min == 0
+    assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
 
 
 def test_exactly_constant_load_keeps_exactly_what_it_needs():
-    found = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
-    assert found.ours.requests_waiting_over_2s_ratio == 0
-    assert found.oracle_ratio == pytest.approx(1.0)
-    assert found.turns_within_30min == 0
+    result = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
+    assert result.ours.requests_waiting_over_2s_ratio == 0
+    assert result.oracle_ratio == pytest.approx(1.0)
+    assert result.turns_within_30min == 0
 
 
 def test_missing_values_never_scale_in():
@@ -279,7 +279,7 @@ def test_reversals_count_at_constant_load_alone():
     assert reversals(fleet, load) == 0
 
 
-def test_a_fleet_at_zero_starts_cold_and_says_how_long_that_takes():
+def test_a_fleet_at_zero_reports_its_cold_start_time():
     load = np.zeros(40)
     load[20:] = 1.0
     flat = replace(_flat(load + 1e-12), load=load)
@@ -291,16 +291,16 @@ def test_a_fleet_at_zero_starts_cold_and_says_how_long_that_takes():
     assert run.replicas[30, 0] >= 1.0
 
 
-def test_a_saturated_fleet_grows_by_utilisation_and_an_idle_one_shrinks():
+def test_a_saturated_fleet_grows_by_utilization_and_an_idle_one_shrinks():
     loop = UtilizationPolicy(np.array([0.5]))
 
-    def seen(rate, ready=4.0, queue=0.0):
+    def observed(rate, ready=4.0, queue=0.0):
         served = np.minimum(rate, np.array([ready]))
         return FleetState(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
 
-    assert loop.desired_replicas(seen(4.0, queue=9.0))[0] == 8.0
-    assert loop.desired_replicas(seen(1.0))[0] == 2.0
-    assert loop.desired_replicas(seen(2.1))[0] == 4.0  # within the tolerance
+    assert loop.desired_replicas(observed(4.0, queue=9.0))[0] == 8.0
+    assert loop.desired_replicas(observed(1.0))[0] == 2.0
+    assert loop.desired_replicas(observed(2.1))[0] == 4.0  # within the tolerance
 
 
 def test_the_timetable_knows_only_the_days_before():
@@ -313,17 +313,17 @@ def test_the_timetable_knows_only_the_days_before():
     assert day[5 * 1440 + 300] == pytest.approx(80.0, rel=0.05)
 
 
-def test_ours_keeps_the_promise_for_less_than_static_peak(replayed):
-    found = replayed.traces[0]
-    assert found.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
-    assert found.oracle_ratio <= found.ours.gpu_hours_ratio < 1.0
-    static = found.rival("static", None)
+def test_our_policy_meets_the_goal_for_less_than_static_peak(replayed):
+    result = replayed.traces[0]
+    assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
+    assert result.oracle_ratio <= result.ours.gpu_hours_ratio < 1.0
+    static = result.rival("static", None)
     assert static.gpu_hours_ratio == pytest.approx(1.0)
     assert static.requests_waiting_over_2s_ratio == 0.0
     assert static_peak(build_workload(_trace(_wave(7.0)))).lanes == 1
 
 
-def test_the_answer_has_the_agreed_keys(replayed):
+def test_the_result_has_the_documented_keys(replayed):
     shown = replayed.as_dict()
     row = shown["traces"][0]
     agreed = {"name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio"}

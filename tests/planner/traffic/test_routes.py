@@ -1,4 +1,4 @@
-"""Weights in routes of Gateway API and Istio: read, changed in place, made anew."""
+"""Weights in routes of Gateway API and Istio: read, changed in place, created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE = RouteLocation("chat", "prod", {"chat-0": "chat-0", "Chat_1": "chat-1"})
 
 
 def http_route() -> dict[str, Any]:
-    """As kubectl prints one: two rules over the same backends, a filter, a redirect, and what the server adds."""
+    """As printed by kubectl: two rules with the same backends, a filter, a redirect, and the server's own fields."""
     refs = [{"name": "chat-0", "port": 8000, "weight": 1}, {"name": "chat-1", "port": 8000}]
     match = {"path": {"type": "PathPrefix", "value": "/v1/chat"}}
     return {
@@ -107,10 +107,10 @@ def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
         ),
     ],
 )
-def test_what_is_no_route_is_refused(change: Any, said: str) -> None:
+def test_an_invalid_route_is_refused(change: Any, text: str) -> None:
     route = http_route()
     change(route)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=text):
         routes.current_weights(route, "r.yaml")
 
 
@@ -136,7 +136,7 @@ def test_a_new_mesh_route_has_a_subset_for_each_replica() -> None:
     assert list(subsets.values()) == [{routes.POD_LABEL: "chat-0"}, {routes.POD_LABEL: "chat-1"}]
 
 
-def test_at_a_gateway_a_route_takes_the_names_that_people_ask_for() -> None:
+def test_at_a_gateway_a_route_uses_the_requested_host_names() -> None:
     def spec(kind: routes.Kind, *hosts: str, gateway: str | None = "infra/edge") -> Any:
         return routes.documents(kind, RouteLocation("chat", "prod", PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS)[
             -1
@@ -159,13 +159,13 @@ def test_at_a_gateway_a_route_takes_the_names_that_people_ask_for() -> None:
         ("", "edge", "'' is no host"),
     ],
 )
-def test_what_is_no_host_of_a_gateway_is_refused(host: str, gateway: str | None, said: str) -> None:
+def test_an_invalid_gateway_host_is_refused(host: str, gateway: str | None, text: str) -> None:
     place = RouteLocation("chat", "prod", PLACE.pods, gateway=gateway, hosts=(host,))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=text):
         routes.documents("istio", place, WEIGHTS)
 
 
-def test_more_replicas_than_a_rule_takes_go_to_the_mesh() -> None:
+def test_more_replicas_than_a_rule_allows_need_the_mesh() -> None:
     many = {f"chat-{n}": 5 for n in range(20)}
     place = RouteLocation("chat", "prod", {name: name for name in many})
     with pytest.raises(UsageError, match="at most 16 backends, here are 20"):

@@ -1,4 +1,4 @@
-"""Proposals of weights: bounded, summing to 100, never for what has no values, only where a replay gains."""
+"""Proposed weights: bounded, summing to 100, never for replicas without values, only if a replay shows a gain."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ def names(*loads: ReplicaLoad) -> list[str]:
 
 
 def test_requests_leave_the_long_queue_and_wait_less() -> None:
-    found = propose(names(LONG, FREE, FAST), (LONG, FREE, FAST), 2500)
-    assert found.reason is SteerReason.BY_WAIT
-    assert found.weights["long"] < found.weights["free"] < found.weights["fast"]
-    assert found.current["long"] == 34, "even, with the remainder to the first"
-    assert found.proposed_seconds is not None
-    assert found.current_seconds is not None
-    assert found.proposed_seconds < found.current_seconds
-    assert sum(found.weights.values()) == TOTAL
+    result = propose(names(LONG, FREE, FAST), (LONG, FREE, FAST), 2500)
+    assert result.reason is SteerReason.BY_WAIT
+    assert result.weights["long"] < result.weights["free"] < result.weights["fast"]
+    assert result.current["long"] == 34, "even, with the remainder to the first"
+    assert result.proposed_seconds is not None
+    assert result.current_seconds is not None
+    assert result.proposed_seconds < result.current_seconds
+    assert sum(result.weights.values()) == TOTAL
 
 
 def test_one_without_values_keeps_the_weight_it_has() -> None:
     now = {"long": 2, "free": 2, "fast": 2, "mute": 4}
-    found = propose([*names(LONG, FREE, FAST), "mute"], (LONG, FREE, FAST), 2500, now)
-    assert found.kept == ("mute",)
-    assert found.weights["mute"] == found.current["mute"] == 40
-    assert sum(found.weights.values()) == TOTAL
+    result = propose([*names(LONG, FREE, FAST), "mute"], (LONG, FREE, FAST), 2500, now)
+    assert result.kept == ("mute",)
+    assert result.weights["mute"] == result.current["mute"] == 40
+    assert sum(result.weights.values()) == TOTAL
 
 
 def test_above_the_watermark_nothing_is_sent_whatever_the_bounds() -> None:
-    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(least=10, most=90))
-    assert found.closed == ("full",)
-    assert found.weights["full"] == 0
-    assert min(found.weights[name] for name in ("long", "free")) >= 10
+    result = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(least=10, most=90))
+    assert result.closed == ("full",)
+    assert result.weights["full"] == 0
+    assert min(result.weights[name] for name in ("long", "free")) >= 10
 
 
-def test_bounds_that_cannot_be_kept_propose_nothing() -> None:
-    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(most=40))
-    assert (found.reason, found.proposed) == (SteerReason.BOUNDS, False)
-    assert found.weights == found.current
+def test_bounds_that_cannot_be_met_propose_nothing() -> None:
+    result = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(most=40))
+    assert (result.reason, result.proposed) == (SteerReason.BOUNDS, False)
+    assert result.weights == result.current
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_bounds_that_cannot_be_kept_propose_nothing() -> None:
         ((FREE, ReplicaLoad("same", 0, 1000)), SteerReason.NO_GAIN),
     ],
 )
-def test_what_gains_nothing_is_not_proposed(loads: tuple[ReplicaLoad, ...], reason: SteerReason) -> None:
-    found = propose(names(*loads), loads, 100)
-    assert found.reason is reason
-    assert found.weights == found.current
-    assert found.as_dict()["weights"] == found.as_dict()["current"]
+def test_weights_without_a_gain_are_not_proposed(loads: tuple[ReplicaLoad, ...], reason: SteerReason) -> None:
+    result = propose(names(*loads), loads, 100)
+    assert result.reason is reason
+    assert result.weights == result.current
+    assert result.as_dict()["weights"] == result.as_dict()["current"]
 
 
 def test_a_full_cache_is_left_even_where_no_queue_gains() -> None:
@@ -77,22 +77,22 @@ def test_a_full_cache_is_left_even_where_no_queue_gains() -> None:
     assert propose(names(*loads), loads, 100, drained).reason is SteerReason.NO_GAIN
 
 
-def test_more_than_the_others_can_take_is_not_put_on_them() -> None:
+def test_no_replica_gets_more_load_than_it_can_serve() -> None:
     loads = (FULL, ReplicaLoad("open", 0, 1000))
-    found = propose(names(*loads), loads, 1900)
-    assert (found.reason, found.weights) == (SteerReason.OVERLOAD, {"full": 50, "open": 50})
-    assert (found.arriving, found.speed) == (1900, 1000)
+    result = propose(names(*loads), loads, 1900)
+    assert (result.reason, result.weights) == (SteerReason.OVERLOAD, {"full": 50, "open": 50})
+    assert (result.arriving, result.speed) == (1900, 1000)
     assert propose(names(*loads), loads, 800).weights == {"full": 0, "open": 100}
 
 
-def test_what_the_silent_ones_take_is_no_load_of_the_others() -> None:
+def test_the_share_of_replicas_without_values_is_not_load_of_the_others() -> None:
     loads, now = (FULL, ReplicaLoad("open", 0, 1000)), {"full": 25, "open": 25, "mute": 50}
-    found = propose([*names(*loads), "mute"], loads, 1600, now)
-    assert found.arriving == 800
-    assert found.weights == {"full": 0, "open": 50, "mute": 50}
+    result = propose([*names(*loads), "mute"], loads, 1600, now)
+    assert result.arriving == 800
+    assert result.weights == {"full": 0, "open": 50, "mute": 50}
 
 
-def test_waits_are_filled_with_what_is_left_by_the_silent_ones() -> None:
+def test_waits_are_filled_with_the_rest_of_the_arrivals() -> None:
     rules = SteeringRules(least=0, most=100)
     alone = propose(names(LONG, FREE), (LONG, FREE), 300, rules=rules)
     beside = propose([*names(LONG, FREE), "mute"], (LONG, FREE), 600, {"long": 25, "free": 25, "mute": 50}, rules)
@@ -102,9 +102,9 @@ def test_waits_are_filled_with_what_is_left_by_the_silent_ones() -> None:
 
 def test_one_that_was_drained_stays_so_until_it_is_named() -> None:
     now = {"long": 50, "free": 50, "fast": 0}
-    found = propose(list(now), (LONG, FREE, FAST), 800, now)
-    assert (found.drained, found.weights["fast"]) == (("fast",), 0)
-    assert found.waits["fast"] == 0.0, "told all the same"
+    result = propose(list(now), (LONG, FREE, FAST), 800, now)
+    assert (result.drained, result.weights["fast"]) == (("fast",), 0)
+    assert result.waits["fast"] == 0.0, "told all the same"
     again = propose(list(now), (LONG, FREE, FAST), 800, now, SteeringRules(refill=("fast",)))
     assert again.drained == ()
     assert again.weights["fast"] > again.weights["long"] > 0
@@ -114,23 +114,23 @@ def test_one_that_was_drained_stays_so_until_it_is_named() -> None:
 
 def test_a_small_share_is_not_rounded_away() -> None:
     loads = (ReplicaLoad("a", 90_000, 1000), ReplicaLoad("b", 0, 1000))
-    found = propose(["a", "b", "canary"], loads, 1500, {"a": 500, "b": 495, "canary": 3})
-    assert found.current == {"a": 50, "b": 49, "canary": 1}
-    assert found.proposed
-    assert found.weights["canary"] == 1
+    result = propose(["a", "b", "canary"], loads, 1500, {"a": 500, "b": 495, "canary": 3})
+    assert result.current == {"a": 50, "b": 49, "canary": 1}
+    assert result.proposed
+    assert result.weights["canary"] == 1
 
 
 def test_of_many_replicas_none_is_drained_by_its_bounds() -> None:
     loads = [ReplicaLoad(f"r{n}", 90_000.0 * (n < 15), 1000) for n in range(30)]
-    found = propose(names(*loads), loads, 10_000, rules=SteeringRules(stands_seconds=60))
-    assert found.proposed
-    assert (found.least, found.most) == (1, 7)
-    assert min(found.weights.values()) == 1
+    result = propose(names(*loads), loads, 10_000, rules=SteeringRules(stands_seconds=60))
+    assert result.proposed
+    assert (result.least, result.most) == (1, 7)
+    assert min(result.weights.values()) == 1
 
 
-def test_no_values_of_anybody_is_nothing_to_steer() -> None:
-    found = propose(["a", "b"], (), 100, {"a": 1, "b": 3})
-    assert (found.reason, dict(found.weights)) == (SteerReason.NOTHING_TO_STEER, {"a": 25, "b": 75})
+def test_without_any_values_there_is_nothing_to_steer() -> None:
+    result = propose(["a", "b"], (), 100, {"a": 1, "b": 3})
+    assert (result.reason, dict(result.weights)) == (SteerReason.NOTHING_TO_STEER, {"a": 25, "b": 75})
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_no_values_of_anybody_is_nothing_to_steer() -> None:
         (["long", "b"], SteeringRules(refill=("c",)), "--refill: c is no backend"),
     ],
 )
-def test_what_makes_no_sense_is_refused(backends: list[str], rules: SteeringRules, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_input_is_refused(backends: list[str], rules: SteeringRules, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
         propose(backends, (LONG,), 100, rules=rules)
 
 
@@ -177,25 +177,25 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.floats(0, 1e4))
 def test_whatever_is_proposed_keeps_the_rules(fleet: dict[str, Any], arriving: float) -> None:
-    """1 whole weights of 100; 2 silent ones as before; 3 full and drained ones none; 4 others in bounds; 5 a gain."""
-    found = propose(fleet["backends"], fleet["loads"], arriving, fleet["current"], fleet["rules"])
-    assert list(found.weights) == fleet["backends"]
-    assert sum(found.weights.values()) == sum(found.current.values()) == TOTAL
-    assert all(isinstance(weight, int) and weight >= 0 for weight in found.weights.values())
-    assert all(found.weights[name] == found.current[name] for name in found.kept)
-    if not found.proposed:
-        assert found.weights == found.current
+    """1 whole weights of 100; 2 the unknown unchanged; 3 full and drained ones 0; 4 others in bounds; 5 a gain."""
+    result = propose(fleet["backends"], fleet["loads"], arriving, fleet["current"], fleet["rules"])
+    assert list(result.weights) == fleet["backends"]
+    assert sum(result.weights.values()) == sum(result.current.values()) == TOTAL
+    assert all(isinstance(weight, int) and weight >= 0 for weight in result.weights.values())
+    assert all(result.weights[name] == result.current[name] for name in result.kept)
+    if not result.proposed:
+        assert result.weights == result.current
         return
-    assert all(found.weights[name] == 0 for name in (*found.closed, *found.drained))
-    assert all(fleet["current"][name] == 0 for name in found.drained)
+    assert all(result.weights[name] == 0 for name in (*result.closed, *result.drained))
+    assert all(fleet["current"][name] == 0 for name in result.drained)
     for one in fleet["loads"]:
-        if one.name not in (*found.closed, *found.drained):
-            assert found.least <= found.weights[one.name] <= found.most
-    if not any(found.current[name] for name in found.closed):
-        beside = found.even_seconds if found.current_seconds is None else found.current_seconds
-        assert found.proposed_seconds is not None
+        if one.name not in (*result.closed, *result.drained):
+            assert result.least <= result.weights[one.name] <= result.most
+    if not any(result.current[name] for name in result.closed):
+        beside = result.even_seconds if result.current_seconds is None else result.current_seconds
+        assert result.proposed_seconds is not None
         assert beside is not None
-        assert found.proposed_seconds <= beside
+        assert result.proposed_seconds <= beside
 
 
 def test_traffic_actions_have_the_proportions_of_the_weights() -> None:
