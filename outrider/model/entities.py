@@ -29,8 +29,8 @@ class EntityKind(StrEnum):
 class EntityRef:
     """One component. A replica is one TP x PP group with one scheduler.
 
-    Names are external input: unstorable characters are replaced and long names truncated (``outrider.wire.sanitize``), so
-    that one bad label affects only its own entity.
+    Names are external input: unstorable characters are replaced and long names truncated (``outrider.wire.sanitize``),
+    so that one bad label affects only its own entity.
     """
 
     cluster: str

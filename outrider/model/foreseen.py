@@ -16,9 +16,9 @@ _Floats = NDArray[np.float64]
 class ForecastView:
     """The forecast slot that contains a given time, one per entity; all arrays have shape (entities,).
 
-    ``signals`` are the forecast signals, which define the unit; ``step_seconds`` is the length of the slot; ``made_at`` the
-    time of the forecast (unix seconds). ``low``, ``middle`` and ``high`` are its lowest quantile, its median and its
-    highest, NaN if the forecast does not reach that time.
+    ``signals`` are the forecast signals, which define the unit; ``step_seconds`` is the length of the slot; ``made_at``
+    the time of the forecast (unix seconds). ``low``, ``middle`` and ``high`` are its lowest quantile, its median and
+    its highest, NaN if the forecast does not reach that time.
     """
 
     entities: tuple[EntityRef, ...]

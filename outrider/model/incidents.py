@@ -43,8 +43,8 @@ class TimelineEntry:
 class Incident:
     """One incident: the suspected cause and the alerts grouped under it.
 
-    ``hypotheses`` are sorted by confidence; the first is the suspected cause, none means "cause unknown". ``alerts`` are
-    fingerprints. ``pages`` counts first notifications to a person.
+    ``hypotheses`` are sorted by confidence; the first is the suspected cause, none means "cause unknown". ``alerts``
+    are fingerprints. ``pages`` counts first notifications to a person.
     """
 
     id: str

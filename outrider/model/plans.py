@@ -42,9 +42,9 @@ class Forecast:
     """Forecast of a signal. ``times`` are unix seconds; each quantile maps to values of that length.
 
     ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the maximum itself,
-    which differs from the highest quantile of single steps. Empty if not forecast. ``buffers`` maps seconds ahead to the
-    ratio by which the true peak exceeded that of the median at one in twenty past origins; empty with too few origins.
-    ``why`` is the reason for the choice of the model.
+    which differs from the highest quantile of single steps. Empty if not forecast. ``buffers`` maps seconds ahead to
+    the ratio by which the true peak exceeded that of the median at one in twenty past origins; empty with too few
+    origins. ``why`` is the reason for the choice of the model.
     """
 
     signal: str
@@ -64,8 +64,9 @@ class Forecast:
 class ForecastPoint:
     """A forecast for one time at one horizon, stored for comparison with the observed value.
 
-    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to values in the unit of
-    the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that step, empty if not forecast.
+    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to values in the
+    unit of the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that step, empty if not
+    forecast.
     """
 
     made_at: datetime
@@ -118,10 +119,10 @@ class Calibration:
     """Capacity of one running engine of a service, measured under load.
 
     ``source`` is live for running engines, load_test for our own load tests, or the tool of an imported result (vllm,
-    llmperf, k6); results other than live are valid until ``valid_until``. ``batch`` is the number of concurrent sequences
-    in one replica. ``startup_seconds`` is the p95 from trigger to first served request; ``startup_source`` its source.
-    ``intervals`` holds the 90 % confidence interval of a measured figure, by its field's name. ``measured_at`` is the end
-    of the measured span, None if not measured.
+    llmperf, k6); results other than live are valid until ``valid_until``. ``batch`` is the number of concurrent
+    sequences in one replica. ``startup_seconds`` is the p95 from trigger to first served request; ``startup_source``
+    its source. ``intervals`` holds the 90 % confidence interval of a measured figure, by its field's name.
+    ``measured_at`` is the end of the measured span, None if not measured.
     """
 
     service: EntityRef
@@ -171,8 +172,8 @@ class LeadTime:
 class EngineLoad:
     """Current load of a service's engines, summed over its replicas.
 
-    ``kv_replicas`` is the KV cache in use, in replicas (.5 and .7 of two replicas make 1.2), the maximum of the last half
-    hour. None: unknown.
+    ``kv_replicas`` is the KV cache in use, in replicas (.5 and .7 of two replicas make 1.2), the maximum of the last
+    half hour. None: unknown.
     """
 
     running: float | None = None
@@ -184,10 +185,10 @@ class EngineLoad:
 class FleetService:
     """State of a service for the planner. ``floor`` and ``ceiling`` are replicas.
 
-    ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs. ``lately`` holds
-    the ordered replicas at earlier times, oldest first. ``lead`` None: taken from the calibration. ``no_calibration`` is
-    the reason for having none, ``chosen`` the reason for this one of several, as text key and arguments.
-    ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
+    ``current_replicas`` are ordered, ``ready_replicas`` serve. ``quota_gpus`` is the maximum of its GPUs. ``lately``
+    holds the ordered replicas at earlier times, oldest first. ``lead`` None: taken from the calibration.
+    ``no_calibration`` is the reason for having none, ``chosen`` the reason for this one of several, as text key and
+    arguments. ``gpus_per_node`` is the size of its nodes, None if unknown; ``node_source`` is configured or topology.
     """
 
     service: EntityRef
@@ -212,8 +213,8 @@ class FleetService:
 class Recommendation:
     """Replicas needed by a service, with deadline and reason. ``derivation`` is the printed arithmetic.
 
-    ``need_at`` is when the load arrives; ``needed_by`` is when the replicas must be ordered: ``need_at`` minus the measured
-    start-up time, ``lead_time``.
+    ``need_at`` is when the load arrives; ``needed_by`` is when the replicas must be ordered: ``need_at`` minus the
+    measured start-up time, ``lead_time``.
     """
 
     service: EntityRef

@@ -48,8 +48,8 @@ class SampleBatch:
     """Values of one scrape of one target, for the entities of one kind.
 
     ``values`` and ``status`` have shape (entities, keys). A cell without a value is NaN, with its reason as status.
-    ``interval_seconds`` is the time since the target's last successful scrape, None on the first; deltas and rates refer
-    to that interval.
+    ``interval_seconds`` is the time since the target's last successful scrape, None on the first; deltas and rates
+    refer to that interval.
     """
 
     source: str
@@ -67,9 +67,10 @@ class SampleBatch:
 class Window:
     """Input of a detector: recent values of the entities of one kind.
 
-    ``values`` and ``status`` have shape (entities, times, keys); ``times`` are unix seconds, ascending, one per cycle and
-    not necessarily evenly spaced. ``events`` are those of this kind of entity inside the window. ``foreseen`` is the
-    forecast for the current time, None without one. Raises nothing; a column that was never collected is all ABSENT.
+    ``values`` and ``status`` have shape (entities, times, keys); ``times`` are unix seconds, ascending, one per cycle
+    and not necessarily evenly spaced. ``events`` are those of this kind of entity inside the window. ``foreseen`` is
+    the forecast for the current time, None without one. Raises nothing; a column that was never collected is all
+    ABSENT.
     """
 
     kind: EntityKind

@@ -38,8 +38,8 @@ class Layer(StrEnum):
 class CellStatus(IntEnum):
     """Status of a cell.
 
-    Safety rule 1 (hold scale-in and cordon) refers to ABSENT, STALE, RESET and UNTRUSTED; rule 2 (zero traffic still scales
-    in) to UNDEFINED.
+    Safety rule 1 (hold scale-in and cordon) refers to ABSENT, STALE, RESET and UNTRUSTED; rule 2 (zero traffic still
+    scales in) to UNDEFINED.
     """
 
     PRESENT = 0
@@ -59,8 +59,8 @@ SUM_BUCKET = -1
 class SignalKey:
     """One column of values.
 
-    ``quantile`` is set for a quantile derived from a histogram. ``bucket`` is set for a raw histogram column: the index in
-    the signal's fixed buckets (the last index is +Inf) whose increments the column holds, not cumulative;
+    ``quantile`` is set for a quantile derived from a histogram. ``bucket`` is set for a raw histogram column: the index
+    in the signal's fixed buckets (the last index is +Inf) whose increments the column holds, not cumulative;
     ``SUM_BUCKET`` holds the increase of the sum.
     """
 

@@ -58,7 +58,8 @@ class DetectorStanding:
     """One detector in the newest cycle.
 
     ``learnt_seconds`` is the history learned for its class, ``needed_seconds`` the history needed to alert; None if it
-    needs none. ``silent`` counts entities without a verdict by reason; with ``everyone_silent`` the reason applies to all.
+    needs none. ``silent`` counts entities without a verdict by reason; with ``everyone_silent`` the reason applies to
+    all.
     """
 
     detector: str

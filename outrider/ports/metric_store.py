@@ -29,9 +29,9 @@ class MetricStore(Protocol):
     ) -> Window:
         """Values in [start, end) on a grid of ``step`` as one matrix with status.
 
-        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum; quantile keys are derived
-        from the step's buckets. A step without a value is NaN and ABSENT. If only a roll-up is left, a finer step has cells at
-        the spacing of the roll-up.
+        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum; quantile keys are
+        derived from the step's buckets. A step without a value is NaN and ABSENT. If only a roll-up is left, a finer
+        step has cells at the spacing of the roll-up.
         """
         ...
 

@@ -36,8 +36,8 @@ from outrider.wire.cursors import Position
 class CycleCommit:
     """All decisions of one cycle, which become visible atomically.
 
-    ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``standings`` are those of
-    every detector; empty leaves the previous ones.
+    ``alerts`` and ``incidents`` are those that changed. ``plan`` None: the planner did not run. ``standings`` are those
+    of every detector; empty leaves the previous ones.
     """
 
     cycle: CycleRecord

@@ -25,9 +25,9 @@ class DrillWindow:
 class Drill:
     """An injected fault or state with its ground truth, for people only.
 
-    ``game_day`` names the scheduled game day it belongs to, None if a person started it; ``stopped_at`` is set if it was
-    stopped early; ``negative`` is a state that is not a fault; ``path`` holds its entity with everything above and below
-    it, and all affected entities, at its start.
+    ``game_day`` names the scheduled game day it belongs to, None if a person started it; ``stopped_at`` is set if it
+    was stopped early; ``negative`` is a state that is not a fault; ``path`` holds its entity with everything above and
+    below it, and all affected entities, at its start.
     """
 
     id: str

@@ -106,8 +106,8 @@ def judged(
 class RulePrecision:
     """Precision of a rule by its verdicts, counted by occasion: all its alerts of one incident are one.
 
-    ``useful`` had a fault and the right cause, ``wrong_cause`` only a fault. If people disagree, the better verdict counts.
-    ``low`` and ``high`` are the 95 % interval of ``precision``.
+    ``useful`` had a fault and the right cause, ``wrong_cause`` only a fault. If people disagree, the better verdict
+    counts. ``low`` and ``high`` are the 95 % interval of ``precision``.
     """
 
     rule: str
@@ -191,7 +191,7 @@ class FeedbackStore(FeedbackReader, Protocol):
     """Verdicts, write side."""
 
     def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
-        """Writes verdicts in one transaction, with audit; returns the number of new ones. Later ones replace earlier ones.
+        """Writes verdicts in one transaction, with audit; returns the number of new ones. Later verdicts win.
 
         ``values``: the values that the rule evaluated, by id of the verdict.
         """

@@ -108,10 +108,10 @@ def _kpi(name: str) -> Signal:
 def bucket_quantile(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:
     """Quantile of histograms given as bucket increments, by linear interpolation inside the bucket.
 
-    ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns ``(values, below)`` of shape (...):
-    ``values`` is NaN if nothing was counted; ``below`` is 1.0 if the quantile is in the first bucket, so that only
-    "< first bound" is known (``values`` then holds that bound). Above the last bound the last bound is returned, as in
-    PromQL; see ``above_last_bucket``.
+    ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns ``(values, below)`` of shape
+    (...): ``values`` is NaN if nothing was counted; ``below`` is 1.0 if the quantile is in the first bucket, so that
+    only "< first bound" is known (``values`` then holds that bound). Above the last bound the last bound is returned,
+    as in PromQL; see ``above_last_bucket``.
     """
     filled = np.nan_to_num(increments, nan=0.0)
     cumulated = np.cumsum(filled, axis=-1)

@@ -109,8 +109,8 @@ def availability_time(
 ) -> Availability:
     """Slots of one minute in which the probe succeeded or the success ratio met its limit.
 
-    Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both are NaN (no data,
-    or no requests) is unknown.
+    Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both are NaN (no
+    data, or no requests) is unknown.
     """
     asked = np.full(success.shape, np.nan) if probe is None else probe
     known = ~np.isnan(success) | ~np.isnan(asked)
@@ -232,8 +232,8 @@ def folded_share(pages: int, alerts: int) -> float | None:
 def pairwise_f1(both: int, placed: int, true: int) -> float | None:
     """F1 over pairs of alerts: 2 x both / (placed + true); None if there are no pairs.
 
-    ``placed`` counts the pairs in one incident, ``true`` those of one event, ``both`` the pairs that are both. It is the
-    harmonic mean of both / placed and both / true. Raises ValueError if ``both`` exceeds one of them.
+    ``placed`` counts the pairs in one incident, ``true`` those of one event, ``both`` the pairs that are both. It is
+    the harmonic mean of both / placed and both / true. Raises ValueError if ``both`` exceeds one of them.
     """
     if not 0 <= both <= min(placed, true):
         raise ValueError(f"{both} pairs in both of {placed} placed and {true} true ones")
@@ -254,8 +254,8 @@ def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, 
     """Confidence interval of a share, 95 % by default; (0, 1) without tries.
 
     The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22
-    (1927) 209-212: unlike the normal one it stays within 0-1 and holds for few tries. Raises ValueError for hits outside
-    0 to tries.
+    (1927) 209-212: unlike the normal one it stays within 0-1 and holds for few tries. Raises ValueError for hits
+    outside 0 to tries.
     """
     if not 0 <= hits <= tries:
         raise ValueError(f"{hits} hits in {tries} tries")

@@ -59,7 +59,7 @@ class RequestClass:
 
     @staticmethod
     def parse(text: str) -> RequestClass:
-        """Parses words such as ``VIP, online`` or ``batch/long``; the first of each part counts, other words are ignored."""
+        """Parses words such as ``VIP, online`` or ``batch/long``; the first per part counts, others are ignored."""
         tier = mode = length = None
         for word in _WORD.findall(text.lower()):
             known = _WORDS.get(word)

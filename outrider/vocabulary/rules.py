@@ -15,12 +15,13 @@ from outrider.model import ActionKind, EntityKind, Priority
 class Rule:
     """One alert rule. Exactly one of ``expr`` and ``faults``/``detectors`` is its condition.
 
-    ``expr`` is an expression over signals of entities of ``kind``, compiled into the detector ``rule:<name>``. ``faults``
-    matches findings with one of these faults; ``detectors`` matches findings of these detectors. ``priority`` None: the
-    fault's own pair of priorities. ``wait`` is the time the condition must hold before it fires, ``clear`` the time it must
-    be false before it resolves. ``answer_within`` is the response time of a person. ``routes`` are channel groups
-    (``phone``, ``sms``, ``im``, ``mail``, ``report``); empty: those of the alert's priority. A detector ``plan:<measure>``
-    reads that figure of a recommendation's derivation and holds at ``threshold`` or above.
+    ``expr`` is an expression over signals of entities of ``kind``, compiled into the detector ``rule:<name>``.
+    ``faults`` matches findings with one of these faults; ``detectors`` matches findings of these detectors.
+    ``priority`` None: the fault's own pair of priorities. ``wait`` is the time the condition must hold before it fires,
+    ``clear`` the time it must be false before it resolves. ``answer_within`` is the response time of a person.
+    ``routes`` are channel groups (``phone``, ``sms``, ``im``, ``mail``, ``report``); empty: those of the alert's
+    priority. A detector ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at
+    ``threshold`` or above.
     """
 
     name: str

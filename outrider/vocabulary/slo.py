@@ -37,10 +37,10 @@ BURNS = (
 class Slo:
     """Objective: of the events in ``total``, at least the share ``objective`` is not in ``bad``.
 
-    ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, each summed. ``service`` None:
-    applies to each service separately. ``objective`` is in (0, 1); ``window`` is the period of its error budget. A long
-    window with fewer events than ``least_events``, or fewer bad ones than ``least_bad``, raises nothing: one error at five
-    requests an hour is not an outage.
+    ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, each summed. ``service``
+    None: applies to each service separately. ``objective`` is in (0, 1); ``window`` is the period of its error budget.
+    A long window with fewer events than ``least_events``, or fewer bad ones than ``least_bad``, raises nothing: one
+    error at five requests an hour is not an outage.
     """
 
     name: str

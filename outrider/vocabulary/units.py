@@ -105,8 +105,8 @@ def read_quantity(given: str | float, unit: str) -> float:
     """The number of ``given`` in ``unit``, if ``given`` may have a unit of its own: ``40/min``, ``25 tok/s``.
 
     Times, bytes and bits are converted (``50 GB/s``, ``400 Gbit/s``); counted things may be left out (``40/min`` of
-    requests); ``%`` and ``ratio`` are pure numbers. Raises UsageError for text without a number or an ambiguous ``b`` (bits
-    or bytes), UnitMismatchError that names both units otherwise.
+    requests); ``%`` and ``ratio`` are pure numbers. Raises UsageError for text without a number or an ambiguous ``b``
+    (bits or bytes), UnitMismatchError that names both units otherwise.
     """
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)

@@ -27,9 +27,9 @@ def current() -> Optional[Request]:
 class Request:
     """A context manager, for ``with`` and ``async with``. Its methods never raise.
 
-    It ends as ``error`` if an exception leaves the block, as ``rejected`` if the exception has a ``status_code`` of 400 to
-    499, as ``cancelled`` if the client disconnects (``CancelledError``, a closed generator), else as ``ok``. Threads may
-    share one.
+    It ends as ``error`` if an exception leaves the block, as ``rejected`` if the exception has a ``status_code`` of 400
+    to 499, as ``cancelled`` if the client disconnects (``CancelledError``, a closed generator), else as ``ok``. Threads
+    may share one.
     """
 
     def __init__(self, service: ModelService, model: object, tenant: object) -> None:

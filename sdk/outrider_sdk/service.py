@@ -22,9 +22,9 @@ _MOST_MODELS = 50
 class ModelService:
     """Counts the requests of one model service. Create one per process; threads and tasks may share it.
 
-    ``name`` is the service's name; ``model`` is the default model of requests. ``tenants`` is the number of tenants that
-    keep their names (the busiest; the rest is ``other``), or the names themselves. Raises ValueError for an empty name, or
-    for a second name on one registry: a page belongs to one service.
+    ``name`` is the service's name; ``model`` is the default model of requests. ``tenants`` is the number of tenants
+    that keep their names (the busiest; the rest is ``other``), or the names themselves. Raises ValueError for an empty
+    name, or for a second name on one registry: a page belongs to one service.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -60,8 +60,8 @@ class ModelService:
     def watch(self, *, model: Told = None, tenant: Told = None, text: Text = None) -> Callable[[F], F]:
         """A decorator for functions, coroutines, generators and asynchronous generators.
 
-        ``model`` and ``tenant``: a name, or a function of the call's arguments; ``text``: a function that extracts the answer's
-        text from a returned or yielded value, needed if that is not text itself.
+        ``model`` and ``tenant``: a name, or a function of the call's arguments; ``text``: a function that extracts the
+        answer's text from a returned or yielded value, needed if that is not text itself.
         """
 
         def decorate(function: F) -> F:

@@ -21,7 +21,8 @@ Text = Optional[Callable[[Any], Optional[str]]]
 def watched(service: ModelService, function: F, model: Told, tenant: Told, text: Text) -> F:
     """Wraps ``function`` as one request per call; each item of a generator is a token, and the items are the answer.
 
-    ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of a returned or yielded value.
+    ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of a returned or yielded
+    value.
     """
 
     def request(arguments: Any, named: Any) -> Request:

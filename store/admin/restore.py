@@ -46,9 +46,9 @@ class RestoreResult:
 def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress: Progress) -> RestoreResult:
     """Replaces a store by a backup. No engine may run on it: the caller holds its lock.
 
-    On PostgreSQL the previous contents are lost; on SQLite the files are moved aside. A store with rows needs ``force``.
-    A kill leaves either the old or the new store. Raises UsageError for an incomplete backup file or a store with rows,
-    SchemaTooNewError, StoreError.
+    On PostgreSQL the previous contents are lost; on SQLite the files are moved aside. A store with rows needs
+    ``force``. A kill leaves either the old or the new store. Raises UsageError for an incomplete backup file or a store
+    with rows, SchemaTooNewError, StoreError.
     """
     manifest = archive.manifest_of(file)
     for name, revision in manifest.revisions.items():

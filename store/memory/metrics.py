@@ -40,7 +40,7 @@ class MemoryMetricStore:
         self._events: dict[str, Event] = {}
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Keeps one cycle; returns the number of cells with a value. A second write of a timestamp replaces the first."""
+        """Keeps one cycle; returns the number of cells with a value. A second write of a timestamp replaces it."""
         merged = self._merger.merge(at, batches)
         for found in merged:
             cohort = self._cohorts.setdefault(found.entities.tobytes(), len(self._cohorts))

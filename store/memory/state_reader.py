@@ -36,7 +36,7 @@ from store.state import keyset_pagination, state_rows
 
 @dataclass(slots=True)
 class Sending:
-    """Delivery status of a message: waiting, claimed, delivered or failed; ``until`` is a retry time or the end of a lease."""
+    """Delivery status: waiting, claimed, delivered or failed; ``until`` is a retry time or the end of a lease."""
 
     message: Message
     status: str

@@ -82,8 +82,8 @@ def copy_history(
 ) -> BackfillStats:
     """Copies [start, end) on a grid of ``interval``, the time between cycles, oldest first.
 
-    A timestamp becomes the start of its step. An interrupted copy may be repeated: it writes the same numbers for the same
-    timestamps. Raises StoreError or StoreUnavailableError; spans already copied stay.
+    A timestamp becomes the start of its step. An interrupted copy may be repeated: it writes the same numbers for the
+    same timestamps. Raises StoreError or StoreUnavailableError; spans already copied stay.
     """
     values = events = 0
     at = start

@@ -47,9 +47,9 @@ class Remote:
     """Address of a server, and its request limits.
 
     ``write_url`` receives remote write (``http://victoria:8428/api/v1/write``); ``/api/v1/query`` is appended to
-    ``read_url``. ``owner`` distinguishes the series of several Outriders on one server. ``timeout`` limits a write request,
-    ``query_timeout`` a query; ``retry_for`` limits the retries of one write or read. A request has at most ``samples``
-    samples; at most ``connections`` run at once.
+    ``read_url``. ``owner`` distinguishes the series of several Outriders on one server. ``timeout`` limits a write
+    request, ``query_timeout`` a query; ``retry_for`` limits the retries of one write or read. A request has at most
+    ``samples`` samples; at most ``connections`` run at once.
     """
 
     write_url: str

@@ -38,9 +38,10 @@ _CLOCK = SystemClock()
 class PrometheusMetricStore(SqlMetricStore):
     """Implements ``outrider.ports.MetricStore``. One writer, any number of readers.
 
-    A cycle is as durable as the server's 2xx promises once ``write`` returns; the last cycles are sent again if the server
-    lost them (``store.remote.unflushed_cycles``). It is readable once the server has indexed it: within seconds on
-    VictoriaMetrics, at once on the others. Cells that are not present are read back with their status, without a number.
+    A cycle is as durable as the server's 2xx promises once ``write`` returns; the last cycles are sent again if the
+    server lost them (``store.remote.unflushed_cycles``). It is readable once the server has indexed it: within seconds
+    on VictoriaMetrics, at once on the others. Cells that are not present are read back with their status, without a
+    number.
     """
 
     def __init__(self, remote: Remote, url: str) -> None:
@@ -62,9 +63,10 @@ class PrometheusMetricStore(SqlMetricStore):
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Writes one cycle; returns the number of accepted cells with a number.
 
-        A second write of a timestamp replaces the kinds it contains. Events are written to the database first, and so are there
-        while the server is unavailable. Rejected samples are counted by reason (``condition``). Raises StoreUnavailableError if
-        the server does not answer: nothing of the cycle counts then, and the call may be repeated.
+        A second write of a timestamp replaces the kinds it contains. Events are written to the database first, and so
+        are there while the server is unavailable. Rejected samples are counted by reason (``condition``). Raises
+        StoreUnavailableError if the server does not answer: nothing of the cycle counts then, and the call may be
+        repeated.
         """
         with self._cycle:
             with self._writing(micros(at)) as connection:
@@ -91,9 +93,9 @@ class PrometheusMetricStore(SqlMetricStore):
     ) -> int:
         """Writes history of shape (entities, times, keys); returns the number of cells with a number.
 
-        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. The same block may be written
-        again. Different numbers for the same cells are rejected by Prometheus, Mimir and Thanos; on VictoriaMetrics the
-        greater one wins. The server must accept samples of that age.
+        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. The same block may be
+        written again. Different numbers for the same cells are rejected by Prometheus, Mimir and Thanos; on
+        VictoriaMetrics the greater one wins. The server must accept samples of that age.
         """
         order = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
         marks = without_hollows(values, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
@@ -139,8 +141,8 @@ class PrometheusMetricStore(SqlMetricStore):
     ) -> Window:
         """Values in [start, end) on a grid of ``step``, as specified by ``outrider.ports.MetricStore``.
 
-        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span, sorted by key.
-        The server aggregates long spans (``store.remote.query_ranges``).
+        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span, sorted by
+        key. The server aggregates long spans (``store.remote.query_ranges``).
         """
         grid = Grid(keys, start, end, step, statistic)
         found = self._reader.fill(grid, kind, wants(keys), entities)

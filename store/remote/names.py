@@ -19,8 +19,9 @@ from outrider.vocabulary import catalog
 
 PREFIX: Final = "outrider_"
 STATUS_METRIC: Final = "outrider_cell_status"
-"""Status of a cell without a number, as the number of its ``CellStatus``. Label ``signal`` is the column, ``name#*`` all
-columns of a histogram. Cells that are present or absent have none.
+"""Status of a cell without a number, as the number of its ``CellStatus``.
+
+Label ``signal`` is the column, ``name#*`` all columns of a histogram. Present and absent cells have none.
 """
 CYCLE_METRIC: Final = "outrider_stored_cycle_microseconds"
 """One series per kind, written after everything else of a cycle: its value is the exact timestamp of the cycle. Label

@@ -60,7 +60,7 @@ class Selector:
         return {"query": f"{function}({self.text}[{end - start}ms])", "time": seconds(end - 1)}
 
     def folded(self, function: str, start: int, step: int, steps: int) -> dict[str, str]:
-        """Parameters of a range query for one number per series and step, in milliseconds. Stamps are the ends of the steps."""
+        """Parameters of a range query for one number per series and step, in milliseconds. Stamps are step ends."""
         return {
             "query": f"{function}({self.text}[{step}ms])",
             "start": seconds(start + step - 1),

@@ -35,9 +35,10 @@ def journal_of(state: Path) -> Path:
 
 
 def swap(state: Path, moves: Sequence[Move]) -> None:
-    """Moves every ``new`` to its ``place``. A kill before the journal is durable leaves the old store, after it the new.
+    """Moves every ``new`` to its ``place``.
 
-    No process may have the old files open. Raises OSError.
+    A kill before the journal is durable leaves the old store, after it the new one. No process may have the old files
+    open. Raises OSError.
     """
     journal = journal_of(state)
     part = journal.with_name(f"{journal.name}.part")

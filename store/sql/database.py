@@ -23,8 +23,8 @@ class Database:
     def __init__(self, url: str, area: str = "state", *, create: bool = True) -> None:
         """Opens no connection. Creates the folder of a file (``create``) and completes an interrupted restore.
 
-        Raises StoreError if it cannot. ``area`` is ``state`` or ``metrics``: on a server that holds both, writers of one
-        area do not wait for writers of the other.
+        Raises StoreError if it cannot. ``area`` is ``state`` or ``metrics``: on a server that holds both, writers of
+        one area do not wait for writers of the other.
         """
         where = parsed(url)
         server = where.get_backend_name() == POSTGRESQL

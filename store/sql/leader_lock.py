@@ -31,7 +31,7 @@ class AdvisoryLease:
         self._one_at_a_time = RLock()  # a connection is not thread-safe
 
     def take(self) -> bool:
-        """Takes the lock; False if another session holds it. Raises StoreUnavailableError if the server is unavailable."""
+        """Takes the lock; False if another session holds it. Raises StoreUnavailableError."""
         with self._one_at_a_time:
             self.release()
             return self._try()

@@ -25,7 +25,7 @@ _COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
     "53300": ("{place} has no free connection.", "Raise max_connections there, or stop other clients."),
     "25006": ("{place} cannot be written: it is read-only.",
               "Point store.url at the primary server, not at a standby."),
-    "42501": ("The user of {place} lacks a privilege.", "Make that user the owner of the database, or grant it CREATE."),
+    "42501": ("The user of {place} lacks a privilege.", "Make that user the database owner, or grant it CREATE."),
     "55P03": ("Another program has locked {place} for more than 10 s.",
               "Find the open transaction in pg_stat_activity and end it."),
     "XX001": ("{place} is damaged: a table page cannot be read.",

@@ -27,7 +27,7 @@ class SqlIngestBuffer:
         self._database = open_upgraded(url, "state")
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Stores a block. The limit is checked in the same transaction, so that two requests cannot exceed it together."""
+        """Stores a block. Checks the limit in the same transaction, so that two requests cannot exceed it together."""
         table = metadata.pushed
         row = {
             "door": block.door,

@@ -88,7 +88,7 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
 
 @contextmanager
 def forgetting(connection: sa.Connection) -> Iterator[None]:
-    """Allows deletes in append-only tables inside the block: their triggers check a flag that only this transaction sees."""
+    """Allows deletes in append-only tables inside the block: sets a flag that only this transaction sees."""
     put(connection, metadata.flag, {"name": _PRUNING, "value": "true"})
     yield
     connection.execute(sa.delete(metadata.flag).where(metadata.flag.c.name == _PRUNING))

@@ -68,8 +68,8 @@ class SqlStateStore(SqlStateReader):
     def commit(self, commit: CycleCommit) -> None:
         """Writes a whole cycle in one transaction.
 
-        Actions and messages with a known id stay unchanged, except that a CANCELLED action cancels an unclaimed one. Alerts
-        resolved and incidents acknowledged manually meanwhile stay so. Unchanged rows are not written again.
+        Actions and messages with a known id stay unchanged, except that a CANCELLED action cancels an unclaimed one.
+        Alerts resolved and incidents acknowledged manually meanwhile stay so. Unchanged rows are not written again.
         """
         rows = CommitRows.of(commit)
         with self._database.writing() as connection:
@@ -93,7 +93,7 @@ class SqlStateStore(SqlStateReader):
     # --- work -------------------------------------------------------------------------------------
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
-        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first, each by a conditional UPDATE."""
+        """Claims INTENDED actions, or CLAIMED ones with an expired lease, oldest first, by conditional UPDATEs."""
         table = metadata.action
         free = sa.or_(
             table.c.status == ActionStatus.INTENDED.value,

@@ -101,8 +101,8 @@ def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 def purge(access: Access, only: Sequence[int] | None = None) -> int:
     """Deletes hidden rows, all or ``only`` some, in small batches; returns their bytes.
 
-    Another process may show a row between the read and the delete, so that each transaction checks again. The newest row
-    stays until there is a newer one: SQLite reuses the id of a deleted last row.
+    Another process may show a row between the read and the delete, so that each transaction checks again. The newest
+    row stays until there is a newer one: SQLite reuses the id of a deleted last row.
     """
     if only is not None and not only:
         return 0

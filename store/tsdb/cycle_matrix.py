@@ -175,7 +175,8 @@ class Merger:
     def _columns(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
         """The keys in stored order, and for each key number its row there (-1 for others).
 
-        Signals stand in the order of their first occurrence: the columns of a target are then adjacent and copied as one piece.
+        Signals stand in the order of their first occurrence: the columns of a target are then adjacent and copied as
+        one piece.
         """
         numbers = np.unique(np.concatenate(columns)).tolist()
         named = self._keys.named

@@ -26,7 +26,7 @@ _SPANS = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The result of splitting a row: columns of the parts before and after the timestamp. ``payload`` is the original."""
+    """The result of splitting a row: columns of the parts around the timestamp. ``payload`` is the original."""
 
     payload: bytes
     parts: tuple[Mapping[str, Any], ...]

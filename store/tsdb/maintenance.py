@@ -49,8 +49,8 @@ _MERGE = {TEN_MINUTES: Work.MERGE_TEN_MINUTES, ONE_HOUR: Work.MERGE_HOURS}
 class MaintenanceReport:
     """Result of one run: hours and days by work, rejected values, deleted rows, released bytes.
 
-    ``refused`` counts late values whose span is rolled up and whose finer values are deleted. ``put_off`` counts spans that
-    changed during the work. ``complete`` is False if the run was stopped.
+    ``refused`` counts late values whose span is rolled up and whose finer values are deleted. ``put_off`` counts spans
+    that changed during the work. ``complete`` is False if the run was stopped.
     """
 
     done: dict[Work, int] = field(default_factory=dict)
@@ -157,8 +157,8 @@ class Maintenance:
     def _groups(self, tier: str, before: int, *, settle: bool) -> Iterator[list[Mark]]:
         """Hours to roll up together: consecutive hours of one day that fit into one matrix.
 
-        Late values whose finer neighbors are deleted wait until two runs see them unchanged: once rolled up, a span accepts
-        no more values.
+        Late values whose finer neighbors are deleted wait until two runs see them unchanged: once rolled up, a span
+        accepts no more values.
         """
         found = self._waiting(_WORK[tier], before)
         for kind, those in groupby(found, key=lambda mark: mark.kind):

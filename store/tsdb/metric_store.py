@@ -126,11 +126,11 @@ class SqlMetricStore:
         values: Floats,
         status: Statuses | None = None,
     ) -> int:
-        """Writes history of shape (entities, times, keys), visible all at once; returns the number of cells with a value.
+        """Writes history of shape (entities, times, keys) atomically; returns the number of cells with a value.
 
-        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. Replaces earlier history of
-        the same entities and signals inside the span. A span must not be written twice with partially overlapping sets of
-        entities. ``latest_<kind>`` is not changed: it belongs to the cycle.
+        ``times`` are unix seconds, ascending. ``status`` None: NaN is ABSENT, the rest PRESENT. Replaces earlier
+        history of the same entities and signals inside the span. A span must not be written twice with partially
+        overlapping sets of entities. ``latest_<kind>`` is not changed: it belongs to the cycle.
         """
         instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
         with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite
@@ -166,7 +166,8 @@ class SqlMetricStore:
     ) -> MaintenanceReport:
         """Compacts, rolls up, applies retention and releases space, for hours that are over and settled.
 
-        ``stop`` is called between steps of some seconds. Safe beside a writer and a second maintenance run. Raises StoreError.
+        ``stop`` is called between steps of some seconds. Safe beside a writer and a second maintenance run. Raises
+        StoreError.
         """
         return self._upkeep.run(now, retention, stop=stop)
 
@@ -175,8 +176,8 @@ class SqlMetricStore:
     ) -> MaintenanceReport:
         """Runs maintenance at once, without waiting for late values.
 
-        ``vacuum`` rebuilds the file, which shrinks it and enables incremental vacuum. No other process may write meanwhile.
-        Raises StoreError.
+        ``vacuum`` rebuilds the file, which shrinks it and enables incremental vacuum. No other process may write
+        meanwhile. Raises StoreError.
         """
         found = self._upkeep.run(now, retention, settle=False)
         if vacuum:
@@ -233,8 +234,9 @@ class SqlMetricStore:
     ) -> Window:
         """Values in [start, end) on a grid of ``step``, as specified by ``outrider.ports.MetricStore``.
 
-        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span (once compacted:
-        in its hours; once rolled up: in its days), sorted by key. ``store.tsdb.tiers`` selects the tier of each hour.
+        ``times`` are the starts of the steps. ``entities`` None: everything of the kind written in the span (once
+        compacted: in its hours; once rolled up: in its days), sorted by key. ``store.tsdb.tiers`` selects the tier of
+        each hour.
         """
         grid = Grid(keys, start, end, step, statistic)
         with self._database.reading() as connection:

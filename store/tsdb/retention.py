@@ -113,7 +113,7 @@ class RetentionRun:
             self.found.add("cohort", DeletionReason.UNUSED, int(gone))
 
     def by_size(self) -> None:
-        """Deletes oldest data first until the limit holds: raw values, hourly tables, 10-minute, 1-hour, then the rest."""
+        """Deletes oldest data first until the limit holds: raw values, hourly tables, 10-minute, 1-hour, others."""
         limit = self._retention.size_bytes
         if limit is None or self._excess(limit) <= 0:
             return

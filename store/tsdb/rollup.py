@@ -118,7 +118,7 @@ def _sums(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statuse
 
 
 def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp]) -> tuple[NDArray[np.intp], Statuses]:
-    """For each span the index of its last cell with a value, else not ABSENT (-1: all ABSENT), and that cell's status."""
+    """For each span the index of its last cell with a value, else not ABSENT (-1: none), and that cell's status."""
     if has.all():
         ends = np.append(firsts[1:], status.shape[-1]) - 1
         shape = (*status.shape[:-1], firsts.size)

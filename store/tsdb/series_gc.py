@@ -1,8 +1,8 @@
 """Deletes rows of entities that left: first from ``latest_<kind>``, finally from the dictionary.
 
 Pods come and go by the thousand. A row of ``latest_<kind>`` is deleted if no cycle has rewritten it within raw
-retention; an entity once no retained value can refer to it. A cut of the tier ``entity`` in table ``kept_from`` notifies
-every cache of numbers (``store.tsdb.series_dictionary``).
+retention; an entity once no retained value can refer to it. A cut of the tier ``entity`` in table ``kept_from``
+notifies every cache of numbers (``store.tsdb.series_dictionary``).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Rows:
 
 
 def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows: Index) -> None:
-    """Folds one piece into the column of its signal. ``chosen`` are the piece's entities, ``rows`` their output rows."""
+    """Folds one piece into the column of its signal. ``chosen`` are its entities, ``rows`` their output rows."""
     pairs = [(at, want.stored.index(key)) for at, key in enumerate(piece.keys) if key in want.stored]
     if not pairs or (isinstance(rows, slice) and rows.start == rows.stop):
         return

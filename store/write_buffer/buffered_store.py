@@ -27,7 +27,7 @@ class BufferedMetricStore:
     def __init__(
         self, store: MetricStore, folder: Path, limit_bytes: int, may_write: Callable[[], bool] = lambda: True
     ) -> None:
-        """``folder`` should not be on the store's own disk. While ``may_write`` returns False, cycles are buffered too."""
+        """``folder`` should not be on the store's own disk. While ``may_write`` is False, cycles are buffered too."""
         self._store, self._may_write = store, may_write
         self._files = CycleFiles(folder, limit_bytes)
         self._refused: dict[Path, int] = {}

@@ -18,7 +18,7 @@ def test_a_syntax_fault_names_its_line():
 
 
 def test_a_key_that_stands_twice_is_refused():
-    with pytest.raises(ConfigError, match=r"f\.yaml:2: a: stands twice, first in line 1"):
+    with pytest.raises(ConfigError, match=r"f\.yaml:2: a: is duplicated, first in line 1"):
         yaml_file.parse("a: 1\na: 2\n", "f.yaml")
 
 

@@ -259,7 +259,7 @@ def test_a_gpu_type_that_no_data_sheet_is_known_of_is_a_doubt(tmp_path):
 @pytest.mark.parametrize("content", [b"\x7fELF\x00\x01\xff", "cluster: c".encode("utf-16"), b"a: \x00b"])
 def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path, content):
     (tmp_path / "outrider.yaml").write_bytes(content)
-    with pytest.raises(ConfigError, match="is no UTF-8 text") as caught:
+    with pytest.raises(ConfigError, match="is not valid UTF-8") as caught:
         settings.load(tmp_path / "outrider.yaml")
     assert caught.value.hint
 

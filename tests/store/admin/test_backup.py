@@ -223,7 +223,7 @@ def test_a_backup_is_a_tar_of_sqlite_files_that_anybody_can_read(full_backup: Pa
 
 def test_a_file_that_is_there_is_kept_without_force(full: str, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_text("mine")
-    with pytest.raises(UsageError, match="is there already") as caught:
+    with pytest.raises(UsageError, match="already exists") as caught:
         back_up(full, tmp_path / "b.tar")
     assert "--force" in caught.value.hint
     assert (tmp_path / "b.tar").read_text() == "mine"
@@ -267,7 +267,7 @@ def test_two_backups_to_one_file_do_not_mix(full: str, tmp_path: Path) -> None:
 
 
 def test_no_store_and_no_folder_are_told(store_url: str, tmp_path: Path, full: str) -> None:
-    with pytest.raises(StoreError, match="There is no store"):
+    with pytest.raises(StoreError, match="No store found"):
         back_up(store_url, tmp_path / "b.tar")
     with pytest.raises(UsageError, match="cannot be written"):
         back_up(full, tmp_path / "missing" / "b.tar")

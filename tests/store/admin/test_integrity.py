@@ -100,7 +100,7 @@ def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> Non
 
 def test_no_store_is_told_and_none_is_made(store_url: str) -> None:
     if store_url.startswith("sqlite"):
-        with pytest.raises(StoreError, match="There is no store at") as caught:
+        with pytest.raises(StoreError, match="No store found at") as caught:
             look(store_url)
         assert "db upgrade" in caught.value.hint
         assert not Path(store_url.removeprefix("sqlite:///")).exists()
@@ -265,7 +265,7 @@ def test_a_list_that_is_bent_or_names_what_is_not_there(filled: str) -> None:
     change(filled, "metrics", "DELETE FROM signal WHERE key = 'hw_accel_power_watts'")
     assert "names 1 ids that are not there" in said(look(filled)["metrics"])
     change(filled, "metrics", "UPDATE entity SET kind = 'node' WHERE kind = 'replica'")
-    assert "which is no node" in said(look(filled)["metrics"])
+    assert "which is not a valid node key" in said(look(filled)["metrics"])
 
 
 def test_a_list_that_is_gone(sqlite_url: str) -> None:
@@ -357,9 +357,9 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     (problem,) = look(filled)["metrics"].problems
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
     found = look(filled, spooled=lambda: checks.BufferedCycles([at]))["metrics"]
-    assert (found.problems, "wait for the store in its spool" in found.notes[-1]) == ([], True)
+    assert (found.problems, "wait in the write buffer" in found.notes[-1]) == ([], True)
     found = look(filled, spooled=lambda: checks.BufferedCycles(given_up=[Span(at - 15, at, 2)]))["metrics"]
-    assert (found.problems, "the spool gave them up" in found.notes[-1]) == ([], True)
+    assert (found.problems, "the write buffer dropped them" in found.notes[-1]) == ([], True)
     for other in (Span(0, at - 1, 1000), Span(at + 1, at + 9, 1000), Span(0, at, 0)):
         found = look(filled, spooled=lambda other=other: checks.BufferedCycles(given_up=[other]))["metrics"]
         assert "1 cycles have decisions and no values" in said(found)

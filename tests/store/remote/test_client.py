@@ -247,7 +247,7 @@ def test_refused_samples_are_counted_by_reason_and_told_once(scripted: Scripted,
 
 def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Opened) -> None:
     scripted.answers = [(204, {}, b""), (400, {}, b"out of bounds")]
-    with pytest.raises(StoreError, match=r"refuses the cycle of 2026-03-01T12:00:00Z.*out of bounds") as told:
+    with pytest.raises(StoreError, match=r"rejects the cycle of 2026-03-01T12:00:00Z.*out of bounds") as told:
         opened(scripted.remote()).write(T0, cycle(T0, 1.0))
     assert not isinstance(told.value, StoreUnavailableError), "it would be refused again"
 

@@ -138,7 +138,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot be made") as caught:
+    with pytest.raises(StoreError, match="cannot be created") as caught:
         open_metrics(f"sqlite:///{tmp_path}/file/x.db")
     assert caught.value.hint
 
@@ -187,7 +187,7 @@ def test_a_file_held_by_another(file_state: SqlStateStore, sqlite_url: str) -> N
     other = sqlite3.connect(path_of(urls_of(sqlite_url)[0]), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
-        with pytest.raises(StoreError, match="Another program has held"):
+        with pytest.raises(StoreError, match="Another program has locked"):
             state.append_audit([RECORD])
         assert state.audit() == ()  # readers are not held up
     finally:

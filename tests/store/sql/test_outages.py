@@ -90,7 +90,7 @@ def test_a_transaction_that_the_server_cuts_off_leaves_nothing(
 def test_a_database_that_is_not_there_or_may_not_be_written(
     postgres_url: str, postgres_server: postgres.Server
 ) -> None:
-    with pytest.raises(StoreError, match="refuses us") as caught:
+    with pytest.raises(StoreError, match="refuses the connection") as caught:
         open_state(postgres_server.url("nowhere"))
     assert "createdb" in caught.value.hint
     open_state(postgres_url).close()
@@ -105,7 +105,7 @@ def test_a_writer_that_holds_the_lock_too_long(postgres_url: str) -> None:
     state = open_state(f"{postgres_url}?options=-clock_timeout%3D200")
     other = Database(postgres_url)
     with other.writing():
-        with pytest.raises(StoreError, match="Another program has held"):
+        with pytest.raises(StoreError, match="Another program has locked"):
             state.append_audit([RECORD])
         assert state.audit() == ()  # readers are not held up
     state.append_audit([RECORD])

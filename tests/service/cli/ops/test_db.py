@@ -112,7 +112,7 @@ def test_cycles_that_wait_in_the_spool_are_no_damage(tmp_path: Path) -> None:
     spool.mkdir()
     (spool / f"{1:012d}-{micros}.cycle").touch()
     found = answer("db", "check", cwd=tmp_path)
-    assert "wait for the store in its spool" in found["databases"][1]["notes"][0]
+    assert "wait in the write buffer" in found["databases"][1]["notes"][0]
 
 
 def test_a_newer_database_is_refused_by_every_command(folder: Path) -> None:
@@ -131,15 +131,15 @@ def test_a_newer_database_is_refused_by_every_command(folder: Path) -> None:
 
 
 def test_wrong_usage_is_2_and_what_is_away_is_3(tmp_path: Path) -> None:
-    assert "There is no store" in refused("db", "check", cwd=tmp_path, code=3)["message"]
-    assert "There is no store" in refused("db", "backup", "b.tar", cwd=tmp_path, code=3)["message"]
+    assert "No store found" in refused("db", "check", cwd=tmp_path, code=3)["message"]
+    assert "No store found" in refused("db", "backup", "b.tar", cwd=tmp_path, code=3)["message"]
     assert not (tmp_path / ".outrider").exists()
     assert "missing.tar" in refused("db", "restore", "missing.tar", cwd=tmp_path, code=2)["message"]
     (tmp_path / "text.tar").write_text("hello")
     assert "not a whole backup" in refused("db", "restore", "text.tar", cwd=tmp_path, code=2)["message"]
     answer("db", "upgrade", cwd=tmp_path)
     (tmp_path / "b.tar").touch()
-    assert "is there already" in refused("db", "backup", "b.tar", cwd=tmp_path, code=2)["message"]
+    assert "already exists" in refused("db", "backup", "b.tar", cwd=tmp_path, code=2)["message"]
     assert "cannot be written" in refused("db", "backup", "no/b.tar", cwd=tmp_path, code=2)["message"]
     (tmp_path / "outrider.yaml").write_text("store:\n  url: postgresql://outrider@127.0.0.1:1/none\n")
     for command in (("check",), ("backup", "c.tar"), ("upgrade",), ("prune",)):
