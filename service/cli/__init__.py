@@ -1,4 +1,4 @@
-"""The command line. Names and JSON keys are a contract: people script against them."""
+"""The command line. Command names, options, exit codes and JSON keys are a stable interface for scripts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line.
+    """Runs the command line.
 
-    The agent runs beside models on every node, so it loads nothing of the platform: a quarter of its memory.
+    The agent runs next to models on every node. It loads only its own modules and needs a quarter of the memory.
     """
     tree = "service.cli.ops.agent" if sys.argv[1:2] == ["agent"] else "service.cli.tree"
     importlib.import_module(tree).main()

@@ -1,4 +1,4 @@
-"""``python -m service.cli``: how the supervisor starts the other processes."""
+"""Entry point ``python -m service.cli``: the supervisor starts the other processes with it."""
 
 from service.cli import main
 

@@ -1,4 +1,4 @@
-"""The tree of commands."""
+"""The command tree."""
 
 from __future__ import annotations
 
@@ -21,57 +21,55 @@ PLACES = {
     "serve": Place(
         "service.cli.ops.serve",
         "add",
-        "Run the platform: engine, API and dashboard, each a process that is started again when it dies.",
+        "Run the platform: engine, API and dashboard, each restarted if it exits.",
         goes_on=True,
     ),
-    "run-engine": Place("service.cli.ops.serve", "add", "Run the engine alone.", hidden=True, goes_on=True),
-    "run-api": Place("service.cli.ops.serve", "add", "Run the API alone.", hidden=True, goes_on=True),
+    "run-engine": Place("service.cli.ops.serve", "add", "Run the engine only.", hidden=True, goes_on=True),
+    "run-api": Place("service.cli.ops.serve", "add", "Run the API only.", hidden=True, goes_on=True),
     "agent": Place(
         "service.cli.ops.agent",
         "add",
-        "Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names.",
+        "Serve metrics of local NVIDIA devices and the kernel log, in dcgm-exporter format.",
         goes_on=True,
     ),
     "replay": Place(
-        "service.cli.ops.replay", "add", "Run recorded pages through the same cycle at their own times.", goes_on=True
+        "service.cli.ops.replay", "add", "Replay recorded metrics pages through the same cycle.", goes_on=True
     ),
     "record": Place(
         "service.cli.ops.record",
         "add",
-        "Record the pages of every target as they come; outrider replay reads the folder.",
+        "Record the metrics pages of every target, for outrider replay.",
         goes_on=True,
     ),
     "doctor": Place(
         "service.cli.ops.collect",
         "add_doctor",
-        "Say which signals each target has, lacks or spells in an old way, and what that disables.",
+        "Report available, missing and deprecated metrics per target, and the features affected.",
     ),
-    "probe": Place(
-        "service.cli.ops.probe", "add", "Ask doors of services once; the answer is no when one of them fails."
+    "probe": Place("service.cli.ops.probe", "add", "Run all probes once. Exits 1 if any fails."),
+    "config": Place("service.cli.ops.config", "app", "Create and validate the configuration."),
+    "collect": Place("service.cli.ops.collect", "app", "Collect once, export recording rules, import history."),
+    "audit": Place("service.cli.ops.audit", "app", "Audit workload manifests for misconfiguration."),
+    "alerts": Place("service.cli.incidents.alerts", "alerts_app", "List, acknowledge, resolve and silence alerts."),
+    "incidents": Place("service.cli.incidents.alerts", "incidents_app", "List and show incidents."),
+    "feedback": Place("service.cli.incidents.feedback", "app", "Record verdicts on alerts and tune rules with them."),
+    "capacity": Place(
+        "service.cli.capacity.plan", "app", "Plan capacity: replicas and GPUs needed, start times, cost."
     ),
-    "config": Place("service.cli.ops.config", "app", "Write a configuration, check one."),
-    "collect": Place("service.cli.ops.collect", "app", "Collect by hand."),
-    "audit": Place("service.cli.ops.audit", "app", "Look for what will go wrong."),
-    "alerts": Place("service.cli.incidents.alerts", "alerts_app", "Read alerts and act on them."),
-    "incidents": Place("service.cli.incidents.alerts", "incidents_app", "Read incidents and their story."),
-    "feedback": Place(
-        "service.cli.incidents.feedback", "app", "Say which alerts were useful, and make rules better by it."
-    ),
-    "capacity": Place("service.cli.capacity.plan", "app", "How many GPUs, and when."),
-    "slo": Place("service.cli.incidents.slo", "app", "What services promise, and when it burns."),
-    "detect": Place("service.cli.evaluation.detect", "app", "Statistical detection on recordings."),
+    "slo": Place("service.cli.incidents.slo", "app", "Manage SLOs."),
+    "detect": Place("service.cli.evaluation.detect", "app", "Score detection on labeled recordings."),
     "drill": Place(
-        "service.cli.evaluation.drill", "app", "Break a simulated fleet on purpose and score what was seen."
+        "service.cli.evaluation.drill", "app", "Inject faults into a simulated fleet and score the response."
     ),
-    "knowledge": Place(
-        "service.cli.incidents.knowledge", "app", "What is known of faults and of this fleet, as one graph."
+    "knowledge": Place("service.cli.incidents.knowledge", "app", "Query the graph of known faults and this fleet."),
+    "rootcause": Place("service.cli.evaluation.rootcause", "app", "Explain incidents and score root-cause ranking."),
+    "forecast": Place("service.cli.evaluation.forecast", "app", "Score forecasts."),
+    "remediate": Place(
+        "service.cli.incidents.remediate", "app", "List, approve, reject and pause remediation actions."
     ),
-    "rootcause": Place("service.cli.evaluation.rootcause", "app", "Which one thing is broken."),
-    "forecast": Place("service.cli.evaluation.forecast", "app", "Forecasts."),
-    "remediate": Place("service.cli.incidents.remediate", "app", "What Outrider did, would do, and asks for."),
-    "report": Place("service.cli.ops.reports", "report_app", "Reports."),
-    "notify": Place("service.cli.ops.reports", "notify_app", "Notification channels."),
-    "db": Place("service.cli.ops.db", "app", "The database."),
+    "report": Place("service.cli.ops.reports", "report_app", "Write and send reports."),
+    "notify": Place("service.cli.ops.reports", "notify_app", "Test notification channels."),
+    "db": Place("service.cli.ops.db", "app", "Manage the databases."),
 }
 
 app = typer.Typer(
@@ -85,7 +83,7 @@ app = typer.Typer(
 
 @app.callback()
 def _root() -> None:
-    """Watches, plans and repairs clusters that serve large language models."""
+    """Monitors, plans and repairs clusters that serve large language models."""
 
 
 @leaf(app, "version", example="outrider version -o json")
@@ -105,5 +103,5 @@ def version(context: Context) -> None:
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Runs the command line and exits with its code."""
     entry.run(app)

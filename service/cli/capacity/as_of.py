@@ -1,4 +1,4 @@
-"""As of when a plan speaks: how old it is, and instants that nothing is known of."""
+"""Age of a plan, and checks of the ``--at`` option."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _LATE_INTERVALS = 5
 
 
 def check(settings: Settings, at: datetime) -> None:
-    """Refuse an instant that no cycle tells of. Raises UsageError with the span that is known."""
+    """Rejects a time outside the recorded span. Raises UsageError that names the span."""
     with wiring_stores.state_reader(settings) as state:
         newest = state.cycles(limit=1)
         if not newest:
             return
         if at > max(newest[0].at, SystemClock().now()):
             said = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
-            raise UsageError(said, hint="leave --at out for the plan of now, which looks a day ahead")
+            raise UsageError(said, hint="omit --at to plan from now; the plan covers the next day")
         if not state.topology(at).entities:
             first = _watched_since(state, at, newest[0].at)
             raise UsageError(
                 f"which services ran at {rfc3339(at)} is not known: this store has watched them since {rfc3339(first)}",
-                hint="give --at from then on; an older history of load says nothing of replicas",
+                hint="use a later --at; older load history has no replica counts",
             )
 
 
 def _watched_since(state: StateReader, before: datetime, newest: datetime) -> datetime:
-    """The first instant, in whole seconds, of which the topology is known: none is ``before``; by bisection."""
+    """First time, in whole seconds, with a known topology after ``before``. Found by bisection."""
     low, high = floor(before.timestamp()), ceil(newest.timestamp())
     while high - low > 1:
         middle = (low + high) // 2
@@ -46,12 +46,12 @@ def _watched_since(state: StateReader, before: datetime, newest: datetime) -> da
 
 
 def age_seconds(made_at: datetime) -> float:
-    """How old a plan is, never below 0."""
+    """Age of a plan in seconds, never below 0."""
     return max(0.0, (SystemClock().now() - made_at).total_seconds())
 
 
 def note(found: Sequence[dict[str, Any]], settings: Settings, at: datetime | None, language: Language) -> list[str]:
-    """As of when the plans speak, and when that is long ago, that nobody has looked since."""
+    """Time of the plans, with a warning if no cycle has run since."""
     if not found:
         return []
     made = max(one["made_at"] for one in found)

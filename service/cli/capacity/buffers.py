@@ -1,4 +1,4 @@
-"""The buffer of ``outrider capacity formula``: given, or measured by the errors of forecasts."""
+"""The buffer of ``outrider capacity formula``: given, or measured from forecast errors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
 
 
 def buffer_of(context: Context, given: float | None, errors: Path | None, service: str | None) -> Buffer:
-    """The buffer of three options of which one is given at most; .25 without any.
+    """Buffer chosen by at most one of three options; 0.25 by default.
 
-    Raises UsageError for two of them, and where too few errors are known to measure one.
+    Raises UsageError if two are given, or if there are too few forecast errors to measure one.
     """
     told = [
         name
@@ -30,7 +30,7 @@ def buffer_of(context: Context, given: float | None, errors: Path | None, servic
         if value is not None
     ]
     if len(told) > 1:
-        raise UsageError(f"{' and '.join(told)} exclude each other", hint="give one of them")
+        raise UsageError(f"{' and '.join(told)} exclude each other", hint="give only one of them")
     if errors is not None:
         return _of_file(errors)
     return Buffer(USUAL if given is None else given) if service is None else _of_service(context, service)
@@ -52,7 +52,8 @@ def _of_file(path: Path) -> Buffer:
     measured = buffer_from_errors(found)
     if measured is None:
         raise UsageError(
-            f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
+            f"{path} holds {len(found)} errors, too few for a buffer",
+            hint="at least 30 errors are required; or give --buffer",
         )
     return formula.bounded_buffer(measured)
 
@@ -68,13 +69,14 @@ def _of_service(context: Context, service: str) -> Buffer:
     found = _counted(item) or _at_lead(item, plan)
     if found.source != "measured":
         raise UsageError(
-            f"the error of {service}'s forecast is not known yet", hint="it takes some days of history; give --buffer"
+            f"the error of {service}'s forecast is not known yet",
+            hint="a few days of history are required; or give --buffer",
         )
     return found
 
 
 def _counted(item: Recommendation | NoRecommendation) -> Buffer | None:
-    """The one that the plan counts with; None where a plan of an earlier version does not tell."""
+    """Buffer used by the plan. None if the plan was written by a version without it."""
     told = item.derivation.get("buffer") if isinstance(item, Recommendation) else None
     if not isinstance(told, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""``outrider capacity buy|balance``: what to hold for weeks, what troughs are good for, and weights of replicas."""
+"""``outrider capacity what-if buy`` and ``balance``: reservations, troughs, replica weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USUAL_LOAD = 0.7
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Put the commands into ``outrider capacity``."""
+    """Registers the commands."""
     leaf(
         app,
         "buy",
@@ -33,20 +33,33 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def buy(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="its load: time_utc, requests_per_second")] = None,
-    per_gpu: Annotated[
-        float | None, amount("--per-gpu", "request/second*gpu", "what one GPU carries, with --csv")
+    service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="CSV file with its load: time_utc, requests_per_second.")
     ] = None,
-    weeks: Annotated[int, typer.Option("--weeks", help="4 to 12", min=1)] = 8,
-    held_price: Annotated[float | None, typer.Option("--held-price", help="of a GPU-hour held; a prior else")] = None,
-    burst_price: Annotated[float | None, typer.Option("--burst-price", help="of one on demand; a prior else")] = None,
-    gpu_type: Annotated[str | None, typer.Option("--gpu", help="whose priors count")] = None,
-    lead: Annotated[str, typer.Option("--lead", help="from order to use")] = "14d",
-    quota: Annotated[int | None, typer.Option("--quota", help="most GPUs that can be held", min=0)] = None,
-    startup: Annotated[str, typer.Option("--startup", help="of a replica, for the troughs")] = "8m",
+    per_gpu: Annotated[float | None, amount("--per-gpu", "request/second*gpu", "of one GPU, with --csv")] = None,
+    weeks: Annotated[int, typer.Option("--weeks", help="Weeks to plan, 4 to 12.", min=1)] = 8,
+    held_price: Annotated[
+        float | None,
+        typer.Option("--held-price", help="Price of a reserved GPU-hour. Default: the price of the GPU catalog."),
+    ] = None,
+    burst_price: Annotated[
+        float | None,
+        typer.Option("--burst-price", help="Price of an on-demand GPU-hour. Default: the price of the GPU catalog."),
+    ] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option("--gpu", help="GPU type whose catalog prices apply, for example H100.")
+    ] = None,
+    lead: Annotated[str, typer.Option("--lead", help="Time from order to use of a reserved GPU.")] = "14d",
+    quota: Annotated[int | None, typer.Option("--quota", help="Maximum number of reserved GPUs.", min=0)] = None,
+    startup: Annotated[
+        str, typer.Option("--startup", help="Start-up time of a replica, for the use of troughs.")
+    ] = "8m",
 ) -> None:
-    """Plan 4 to 12 weeks: GPUs to hold, to burst to, the cost with its interval, and what troughs leave over."""
+    """Plan reserved and on-demand GPUs for 4 to 12 weeks.
+
+    Prints GPUs to reserve, GPUs to rent by the hour, the cost with its interval, and the free capacity of troughs.
+    """
     from planner.cost import reservations  # noqa: PLC0415 - numpy, which --help does without
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from service.capacity import purchasing  # noqa: PLC0415
@@ -111,22 +124,33 @@ def buy(
 
 def balance(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="replicas as JSON, instead of the store")] = None,
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "tokens to generate that arrive")] = None,
-    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request, for the replay")] = 250.0,
-    watermark: Annotated[float, amount("--watermark", "ratio", "KV use from which nothing is admitted")] = 0.9,
-    prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
+    service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="JSON file with replicas, instead of the store.")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    tokens: Annotated[
+        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+    ] = 250.0,
+    watermark: Annotated[
+        float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
+    ] = 0.9,
+    prefill: Annotated[
+        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+    ] = 0.0,
 ) -> int | None:
-    """Weigh replicas by predicted wait and KV headroom, with the gain in a replay; exit 1 when all are full."""
+    """Compute replica weights from predicted wait and KV headroom.
+
+    Replays the weights against equal ones. Exits 1 if all replicas are full.
+    """
     from planner.traffic import weights as weighing  # noqa: PLC0415
     from service.capacity import purchasing  # noqa: PLC0415
 
     if not (tokens >= 1.0):
-        raise UsageError(f"--tokens must be 1 or more, not {tokens:g}", hint="generated per request, such as 250")
+        raise UsageError(
+            f"--tokens must be 1 or more, not {tokens:g}", hint="tokens generated per request, for example 250"
+        )
     if file is not None:
         if service is not None:
-            raise UsageError("--file and --service exclude each other", hint="give one of them")
+            raise UsageError("--file and --service exclude each other", hint="give only one of them")
         replicas, silent = purchasing.replicas_of_file(file), list[str]()
         rate = USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
     else:
@@ -154,10 +178,10 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
 
     if csv is not None:
         if service is not None:
-            raise UsageError("--csv and --service exclude each other", hint="give one of them")
+            raise UsageError("--csv and --service exclude each other", hint="give only one of them")
         if per_gpu is None or per_gpu <= 0:
             raise UsageError(
-                "--csv needs --per-gpu above 0", hint="what one GPU carries, from capacity cost or calibrate"
+                "--csv needs --per-gpu above 0", hint="take the load per GPU from outrider capacity cost or calibrate"
             )
         loads, end = purchasing.hourly_of_csv(csv)
         return purchasing.Demand(np.ceil(loads / per_gpu), end, purchasing.peak_of(loads), per_gpu)
@@ -172,7 +196,7 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
 def _counted(
     settings: Any, entity: EntityRef, known: Calibration
 ) -> tuple[Calibration, float, tuple[float | None, str | None]]:
-    """What the plan counts a replica of the service with (promises and load tests included), its buffer and price."""
+    """Calibration of one replica (SLOs and load tests included), its buffer and its price."""
     from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
     from service.config.service_settings import setting_of  # noqa: PLC0415
 
@@ -198,7 +222,7 @@ def _counted(
 
 
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
-    """Replicas with values, the tokens a second that arrive, and the names of replicas without values."""
+    """Replicas with values, arriving tokens per second, and names of replicas without values."""
     from service.capacity import purchasing  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 
@@ -208,7 +232,7 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, 
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
         found, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
     if not found:
-        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect it first")
+        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect metrics of it first")
     telling = {replica.name for replica in found}
     members = topology.below(entity, EntityKind.REPLICA)
     return found, arriving, [one.name for one in members if one.name not in telling]
@@ -217,9 +241,9 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, 
 def calibrated(
     settings: Any, state: Any, metrics: Any, service: str | None
 ) -> tuple[EntityRef, list[Calibration], datetime]:
-    """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none.
+    """The service, its calibrations and the newest timestamp. Raises UsageError with the reason if there are none.
 
-    Where its engines show nothing the plan's own counts: that of a load test which the store keeps.
+    Without usable live values, returns the calibration of the stored load test that the plan uses.
     """
     from service.capacity import sizing  # noqa: PLC0415
     from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
@@ -237,7 +261,10 @@ def calibrated(
         known = [one for one in newest_plan(settings).calibrations if one.service == meant[0]]
     if not known:
         said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
-        raise UsageError(f"{meant[0].name} is not calibrated: {said}", hint="configure it, or run capacity calibrate")
+        raise UsageError(
+            f"{meant[0].name} is not calibrated: {said}",
+            hint="configure a calibration, or run outrider capacity calibrate",
+        )
     return meant[0], known, newest[0].at
 
 

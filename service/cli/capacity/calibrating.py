@@ -1,4 +1,4 @@
-"""``outrider capacity calibrate``: what one replica does, of live engines, a load test or a result of one."""
+"""``outrider capacity calibrate``: capacity of one replica, from live engines, a load test or a result file."""
 
 from __future__ import annotations
 
@@ -22,42 +22,53 @@ SOURCES = {"locust": "load_test"}
 
 
 def add(app: typer.Typer) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     leaf(app, "calibrate", example="outrider capacity calibrate --from-store --service chat -o json")(calibrate)
 
 
 def calibrate(
     context: Context,
-    from_store: Annotated[bool, typer.Option("--from-store", help="from live engines (default)")] = False,
-    endpoint: Annotated[str | None, typer.Option("--endpoint", help="URL of a server to load until its knee")] = None,
-    import_file: Annotated[
-        Path | None, typer.Option("--import", help="result of vllm bench serve, LLMPerf or K6")
+    from_store: Annotated[bool, typer.Option("--from-store", help="Calibrate from live engines (default).")] = False,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", help="URL of a server to load-test up to its saturation point.")
     ] = None,
-    service: Annotated[str | None, typer.Option("--service", help="name, or namespace/name")] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", help="of the service")] = None,
-    gpu_type: Annotated[str, typer.Option("--gpu-type", help="what the server runs on")] = "unknown",
-    tp: Annotated[int, typer.Option("--tp", help="tensor parallel", min=1)] = 1,
-    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel", min=1)] = 1,
+    import_file: Annotated[
+        Path | None, typer.Option("--import", help="Result file of vllm bench serve, LLMPerf or K6.")
+    ] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Service, as name or namespace/name.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Namespace of the service.")] = None,
+    gpu_type: Annotated[str, typer.Option("--gpu-type", help="GPU type of the server, for example H100.")] = "unknown",
+    tp: Annotated[int, typer.Option("--tp", help="Tensor parallel size.", min=1)] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline parallel size.", min=1)] = 1,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    tokens: Annotated[float | None, amount("--tokens", "token/request", "generated per request")] = None,
-    prompt: Annotated[float, amount("--prompt", "token/request", "of the load test's prompts")] = 256.0,
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
+    prompt: Annotated[float, amount("--prompt", "token/request", "prompt length in the load test")] = 256.0,
     span: Annotated[
-        str | None, typer.Option("--span", help="how far back the store is read; 24h, and 8d without load in them")
+        str | None, typer.Option("--span", help="Span of the store to read. Default: 24h, or 8d if these have no load.")
     ] = None,
-    steps: Annotated[str, typer.Option("--steps", help="concurrency of the load test")] = "1,2,4,8,16,32,64,128",
-    step_time: Annotated[str, typer.Option("--step-time", help="of each step of the load test")] = "30s",
-    model: Annotated[str | None, typer.Option("--model", help="that the server is asked for")] = None,
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="bearer token of the server")] = None,
-    engine_version: Annotated[str, typer.Option("--engine-version", help="of the server")] = "",
-    valid: Annotated[str, typer.Option("--valid", help="how long a load test or an import counts")] = "30d",
-    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="store a load test or an import for the plan")] = True,
-    show: Annotated[bool, typer.Option("--show", help="list what is stored")] = False,
+    steps: Annotated[
+        str, typer.Option("--steps", help="Highest concurrency of the load test.")
+    ] = "1,2,4,8,16,32,64,128",
+    step_time: Annotated[str, typer.Option("--step-time", help="Duration of each step of the load test.")] = "30s",
+    model: Annotated[str | None, typer.Option("--model", help="Model to request from the server.")] = None,
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="Bearer token of the server.")] = None,
+    engine_version: Annotated[str, typer.Option("--engine-version", help="Engine version of the server.")] = "",
+    valid: Annotated[str, typer.Option("--valid", help="Validity of a load test or an import. Default: 30d.")] = "30d",
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Store the load test or the import for the plan.")
+    ] = True,
+    show: Annotated[bool, typer.Option("--show", help="List the stored calibrations.")] = False,
 ) -> int | None:
-    """Measure tokens per request, batch and tokens per second of a sequence; exit 1 when nothing can be said."""
+    """Measure tokens per request, batch size and tokens per second of one sequence.
+
+    Exits 1 if there is not enough data.
+    """
     chosen = [from_store, endpoint is not None, import_file is not None, show]
     if sum(chosen) > 1:
-        raise UsageError("--from-store, --endpoint, --import and --show exclude each other", hint="give one of them")
+        raise UsageError(
+            "--from-store, --endpoint, --import and --show exclude each other", hint="give only one of them"
+        )
     from service.cli.capacity import calibrations  # noqa: PLC0415
 
     if show:
@@ -69,9 +80,7 @@ def calibrate(
         return _calibrate_store(context, service, space, duration_of("--span", span) if span else None)
     slo = slo_of(ttft, tpot)
     if tokens is not None and tokens <= 0:
-        raise UsageError(
-            f"--tokens must be above 0, not {tokens:g}", hint="leave it out for 128, or what the file tells"
-        )
+        raise UsageError(f"--tokens must be above 0, not {tokens:g}", hint="omit it for 128 or the value in the file")
     where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
     of = {"model": model or "", "engine_version": engine_version, "valid": lasts}
     if import_file is not None:
@@ -112,7 +121,7 @@ def _import_kept(
     *,
     keep: bool,
 ) -> int | None:
-    """A test of ours that the store could not take: what it was of stands in it, options say otherwise."""
+    """Stores a load test that could not be stored before; options override what the file states."""
     from planner.performance.queueing import Slo  # noqa: PLC0415
     from planner.performance.saturation_point import knee  # noqa: PLC0415
     from service.cli.capacity import calibrations  # noqa: PLC0415
@@ -128,7 +137,7 @@ def _import_kept(
 
 
 def _tell(point: Any) -> None:
-    """A step of a load test, for people who wait."""
+    """Prints one step of a load test for interactive users."""
     typer.echo(f"  {point.concurrency:g} at once: {point.tokens_per_second:.0f} tokens/s", err=True)
 
 
@@ -147,7 +156,7 @@ def _calibrate_store(
         else:
             at = newest[0].at if newest else None
             if at is None:
-                raise UsageError(f"no service is named {service!r}", hint="nothing has been collected yet")
+                raise UsageError(f"no service is named {service!r}", hint="no metrics have been collected yet")
             topology = state.topology()
             found = sizing.of_store(settings, metrics, topology, at, service=service, namespace=namespace, span=span)
     shown = [

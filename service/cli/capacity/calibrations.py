@@ -1,4 +1,4 @@
-"""Calibrations that are kept: what a load test found goes into the store, ``capacity calibrate --show`` lists them."""
+"""Stored calibrations: load tests are written to the store, ``capacity calibrate --show`` lists them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from service.wiring import stores as wiring_stores
 
 
 def named(service: str | None, namespace: str | None) -> tuple[str | None, str | None]:
-    """Namespace and name of what ``--service`` and ``--namespace`` say; ``namespace/name`` says both.
+    """Namespace and name from ``--service`` and ``--namespace``; ``namespace/name`` gives both.
 
-    Raises UsageError where the two disagree, or half a name is missing.
+    Raises UsageError if the two disagree or a part is missing.
     """
     if service is None or "/" not in service:
         return namespace, service
@@ -33,10 +33,10 @@ def named(service: str | None, namespace: str | None) -> tuple[str | None, str |
 
 
 def entity_of(context: Context, name: str, namespace: str | None, *, stored: bool) -> EntityRef:
-    """The service of that name as live collection knows it, else as the configuration does.
+    """The service of that name, from collected topology or from the configuration.
 
-    Only where ``stored`` is the store asked, and made where there is none: what cannot be kept is told before a test
-    runs. Raises UsageError where several namespaces have one and none is named, StoreUnavailableError.
+    The store is read only if ``stored``, and created if missing, so that a failure shows before the test runs.
+    Raises UsageError if the name exists in several namespaces, StoreUnavailableError.
     """
     settings = context.settings()
     collected: list[EntityRef] = []
@@ -56,19 +56,19 @@ def entity_of(context: Context, name: str, namespace: str | None, *, stored: boo
 
 
 def note_of(context: Context, gpu_type: str) -> str | None:
-    """What to know of a test on this type of GPU before ``capacity cost`` is asked; None for a known one."""
+    """Note about a GPU type that ``capacity cost`` does not know. None for a known type."""
     known = known_gpu(gpu_type) is not None
     return None if known else translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
 
 
 def keep(context: Context, found: Calibration) -> None:
-    """Store what a load test or a result says: the plan counts with it where live engines are under too little load."""
+    """Stores a load test or a result file. The plan uses it while live engines have too little load."""
     with wiring_stores.stores(context.settings()) as (state, _):
         state.save_load_test(found)
 
 
 def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
-    """Store a load test that was just run; a file keeps it where the store went away. Raises StoreUnavailableError."""
+    """Stores a finished load test, or writes it to a file if the store is unavailable. Raises StoreUnavailableError."""
     assert found.measured_at is not None
     assert found.valid_until is not None
     test = LoadTestRecord(
@@ -89,7 +89,7 @@ def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint],
 
 
 def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:
-    """List what is stored, live figures first, with what they are of and until when they count; exit 1 for nothing."""
+    """Lists stored calibrations, live values first, with subject and expiry. Exits 1 if there are none."""
     now = SystemClock().now()
     with wiring_stores.state_reader(context.settings()) as state:
         kept = [one for one in (*state.baselines(), *state.load_tests()) if service in (None, one.service.name)]
@@ -110,9 +110,9 @@ def show(context: Context, service: str | None, namespace: str | None = None) ->
 
 
 def valid_for(span: timedelta) -> timedelta:
-    """How long a load test counts. Raises UsageError for no time at all."""
+    """Validity of a load test. Raises UsageError for a duration of 0."""
     if span <= timedelta(0):
-        raise UsageError("--valid must be longer than 0", hint="30d is the default")
+        raise UsageError("--valid must be longer than 0", hint="the default is 30d")
     return span
 
 

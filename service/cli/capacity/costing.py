@@ -1,4 +1,4 @@
-"""``outrider capacity cost``: GPU types, group sizes and contracts, as a front of cost against latency."""
+"""``outrider capacity cost``: GPU types, group sizes and contracts by cost and latency."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ from service.cli.core.common import NO, Context, duration_of, leaf
 
 
 def add(app: typer.Typer) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     example = "outrider capacity cost --model Llama-3.1-8B --qps 40 --prompt 600 --tokens 250 --tpot 60ms"
     leaf(app, "cost", example=example)(cost)
 
 
 def cost(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
     prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
     tokens: Annotated[float, amount("--tokens", "token/request", "tokens generated per request")],
     model: ModelOption = None,
     config_json: ConfigOption = None,
     parameters: ParametersOption = None,
-    mean_qps: Annotated[float | None, amount("--mean-qps", "request/second", "over the day")] = None,
+    mean_qps: Annotated[
+        float | None, amount("--mean-qps", "request/second", "mean requests per second over the day")
+    ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    cached: Annotated[float, amount("--cached", "ratio", "of prompts found in the prefix cache")] = 0.0,
+    cached: Annotated[float, amount("--cached", "ratio", "of prompt tokens found in the prefix cache")] = 0.0,
     buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
@@ -49,32 +51,42 @@ def cost(
     max_sequences: SequencesOption = 256,
     gpu_types: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="only these types, or a slice such as 'H100 1g.10gb'; may be repeated"),
+        typer.Option("--gpu", help="Consider only these GPU types, or a slice such as 'H100 1g.10gb'. Repeatable."),
     ] = None,
-    regions: Annotated[list[str] | None, typer.Option("--region", help="where the data may go")] = None,
-    within: Annotated[str | None, typer.Option("--within", help="the GPUs must be there, such as 1h")] = None,
+    regions: Annotated[
+        list[str] | None, typer.Option("--region", help="Regions in which the data may be processed.")
+    ] = None,
+    within: Annotated[
+        str | None, typer.Option("--within", help="Time within which the GPUs must be available, for example 1h.")
+    ] = None,
     losses: Annotated[
-        int, typer.Option("--losses", help="replicas (of slices: whole GPUs) that may be lost at any time", min=0)
+        int, typer.Option("--losses", help="Replicas (for slices: whole GPUs) that may fail at the same time.", min=0)
     ] = 0,
-    spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "most capacity on spot")] = 1.0,
-    whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="GPUs come as whole nodes")] = False,
+    spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "maximum share of capacity on spot GPUs")] = 1.0,
+    whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="Buy whole nodes only.")] = False,
     tp: Annotated[
-        list[int] | None, typer.Option("--tp", help="1, 2, 4 and 8 are tried else; may be repeated", min=1)
+        list[int] | None,
+        typer.Option("--tp", help="Tensor parallel size to try. Default: 1, 2, 4 and 8. Repeatable.", min=1),
     ] = None,
     pp: Annotated[
-        list[int] | None, typer.Option("--pp", help="1, 2 and 4 are tried else; may be repeated", min=1)
+        list[int] | None,
+        typer.Option("--pp", help="Pipeline parallel size to try. Default: 1, 2 and 4. Repeatable.", min=1),
     ] = None,
     slices: Annotated[
-        bool, typer.Option("--slices/--no-slices", help="offer MIG slices of GPUs that have them, where the model fits")
+        bool,
+        typer.Option("--slices/--no-slices", help="Include MIG slices of GPUs that support them, if the model fits."),
     ] = True,
     mps: Annotated[
-        bool, typer.Option("--mps/--no-mps", help="offer shares of a GPU by MPS: 2 to 4 engines on one, not isolated")
+        bool, typer.Option("--mps/--no-mps", help="Include MPS shares: 2 to 4 engines on one GPU, without isolation.")
     ] = False,
     measured: Annotated[
-        bool, typer.Option("--measured/--no-measured", help="count with the store's load tests of the model")
+        bool, typer.Option("--measured/--no-measured", help="Use the stored load tests of the model.")
     ] = True,
 ) -> int | None:
-    """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
+    """Compare GPU types by cost and latency (exact Pareto front).
+
+    Exits 1 if no GPU type can serve the load.
+    """
     from planner.cost import cost_text  # noqa: PLC0415
     from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, which --help does without
     from planner.cost.offers import select_offers  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What ``outrider capacity emit`` does: documents of the newest plan, shown, written, compared, or sent."""
+"""``outrider capacity emit``: documents of the newest plan, printed, written, compared or sent."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def emit(
     send: bool,
     for_real: bool,
 ) -> None:
-    """Render, and write, compare or send. Raises UsageError and UnavailableError."""
+    """Renders, then writes, compares or sends. Raises UsageError and UnavailableError."""
     if for_real and not send:
-        raise UsageError("--for-real says how to --send, which is not given", hint="add --send, or leave it out")
+        raise UsageError("--for-real requires --send", hint="add --send, or omit --for-real")
     settings = context.settings()
     with wiring_stores.stores(settings) as (state, _):
         plan = state.plan()
@@ -45,7 +45,9 @@ def emit(
             named = {one.service for one in settings.planner.scaling.emit}
             each = {item.service: item for item, _ in found if item.service.name in named}
             if not each:
-                raise UsageError("nothing is configured to send to", hint="name it under planner.scaling.emit")
+                raise UsageError(
+                    "no receiver is configured for the plan", hint="configure a receiver under planner.scaling.emit"
+                )
             sent = [_sent(settings, state, item, for_real=for_real) for item in each.values()]
     patches = [rendering.git_patch(one, _before(out, one)) for _, one in found] if diff else []
     paths = _written(out, (one for _, one in found)) if out is not None and not diff else []
@@ -66,7 +68,7 @@ def _kinds(formats: str | None) -> list[str] | None:
         return None
     found = [one.strip() for one in formats.split(",") if one.strip()]
     if not found:
-        raise UsageError("--format names no format", hint=f"formats are {', '.join(KINDS)}")
+        raise UsageError("--format is empty", hint=f"formats are {', '.join(KINDS)}")
     unknown = [one for one in found if one not in KINDS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a format of capacity emit", hint=f"formats are {', '.join(KINDS)}")
@@ -91,13 +93,13 @@ def _sent(settings: Any, state: Any, item: Recommendation, *, for_real: bool) ->
 
 
 def _before(out: Path | None, document: Document) -> str:
-    """What the folder holds of a document; empty for a new file."""
+    """Current content of a document in the folder. Empty for a new file."""
     try:
         return ((out or Path()) / document.file).read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{document.file} cannot be read: {error}", hint="name another folder with --out") from error
+        raise UsageError(f"{document.file} cannot be read: {error}", hint="choose another folder with --out") from error
 
 
 def _written(out: Path, documents: Iterable[Document]) -> list[Path]:
@@ -109,7 +111,9 @@ def _written(out: Path, documents: Iterable[Document]) -> list[Path]:
             path.write_text(one.text, encoding="utf-8")
             paths.append(path)
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}", hint="name another folder with --out") from error
+        raise UsageError(
+            f"{out} cannot be written: {error.strerror}", hint="choose another folder with --out"
+        ) from error
     return paths
 
 

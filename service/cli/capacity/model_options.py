@@ -1,4 +1,4 @@
-"""Options of sizing commands that say which model is meant and what is promised."""
+"""Options of the sizing commands: the model and its SLO."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ import typer
 from outrider.errors import UsageError
 from service.cli.core.amounts import amount, one_of
 
-ModelOption = Annotated[str | None, typer.Option("--model", help="a known model, such as Llama-3.1-70B")]
-ConfigOption = Annotated[Path | None, typer.Option("--config-json", help="the model's own config.json")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Known model, for example Llama-3.1-70B.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config-json", help="Path of the model's own config.json.")]
 ParametersOption = Annotated[
-    float | None, typer.Option("--parameters", help="billions, where config.json does not tell", min=0.0)
+    float | None,
+    typer.Option("--parameters", help="Parameters in billions, if config.json does not state them.", min=0.0),
 ]
 WIDTHS = (16.0, 8.0, 4.0)
-BitsOption = Annotated[float, one_of("--bits", "of a weight", WIDTHS)]
-KvBitsOption = Annotated[float, one_of("--kv-bits", "of a value in the KV cache", WIDTHS)]
-UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "share of GPU memory the engine takes")]
-SequencesOption = Annotated[int, typer.Option("--max-sequences", help="the engine's own limit", min=1)]
-TtftOption = Annotated[float | None, amount("--ttft", "second", "promised time to first token", doubted_from=60.0)]
-TpotOption = Annotated[float | None, amount("--tpot", "second", "promised time per further token", doubted_from=5.0)]
+BitsOption = Annotated[float, one_of("--bits", "bits per weight", WIDTHS)]
+KvBitsOption = Annotated[float, one_of("--kv-bits", "bits per value in the KV cache", WIDTHS)]
+UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "share of GPU memory that the engine may use")]
+SequencesOption = Annotated[
+    int, typer.Option("--max-sequences", help="Maximum number of sequences of the engine.", min=1)
+]
+TtftOption = Annotated[float | None, amount("--ttft", "second", "TTFT objective", doubted_from=60.0)]
+TpotOption = Annotated[float | None, amount("--tpot", "second", "TPOT objective", doubted_from=5.0)]
 
 
 def slo_of(ttft: float | None, tpot: float | None) -> Any:
-    """The promise of two options; what is not given is not promised."""
+    """SLO from the two options. An option that is not given sets no objective."""
     from planner.performance.queueing import Slo  # noqa: PLC0415 - numpy, which --help does without
 
     for option, value in (("--ttft", ttft), ("--tpot", tpot)):
         if value is not None and value <= 0:
-            raise UsageError(f"{option} must be above 0, not {value:g}", hint="leave it out where nothing is promised")
+            raise UsageError(
+                f"{option} must be above 0, not {value:g}", hint="omit the option if there is no such objective"
+            )
     return Slo(inf if ttft is None else ttft, inf if tpot is None else tpot)
 
 
 def shape_of(model: str | None, config: Path | None, parameters: float | None) -> Any:
-    """The model of the options. Raises UsageError when none is given or it cannot be read."""
+    """Model named by the options. Raises UsageError if none is given or it cannot be read."""
     from planner.performance import model_specs  # noqa: PLC0415
 
     if config is None:
         if model is None:
-            raise UsageError("which model?", hint=f"give --config-json, or --model: {', '.join(model_specs.known())}")
+            raise UsageError("no model given", hint=f"give --config-json, or --model: {', '.join(model_specs.known())}")
         return model_specs.model(model)
     from service.config import model_files  # noqa: PLC0415
 

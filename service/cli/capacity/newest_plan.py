@@ -1,4 +1,4 @@
-"""The newest plan as every command takes it: made as ``capacity plan`` makes it, so that none says another count."""
+"""The newest plan, computed as ``capacity plan`` computes it, so that all commands agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def newest_plan(settings: Settings) -> Plan:
-    """A plan as of the newest cycle; of services that none can be made for now, what the last cycle's plan said."""
+    """Plan at the newest cycle. Services that cannot be planned now keep the plan of the last cycle."""
     from service.wiring import planning as wiring_planning  # noqa: PLC0415 - the store, which --help does without
     from service.wiring import stores as wiring_stores  # noqa: PLC0415 - the store, which --help does without
 

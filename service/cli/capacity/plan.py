@@ -1,4 +1,4 @@
-"""``outrider capacity``: how many GPUs, when, and the arithmetic behind it."""
+"""``outrider capacity``: replicas and GPUs needed, start times, and the derivation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ app = typer.Typer(help="Plan capacity: replicas and GPUs needed, start times, co
 
 
 class BatchPer(StrEnum):
-    """What the batch is counted per."""
+    """Unit that the batch size refers to."""
 
     REPLICA = "replica"
     GPU = "gpu"
@@ -60,29 +60,34 @@ class BatchPer(StrEnum):
 )
 def formula(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
     batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
     tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
     tokens_per_second: Annotated[
         float | None, amount("--tokens-per-second", "token/(second*sequence)", "of one running sequence")
     ] = None,
     seconds: Annotated[
-        float | None, amount("--seconds", "second/request", "in service, instead of tokens and their speed")
+        float | None,
+        amount("--seconds", "second/request", "service time per request, instead of tokens and tokens per second"),
     ] = None,
-    batch_per: Annotated[
-        BatchPer, typer.Option("--batch-per", help="what the batch is counted per")
-    ] = BatchPer.REPLICA,
-    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom, a ratio; .25 when not given")] = None,
+    batch_per: Annotated[BatchPer, typer.Option("--batch-per", help="Unit of --batch.")] = BatchPer.REPLICA,
+    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom; default 0.25")] = None,
     errors: Annotated[
-        Path | None, typer.Option("--errors", help="file of forecast errors, a ratio a line: their p95 is the buffer")
+        Path | None,
+        typer.Option(
+            "--errors", help="File of forecast errors, one ratio per line; the buffer is their 95th percentile."
+        ),
     ] = None,
     buffer_of: Annotated[
-        str | None, typer.Option("--buffer-of", help="service whose measured forecast error is the buffer")
+        str | None, typer.Option("--buffer-of", help="Service whose measured forecast error is the buffer.")
     ] = None,
-    tp: Annotated[int, typer.Option("--tp", help="tensor parallel")] = 1,
-    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel")] = 1,
+    tp: Annotated[int, typer.Option("--tp", help="Tensor parallel size.")] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline parallel size.")] = 1,
 ) -> None:
-    """Count replicas and GPUs: N = qps x tokens / (batch x tokens per second) x (1 + buffer)."""
+    """Compute replicas and GPUs with the capacity formula.
+
+    N = qps x tokens / (batch x tokens per second) x (1 + buffer).
+    """
     chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
     found = capacity_formula.formula(
         qps=qps,
@@ -108,7 +113,7 @@ def plan(
     options: PlanOptions,
     at: AtOption = None,
 ) -> None:
-    """Say how many replicas each service needs, when they must start, and why."""
+    """Plan replicas and GPUs per service, with start times and reasons."""
     made = _recommendations(context, at, options)
     context.show(
         _as_json(made),
@@ -143,16 +148,24 @@ def explain(
 @leaf(app, "emit", example="outrider capacity emit --service chat --format hpa,kustomize --out manifests")
 def emit(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", help="Render the plan of this service only. Default: all services.")
+    ] = None,
     formats: Annotated[
         str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="folder to write the documents into")] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="print what git apply takes against the folder --out")] = False,
-    send: Annotated[bool, typer.Option("--send", help="send them to what planner.scaling.emit names")] = False,
-    for_real: Annotated[bool, typer.Option("--for-real", help="without it --send is a dry run")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the documents to.")] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print a patch against the folder --out, for git apply.")
+    ] = False,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send the documents to the receivers of planner.scaling.emit.")
+    ] = False,
+    for_real: Annotated[
+        bool, typer.Option("--for-real", help="Execute --send; without this option it is a dry run.")
+    ] = False,
 ) -> None:
-    """Render the newest plan for what scales: HPA, KEDA, Knative, kustomize, a webhook; send it where configured."""
+    """Render the newest plan as HPA, KEDA, Knative or kustomize documents, or send it."""
     emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
 
 
@@ -183,13 +196,13 @@ def _as_of(context: Context, shown: list[dict[str, Any]], at: str | None) -> lis
 
 
 def _nobody(context: Context) -> str:
-    """No service is known; without a configuration, that this may be the wrong folder."""
+    """Message for an empty list of services, with a hint if no configuration was found."""
     unset = "" if context.configured else translate("cli.no_configuration", context.language)
     return translate("cli.no_services", context.language) + unset
 
 
 def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
-    """One service: the answer, then every step to it; without an answer, why there is none."""
+    """Answer and derivation of one service, or the reason why there is none."""
     if isinstance(item, NoRecommendation):
         detail = translate(item.detail, language, **item.arguments) if item.detail else ""
         said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
@@ -199,7 +212,7 @@ def _explained(item: Recommendation | NoRecommendation, language: Language) -> s
 
 
 def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
-    """Promises that do not bound a plan, each with the reason: nobody is to take the count for one that keeps them."""
+    """SLOs that do not bound a plan, each with the reason."""
     said = []
     for item in made:
         facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None

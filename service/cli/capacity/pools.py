@@ -1,4 +1,4 @@
-"""``outrider capacity disaggregated``: how many replicas for prompts, how many for answers."""
+"""``outrider capacity what-if disaggregated``: sizes of prefill and decode pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.cli.core.common import NO, Context, leaf
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     example = (
         "outrider capacity disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 --tokens 200 "
         "--ttft 1.5s --tpot 40ms"
@@ -34,31 +34,51 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def pools(
     context: Context,
-    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    qps: Annotated[float, amount("--qps", "request/second", "peak requests per second")],
     prompt: Annotated[float, amount("--prompt", "token/request", "tokens of a prompt")],
-    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request")],
-    gpu_type: Annotated[str, typer.Option("--gpu", help="of the prefill replicas, and of the others")],
-    decode_gpu: Annotated[str | None, typer.Option("--decode-gpu", help="of the decode replicas")] = None,
+    tokens: Annotated[float, amount("--tokens", "token/request", "tokens generated per request")],
+    gpu_type: Annotated[
+        str, typer.Option("--gpu", help="GPU type of the prefill pool, and of the decode pool by default.")
+    ],
+    decode_gpu: Annotated[str | None, typer.Option("--decode-gpu", help="GPU type of the decode pool.")] = None,
     model: ModelOption = None,
     config_json: ConfigOption = None,
     parameters: ParametersOption = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    prompt_cv: Annotated[float, typer.Option("--prompt-cv", help="standard deviation over mean", min=0.0)] = 1.0,
-    output_cv: Annotated[float, typer.Option("--tokens-cv", help="standard deviation over mean", min=0.0)] = 1.0,
-    cached: Annotated[float, amount("--cached", "ratio", "of prompts found in the prefix cache")] = 0.0,
+    prompt_cv: Annotated[
+        float,
+        typer.Option(
+            "--prompt-cv", help="Coefficient of variation of prompt lengths (standard deviation / mean).", min=0.0
+        ),
+    ] = 1.0,
+    output_cv: Annotated[
+        float,
+        typer.Option(
+            "--tokens-cv", help="Coefficient of variation of output lengths (standard deviation / mean).", min=0.0
+        ),
+    ] = 1.0,
+    cached: Annotated[float, amount("--cached", "ratio", "of prompt tokens found in the prefix cache")] = 0.0,
     buffer: Annotated[float, amount("--buffer", "ratio", "headroom above the peak")] = 0.25,
-    prefill_tp: Annotated[int | None, typer.Option("--prefill-tp", help="1, 2, 4 and 8 are tried else")] = None,
-    decode_tp: Annotated[int | None, typer.Option("--decode-tp", help="1, 2, 4 and 8 are tried else")] = None,
+    prefill_tp: Annotated[
+        int | None, typer.Option("--prefill-tp", help="Tensor parallel sizes to try. Default: 1, 2, 4 and 8.")
+    ] = None,
+    decode_tp: Annotated[
+        int | None, typer.Option("--decode-tp", help="Tensor parallel sizes to try. Default: 1, 2, 4 and 8.")
+    ] = None,
     link: Annotated[
-        float | None, amount("--link", "byte/second", "of one GPU's port, for keys and values; a prior else")
+        float | None,
+        amount("--link", "byte/second", "bandwidth of one GPU's port for KV transfers; default from the GPU catalog"),
     ] = None,
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
     utilisation: UtilisationOption = 0.9,
     max_sequences: SequencesOption = 256,
 ) -> int | None:
-    """Size prefill and decode replicas apart, for a promise of each; exit 1 when no sizes keep it."""
+    """Size separate prefill and decode pools.
+
+    Each pool has its own SLO. Exits 1 if no sizes satisfy both.
+    """
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from planner.performance.memory_fit import Setup  # noqa: PLC0415 - numpy, which --help does without
     from planner.performance.queueing import Work  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``outrider capacity replay``: what scaling costs, on traces."""
+"""``outrider capacity replay``: cost of the scaling loop on traffic traces."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from service.config import input_files
 
 
 def add(app: typer.Typer) -> None:
-    """Add the command to ``outrider capacity``."""
+    """Registers the command."""
     leaf(app, "replay", example="outrider capacity replay traffic.csv --startup 5m -o json")(replay)
 
 
 def replay(
     context: Context,
-    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
-    startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
-    plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
+    csv: Annotated[list[Path], typer.Argument(help="CSV file with time_utc, requests_per_second.")],
+    startup: Annotated[
+        str, typer.Option("--startup", help="Time from launch to the first response of a replica.")
+    ] = "5m",
+    plot: Annotated[Path | None, typer.Option("--plot", help="Folder for one SVG per trace.")] = None,
     prophet: Annotated[
-        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: half a minute a trace")
+        bool,
+        typer.Option(
+            "--prophet/--no-prophet", help="Include formula x Prophet as a rival; takes half a minute per trace."
+        ),
     ] = True,
 ) -> None:
-    """Replay the scaling loop on traces against static peak, HPA, KEDA, cron, Knative, Prophet by rote, an oracle."""
+    """Replay the scaling loop on traffic traces, next to rival policies.
+
+    Rivals: static peak, HPA, KEDA, cron, Knative, plain Prophet, and an oracle.
+    """
     with bars(context) as progress:
         found = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
     drawn = []
@@ -46,7 +54,7 @@ def replay(
 
 
 def startup_option(text: str) -> timedelta:
-    """The option's duration. Raises UsageError for one that no replay has."""
+    """Start-up time of the option. Raises UsageError for one that no replay supports."""
     found = duration_of("--startup", text)
     if found > score.MOST_STARTUP:
         most = format_duration(score.MOST_STARTUP)
@@ -95,7 +103,7 @@ def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
 
 
 def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
-    """A rival's setting that kept the goal everywhere at the least cost; without one, that whose worst waits least."""
+    """Cheapest setting of a rival that met the goal on every trace, else the one with the least waiting."""
     kept: float | None = shown["rival_settings"][name]
     if kept is not None:
         return kept
@@ -106,11 +114,11 @@ def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A share of a table, such as ``73.0 %``."""
+    """Ratio as a percentage for a table, for example ``73.0 %``."""
     return f"{value * 100:.{digits}f} %"
 
 
 def traces_of(paths: list[Path]) -> list[Trace]:
-    """Read traces. Raises UsageError naming the file that cannot be read."""
+    """Reads traces. Raises UsageError that names the unreadable file."""
     hint = "give CSV files with time_utc and requests_per_second"
     return [parse_trace(input_files.text_of(path, hint), path.stem, str(path)) for path in paths]

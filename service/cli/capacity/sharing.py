@@ -1,4 +1,4 @@
-"""``outrider capacity split|spares``: where long prompts part from short ones, and replicas that may be lost."""
+"""``outrider capacity what-if split`` and ``spares``: long-prompt pools and redundancy."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from service.cli.core.common import NO, Context, duration_of, leaf
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Put the commands into ``outrider capacity``."""
+    """Registers the commands."""
     leaf(app, "split", example="outrider capacity split --service chat --long-ratio 0.3 -o json", hidden=hidden)(split)
     leaf(app, "spares", example="outrider capacity spares --needed 12 --domains 4 --losses 1", hidden=hidden)(spares)
 
 
 def split(
     context: Context,
-    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "of all capacity, kept for long prompts")],
-    service: Annotated[str | None, typer.Option("--service", help="of the store, by its histogram of prompts")] = None,
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="file: a length a line, or CSV with --column")
+    long_ratio: Annotated[float, amount("--long-ratio", "ratio", "of all capacity, reserved for long prompts")],
+    service: Annotated[
+        str | None, typer.Option("--service", help="Service of the store; uses its histogram of prompt lengths.")
     ] = None,
-    column: Annotated[str, typer.Option("--column", help="of the CSV, tokens of a prompt")] = "prompt_tokens",
-    span: Annotated[str, typer.Option("--span", help="how far back the store is read")] = "24h",
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="File with one length per line, or a CSV file with --column.")
+    ] = None,
+    column: Annotated[str, typer.Option("--column", help="CSV column with the prompt tokens.")] = "prompt_tokens",
+    span: Annotated[str, typer.Option("--span", help="Span of the store to read.")] = "24h",
 ) -> int | None:
-    """Say from which length prompts go to replicas of their own; exit 1 when no prompt is known."""
+    """Compute the prompt length above which requests get replicas of their own.
+
+    Exits 1 if no prompt lengths are known.
+    """
     from planner.traffic import weights  # noqa: PLC0415 - numpy, which --help does without
     from service.capacity import prompts as known  # noqa: PLC0415
 
     if (service is None) == (prompts is None):
-        raise UsageError("which prompts?", hint="give --service, or --prompts FILE")
+        raise UsageError("no prompt lengths given", hint="give --service, or --prompts FILE")
     if prompts is not None:
         lengths, counts = known.of_file(prompts, column)
         source = str(prompts)
@@ -79,31 +84,42 @@ def _split_line(context: Context, shown: dict[str, Any]) -> str:
 
 def spares(
     context: Context,
-    needed: Annotated[int | None, typer.Option("--needed", help="replicas that the load needs", min=0)] = None,
-    service: Annotated[str | None, typer.Option("--service", help="whose newest plan says how many")] = None,
-    losses: Annotated[int, typer.Option("--losses", help="domains that may be gone at once", min=0)] = 1,
-    domains: Annotated[int | None, typer.Option("--domains", help="how many there are", min=1)] = None,
+    needed: Annotated[int | None, typer.Option("--needed", help="Replicas that the load needs.", min=0)] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", help="Service whose newest plan gives the number of replicas.")
+    ] = None,
+    losses: Annotated[
+        int, typer.Option("--losses", help="Failure domains that may be lost at the same time.", min=0)
+    ] = 1,
+    domains: Annotated[int | None, typer.Option("--domains", help="Number of failure domains.", min=1)] = None,
     domain: Annotated[
-        str, typer.Option("--domain", help="node, or a label of nodes (zone, nvlink_domain), with --service")
+        str,
+        typer.Option("--domain", help="Failure domain with --service: node, or a node label (zone, nvlink_domain)."),
     ] = "node",
-    gpus_per_replica: Annotated[int | None, typer.Option("--gpus-per-replica", help="TP x PP", min=1)] = None,
+    gpus_per_replica: Annotated[
+        int | None, typer.Option("--gpus-per-replica", help="GPUs of one replica (TP x PP).", min=1)
+    ] = None,
     gpus_per_node: Annotated[
         int | None,
-        typer.Option("--gpus-per-node", help="to count whole nodes; with --service those of the plan", min=1),
+        typer.Option(
+            "--gpus-per-node", help="GPUs per node, to count whole nodes. Default with --service: as planned.", min=1
+        ),
     ] = None,
 ) -> None:
-    """Count replicas so that enough are left when nodes, racks or zones are gone, and the whole nodes for them."""
+    """Compute spare replicas and whole nodes so that the load survives lost nodes, racks or zones."""
     from planner.capacity import redundancy  # noqa: PLC0415
 
     if (needed is None) == (service is None):
-        raise UsageError("how many replicas are needed?", hint="give --needed, or --service for those of its plan")
+        raise UsageError("number of replicas not given", hint="give --needed, or --service to use its plan")
     wanted = 0
     if service is not None:
         needed, seen, group, size, wanted = _planned(context, service, domain)
         domains, gpus_per_replica = domains or seen, gpus_per_replica or group
         gpus_per_node = gpus_per_node or (size if gpus_per_replica else None)
     if domains is None:
-        raise UsageError("over how many failure domains?", hint="give --domains: nodes, racks or zones")
+        raise UsageError(
+            "number of failure domains not given", hint="give --domains: the number of nodes, racks or zones"
+        )
     found = redundancy.with_spares(int(needed or 0), domains=domains, losses=losses)
     nodes = None
     if gpus_per_node is not None:
@@ -119,7 +135,7 @@ def spares(
 
 
 def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None, int | None, int]:
-    """The newest plan's target, the service's domains, GPUs of a replica and of a node, and what the load needs."""
+    """Target of the newest plan, failure domains, GPUs per replica and per node, and replicas needed."""
     from service.cli.capacity.newest_plan import newest_plan  # noqa: PLC0415
     from service.wiring import stores as wiring_stores  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``outrider capacity fit``: whether a model fits a GPU type, and how much beside it."""
+"""``outrider capacity fit``: memory fit of a model on a GPU type."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from service.cli.core.common import NO, Context, leaf
 
 
 def add(app: typer.Typer) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     leaf(app, "fit", example="outrider capacity fit --model Llama-3.1-70B --gpu H100 --tp 4 --context 8192")(fit)
 
 
 def fit(
     context: Context,
-    gpu_type: Annotated[str, typer.Option("--gpu", help="GPU type, such as H100")],
+    gpu_type: Annotated[str, typer.Option("--gpu", help="GPU type, for example H100.")],
     model: ModelOption = None,
     config_json: ConfigOption = None,
     parameters: ParametersOption = None,
-    tp: Annotated[int, typer.Option("--tp", help="tensor parallel", min=1)] = 1,
-    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel", min=1)] = 1,
+    tp: Annotated[int, typer.Option("--tp", help="Tensor parallel size.", min=1)] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline parallel size.", min=1)] = 1,
     bits: BitsOption = 16.0,
     kv_bits: KvBitsOption = 16.0,
     utilisation: UtilisationOption = 0.9,
-    context_tokens: Annotated[int | None, typer.Option("--context", help="tokens of a sequence", min=1)] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="sequences at once", min=1)] = 1,
+    context_tokens: Annotated[int | None, typer.Option("--context", help="Tokens of one sequence.", min=1)] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Sequences at the same time.", min=1)] = 1,
     max_sequences: SequencesOption = 256,
 ) -> int | None:
-    """Say whether a model fits a GPU type, and the largest context x concurrency; exit 1 when it does not."""
+    """Check whether a model fits a GPU type, and print the largest context x concurrency.
+
+    Exits 1 if it does not fit.
+    """
     from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from planner.performance.memory_fit import GIBIBYTE, NoFit, Setup, processes, slices  # noqa: PLC0415
     from planner.performance.memory_fit import fit as fit_model  # noqa: PLC0415

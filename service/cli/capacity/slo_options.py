@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 ServiceOption = Annotated[str | None, typer.Option("--service", help="Plan this service only. Default: all services.")]
 QuantileOption = Annotated[
-    float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot are for; .95 when not given")
+    float | None, amount("--quantile", "ratio", "of requests that --ttft and --tpot apply to; default 0.95")
 ]
-PromptOption = Annotated[
-    float | None, amount("--prompt", "token/request", "tokens of a prompt; measured when not given")
-]
+PromptOption = Annotated[float | None, amount("--prompt", "token/request", "tokens of a prompt; default: as measured")]
 CachedOption = Annotated[
-    float | None, amount("--cached", "ratio", "of prompts found in the prefix cache; measured when not given")
+    float | None, amount("--cached", "ratio", "of prompt tokens found in the prefix cache; default: as measured")
 ]
 WeightBitsOption = Annotated[
-    float | None, one_of("--bits", "of a weight; what the model's name tells, else 16, when not given", WIDTHS)
+    float | None, one_of("--bits", "bits per weight; default: from the model name, else 16", WIDTHS)
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--max-sequences", help="the engine's own limit; the batch when not given", min=1)
+    int | None,
+    typer.Option("--max-sequences", help="Maximum number of sequences of the engine. Default: the batch size.", min=1),
 ]
 _QUANTILE = 0.95
 
@@ -59,7 +58,7 @@ class PlanOptions:
     max_sequences: LimitOption = None
 
     def asked(self) -> Asked:
-        """As the plan takes it. Raises UsageError for what means nothing, by the name of the option."""
+        """Overrides for the plan. Raises UsageError that names the invalid option."""
         from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
         from service.planning.slo_inputs import Asked  # noqa: PLC0415
 
@@ -78,22 +77,21 @@ class PlanOptions:
         slo_of(self.ttft, self.tpot)
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(
-                f"--quantile is a share between 0 and 1, not {self.quantile:g}", hint="95 % is written 0.95 or 95%"
+                f"--quantile is a share between 0 and 1, not {self.quantile:g}", hint="write 95 % as 0.95 or 95%"
             )
         if self.quantile is not None and self.ttft is None and self.tpot is None:
-            raise UsageError(
-                "--quantile is of --ttft and --tpot", hint="give one of them, or an SLO in the configuration"
-            )
+            raise UsageError("--quantile requires --ttft or --tpot", hint="give --ttft or --tpot, or configure an SLO")
         if self.prompt is not None and not 1 <= self.prompt < float("inf"):
             raise UsageError(
-                f"--prompt must be at least one token, not {self.prompt:g}", hint="give tokens of a prompt"
+                f"--prompt must be at least one token, not {self.prompt:g}",
+                hint="give the number of tokens of a prompt",
             )
         if self.cached is not None and not 0 <= self.cached < 1:
-            raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="30 % is written 0.3 or 30%")
+            raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="write 30 % as 0.3 or 30%")
         of_one = {
             "--model": self.model, "--config-json": self.config_json, "--prompt": self.prompt,
             "--cached": self.cached, "--bits": self.bits, "--max-sequences": self.max_sequences,
         }  # fmt: skip
         given = [option for option, value in of_one.items() if value is not None]
         if given and self.service is None:
-            raise UsageError(f"{given[0]} is of one service", hint="name it with --service")
+            raise UsageError(f"{given[0]} is of one service", hint="name the service with --service")

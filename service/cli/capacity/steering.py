@@ -1,4 +1,4 @@
-"""``outrider capacity steer``: weights of replicas as documents and as traffic actions, to be looked at and applied."""
+"""``outrider capacity what-if steer``: replica weights as route documents and dry-run traffic actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.cli.core.common import NO, Context, duration_of, leaf
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     leaf(
         app,
         "steer",
@@ -29,37 +29,55 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def steer(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="replicas as JSON, instead of the store")] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Service of the store, for example chat.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="JSON file with replicas, instead of the store.")] = None,
     current: Annotated[
-        Path | None, typer.Option("--current", help="the route as it is (kubectl get -o yaml): its weights change")
+        Path | None, typer.Option("--current", help="Current route (kubectl get -o yaml) whose weights change.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="gateway (HTTPRoute) or istio (VirtualService), for a new route")
+        str | None,
+        typer.Option("--format", help="Format of a new route: gateway (HTTPRoute) or istio (VirtualService)."),
     ] = None,
-    stands: Annotated[str, typer.Option("--stands", help="how long the weights will be left as they are")] = "5m",
-    arriving: Annotated[float | None, amount("--arriving", "token/second", "tokens to generate that arrive")] = None,
-    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request, for the replay")] = 250.0,
-    watermark: Annotated[float, amount("--watermark", "ratio", "KV use from which nothing is admitted")] = 0.9,
-    prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
-    least: Annotated[int | None, typer.Option("--least", help="weight of 100 that none gets less than")] = None,
-    most: Annotated[int | None, typer.Option("--most", help="weight of 100 that none gets more than")] = None,
+    stands: Annotated[str, typer.Option("--stands", help="Interval until the weights change again.")] = "5m",
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "arriving tokens to generate")] = None,
+    tokens: Annotated[
+        float, amount("--tokens", "token/request", "tokens generated per request, for the replay")
+    ] = 250.0,
+    watermark: Annotated[
+        float, amount("--watermark", "ratio", "KV-cache utilization above which no request is admitted")
+    ] = 0.9,
+    prefill: Annotated[
+        float, amount("--prefill", "second", "prefill time of a typical prompt that misses the cache")
+    ] = 0.0,
+    least: Annotated[int | None, typer.Option("--least", help="Minimum weight per backend (0-100).")] = None,
+    most: Annotated[int | None, typer.Option("--most", help="Maximum weight per backend (0-100).")] = None,
     refill: Annotated[
-        list[str] | None, typer.Option("--refill", help="backend at 0 that may get traffic again; others stay at 0")
+        list[str] | None,
+        typer.Option(
+            "--refill",
+            help="Backend with weight 0 that may receive traffic again. Other backends with weight 0 stay there.",
+        ),
     ] = None,
     gateway: Annotated[
-        str | None, typer.Option("--gateway", help="of a new route, name or namespace/name; else the mesh")
+        str | None,
+        typer.Option("--gateway", help="Gateway of a new route, as name or namespace/name. Default: the mesh."),
     ] = None,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="that requests to the gateway name, else all of the gateway's")
+        list[str] | None,
+        typer.Option("--host", help="Host name of requests to the gateway. Default: all hosts of the gateway."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="of the replicas, for a new route", min=1, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", help="Namespace of the replicas, for a new route.", min=1, max=65535)
+    ] = 8000,
     pod_label: Annotated[
-        str | None, typer.Option("--pod-label", help="label that tells pods apart, for a new route")
+        str | None, typer.Option("--pod-label", help="Pod label that tells pods apart, for a new route.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
+    out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
 ) -> int | None:
-    """Propose weights of replicas for a gateway or a mesh; exit 1 when nothing better can be proposed."""
+    """Propose replica weights for a gateway or a service mesh.
+
+    Exits 1 if there is no better proposal.
+    """
     from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
     from planner.traffic.weight_changes import SteeringRules  # noqa: PLC0415
     from service.capacity import steering  # noqa: PLC0415
@@ -69,7 +87,7 @@ def steer(
         raise UsageError(f"--format {form!r} is not known", hint="give gateway or istio")
     route = None if current is None else steering.route_of(current)
     if route is not None and form is not None:
-        raise UsageError("--format and --current exclude each other", hint="a route that exists has its own format")
+        raise UsageError("--format and --current exclude each other", hint="an existing route keeps its own format")
     now = None if route is None else routes.current_weights(route, str(current))
     rules = SteeringRules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
                   tuple(refill or ()))  # fmt: skip

@@ -1,4 +1,4 @@
-"""``outrider capacity strategies``: which way of scaling fits the traffic of files, or of the services of the store."""
+"""``outrider capacity what-if strategies``: scaling strategy that fits the traffic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USUAL_STARTUP = "5m"
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Put the command into ``outrider capacity``."""
+    """Registers the command."""
     example = "outrider capacity strategies --service chat --cold-start 30s"
     leaf(app, "strategies", example=example, hidden=hidden)(strategies)
 
@@ -29,26 +29,28 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 def strategies(
     context: Context,
     csv: Annotated[
-        list[Path] | None, typer.Argument(help="CSV with time_utc, requests_per_second; the store when not given")
+        list[Path] | None, typer.Argument(help="CSV file with time_utc, requests_per_second. Default: the store.")
     ] = None,
-    service: Annotated[str | None, typer.Option("--service", help="only this one of the store")] = None,
-    at: Annotated[str | None, typer.Option("--at", help="as of this instant, RFC 3339; of the store")] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Use this service of the store only.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="Use the store as of this time (RFC 3339).")] = None,
     startup: Annotated[
-        str | None, typer.Option("--startup", help="from launch to the first answer; of the store: as it was measured")
+        str | None,
+        typer.Option("--startup", help="Time from launch to the first response. Default for the store: as measured."),
     ] = None,
     cold_start: Annotated[
-        str, typer.Option("--cold-start", help="how long the first request after a silence may wait")
+        str, typer.Option("--cold-start", help="Maximum wait of the first request after an idle period.")
     ] = "0s",
 ) -> int | None:
-    """Replay every strategy on each trace and advise one by the class of its traffic, with the reason.
+    """Replay every scaling strategy on each trace and recommend one.
 
-    Traces are those of files, or of the services that the store knows; exit 1 when none of those is long enough.
+    Traces are files or services of the store. Exits 1 if no stored trace is long enough.
     """
     cold = duration_of("--cold-start", cold_start, none=True)
     given = None if startup is None else startup_option(startup)
     if csv and (service is not None or at is not None):
         raise UsageError(
-            "files and --service or --at exclude each other", hint="those are of the store: leave files out"
+            "files and --service or --at exclude each other",
+            hint="--service and --at refer to the store; omit the files",
         )
     if csv:
         usual = given or startup_option(_USUAL_STARTUP)

@@ -1,4 +1,4 @@
-"""``outrider capacity warm``: faster starts, which phase to attack first, and the documents for it."""
+"""``outrider capacity what-if warm``: faster start-ups, phase by phase, with documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.wiring import stores as wiring_stores
 
 
 def add(app: typer.Typer, *, hidden: bool = False) -> None:
-    """Add the command to ``outrider capacity``."""
+    """Registers the command."""
     leaf(
         app,
         "warm",
@@ -35,38 +35,45 @@ def add(app: typer.Typer, *, hidden: bool = False) -> None:
 
 def warming(
     context: Context,
-    service: Annotated[str, typer.Option("--service", help="name of the service")],
+    service: Annotated[str, typer.Option("--service", help="Name of the service.")],
     phase: Annotated[
-        list[str] | None, typer.Option("--phase", help="PHASE=SECONDS by hand, in place of what was measured")
+        list[str] | None, typer.Option("--phase", help="PHASE=SECONDS, instead of the measured duration. Repeatable.")
     ] = None,
-    image: Annotated[str | None, typer.Option("--image", help="of the engine, to pull it ahead")] = None,
+    image: Annotated[str | None, typer.Option("--image", help="Image of the engine, to pull in advance.")] = None,
     pre_pull: Annotated[
         str | None,
-        typer.Option("--pre-pull", help="job (once, the default where nodes are known) or daemonset (nodes to come)"),
+        typer.Option(
+            "--pre-pull", help="Pre-pull as job (once; default if nodes are known) or daemonset (nodes added later)."
+        ),
     ] = None,
     node: Annotated[
-        list[str] | None, typer.Option("--node", help="to pull on; else those with GPUs that the store knows")
+        list[str] | None,
+        typer.Option("--node", help="Node to pull the image on. Default: nodes with GPUs in the store."),
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="pull on so many nodes, whichever they are", min=0)] = 0,
-    pull_secret: Annotated[str | None, typer.Option("--pull-secret", help="of a private registry")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes to pull the image on.", min=0)] = 0,
+    pull_secret: Annotated[str | None, typer.Option("--pull-secret", help="Pull secret of a private registry.")] = None,
     tolerate: Annotated[
-        list[str] | None, typer.Option("--tolerate", help="key of a taint of the nodes, beside that of GPUs")
+        list[str] | None,
+        typer.Option("--tolerate", help="Key of a node taint to tolerate, in addition to the GPU taint."),
     ] = None,
     node_selector: Annotated[
         list[str] | None,
-        typer.Option("--node-selector", help="KEY=VALUE of the nodes; else those that the GPUs' vendor labels"),
+        typer.Option("--node-selector", help="Node label KEY=VALUE. Default: the labels of the GPU vendor."),
     ] = None,
     gpu_resource: Annotated[
-        str | None, typer.Option("--gpu-resource", help="that pods ask for; else by the service's GPU type")
+        str | None,
+        typer.Option("--gpu-resource", help="GPU resource that pods request. Default: from the service's GPU type."),
     ] = None,
-    url: Annotated[str | None, typer.Option("--url", help="of the service, for warm-up prompts")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="name that the prompts ask for")] = None,
-    spare: Annotated[int, typer.Option("--spare", help="replicas kept ahead by balloons or a warm pool", min=1)] = 1,
-    out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="URL of the service, for warm-up prompts.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Model name for the warm-up prompts.")] = None,
+    spare: Annotated[
+        int, typer.Option("--spare", help="Replicas kept ready by placeholder pods or a warm pool.", min=1)
+    ] = 1,
+    out: Annotated[Path | None, typer.Option("--documents", help="File to write the Kubernetes documents to.")] = None,
 ) -> None:
-    """Say which phase of a start to attack first, what each remedy saves and costs, and write the documents."""
+    """Recommend the start-up phase to shorten first, with savings and cost of each remedy."""
     if not service.strip():
-        raise UsageError("--service names no service", hint="give the name of one")
+        raise UsageError("--service is empty", hint="give the name of a service")
     settings = context.settings()
     known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
     starts: tuple[Startup, ...] = () if phase else _starts(context, service)
@@ -115,19 +122,19 @@ def _how(
     secret: str | None,
     taints: list[str],
 ) -> prepull.PrePull | None:
-    """How the image is pulled ahead, None without one. Raises UsageError for what goes without or not together."""
+    """Pre-pull settings, None without an image. Raises UsageError for missing or contradictory options."""
     if image is None:
         if kind or named or count or secret or taints:
-            raise UsageError("which image is pulled ahead?", hint="give --image, or leave out what says how to pull it")
+            raise UsageError("no image given for the pre-pull", hint="give --image, or omit the pre-pull options")
         return None
     if not image.strip() or any(letter.isspace() for letter in image):
-        raise UsageError(f"--image {image!r} is no image", hint="such as vllm/vllm-openai:v0.11.0")
+        raise UsageError(f"--image {image!r} is no image", hint="for example vllm/vllm-openai:v0.11.0")
     if kind not in (None, "job", "daemonset"):
         raise UsageError(f"--pre-pull {kind!r} is not known", hint="give job or daemonset")
     if named and count:
-        raise UsageError("--node and --nodes exclude each other", hint="give names, or how many")
+        raise UsageError("--node and --nodes exclude each other", hint="give node names, or a number of nodes")
     if kind == "daemonset" and (named or count):
-        raise UsageError("a DaemonSet finds its nodes itself", hint="leave out --node and --nodes, or take job")
+        raise UsageError("a DaemonSet selects its nodes itself", hint="omit --node and --nodes, or use job")
     if not named and not count and kind != "daemonset":
         named = list(gpu_nodes.of_store(context.settings(), known.gpu_type))
     checked: prepull.Kind | None = "job" if kind == "job" else "daemonset" if kind == "daemonset" else None
@@ -135,7 +142,7 @@ def _how(
 
 
 def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[str]) -> dict[str, Any]:
-    """What was chosen and why, with when to take the other; ``labels`` choose nodes that nobody named."""
+    """Choice, reason, and when to choose another; ``labels`` select nodes if none are named."""
     nodes = how.count or len(how.nodes)
     why = [translate(f"cli.pre_pull_{how.kind}", context.language, count=nodes)]
     if labels and not how.nodes:
@@ -153,7 +160,7 @@ def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[s
 
 
 def _starts(context: Context, service: str) -> tuple[Startup, ...]:
-    """The starts that the store knows of a service."""
+    """Start-ups of a service that the store knows."""
     kept = wiring_stores.startups(context.settings(), wiring_stores.STARTS_READ)
     return tuple(one for one in kept if service in (one.service, one.workload))
 

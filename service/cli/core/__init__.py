@@ -1,1 +1,1 @@
-"""What every command shares: options, output, tables, progress, exit codes."""
+"""Options, output formats, tables, progress bars and exit codes shared by all commands."""

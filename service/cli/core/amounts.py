@@ -1,4 +1,4 @@
-"""Options that are amounts: a number, or a number with its unit."""
+"""Options with units: a number, or a number followed by its unit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from outrider.vocabulary.units import read_quantity
 
 
 def amount(option: str, unit: str, told: str, *, doubted_from: float | None = None) -> Any:
-    """An option in ``unit``, which may be written behind the number: ``40/min`` is converted, ``40 tokens`` refused.
+    """Option in ``unit``. A unit after the number is converted (``40/min``) or rejected (``40 tokens``).
 
-    A number alone that is ``doubted_from`` seconds or longer is refused as well: it was meant in milliseconds, or its
-    unit says that it was not.
+    A bare number of seconds of at least ``doubted_from`` is rejected: it probably was meant in milliseconds.
     """
 
     def read(text: str | float) -> float:
@@ -44,7 +43,7 @@ def _alone(text: str | float) -> bool:
 
 
 def one_of(option: str, told: str, known: tuple[float, ...]) -> Any:
-    """An option that is one of a few numbers. Raises UsageError naming them for any other."""
+    """Option that accepts a few numbers only. Raises UsageError that lists them."""
     names = ", ".join(f"{number:g}" for number in known)
 
     def read(text: str | float) -> float:

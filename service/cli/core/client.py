@@ -20,15 +20,17 @@ _ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 
 def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Call the API with the admin token. Raises UnavailableError when no API answers, UsageError when it refuses."""
+    """Calls the API with the admin token. Raises UnavailableError if no API responds, UsageError if it refuses."""
     import httpx  # noqa: PLC0415 - most commands only read the store
 
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
     away = UnavailableError(
         f"no API answers at {base}",
-        hint="start it with: outrider serve (or outrider demo), or name the configuration of the one that runs with "
-        "--config; that of the demo is .outrider/demo.yaml",
+        hint=(
+            "start it with outrider serve (or outrider demo), or give the configuration of the running one "
+            "with --config; the demo uses .outrider/demo.yaml"
+        ),
     )
     if not tokens.token_file(settings).exists() and settings.api.token_file is None:
         raise away
@@ -55,6 +57,6 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
 
 
 def _as_command(asked: re.Match[str]) -> str:
-    """What the API tells its clients to ask, as the command that asks it; as it is where no command does."""
+    """API path in a hint, translated to the equivalent command if there is one."""
     command = _COMMANDS.get(asked[1])
     return f"outrider {command} shows" if command else asked[0]

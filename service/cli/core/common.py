@@ -1,4 +1,4 @@
-"""What every leaf command shares: the common options, the output formats and the exit codes."""
+"""Common options, output formats and exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help 
 
 
 class Output(StrEnum):
-    """How results are printed."""
+    """Output formats."""
 
     TABLE = "table"
     JSON = "json"
@@ -40,7 +40,7 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The common options of one call."""
+    """Common options of one call."""
 
     config: Path | None
     output: Output
@@ -48,20 +48,20 @@ class Context:
     progress: bool
 
     def settings(self) -> Settings:
-        """The configuration of this call. Raises ConfigError."""
+        """Configuration of this call. Raises ConfigError."""
         from service.config import settings as settings_file  # noqa: PLC0415 - half a second that --help does without
 
         return settings_file.load(settings_file.find(self.config))
 
     @property
     def configured(self) -> bool:
-        """True where a configuration was named or lies here; else the defaults count."""
+        """True if a configuration was given or found; otherwise defaults apply."""
         from service.config import settings as settings_file  # noqa: PLC0415
 
         return settings_file.find(self.config) is not None
 
     def show(self, result: Any, table: Callable[[Any], str] | None = None) -> None:
-        """Print a result: one JSON or YAML document, or the command's own table."""
+        """Prints a result: one JSON or YAML document, or the command's own table."""
         if self.output is Output.JSON:
             typer.echo(json.dumps(result, ensure_ascii=False, indent=2, allow_nan=False))
         elif self.output is Output.YAML or table is None:
@@ -72,22 +72,37 @@ class Context:
 
 _COMMON: dict[str, tuple[Any, Any]] = {
     "config": (
-        Annotated[Path | None, typer.Option("--config", help="configuration file", rich_help_panel="Common")],
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--config",
+                help="Configuration file. Default: $OUTRIDER_CONFIG, else ./outrider.yaml.",
+                rich_help_panel="Common",
+            ),
+        ],
         None,
     ),
     "output": (
         Annotated[
             Output | None,
-            typer.Option("-o", "--output", help="table on a terminal, else json", rich_help_panel="Common"),
+            typer.Option(
+                "-o",
+                "--output",
+                help="Output format. Default: table on a terminal, else json.",
+                rich_help_panel="Common",
+            ),
         ],
         None,
     ),
     "lang": (
-        Annotated[Language | None, typer.Option("--lang", help="language of texts", rich_help_panel="Common")],
+        Annotated[
+            Language | None,
+            typer.Option("--lang", help="Language of texts: en or zh. Default: en.", rich_help_panel="Common"),
+        ],
         None,
     ),
     "no_progress": (
-        Annotated[bool, typer.Option("--no-progress", help="no progress bars", rich_help_panel="Common")],
+        Annotated[bool, typer.Option("--no-progress", help="Hide progress bars.", rich_help_panel="Common")],
         False,
     ),
 }
@@ -157,7 +172,7 @@ def _context(options: dict[str, Any]) -> Context:
 
 
 def instant_of(option: str, text: str) -> datetime:
-    """An option's instant. Raises UsageError that names the option."""
+    """Timestamp of an option. Raises UsageError that names the option."""
     try:
         return parse_rfc3339(text)
     except ValueError as error:
@@ -165,7 +180,7 @@ def instant_of(option: str, text: str) -> datetime:
 
 
 def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
-    """An option's duration, longer than nothing unless ``none`` may be. Raises UsageError that names the option."""
+    """Duration of an option, above 0 unless ``none`` is allowed. Raises UsageError that names the option."""
     try:
         found = parse_duration(text)
     except UsageError as error:
@@ -176,14 +191,14 @@ def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
 
 
 def _refuse_no_numbers(arguments: dict[str, Any]) -> None:
-    """``nan`` and ``inf`` pass every bound of an option, and mean nothing as any of them."""
+    """Rejects ``nan`` and ``inf``, which pass every bound of an option."""
     for name, value in arguments.items():
         if isinstance(value, float) and not isfinite(value):
             raise UsageError(f"--{name.replace('_', '-')}: {value} is not a number", hint="write it as 10 or 0.5")
 
 
 def fail(message: str, hint: str, code: int) -> int:
-    """Tell a failure: a sentence on standard error, the JSON error on standard output."""
+    """Reports a failure: a sentence on standard error, a JSON error on standard output."""
     typer.echo(f"outrider: {message}" + (f"\n  {hint}" if hint else ""), err=True)
     if not sys.stdout.isatty():
         typer.echo(json.dumps({"error": {"message": message, "hint": hint}}, ensure_ascii=False))
@@ -191,5 +206,5 @@ def fail(message: str, hint: str, code: int) -> int:
 
 
 def code_of(error: OutriderError) -> int:
-    """2 for what the user can mend in the call or the file, 3 for what is away."""
+    """Exit code: 2 for errors in the call or a file, 3 for an unavailable dependency."""
     return USAGE if isinstance(error, UsageError) else UNAVAILABLE

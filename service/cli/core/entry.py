@@ -1,4 +1,4 @@
-"""Runs a command line: maps errors to sentences and exit codes."""
+"""Runs a command line and maps errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERRUPTED = 130  # as shells have it
 
 
 def run(app: typer.Typer) -> None:
-    """Run an application on the arguments of this process and leave with its exit code."""
+    """Runs an application on the arguments of this process and exits with its code."""
     try:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
@@ -32,7 +32,7 @@ def run(app: typer.Typer) -> None:
 
 
 def _in_words(error: Any) -> str:
-    """What is wrong with the call; newer typers give the sentence of pydantic's that they are caused by."""
+    """Message for an invalid call; newer versions of typer wrap pydantic's message."""
     message: str = error.format_message()
     found = getattr(error.__cause__, "errors", None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Cells, headings and names of the tables of back-tests and drills, in the language of the call."""
+"""Cells and headings of the tables of back-tests and drills, translated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = "_seconds"
 
 
 def say(key: str, language: Language, **arguments: object) -> str:
-    """A text of the area."""
+    """Translated text of this area."""
     return translate(f"measured.{key}", language, **arguments)
 
 
@@ -21,12 +21,12 @@ def heads(language: Language, *names: str) -> list[str]:
 
 
 def figure(name: str, language: Language) -> str:
-    """What the figure of a JSON key is called."""
+    """Heading for a JSON key."""
     return say(f"figure.{name}", language)
 
 
 def cell(value: Any, language: Language, name: str = "") -> str:
-    """A value as people read it; what ``name`` says is seconds is a duration."""
+    """Value as text. Keys that end in seconds are shown as durations."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""A group whose commands are imported when one is called, and what a command works with when it uses it first.
+"""Command groups that import a command only when it is called.
 
-``--help`` and ``version`` load nothing of the commands; the help of a command, and an option that it refuses, load its
-signature and nothing of stores, clients and models.
+``--help`` and ``version`` import no command. The help of a command, and an option that it rejects, import its
+signature but no stores, clients or models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typer.main import get_group
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a command is defined. ``attribute``: a function that registers it, or the Typer of a whole group."""
+    """Location of a command. ``attribute``: a function that registers it, or the Typer of a group."""
 
     module: str
     attribute: str
@@ -34,10 +34,10 @@ class Place:
 
 
 def group_of(places: dict[str, Place]) -> type[TyperGroup]:
-    """A kind of group that has the commands of ``places`` beside those registered on it."""
+    """Group class with the commands of ``places`` and those registered on it."""
 
     class LazyGroup(TyperGroup):
-        """Lists commands by their summary, and imports the one that is run."""
+        """Lists commands by summary and imports the one that runs."""
 
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
@@ -67,7 +67,7 @@ def load(name: str, place: Place) -> Any:
 
 
 class _Later(MetaPathFinder):
-    """Finds modules of ``service`` that are run when something of them is asked for, those of the commands excepted."""
+    """Defers execution of modules of ``service`` until first use, except those of the commands."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Progress bars of commands that take a while."""
+"""Progress bars of long-running commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.cli.core.common import Context
 
 @contextmanager
 def bars(context: Context) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar a stage on standard error; silent when asked or when it is no terminal."""
+    """Shows one progress bar per stage on standard error. Silent on request or without a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}

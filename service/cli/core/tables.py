@@ -25,10 +25,10 @@ _PART = re.compile(r"[^_\-/.:,=]*[_\-/.:,=]+|[^_\-/.:,=]+")
 
 
 def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
-    """Aligned columns as wide as the terminal allows; ``empty`` when there is nothing to show.
+    """Aligned columns within the width of the terminal; ``empty`` if there are no rows.
 
-    Text wraps between words. A word, an id or an instant is broken only where there is no room for it, after a mark
-    such as ``_`` or ``-`` where it has one, and nothing is ever left out.
+    Text wraps between words. A word, an id or a timestamp is broken only if it does not fit, preferably after ``_``
+    or ``-``. Nothing is cut.
     """
     if not rows:
         return empty
@@ -48,7 +48,7 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
 
 
 def _wrapped(cell: str, width: int) -> str:
-    """The lines of a cell, each no wider than ``width`` cells of the terminal."""
+    """Lines of a cell, each at most ``width`` terminal cells wide."""
     return "\n".join(part for line in cell.splitlines() for part in _lines(line, width))
 
 
@@ -75,9 +75,9 @@ def _cut(part: str, width: int) -> list[str]:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Cells for each column: all it wants where that fits, else a share for its prose, its words whole, then more.
+    """Width of each column: the full width if all fit, else a share of the room.
 
-    The first cell is the heading: it takes no share, and its words may end at a mark.
+    The first cell is the heading; it takes no share, and its words may break.
     """
     wanted = [_longest(column) for column in columns]
     if sum(wanted) <= room:
@@ -94,7 +94,7 @@ def _longest(cells: Sequence[str]) -> int:
 
 
 def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
-    """Widths between least and most, the widest ones cut to one common limit so that all fit into the room."""
+    """Widths between minimum and maximum; the widest are cut to one common limit so that all fit."""
     limit = max(most)
     while limit > 1 and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > room:
         limit -= 1
@@ -102,7 +102,7 @@ def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
 
 
 def heads(language: Language, *names: str) -> list[str]:
-    """Column headings by name; an empty name is a column without one."""
+    """Column headings by name; an empty name is a column without heading."""
     return [translate(f"cli.head_{name}", language) if name else "" for name in names]
 
 
@@ -112,7 +112,7 @@ def entity(found: dict[str, Any] | None) -> str:
 
 
 def short_entity(found: dict[str, Any] | None, language: Language) -> str:
-    """What people call an entity in JSON, a long name cut: for tables that have columns of text besides."""
+    """Short name of an entity in JSON, long names cut."""
     if not found:
         return "-"
     named = EntityRef(found["cluster"], EntityKind(found["kind"]), found["namespace"], found["name"])
@@ -120,14 +120,14 @@ def short_entity(found: dict[str, Any] | None, language: Language) -> str:
 
 
 def alerts(found: list[dict[str, Any]], language: Language = "en") -> str:
-    """Alerts, one a line."""
+    """Alerts, one per line."""
     rows = [[a["priority"], a["state"], a["starts_at"], a["summary"], a["fingerprint"]] for a in found]
     headings = heads(language, "", "state", "since", "what", "fingerprint")
     return table(headings, rows, empty=translate("cli.no_alerts", language))
 
 
 def incidents(found: list[dict[str, Any]], language: Language = "en") -> str:
-    """Incidents, one a line."""
+    """Incidents, one per line."""
     rows = []
     for incident in found:
         cause = incident["suspected_cause"]
@@ -140,7 +140,7 @@ def incidents(found: list[dict[str, Any]], language: Language = "en") -> str:
 
 
 def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
-    """Actions, one a line."""
+    """Actions, one per line."""
     rows = [
         [
             a["kind"],
@@ -157,7 +157,7 @@ def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
 
 
 def recommendations(found: list[dict[str, Any]], language: Language = "en") -> str:
-    """Recommendations, one a line."""
+    """Recommendations, one per line."""
     found = [r | {"reason": word("plan_reason", r["reason"], language)} for r in found]
     rows = [
         [
@@ -180,7 +180,7 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
 
 
 def _start_by(found: dict[str, Any], language: Language) -> str:
-    """The instant, whether it is past, or what lets nothing be started."""
+    """Start time, marked if overdue, or the reason why nothing can be started."""
     short = found["derivation"].get("short") or {}  # a plan of an earlier version has none
     if found["needed_by"] is None:
         limit = short.get("limited_by")
@@ -189,7 +189,7 @@ def _start_by(found: dict[str, Any], language: Language) -> str:
 
 
 def _short_from(found: dict[str, Any], language: Language) -> str:
-    """The instant, marked where it is now."""
+    """Time of the shortage, marked if it is now."""
     is_now = (found["derivation"].get("short") or {}).get("is_now")
     return str(found["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
 
@@ -200,14 +200,14 @@ def _next_day(found: dict[str, Any] | None) -> str:
 
 
 def _nodes(found: dict[str, Any] | None, language: Language) -> str:
-    """``3 (24 GPUs, 2 idle)``: whole nodes and what of them stays idle."""
+    """``3 (24 GPUs, 2 idle)``: whole nodes and their idle GPUs."""
     if found is None:
         return "-"
     return translate("cli.whole_nodes", language, n=found["nodes"], gpus=found["gpus"], idle=found["idle_gpus"])
 
 
 def audit(found: list[dict[str, Any]], language: Language = "en") -> str:
-    """Audit records, one a line."""
+    """Audit records, one per line."""
     rows = [[r["at"], r["event"], r["subject"], r["reason"], r["by"]] for r in found]
     headings = heads(language, "at", "event", "subject", "reason", "by")
     return table(headings, rows, empty=translate("cli.no_audit", language))

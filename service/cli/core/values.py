@@ -1,4 +1,4 @@
-"""Values of signals as people read them: with their unit, in words where a number stands for one."""
+"""Signal values as text: with unit, or in words for codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOUND = {"below_first_bucket": "< ", "above_last_bucket": "> "}
 
 
 def said(row: dict[str, Any], language: Language = "en") -> str:
-    """One signal of ``collect once``: of what lies below the first or above the last bucket only the bound is known."""
+    """Value of one signal. Below the first or above the last bucket only the bound is known."""
     value, name, unit = row["value"], row["signal"], row.get("unit", "")
     if value is None:
         return "-"
@@ -49,7 +49,7 @@ def _with_unit(value: float, unit: str) -> str:
 
 @cache
 def words_of(signal: str) -> dict[float, str]:
-    """What the numbers of a code mean: as the catalogue lists them, or as an adapter makes them from labels."""
+    """Meaning of the numbers of a code, from the catalog or from an adapter's labels."""
     known = catalog.signals().get(signal)
     if known is None or known.unit not in ("code", "state"):
         return {}

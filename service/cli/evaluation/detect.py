@@ -1,4 +1,4 @@
-"""``outrider detect``: how well the shipped detectors do on recordings with known faults."""
+"""``outrider detect``: score the shipped detectors on labeled recordings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.cli.core.progress import bars
 from service.evaluation import detection
 
-app = typer.Typer(no_args_is_help=ON_A_TERMINAL, help="Statistical detection on recordings.")
+app = typer.Typer(no_args_is_help=ON_A_TERMINAL, help="Score detection on labeled recordings.")
 _COLUMNS = ("event_f1", "precision", "recall", "false_alarms_per_day", "median_delay_seconds", "vus_pr")
 
 
 class Layout(StrEnum):
-    """How the labelled recordings lie on disk."""
+    """Layout of labeled recordings on disk."""
 
     SERVERS = "servers"
     NAB = "nab"
@@ -30,17 +30,21 @@ class Layout(StrEnum):
 @leaf(app, "backtest", example="outrider detect backtest --format servers ./servers --step 5m --budget 0.25 -o json")
 def backtest(
     context: Context,
-    folder: Annotated[Path, typer.Argument(metavar="DATA", help="folder of labelled recordings")],
-    layout: Annotated[Layout, typer.Option("--format", help="how the recordings lie on disk")],
-    step: Annotated[str, typer.Option("--step", help="between two readings of servers, such as 1m")] = "5m",
-    budget: Annotated[float, typer.Option("--budget", help="false alarms per entity-day")] = detection.BUDGET,
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with labeled recordings.")],
+    layout: Annotated[Layout, typer.Option("--format", help="Layout of the recordings.")],
+    step: Annotated[
+        str, typer.Option("--step", help="Sampling interval of the servers layout, for example 1m.")
+    ] = "5m",
+    budget: Annotated[
+        float, typer.Option("--budget", help="Budget of false alarms per entity-day.")
+    ] = detection.BUDGET,
 ) -> None:
-    """Run the frozen configuration causally over labelled recordings and score it."""
+    """Run the frozen configuration causally over labeled recordings and score it."""
     seconds = parse_duration(step).total_seconds()
     if seconds <= 0:
-        raise UsageError(f"--step is {step}", hint="write the time between two readings, such as 5m")
+        raise UsageError(f"--step is {step}", hint="give the sampling interval, for example 5m")
     if not 0 < budget <= 100:
-        raise UsageError(f"--budget is {budget:g}", hint="write false alarms per entity-day, above 0, such as 0.25")
+        raise UsageError(f"--budget is {budget:g}", hint="give false alarms per entity-day, above 0, for example 0.25")
     with bars(context) as progress:
         if layout is Layout.NAB:
             result = detection.nab_corpus(folder, budget=budget, progress=progress)

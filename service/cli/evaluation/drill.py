@@ -1,4 +1,4 @@
-"""``outrider drill``: break a simulated fleet on purpose and see what the platform makes of it."""
+"""``outrider drill``: inject faults into a simulated fleet and score the response."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from service.cli.core.common import NO, YES, Context, leaf
 from service.cli.core.progress import bars
 from service.drills import commands, remote_drill
 
-app = typer.Typer(no_args_is_help=True, help="Break a simulated fleet on purpose and score what was seen.")
-Seed = Annotated[int, typer.Option("--seed", min=0, help="of the fleet, its load and the entity that breaks")]
-Api = Annotated[str | None, typer.Option("--api", help="URL of a running platform that watches a simulated fleet")]
+app = typer.Typer(no_args_is_help=True, help="Inject faults into a simulated fleet and score the response.")
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the fleet, its load and the faulted entity.")]
+Api = Annotated[str | None, typer.Option("--api", help="URL of a running platform that monitors a simulated fleet.")]
 
 
 @leaf(app, "list", example="outrider drill list -o json")
 def list_(context: Context) -> None:
-    """Show every scenario. `drill run` takes each fault and state by its own id, too."""
+    """List the scenarios. `drill run` also accepts the id of a fault or a state."""
     context.show(commands.listed(), lambda shown: _listed(shown, context.language))
 
 
 @leaf(app, "run", example="outrider drill run gpu-lost --seed 7 -o json")
 def run(
     context: Context,
-    fault: Annotated[str, typer.Argument(help="a fault or scenario of `outrider drill list`")],
+    fault: Annotated[str, typer.Argument(help="Fault or scenario of `outrider drill list`.")],
     seed: Seed = 7,
-    load: Annotated[str | None, typer.Option("--load", help="shape of the load, such as diurnal or bursty")] = None,
+    load: Annotated[str | None, typer.Option("--load", help="Load shape, for example diurnal or bursty.")] = None,
     api: Api = None,
 ) -> int:
-    """Inject one fault. The answer is yes when it was found, named, and repaired if there is a remedy."""
+    """Inject one fault. Exits 0 if it was detected, named and repaired (if it has a remedy)."""
     log.configure(level="critical")  # what breaks here is meant to
     if api is not None and load is not None:
         raise UsageError(
-            "--load shapes a private fleet's load; a running fleet has its own",
-            hint="leave --load out, or --api for a private fleet",
+            "--load applies to a private fleet only",
+            hint="omit --load, or omit --api to use a private fleet",
         )
     with bars(context) as progress:
         if api is None:
@@ -55,10 +55,10 @@ def run(
 def score(
     context: Context,
     seed: Seed = 11,
-    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Scenario id. Repeatable.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes.")] = 2,
 ) -> None:
-    """Run every scenario on private platforms and print the table."""
+    """Run every scenario on private platforms and print the scores."""
     log.configure(level="critical")
     with bars(context) as progress:
         result = commands.score_all(seed=seed, only=only, workers=workers, progress=progress)
@@ -68,12 +68,12 @@ def score(
 @leaf(app, "export", example="outrider drill export ./fault-benchmark --seed 21")
 def export(
     context: Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where the data set goes; new or empty")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder for the data set.")],
     seed: Seed = 21,
-    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Scenario id. Repeatable.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes.")] = 2,
 ) -> None:
-    """Write the labelled data set: signals as Parquet, truth as JSON, a README with the licence."""
+    """Write the labeled data set: signals as Parquet, truth as JSON, a README with the license."""
     log.configure(level="critical")
     with bars(context) as progress:
         result = commands.export(folder, seed=seed, only=only, workers=workers, progress=progress)

@@ -1,4 +1,4 @@
-"""``outrider forecast``: how good forecasts are, on traces and on what came."""
+"""``outrider forecast``: forecast accuracy on traces and in production."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.planning.fanout import fan_out, usual_workers
 from service.planning.forecast_accuracy import kept
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Score forecasts.", no_args_is_help=ON_A_TERMINAL)
 _LONGEST = timedelta(days=14)
 _COLUMNS = (
     "name",
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trace to score, with the forecasters that are fitted by night."""
+    """One trace to score, with the forecasters that are fitted nightly."""
 
     trace: backtest.Trace
     horizons: Sequence[timedelta]
@@ -53,20 +53,26 @@ class Task:
 
 
 def score(task: Task) -> backtest.ForecastBacktest:
-    """One trace's back-test: what is spread over processes or a cluster."""
+    """Back-test of one trace; the unit of work for processes or a cluster."""
     return backtest.backtest([task.trace], horizons=task.horizons, models=task.models, timer=time.perf_counter)
 
 
 @leaf(app, "backtest", example="outrider forecast backtest traffic.csv --horizon 30m,2h -o json")
 def forecast_backtest(
     context: Context,
-    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
-    horizon: Annotated[str, typer.Option("--horizon", help="durations with commas")] = "30m,2h,24h",
+    csv: Annotated[list[Path], typer.Argument(help="CSV file with time_utc, requests_per_second.")],
+    horizon: Annotated[
+        str, typer.Option("--horizon", help="Horizons, separated by commas, for example 30m,2h,24h.")
+    ] = "30m,2h,24h",
     forecasters: Annotated[
         str, typer.Option("--forecasters", help=f"fitted by night, with commas: {', '.join(FORECASTERS)}")
     ] = PROPHET,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="processes; as many as cores")] = None,
-    ray: Annotated[str | None, typer.Option("--ray", help="Ray cluster instead: auto, local or ray://...")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Number of processes. Default: number of cores.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", help="Ray cluster to use instead of processes: auto, local or ray://...")
+    ] = None,
 ) -> None:
     """Score the forecaster on traffic traces: rolling origin every 2 h, history only."""
     horizons = [_horizon(text) for text in horizon.split(",")]
@@ -101,12 +107,12 @@ def forecast_backtest(
 @leaf(app, "kept", example="outrider forecast kept --service chat --hours 24 -o json")
 def forecast_kept(
     context: Context,
-    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    service: Annotated[str | None, typer.Option("--service", help="Score this service only.")] = None,
     hours: Annotated[
-        float, typer.Option("--hours", help="forecasts for instants of so many hours", min=0.2, max=336)
+        float, typer.Option("--hours", help="Score forecasts for the last hours, for example 168.", min=0.2, max=336)
     ] = 24,
 ) -> None:
-    """Hold forecasts of load and of its peaks against what came, by how far ahead they were said."""
+    """Compare stored forecasts of load and peaks with observed values, by lead time."""
     with wiring_stores.stores(context.settings()) as (state, metrics):
         newest = state.cycles(limit=1)
         entities = [each.service for each in state.plan().recommendations]
@@ -132,7 +138,7 @@ def forecast_kept(
 
 
 def _horizon(text: str) -> timedelta:
-    """One of ``--horizon``. Raises UsageError for one that no trace of weeks can be scored at."""
+    """One value of ``--horizon``. Raises UsageError if no trace of weeks can score it."""
     found = duration_of("--horizon", text)
     if found > _LONGEST:
         raise UsageError(f"--horizon {text.strip()} is too long", hint=f"give at most {format_duration(_LONGEST)}")

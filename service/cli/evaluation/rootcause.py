@@ -1,4 +1,4 @@
-"""``outrider rootcause``: how often the one broken thing is named."""
+"""``outrider rootcause``: accuracy of root-cause ranking, and explanations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from service.evaluation import rootcause
 from service.evaluation.rootcause import Ranked, RootCauseBacktest
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="Which one thing is broken.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Explain incidents and score root-cause ranking.", no_args_is_help=ON_A_TERMINAL)
 
 
 class Format(StrEnum):
-    """How labelled incidents are written."""
+    """Formats of labeled incidents."""
 
     PETSHOP = "petshop"
 
@@ -34,28 +34,30 @@ _BACKTESTS = {Format.PETSHOP: rootcause.backtest}
 
 @app.callback()
 def _group() -> None:
-    """Which one thing is broken."""
+    """Explain incidents and score root-cause ranking."""
 
 
 @leaf(app, "backtest", example="outrider rootcause backtest --format petshop low_traffic -o json")
 def backtest(
     context: Context,
-    folder: Annotated[Path, typer.Argument(metavar="DATA", help="one traffic folder: graph.csv, noissue, train, test")],
-    kind: Annotated[Format, typer.Option("--format", help="format of the labelled incidents")] = Format.PETSHOP,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DATA", help="One traffic folder: graph.csv, noissue, train, test.")
+    ],
+    kind: Annotated[Format, typer.Option("--format", help="Format of the labeled incidents.")] = Format.PETSHOP,
 ) -> None:
-    """Rank the causes of labelled incidents over a call graph, and count where the true ones stand."""
+    """Rank the causes of labeled incidents over a call graph and score the ranking."""
     with bars(context) as progress:
         found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
     context.show(found.as_dict(), lambda _: _table(found, context.language))
 
 
 @leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
-def explain(context: Context, incident: Annotated[str, typer.Argument(help="id of the incident")]) -> None:
-    """Say what happened, why this cause, what speaks against it, what else it could be, how to check, who mends it."""
+def explain(context: Context, incident: Annotated[str, typer.Argument(help="Incident id.")]) -> None:
+    """Explain an incident: cause, supporting and contradicting evidence, alternatives, next checks, owner."""
     with wiring_stores.state_reader(context.settings()) as store:
         held = store.incident(incident)
     if held is None:
-        raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+        raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
     found = explanation.explain(held, knowledge_overlay.of(context.settings().knowledge.folder))
     context.show(
         explanation_text.as_json(found, context.language), lambda _: explanation_text.text(found, context.language)
@@ -63,7 +65,7 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="id o
 
 
 def _table(found: RootCauseBacktest, language: Language) -> str:
-    """All, by part and by kind; then every incident whose cause was not named first."""
+    """Totals, scores by part and by kind, then each incident whose cause was not ranked first."""
     groups = [(figure_tables.say("all", language), found.cases)]
     groups += [(figure_tables.say(f"part.{name}", language), cases) for name, cases in found.parts().items()]
     groups += [(_kind(cases[0], language), cases) for cases in found.kinds().values()]

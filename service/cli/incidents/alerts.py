@@ -1,4 +1,4 @@
-"""``outrider alerts`` and ``outrider incidents``: read them, act on them."""
+"""``outrider alerts`` and ``outrider incidents``: list, show, acknowledge, resolve, silence."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from service.cli.core import client, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, leaf
 from service.wiring import stores as wiring_stores
 
-alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=ON_A_TERMINAL)
-incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=ON_A_TERMINAL)
+alerts_app = typer.Typer(help="List, acknowledge, resolve and silence alerts.", no_args_is_help=ON_A_TERMINAL)
+incidents_app = typer.Typer(help="List and show incidents.", no_args_is_help=ON_A_TERMINAL)
 
-Fingerprint = Annotated[str, typer.Argument(help="fingerprint of the alert")]
-IncidentId = Annotated[str, typer.Argument(help="id of the incident")]
+Fingerprint = Annotated[str, typer.Argument(help="Fingerprint of the alert.")]
+IncidentId = Annotated[str, typer.Argument(help="Incident id.")]
 
 
 @leaf(alerts_app, "list", example="outrider alerts list --state firing -o json")
 def list_alerts(
     context: Context,
-    state: Annotated[AlertState | None, typer.Option("--state", help="only these")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 200,
+    state: Annotated[AlertState | None, typer.Option("--state", help="Only alerts in this state.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")] = 200,
 ) -> None:
     """List alerts, newest first."""
     with wiring_stores.state_reader(context.settings()) as store:
@@ -44,18 +44,16 @@ def show_alert(context: Context, fingerprint: Fingerprint) -> None:
     with wiring_stores.state_reader(context.settings()) as store:
         found = store.alert(fingerprint)
     if found is None:
-        raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="outrider alerts list shows them")
+        raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="list them with outrider alerts list")
     context.show(serialization.alert(found, context.language))
 
 
 @leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
 def acknowledge(
     context: Context,
-    identifier: Annotated[
-        str, typer.Argument(metavar="ID", help="id of the incident, or fingerprint of an alert of it")
-    ],
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Incident id, or fingerprint of one of its alerts.")],
 ) -> None:
-    """Say "I am on it": the incident's messages are not repeated any more."""
+    """Acknowledge an incident: its notifications are no longer repeated."""
     with wiring_stores.state_reader(context.settings()) as store:
         incident = _incident_of(store, identifier)
     context.show(client.write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack"))
@@ -63,21 +61,23 @@ def acknowledge(
 
 @leaf(alerts_app, "resolve", example="outrider alerts resolve 3f2a91c0")
 def resolve(context: Context, fingerprint: Fingerprint) -> None:
-    """Resolve an alert by hand."""
+    """Resolve an alert manually."""
     context.show(client.write(context, "POST", f"/alerts/{quote(fingerprint, safe='')}/resolve"))
 
 
 @leaf(alerts_app, "silence", example="outrider alerts silence --rule ttft-p99 --for 2h --comment 'load test'")
 def silence(
     context: Context,
-    rule: Annotated[str | None, typer.Option("--rule", help="only this rule")] = None,
-    entity: Annotated[str | None, typer.Option("--entity", help="only this one: cluster/kind/namespace/name")] = None,
-    duration: Annotated[str, typer.Option("--for", help="how long, such as 2h")] = "1h",
-    comment: Annotated[str, typer.Option("--comment", help="why")] = "",
+    rule: Annotated[str | None, typer.Option("--rule", help="Silence this rule only.")] = None,
+    entity: Annotated[
+        str | None, typer.Option("--entity", help="Silence this entity only: cluster/kind/namespace/name.")
+    ] = None,
+    duration: Annotated[str, typer.Option("--for", help="Duration of the silence, for example 2h.")] = "1h",
+    comment: Annotated[str, typer.Option("--comment", help="Reason, shown with the silence.")] = "",
 ) -> None:
-    """Mute alerts for a while; they still fire and are still recorded."""
+    """Silence alerts for a while; they still fire and are recorded."""
     if rule is None and entity is None:
-        raise UsageError("a silence needs --rule or --entity", hint="a silence of everything is not offered")
+        raise UsageError("a silence needs --rule or --entity", hint="silencing everything is not supported")
     body: dict[str, Any] = {
         "rule": rule,
         "duration_seconds": duration_of("--for", duration).total_seconds(),
@@ -89,7 +89,7 @@ def silence(
 
 
 @leaf(alerts_app, "unsilence", example="outrider alerts unsilence 7c1d")
-def unsilence(context: Context, silence_id: Annotated[str, typer.Argument(help="id of the silence")]) -> None:
+def unsilence(context: Context, silence_id: Annotated[str, typer.Argument(help="Silence id.")]) -> None:
     """End a silence."""
     context.show(client.write(context, "DELETE", f"/silences/{quote(silence_id, safe='')}"))
 
@@ -97,8 +97,8 @@ def unsilence(context: Context, silence_id: Annotated[str, typer.Argument(help="
 @leaf(incidents_app, "list", example="outrider incidents list --open -o json")
 def list_incidents(
     context: Context,
-    open_only: Annotated[bool, typer.Option("--open", help="only open ones")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 100,
+    open_only: Annotated[bool, typer.Option("--open", help="Open incidents only.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")] = 100,
 ) -> None:
     """List incidents, newest first."""
     with wiring_stores.state_reader(context.settings()) as store:
@@ -111,13 +111,13 @@ def list_incidents(
 
 @leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
 def show_incident(context: Context, incident: IncidentId) -> None:
-    """Show one incident with the evidence of its suspected cause; those of all hypotheses with -o json."""
+    """Show one incident with the evidence of its suspected cause (-o json: of all hypotheses)."""
     context.show(_story(context, incident), lambda story: _told(story, context.language))
 
 
 @leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")
 def timeline(context: Context, incident: IncidentId) -> None:
-    """Tell the story of one incident, oldest line first."""
+    """Show the timeline of one incident, oldest entry first."""
     lines = _story(context, incident)["timeline"]
     context.show(lines, lambda shown: "\n".join(f"{line['at']}  {line['text']}" for line in shown))
 
@@ -126,12 +126,12 @@ def _story(context: Context, incident: str) -> dict[str, Any]:
     with wiring_stores.state_reader(context.settings()) as store:
         found = store.incident(incident)
     if found is None:
-        raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+        raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
     return serialization.incident_story(found, context.language)
 
 
 def _told(story: dict[str, Any], language: Language) -> str:
-    """The incident, its summary, and what speaks for its suspected cause."""
+    """Incident, summary, and supporting evidence of its suspected cause."""
     from dashboards.components.format import observation  # noqa: PLC0415 - only this table needs it
 
     first = story["hypotheses"][0] if story["hypotheses"] else None
@@ -145,19 +145,19 @@ def _told(story: dict[str, Any], language: Language) -> str:
 
 
 def _incident_of(store: StateReader, identifier: str) -> str:
-    """The incident of that id, else the one that holds the alert of that fingerprint. Raises UsageError."""
+    """Incident with that id, or the one that contains the alert with that fingerprint. Raises UsageError."""
     if store.incident(identifier) is not None:
         return identifier
     alert = store.alert(identifier)
     if alert is None:
         raise UsageError(
             f"no incident has the id {identifier!r}, and no alert that fingerprint",
-            hint="outrider incidents list and outrider alerts list show them",
+            hint="list them with outrider incidents list and outrider alerts list",
         )
     if alert.incident is None:
         raise UsageError(
             f"alert {identifier!r} belongs to no incident, so there is nothing to acknowledge",
-            hint="outrider alerts resolve or outrider alerts silence may be what you want",
+            hint="use outrider alerts resolve or outrider alerts silence instead",
         )
     return alert.incident
 

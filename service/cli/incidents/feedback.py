@@ -1,4 +1,4 @@
-"""``outrider feedback``: say which alerts were useful, see what that says of rules."""
+"""``outrider feedback``: verdicts on alerts, and the precision of rules."""
 
 from __future__ import annotations
 
@@ -21,33 +21,37 @@ from service.incidents import tuning
 from service.wiring import detectors as wiring_detectors
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="Say which alerts were useful, and make rules better by it.", no_args_is_help=ON_A_TERMINAL)
-Limit = Annotated[int, typer.Option("--limit", min=1, help="at most so many")]
-Since = Annotated[str | None, typer.Option("--since", help="only verdicts given since then, such as 2026-11-01T00:00Z")]
+app = typer.Typer(help="Record verdicts on alerts and tune rules with them.", no_args_is_help=ON_A_TERMINAL)
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of results.")]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Only verdicts given since this time, for example 2026-11-01T00:00Z.")
+]
 
 
 @leaf(app, "give", example="outrider feedback give 3f2a91c0 wrong_cause --cause gpu-lost --comment 'the card was out'")
 def give(
     context: Context,
     identifier: Annotated[
-        str, typer.Argument(metavar="ID", help="fingerprint of the alert, or id of the incident: all its alerts")
+        str, typer.Argument(metavar="ID", help="Fingerprint of the alert, or incident id for all its alerts.")
     ],
-    verdict: Annotated[Usefulness, typer.Argument(help="wrong_cause: something was broken, but another thing")],
-    cause: Annotated[str | None, typer.Option("--cause", help="fault id of the right cause, with wrong_cause")] = None,
-    comment: Annotated[str, typer.Option("--comment", help="what others should know")] = "",
+    verdict: Annotated[
+        Usefulness, typer.Argument(help="Verdict; wrong_cause: a real fault, but on another entity or of another kind.")
+    ],
+    cause: Annotated[str | None, typer.Option("--cause", help="Fault id of the right cause, with wrong_cause.")] = None,
+    comment: Annotated[str, typer.Option("--comment", help="Comment for others.")] = "",
     starts_at: Annotated[
-        str | None, typer.Option("--starts-at", help="start of the spell; the newest that fired when not given")
+        str | None, typer.Option("--starts-at", help="Start of the firing period. Default: the newest one.")
     ] = None,
-    by: Annotated[str | None, typer.Option("--by", help="your name; that of the login when not given")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Your name. Default: the login name.")] = None,
 ) -> None:
-    """Judge an alert or an incident, through the API of a running `outrider serve` or `outrider demo`.
+    """Record a verdict on an alert or incident, through the API of a running platform.
 
-    A second verdict of the same person takes the place of the first.
+    A second verdict of the same person replaces the first.
     """
     with wiring_stores.state_reader(context.settings()) as store:
         incident = store.incident(identifier)
         if incident is None and identifier.startswith(INCIDENT_ID) and not store.spells(identifier):
-            raise UsageError(f"no incident has the id {identifier!r}", hint="outrider incidents list shows them")
+            raise UsageError(f"no incident has the id {identifier!r}", hint="list them with outrider incidents list")
     body: dict[str, Any] = {
         "verdict": verdict.value,
         "cause": cause,
@@ -55,7 +59,7 @@ def give(
         "by": by or feedback_rules.login(),
     }
     if incident is not None and starts_at is not None:
-        raise UsageError("--starts-at names a spell of an alert, and this is an incident", hint="leave it out")
+        raise UsageError("--starts-at applies to alerts, not to incidents", hint="omit --starts-at")
     if starts_at is not None:
         body["starts_at"] = serialization.instant(instant_of("--starts-at", starts_at))
     path = f"/{'alerts' if incident is None else 'incidents'}/{quote(identifier, safe='')}/feedback"
@@ -66,8 +70,10 @@ def give(
 @leaf(app, "list", example="outrider feedback list --rule kv-cache-full -o json")
 def list_feedback(
     context: Context,
-    rule: Annotated[str | None, typer.Option("--rule", help="only of this rule")] = None,
-    incident: Annotated[str | None, typer.Option("--incident", help="only of alerts of this incident")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="Only verdicts on this rule.")] = None,
+    incident: Annotated[
+        str | None, typer.Option("--incident", help="Only verdicts on alerts of this incident.")
+    ] = None,
     since: Since = None,
     limit: Limit = 200,
 ) -> None:
@@ -80,14 +86,14 @@ def list_feedback(
             tuning.rule_named(wiring_detectors.rules(settings), rule)
         gone = incident is not None and store.incident(incident) is None
         if gone and not store.feedback(incident=incident, limit=1):
-            raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+            raise UsageError(f"no incident has the id {incident!r}", hint="list them with outrider incidents list")
     nobody = "no_feedback" if rule is incident is since is None else "no_such_feedback"
     context.show([serialization.feedback(one) for one in found], lambda shown: _verdicts(shown, context, nobody))
 
 
 @leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
 def precision(context: Context, since: Since = None) -> None:
-    """Show for each rule the share of its alerts that had a reason, with the 95 % interval."""
+    """Show the share of justified alerts per rule, with its 95 % interval."""
     with wiring_stores.state_reader(context.settings()) as store:
         found = by_rule(store.feedback(since=_instant(since), limit=fleet_state.UNLIMITED))
     headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")

@@ -1,4 +1,4 @@
-"""``outrider feedback propose|apply|revert``: settings of rules from verdicts, measured before they are written."""
+"""``outrider feedback propose``, ``apply`` and ``revert``: rule settings from verdicts, measured first."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ if TYPE_CHECKING:
     from service.config.settings import Settings
     from service.incidents.rule_change import RuleChange
 
-RuleName = Annotated[str, typer.Argument(metavar="RULE", help="name of the rule")]
-Threshold = Annotated[float | None, typer.Option("--threshold", help="measure this one instead of our own")]
-Wait = Annotated[str | None, typer.Option("--wait", help="measure this waiting time, such as 15m, instead of our own")]
-Since = Annotated[str | None, typer.Option("--since", help="only verdicts on alerts that began since then")]
-Really = Annotated[bool, typer.Option("--yes", help="write the file; without it the change is shown only")]
+RuleName = Annotated[str, typer.Argument(metavar="RULE", help="Name of the rule.")]
+Threshold = Annotated[
+    float | None, typer.Option("--threshold", help="Threshold to measure instead of the proposed ones.")
+]
+Wait = Annotated[
+    str | None, typer.Option("--wait", help="Waiting time to measure instead of the proposed ones, for example 15m.")
+]
+Since = Annotated[str | None, typer.Option("--since", help="Only verdicts on alerts that started since this time.")]
+Really = Annotated[bool, typer.Option("--yes", help="Write the file; without this option the change is only shown.")]
 
 
 def add(app: typer.Typer) -> None:
-    """Register the commands."""
+    """Registers the commands."""
     leaf(app, "propose", example="outrider feedback propose kv-cache-full -o json")(propose)
     leaf(app, "apply", example="outrider feedback apply kv-cache-full --yes")(apply)
     leaf(app, "revert", example="outrider feedback revert kv-cache-full --yes")(revert)
@@ -45,7 +49,7 @@ def add(app: typer.Typer) -> None:
 def propose(
     context: Context, rule: RuleName, threshold: Threshold = None, wait: Wait = None, since: Since = None
 ) -> int:
-    """Replay a rule over stored values at stricter settings: what verdicts would have been kept and dropped."""
+    """Replay a rule on stored values with stricter settings, and show which verdicts each keeps."""
     settings = context.settings()
     found = tuning.rule_named(wiring_detectors.rules(settings), rule)
     proposal, budgets = _measured(context, settings, found, threshold, wait, since)
@@ -61,7 +65,7 @@ def apply(
     since: Since = None,
     yes: Really = False,
 ) -> int:
-    """Write what `propose` proposes into your rules file: shown first, written with --yes, taken back by `revert`."""
+    """Apply the proposal to your rules file. Shows the change; --yes writes it; `revert` undoes it."""
     settings = context.settings()
     found = tuning.rule_named(wiring_detectors.rules(settings), rule)
     proposal, budgets = _measured(context, settings, found, threshold, wait, since)
@@ -79,7 +83,7 @@ def apply(
 
 
 def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
-    """Take back the newest change that `apply` made to a rule: shown first, written with --yes."""
+    """Undo the newest change that `apply` made to a rule. Shows the change; --yes writes it."""
     settings = context.settings()
     with wiring_stores.state_reader(settings) as store:
         change = rule_change.back_change(rule, store)
@@ -88,7 +92,7 @@ def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
 
 
 def login() -> str:
-    """The name of whoever runs this; empty in a container whose user has none."""
+    """Login name of the user; empty in a container without one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -121,7 +125,7 @@ def _tried(rule: Rule, threshold: float | None, wait: str | None) -> Setting | N
     if threshold is None and wait is None:
         return None
     if threshold is not None and wait is not None:
-        raise UsageError("--threshold and --wait are measured one at a time", hint="leave one of them out")
+        raise UsageError("--threshold and --wait cannot be measured together", hint="omit one of them")
     present = tuning.threshold_of(rule)
     if threshold is not None and present is None:
         raise UsageError(
@@ -219,7 +223,7 @@ def _said(found: Proposal, rule: Rule, language: Language) -> str:
 
 
 def _setting(shown: dict[str, Any], threshold: float | None, wait: float, language: Language) -> str:
-    """What is another than now."""
+    """Settings that differ from the current ones."""
     parts = []
     if shown["threshold"] != threshold:
         parts.append(translate("cli.setting_threshold", language, threshold=f"{shown['threshold']:g}"))

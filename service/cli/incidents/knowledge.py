@@ -1,4 +1,4 @@
-"""``outrider knowledge``: what is known of faults, joined with the live topology: show, ask, draw."""
+"""``outrider knowledge``: the fault catalog joined with the live topology: show, query, draw."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from service.config import knowledge_overlay
 from service.incidents import topology_at
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="What is known of faults and of this fleet, as one graph.", no_args_is_help=ON_A_TERMINAL)
-ask = typer.Typer(help="Ask the graph a question.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Query the graph of known faults and this fleet.", no_args_is_help=ON_A_TERMINAL)
+ask = typer.Typer(help="Query the graph.", no_args_is_help=ON_A_TERMINAL)
 app.add_typer(ask, name="ask")
 
-Thing = Annotated[str, typer.Argument(metavar="NAME", help="fault, signal, action, runbook, or a component")]
-Component = Annotated[str, typer.Argument(help="cluster/kind/namespace/name, kind/name, or a name")]
+Thing = Annotated[str, typer.Argument(metavar="NAME", help="Fault, signal, action, runbook or component.")]
+Component = Annotated[str, typer.Argument(help="Component: cluster/kind/namespace/name, kind/name, or a name.")]
 MOST_ALERTS = 200
 
 
 class Format(StrEnum):
-    """How a drawing is written."""
+    """Formats of a drawing."""
 
     DOT = "dot"
     MERMAID = "mermaid"
@@ -39,12 +39,12 @@ class Format(StrEnum):
 
 @app.callback()
 def _group() -> None:
-    """What is known of faults and of this fleet, as one graph."""
+    """Query the graph of known faults and this fleet."""
 
 
 @leaf(app, "show", example="outrider knowledge show gpu-lost -o json")
 def show(context: Context, name: Thing) -> None:
-    """Show everything that is joined with a fault, a signal, an action, a runbook or a component."""
+    """Show everything connected to a fault, signal, action, runbook or component."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     part = graph.around(graph.find(name), most=4 * MOST_NODES)
@@ -54,10 +54,10 @@ def show(context: Context, name: Thing) -> None:
 @leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-70b-0 -o json")
 def causes(
     context: Context,
-    symptom: Annotated[str, typer.Argument(help="signal or fault that is seen")],
+    symptom: Annotated[str, typer.Argument(help="Observed signal or fault.")],
     component: Component,
 ) -> int:
-    """Which faults of which components can show as this? The answer is no when none can."""
+    """List faults and components that can cause a symptom. Exits 1 if there are none."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = knowledge_graph_graph_text.causes_json(
@@ -70,10 +70,8 @@ def causes(
 
 
 @leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-fe8f7b6b -o json")
-def explains(
-    context: Context, fault: Annotated[str, typer.Argument(help="id of a fault")], component: Component
-) -> int:
-    """What else would this fault of this component explain? The answer is no when nothing."""
+def explains(context: Context, fault: Annotated[str, typer.Argument(help="Fault id.")], component: Component) -> int:
+    """List what else a fault of a component would explain. Exits 1 if nothing."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = knowledge_graph_graph_text.consequences_json(
@@ -84,8 +82,8 @@ def explains(
 
 
 @leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat-70b")
-def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
-    """How are two things joined? The answer is no when they are not."""
+def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="Name of the other node.")]) -> int:
+    """Show how two nodes are connected. Exits 1 if they are not."""
     with wiring_stores.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     chain = graph.path(graph.find(one), graph.find(other))
@@ -98,11 +96,11 @@ def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help
 @leaf(app, "draw", example="outrider knowledge draw inc-20261121T0805-3f2a --format mermaid")
 def draw(
     context: Context,
-    name: Annotated[str, typer.Argument(help="id of an incident, or a name as `show` takes it")],
-    form: Annotated[Format, typer.Option("--format", help="what draws it")] = Format.DOT,
-    depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="steps away from a name")] = 1,
+    name: Annotated[str, typer.Argument(help="Incident id, or a name as `show` accepts it.")],
+    form: Annotated[Format, typer.Option("--format", help="Output format: dot or mermaid.")] = Format.DOT,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="Steps from the name to include.")] = 1,
 ) -> None:
-    """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
+    """Write the graph of an incident, or around a name, as Graphviz DOT or Mermaid."""
     with wiring_stores.state_reader(context.settings()) as store:
         part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
     shown = knowledge_graph_graph_text.part_json(part, context.language)
@@ -121,7 +119,7 @@ def _incident(context: Context, store: StateReader, name: str) -> Subgraph | Non
     found = store.incident(name)
     if found is None:
         if name.startswith("inc-"):
-            raise UsageError(f"no incident has the id {name!r}", hint="outrider incidents list shows them")
+            raise UsageError(f"no incident has the id {name!r}", hint="list them with outrider incidents list")
         return None
     alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]

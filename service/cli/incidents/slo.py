@@ -1,4 +1,4 @@
-"""``outrider slo``: what services promise."""
+"""``outrider slo``: validate, list and import SLOs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.config import settings as settings_file
 from service.config import slo_import
 
-app = typer.Typer(help="What services promise, and when it burns.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Manage SLOs.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(app, "validate", example="outrider slo validate outrider.yaml")
-def validate(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
-    """Check the SLOs of a configuration: file, line, key, what was expected; says how few bad events alert."""
+def validate(context: Context, file: Annotated[Path, typer.Argument(help="Configuration file.")]) -> int:
+    """Validate the SLOs of a configuration: file, line, key, expected value, events needed for an alert."""
     loaded = None
     try:
         loaded, problems, _ = settings_file.review(file)
@@ -49,14 +49,16 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="the co
 
 @leaf(app, "list", example="outrider slo list -o json")
 def list_(context: Context) -> None:
-    """List the SLOs of the configuration with the burn rates that alert."""
+    """List configured SLOs with the burn rates that alert."""
     found = [_told(one) for one in context.settings().promises]
     context.show(found, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
 
 
 @leaf(app, "import", example="outrider slo import sloth.yaml > slos.yaml")
-def import_(context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1, or Sloth prometheus/v1")]) -> None:
-    """Write objectives of OpenSLO or Sloth as the slos of a configuration; refuses what our signals cannot say."""
+def import_(
+    context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1 or Sloth prometheus/v1 file.")]
+) -> None:
+    """Convert OpenSLO or Sloth objectives to the slos section; rejects those without a matching signal."""
     found = slo_import.read(file)
     context.show(found, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
 

@@ -1,4 +1,4 @@
-"""``outrider agent``: a small process on each GPU node."""
+"""``outrider agent``: exporter process on each GPU node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE_NAME = "NODE_NAME"  # how a DaemonSet tells its pods where they run
 
 
 class AgentSource(StrEnum):
-    """What the agent reads the devices with."""
+    """Library that reads the devices."""
 
     AUTO = "auto"
     NVML = "nvml"
@@ -33,25 +33,25 @@ class AgentSource(StrEnum):
 
 
 def add(app: typer.Typer) -> None:
-    """Register the command on the root."""
+    """Registers the command at the top level."""
 
     @leaf(app, "agent", example="outrider agent --once")
     def agent(
         context: Context,
         port: Annotated[
-            int, typer.Option("--port", min=0, max=65535, help="port to serve at; 0 takes a free one")
+            int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free one.")
         ] = PORT,
-        host: Annotated[str, typer.Option("--host", help="address to serve at")] = "0.0.0.0",  # noqa: S104
+        host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
         node: Annotated[
-            str | None, typer.Option("--node", help="name of this node; else $NODE_NAME, else the host name")
+            str | None, typer.Option("--node", help="Name of this node. Default: $NODE_NAME, else the host name.")
         ] = None,
         source: Annotated[
-            AgentSource, typer.Option("--source", help="auto: DCGM where its host engine answers, else NVML")
+            AgentSource, typer.Option("--source", help="auto: DCGM if its host engine responds, else NVML.")
         ] = AgentSource.AUTO,
-        kmsg: Annotated[Path, typer.Option("--kmsg", help="kernel log to serve at /klog")] = Path("/dev/kmsg"),
-        once: Annotated[bool, typer.Option("--once", help="print the page and leave")] = False,
+        kmsg: Annotated[Path, typer.Option("--kmsg", help="Kernel log to serve at /klog.")] = Path("/dev/kmsg"),
+        once: Annotated[bool, typer.Option("--once", help="Print the metrics page once and exit.")] = False,
     ) -> int:
-        """Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names."""
+        """Serve metrics of local NVIDIA devices and the kernel log, in dcgm-exporter format."""
         del context
         log.configure(level="info")
         name = node or os.environ.get(NODE_NAME) or socket.gethostname()
@@ -73,7 +73,7 @@ async def _serve(node: str, source: AgentSource, kmsg: Path, host: str, port: in
 
 
 def main() -> None:
-    """Run the command line of the agent alone."""
+    """Runs the command line of the agent alone."""
     app = typer.Typer(name="outrider", add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_root)
     add(app)
@@ -81,4 +81,4 @@ def main() -> None:
 
 
 def _root() -> None:
-    """Watches, plans and repairs clusters that serve large language models."""
+    """Monitors, plans and repairs clusters that serve large language models."""

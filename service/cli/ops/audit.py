@@ -1,4 +1,4 @@
-"""``outrider audit``: what is unwise about the workloads that serve models."""
+"""``outrider audit``: misconfigured workloads of model services."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from service.cli.core import common, tables
 from service.cli.core.common import ON_A_TERMINAL, Context, leaf
 from service.ops import workload_audits
 
-app = typer.Typer(help="Look for what will go wrong.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Audit workload manifests for misconfiguration.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(app, "workloads", example="outrider audit workloads --config outrider.yaml")
 def workloads(context: Context) -> int:
-    """Read the workloads of the configured clusters once; no when one of them breaks a rule of high severity."""
+    """Audit the workloads of the configured clusters once. Exits 1 if one violates a rule of high severity."""
     result = asyncio.run(workload_audits.once(context.settings(), SystemClock().now(), context.language))
     context.show(result, lambda shown: _table(shown, context))
     grave = any(one["severity"] == Severity.HIGH.value for one in result["findings"])

@@ -1,4 +1,4 @@
-"""``outrider collect`` and ``outrider doctor``: one look at pages."""
+"""``outrider collect`` and ``outrider doctor``: one-off collection."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, instant
 from service.cli.core.progress import bars
 from service.ops import one_off_collect
 
-app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Collect once, export recording rules, import history.", no_args_is_help=ON_A_TERMINAL)
 # each target's error and warning stand in the result
 _TOLD = (
     *("scrape_failed", "prometheus_unreachable", "discovery_failed"),
     *("series_exploded", "series_more_than_once", "two_types_of_a_metric"),
 )
-Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
+Pages = Annotated[
+    list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration. Repeatable.")
+]
 
 
 @leaf(app, "once", example="outrider collect once --page vllm=http://127.0.0.1:8000/metrics")
@@ -40,10 +42,10 @@ def once(context: Context, page: Pages = None) -> None:
 @leaf(app, "rules", example="outrider collect rules --adapter vllm --adapter dcgm > outrider-rules.yml")
 def rules_(
     context: Context,
-    adapter: Annotated[list[str] | None, typer.Option(help="only these adapters; all when not given")] = None,
-    window: Annotated[str, typer.Option(help="what rates and quantiles look back over, such as 5m")] = "5m",
+    adapter: Annotated[list[str] | None, typer.Option(help="Only these adapters. Default: all.")] = None,
+    window: Annotated[str, typer.Option(help="Window of rates and quantiles, for example 5m.")] = "5m",
 ) -> None:
-    """Print every signal as a Prometheus recording rule. Jobs named in collect.prometheus are kept apart."""
+    """Print every signal as a Prometheus recording rule, with the jobs of collect.prometheus kept apart."""
     duration_of("--window", window)
     unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
     if unknown:
@@ -62,11 +64,11 @@ def rules_(
 @leaf(app, "backfill", example="outrider collect backfill --days 15")
 def backfill_(
     context: Context,
-    days: Annotated[float, typer.Option(min=0.01, max=3650, help="how far back")] = 15.0,
-    since: Annotated[str | None, typer.Option(help="instant to begin at instead, RFC 3339")] = None,
-    until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="Span to import, for example 15d.")] = 15.0,
+    since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
+    until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
 ) -> None:
-    """Read the history of collect.prometheus into the store. The platform must not be running on it."""
+    """Import the history of collect.prometheus into the store. The platform must be stopped."""
     from service.ops import backfill  # noqa: PLC0415 - brings the whole platform with it
 
     end = instant_of("--until", until) if until else SystemClock().now()
@@ -77,11 +79,11 @@ def backfill_(
 
 
 def add_doctor(root: typer.Typer) -> None:
-    """Register ``doctor`` on the root."""
+    """Registers ``doctor`` at the top level."""
 
     @leaf(root, "doctor", example="outrider doctor --page dcgm=./page.txt")
     def doctor(context: Context, page: Pages = None) -> None:
-        """Say which signals each target has, lacks or spells in an old way, and what that disables."""
+        """Report available, missing and deprecated metrics per target, and the features affected."""
         log.configure(level="warning", quiet=_TOLD)
         result = asyncio.run(one_off_collect.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
         context.show(result, lambda shown: _doctor_table(shown, context.language))
@@ -92,7 +94,9 @@ def _pairs(page: list[str] | None) -> list[tuple[str, str]]:
     for text in page or []:
         adapter, equals, place = text.partition("=")
         if not equals or not adapter or not place:
-            raise UsageError(f"--page {text!r} is not ADAPTER=PATH_OR_URL", hint="such as --page vllm=./metrics.txt")
+            raise UsageError(
+                f"--page {text!r} is not ADAPTER=PATH_OR_URL", hint="for example --page vllm=./metrics.txt"
+            )
         pairs.append((adapter, place))
     return pairs
 
@@ -130,7 +134,7 @@ def _named(signal: dict[str, Any], language: Language) -> str:
 
 
 def _note(signal: dict[str, Any], language: Language) -> str:
-    """Why there is no value, or over what it was taken."""
+    """Reason for a missing value, or the span it covers."""
     if signal.get("reason"):
         return translate(f"cli.{signal['reason']}", language)
     return translate("cli.since_start", language) if signal.get("since") else ""

@@ -1,4 +1,4 @@
-"""``outrider config``: write a configuration, check one."""
+"""``outrider config``: create and validate the configuration."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.config import settings as settings_file
 from service.config import template
 
-app = typer.Typer(help="Write a configuration, check one.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Create and validate the configuration.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(app, "init", example="outrider config init --prometheus http://prometheus:9090")
 def init(
     context: Context,
-    prometheus: Annotated[str | None, typer.Option("--prometheus", help="read this server instead of scraping")] = None,
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", help="URL of a Prometheus to read instead of scraping.")
+    ] = None,
     file: Annotated[
-        Path, typer.Option("--file", help="where to write; - for standard output")
+        Path, typer.Option("--file", help="File to write; - for standard output.")
     ] = settings_file.DEFAULT_FILE,
-    force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented configuration."""
     if prometheus is not None and not prometheus.startswith(("http://", "https://")):
@@ -34,14 +36,14 @@ def init(
         typer.echo(text, nl=False)
         return
     if file.exists() and not force:
-        raise UsageError(f"{file} exists already", hint="name another with --file, or overwrite it with --force")
+        raise UsageError(f"{file} exists already", hint="choose another file with --file, or overwrite it with --force")
     file.write_text(text, encoding="utf-8")
     context.show({"path": str(file)}, lambda _: translate("cli.config_written", context.language, file=file))
 
 
 @leaf(app, "check", example="outrider config check outrider.yaml")
-def check(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
-    """Validate a configuration: file, line, key, what was expected, in line order; warnings leave it valid."""
+def check(context: Context, file: Annotated[Path, typer.Argument(help="Configuration file.")]) -> int:
+    """Validate a configuration: file, line, key and expected value. Warnings do not make it invalid."""
     problems: Sequence[ConfigProblem] = ()
     doubts: Sequence[ConfigProblem] = ()
     try:

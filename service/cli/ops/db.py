@@ -1,4 +1,4 @@
-"""``outrider db``: make or upgrade the databases, check them, back them up, restore, prune."""
+"""``outrider db``: upgrade, check, back up, restore, prune."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from service.cli.ops import db_copy
 from service.ops import databases
 from service.wiring import stores as wiring_stores
 
-app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
+app = typer.Typer(help="Manage the databases.", no_args_is_help=ON_A_TERMINAL)
 db_copy.add(app)
 
 
 @leaf(app, "upgrade", example="outrider db upgrade")
 def upgrade(context: Context) -> None:
-    """Create the databases, or bring them to this program's schema."""
+    """Create the databases, or upgrade them to the schema of this version."""
     context.show({"revision": wiring_stores.upgrade(context.settings())}, lambda shown: f"schema {shown['revision']}")
 
 
 @leaf(app, "check", example="outrider db check --deep -o json")
 def check(
     context: Context,
-    deep: Annotated[bool, typer.Option("--deep", help="unpack every value and every record, too")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every value and every record.")] = False,
 ) -> int:
-    """Look for damage. It only reads, and may run beside the engine."""
+    """Check the store for damage. Read-only; safe while the engine runs."""
     with bars(context) as progress:
         found = databases.check(context.settings(), deep=deep, progress=progress)
     context.show(found, lambda shown: _checked(context, shown))
@@ -42,10 +42,10 @@ def check(
 @leaf(app, "backup", example="outrider db backup /backups/outrider.tar.zst --force")
 def backup(
     context: Context,
-    file: Annotated[Path, typer.Argument(help="file to write; packed when its name ends in .zst")],
-    force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
+    file: Annotated[Path, typer.Argument(help="File to write; compressed if its name ends in .zst.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the whole store to one file, of one instant, while the engine works."""
+    """Write the whole store to one consistent file, while the engine runs."""
     with bars(context) as progress:
         found = databases.backup(context.settings(), file, SystemClock().now(), force=force, progress=progress)
     context.show(
@@ -64,12 +64,15 @@ def backup(
 @leaf(app, "restore", example="outrider db restore /backups/outrider.tar.zst")
 def restore(
     context: Context,
-    file: Annotated[Path, typer.Argument(help="file that `outrider db backup` wrote")],
+    file: Annotated[Path, typer.Argument(help="Backup file of `outrider db backup`.")],
     force: Annotated[
-        bool, typer.Option("--force", help="also onto a store with rows: SQLite files are moved aside, tables emptied")
+        bool,
+        typer.Option(
+            "--force", help="Replace a store that has rows: SQLite files are moved aside, tables are emptied."
+        ),
     ] = False,
 ) -> None:
-    """Bring a backup back, also into the other kind of database. No engine may run on the store."""
+    """Restore a backup, also into the other kind of database. The engine must be stopped."""
     with bars(context) as progress:
         found = databases.restore(context.settings(), file, SystemClock().now(), force=force, progress=progress)
     context.show(found, lambda shown: _restored(context, shown))
@@ -79,10 +82,10 @@ def restore(
 def prune(
     context: Context,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="rebuild the files, too, as small as they can be; no engine may run")
+        bool, typer.Option("--vacuum", help="Also rebuild the files at minimum size; the engine must be stopped.")
     ] = False,
 ) -> None:
-    """Do the upkeep that is due now: compact, roll up, forget what is past its time, give room back."""
+    """Run due maintenance now: compaction, roll-ups, retention, free space."""
     with bars(context) as progress:
         found = databases.prune(context.settings(), SystemClock().now(), vacuum=vacuum, progress=progress)
     context.show(found, lambda shown: _pruned(context, shown))

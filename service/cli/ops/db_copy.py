@@ -1,4 +1,4 @@
-"""``outrider db copy``: the history of the database into the server that keeps the values from now on."""
+"""``outrider db copy``: move the value history to a remote metric server."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from service.ops import history_copy
 
 
 def add(group: typer.Typer) -> None:
-    """Register ``copy`` on the group of database commands."""
+    """Registers ``copy`` in the group of database commands."""
 
     @leaf(group, "copy", example="outrider db copy --days 30")
     def copy(
         context: Context,
-        days: Annotated[float, typer.Option(min=0.01, help="how far back")] = 15.0,
-        since: Annotated[str | None, typer.Option(help="instant to begin at instead, RFC 3339")] = None,
-        until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
+        days: Annotated[float, typer.Option(min=0.01, help="Span to copy, for example 30d.")] = 15.0,
+        since: Annotated[str | None, typer.Option(help="Start time (RFC 3339), instead of a span.")] = None,
+        until: Annotated[str | None, typer.Option(help="End time (RFC 3339). Default: now.")] = None,
     ) -> None:
-        """Copy the values of store.url to the server of store.metrics. May be run again when it was broken off."""
+        """Copy values from store.url to the server of store.metrics. Can be repeated after an interruption."""
         end = parse_rfc3339(until) if until else SystemClock().now()
         start = parse_rfc3339(since) if since else end - timedelta(days=days)
         with bars(context) as progress:

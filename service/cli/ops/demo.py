@@ -26,26 +26,28 @@ from service.runtime import supervise
 
 
 def add(app: typer.Typer) -> None:
-    """Register the command on the root."""
+    """Registers the command at the top level."""
 
     @leaf(app, "demo", example="outrider demo --headless --minutes 60 -o json")
     def run(
         context: Context,
         minutes: Annotated[
-            float, typer.Option("--minutes", min=0.25, max=525_600, help="fleet minutes of a headless run")
+            float, typer.Option("--minutes", min=0.25, max=525_600, help="Minutes of fleet time of a headless run.")
         ] = 60.0,
         headless: Annotated[
-            bool, typer.Option("--headless", help="no dashboard, in lockstep, as fast as it can")
+            bool, typer.Option("--headless", help="Run without dashboard, in lockstep, at full speed.")
         ] = False,
-        port: Annotated[int, typer.Option("--port", help="of the dashboard")] = 8501,
-        api_port: Annotated[int, typer.Option("--api-port", help="of the API")] = 8600,
-        seed: Annotated[int, typer.Option("--seed", help="of the fleet, its load and its faults")] = 7,
-        speed: Annotated[float, typer.Option("--speed", min=0.1, help="fleet time against the clock")] = 1.0,
+        port: Annotated[int, typer.Option("--port", help="Port of the dashboard.")] = 8501,
+        api_port: Annotated[int, typer.Option("--api-port", help="Port of the API.")] = 8600,
+        seed: Annotated[int, typer.Option("--seed", help="Seed of the fleet, its load and its faults.")] = 7,
+        speed: Annotated[
+            float, typer.Option("--speed", min=0.1, help="Speed of fleet time relative to real time.")
+        ] = 1.0,
     ) -> None:
         """Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.
 
         Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Game days
-        of a file given with --config are run, too; nothing else of it is used.
+        of a file given with --config also run; nothing else of that file is used.
         """
         log.configure(level="error")  # what fails here is part of the story
         days = demo.game_days(context.config)
@@ -61,7 +63,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _seen(shown: dict[str, Any], language: Language) -> str:
-    """What a headless run saw, as tables."""
+    """Results of a headless run as tables."""
     return "\n\n".join(
         [
             tables.incidents(shown["incidents"], language),
@@ -101,7 +103,7 @@ async def _with_dashboard(
 
 
 async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
-    """Say where the dashboard is once it answers."""
+    """Prints the dashboard address once it responds."""
     url = f"http://127.0.0.1:{running.settings.dashboard.port}"
     deadline = time.monotonic() + 60
     async with httpx.AsyncClient() as client:

@@ -1,4 +1,4 @@
-"""``outrider probe``: ask a door of a service as a client would, once."""
+"""``outrider probe``: one synthetic request per probe."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from service.ops import one_off_probe
 
 
 def add(root: typer.Typer) -> None:
-    """Register ``probe`` on the root."""
+    """Registers ``probe`` at the top level."""
 
     @leaf(root, "probe", example="outrider probe --url https://chat.example/v1 --model llama-70b")
     def probe(
         context: Context,
-        name: Annotated[
-            list[str] | None, typer.Argument(help="probes of the configuration; all when none is named")
-        ] = None,
+        name: Annotated[list[str] | None, typer.Argument(help="Probes of the configuration. Default: all.")] = None,
         url: Annotated[
-            str | None, typer.Option("--url", help="a door instead: http(s)://, grpc(s)://, tls://, dns://")
+            str | None, typer.Option("--url", help="Endpoint to probe instead: http(s)://, grpc(s)://, tls://, dns://.")
         ] = None,
         kind: Annotated[
-            str | None, typer.Option("--type", help="generation, http, tls, dns or grpc; guessed from the URL")
+            str | None,
+            typer.Option(
+                "--type", help="Probe type: generation, http, tls, dns or grpc. Default: guessed from the URL."
+            ),
         ] = None,
         model: Annotated[
-            str | None, typer.Option("--model", help="model to ask; the first one listed when not given")
+            str | None, typer.Option("--model", help="Model to request. Default: the first one listed.")
         ] = None,
-        prompt: Annotated[str | None, typer.Option("--prompt", help="what to ask the model")] = None,
+        prompt: Annotated[str | None, typer.Option("--prompt", help="Prompt to send.")] = None,
         max_tokens: Annotated[
-            int | None, typer.Option("--max-tokens", help="the most tokens the answer may cost")
+            int | None, typer.Option("--max-tokens", help="Maximum number of tokens to generate.")
         ] = None,
-        timeout: Annotated[str | None, typer.Option("--timeout", help="of --url, such as 30s")] = None,
-        bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="of --url")] = None,
+        timeout: Annotated[str | None, typer.Option("--timeout", help="Deadline for --url, for example 30s.")] = None,
+        bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="Name for --url.")] = None,
     ) -> int:
-        """Ask doors of services once; the answer is no when one of them fails."""
+        """Run all probes once. Exits 1 if any fails."""
         given: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
         asked = {key: value for key, value in given.items() if value is not None}
         settings = context.settings()

@@ -17,18 +17,20 @@ from service.recorder import flight_recorder
 
 
 def add(app: typer.Typer) -> None:
-    """Register the command on the root."""
+    """Registers the command at the top level."""
 
     @leaf(app, "record", example="outrider record --minutes 10 --out flight")
     def record(
         context: Context,
-        out: Annotated[Path, typer.Option("--out", help="new or empty folder for the recording")],
-        minutes: Annotated[float, typer.Option("--minutes", min=0.01, max=525_600, help="how long to record")] = 10.0,
+        out: Annotated[Path, typer.Option("--out", help="New or empty folder for the recording.")],
+        minutes: Annotated[
+            float, typer.Option("--minutes", min=0.01, max=525_600, help="Duration of the recording in minutes.")
+        ] = 10.0,
     ) -> None:
-        """Record the pages of every target as they come; outrider replay reads the folder.
+        """Record the metrics pages of every target, for outrider replay.
 
-        Pages are scraped, read from a Prometheus or pushed, as the configuration says. What a recording cannot
-        hold is named at the end.
+        Pages are scraped, read from a Prometheus or pushed, as configured. Sources that cannot be recorded are listed at
+        the end.
         """
         with bars(context) as progress:
             found = asyncio.run(

@@ -1,4 +1,4 @@
-"""``outrider replay``: recorded pages through the same cycle."""
+"""``outrider replay``: recorded metrics pages through the same cycle."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from service.ops import replay as recorded
 
 
 def add(app: typer.Typer) -> None:
-    """Register the command on the root."""
+    """Registers the command at the top level."""
 
     @leaf(app, "replay", example="outrider replay g_sigkill.metrics.jsonl.gz -o json")
     def replay(
         context: Context,
-        file: Annotated[list[Path], typer.Argument(help="*.metrics.jsonl.gz, or the folder of a recorded fleet")],
-        adapter: Annotated[str, typer.Option("--adapter", help="how to read the pages of a single file")] = "vllm",
+        file: Annotated[list[Path], typer.Argument(help="File *.metrics.jsonl.gz, or the folder of a recorded fleet.")],
+        adapter: Annotated[str, typer.Option("--adapter", help="Adapter for the pages of a single file.")] = "vllm",
         emit: Annotated[
-            str, typer.Option("--emit", help="alerts, incidents, signals; with commas")
+            str, typer.Option("--emit", help="Output: alerts, incidents, signals; separated by commas.")
         ] = "alerts,incidents",
     ) -> None:
-        """Run recorded pages through the same cycle at their own times."""
+        """Replay recorded metrics pages through the same cycle at their own timestamps."""
         wanted = emit.split(",")
         unknown = [name for name in wanted if name not in recorded.EMITS]
         if unknown:

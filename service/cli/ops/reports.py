@@ -1,4 +1,4 @@
-"""``outrider report``, ``outrider notify``."""
+"""``outrider report`` and ``outrider notify``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from outrider.clock import SystemClock
 from service.cli.core.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.runtime import report_jobs
 
-report_app = typer.Typer(help="Reports.", no_args_is_help=ON_A_TERMINAL)
-Week = Annotated[str | None, typer.Option("--week", help="ISO week such as 2026-W47; the last whole one")]
-Formats = Annotated[str, typer.Option("--format", help="html, md, json; several with commas")]
-Folder = Annotated[Path, typer.Option("--out", help="folder to write into")]
-Send = Annotated[bool, typer.Option("--send", help="send it to the channels of group report")]
-notify_app = typer.Typer(help="Notification channels.", no_args_is_help=ON_A_TERMINAL)
+report_app = typer.Typer(help="Write and send reports.", no_args_is_help=ON_A_TERMINAL)
+Week = Annotated[
+    str | None, typer.Option("--week", help="ISO week, for example 2026-W47. Default: the last complete week.")
+]
+Formats = Annotated[str, typer.Option("--format", help="Formats, separated by commas: html, md, json.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
+Send = Annotated[bool, typer.Option("--send", help="Send it to the channels of the report group.")]
+notify_app = typer.Typer(help="Test notification channels.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(report_app, "weekly", example="outrider report weekly --week 2026-W47 --format html,md --lang zh")
@@ -39,7 +41,7 @@ def capacity(
     out: Folder = Path("reports-out"),
     send: Send = False,
 ) -> None:
-    """Write what each service needs, what comes, and what the plan did or would have done in the week."""
+    """Write the capacity report: needs, forecast, and the plan of the week in hindsight."""
     _write(context, "capacity", week, formats, out, send=send)
 
 
@@ -55,7 +57,9 @@ def _write(context: Context, report: str, week: str | None, formats: str, out: P
 
 
 @leaf(notify_app, "test", example="outrider notify test oncall")
-def notify_test(context: Context, channel: Annotated[str, typer.Argument(help="name under notify.channels")]) -> int:
+def notify_test(
+    context: Context, channel: Annotated[str, typer.Argument(help="Name of the channel under notify.channels.")]
+) -> int:
     """Send a sample of each priority to a channel."""
     sent, error = report_jobs.test_channel(context.settings(), channel, context.language, SystemClock().now())
     context.show(

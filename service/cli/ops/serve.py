@@ -22,11 +22,11 @@ from service.wiring import stores as wiring_stores
 
 
 def add(app: typer.Typer) -> None:
-    """Register the commands on the root."""
+    """Registers the commands at the top level."""
 
     @leaf(app, "serve", example="outrider serve --config outrider.yaml")
     def serve(context: Context) -> int:
-        """Run the platform: engine, API and dashboard, each a process that is started again when it dies."""
+        """Run the platform: engine, API and dashboard, each restarted if it exits."""
         settings = context.settings()
         log.configure(level=settings.log.level)
         places = {"api.port": (settings.api.host, settings.api.port)}
@@ -45,14 +45,14 @@ def add(app: typer.Typer) -> None:
 
     @leaf(app, "run-engine", example="outrider run-engine", hidden=True)
     def run_engine(context: Context) -> None:
-        """Run the engine alone."""
+        """Run the engine only."""
         settings = context.settings()
         log.configure(level=settings.log.level)
         process.run(settings)
 
     @leaf(app, "run-api", example="outrider run-api", hidden=True)
     def run_api(context: Context) -> None:
-        """Run the API alone."""
+        """Run the API only."""
         settings = context.settings()
         log.configure(level=settings.log.level)
         api_server.run(
@@ -64,7 +64,7 @@ def add(app: typer.Typer) -> None:
 
 
 def children(settings: Settings, config: Path | None, *, with_engine: bool = True) -> list[supervise.Child]:
-    """The processes of a platform."""
+    """Processes of a platform."""
     named = ["--config", str(config)] if config else []
     found = [supervise.Child("engine", supervise.own_command("run-engine", *named))] if with_engine else []
     found.append(supervise.Child("api", supervise.own_command("run-api", *named)))
@@ -74,7 +74,7 @@ def children(settings: Settings, config: Path | None, *, with_engine: bool = Tru
 
 
 def dashboard_command(settings: Settings) -> list[str]:
-    """The command line of the dashboard process."""
+    """Command line of the dashboard process."""
     return dashboard.command(
         f"http://{settings.api.host}:{settings.api.port}", port=settings.dashboard.port, host=settings.dashboard.host
     )
