@@ -84,16 +84,16 @@ def formula(
     not a finite number in its range, or if the work is missing or given twice.
     """
     work = {"tokens": tokens, "tokens_per_second": tokens_per_second, "seconds": seconds}
-    given = {name: value for name, value in work.items() if value is not None}
-    if set(given) not in ({"tokens", "tokens_per_second"}, {"seconds"}):
+    work_inputs = {name: value for name, value in work.items() if value is not None}
+    if set(work_inputs) not in ({"tokens", "tokens_per_second"}, {"seconds"}):
         raise UsageError(
             "give the work of one request: --tokens with --tokens-per-second, or --seconds in service",
-            hint=_work_hint(given.keys()),
+            hint=_work_hint(work_inputs.keys()),
         )
-    _check(qps=qps, batch=batch, buffer=buffer, tp=tp, pp=pp, **given)
+    _check(qps=qps, batch=batch, buffer=buffer, tp=tp, pp=pp, **work_inputs)
     if batch_per not in ("replica", "gpu"):
         raise UsageError(f"--batch-per must be replica or gpu, not {batch_per!r}", hint="replica is the default")
-    sequences, intermediate = _sequences(qps, given)
+    sequences, intermediate = _sequences(qps, work_inputs)
     units = sequences / Quantity.of(batch, f"sequence/{batch_per}")
     raw = units.expect(batch_per) * (1.0 + buffer)
     if not isfinite(raw):
@@ -106,7 +106,7 @@ def formula(
         "equation": f"{batch_per}s = {load_over_capacity} x (1 + buffer)",
         "inputs": {
             "qps": {"value": qps, "unit": "request/second"},
-            **{name: {"value": value, "unit": _WORK_UNITS[name]} for name, value in given.items()},
+            **{name: {"value": value, "unit": _WORK_UNITS[name]} for name, value in work_inputs.items()},
             "batch": {"value": batch, "unit": f"sequence/{batch_per}"},
             "buffer": {"value": buffer, "unit": "ratio"},
             "tp": {"value": tp, "unit": "gpu"},
@@ -127,11 +127,11 @@ def formula(
     return Formula(raw, batch_per, replicas, gpus, sequences.expect("sequence"), derivation)
 
 
-def _work_hint(given: Collection[str]) -> str:
-    if "seconds" in given:
+def _work_hint(work_inputs: Collection[str]) -> str:
+    if "seconds" in work_inputs:
         return "give one of the two, not both: omit --seconds or the tokens"
-    if given:
-        (missing,) = {"tokens", "tokens_per_second"} - set(given)
+    if work_inputs:
+        (missing,) = {"tokens", "tokens_per_second"} - set(work_inputs)
         return f"give --{missing.replace('_', '-')} too"
     return "give --tokens and --tokens-per-second, or --seconds alone"
 

@@ -165,23 +165,25 @@ def _undominated(
     def cost(index: int) -> float:
         return options[index].gpus * pools[options[index].pool].price
 
-    def stands_in(other: int, index: int) -> bool:
-        one, two = options[other], options[index]
-        if one.capacity < two.capacity:
+    def can_replace(other: int, index: int) -> bool:
+        candidate, option = options[other], options[index]
+        if candidate.capacity < option.capacity:
             return False
-        if one.pool == two.pool:
-            return one.gpus <= two.gpus
-        if demand.losses and pools[one.pool].lost > 1:  # more of them are lost at once
+        if candidate.pool == option.pool:
+            return candidate.gpus <= option.gpus
+        if demand.losses and pools[candidate.pool].lost > 1:  # more of them are lost at once
             return False
-        free = pools[one.pool].quota is None and not pools[one.pool].spot
-        singly = pools[one.pool].node == pools[two.pool].node == 1  # one more in a node already paid for is free
+        free = pools[candidate.pool].quota is None and not pools[candidate.pool].spot
+        singly = (
+            pools[candidate.pool].node == pools[option.pool].node == 1
+        )  # one more in a node already paid for is free
         return free and singly and cost(other) <= cost(index)
 
-    kept: list[int] = []
+    best: list[int] = []
     for index in sorted(usable, key=lambda p: (cost(p), options[p].gpus, -options[p].capacity, options[p].latency, p)):
-        if not any(stands_in(other, index) for other in kept):
-            kept.append(index)
-    return sorted(kept)
+        if not any(can_replace(other, index) for other in best):
+            best.append(index)
+    return sorted(best)
 
 
 def _solve(

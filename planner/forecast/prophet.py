@@ -141,10 +141,10 @@ def _carry(residuals: Floats, leads: int) -> Floats:
     coefficients = np.zeros((leads, 2))
     for lead in range(1, min(leads, residuals.size - 2 * _SMOOTH) + 1):
         origins = slice(_SMOOTH, residuals.size - lead + 1)
-        one, two, later = newest[origins], smooth[origins], residuals[_SMOOTH + lead - 1 :]
-        a, b, d = one @ one, one @ two, two @ two
+        last, mean, later = newest[origins], smooth[origins], residuals[_SMOOTH + lead - 1 :]
+        a, b, d = last @ last, last @ mean, mean @ mean
         ridge = _RIDGE * (a + d) + 1e-12
-        coefficients[lead - 1] = np.linalg.solve([[a + ridge, b], [b, d + ridge]], [one @ later, two @ later])
+        coefficients[lead - 1] = np.linalg.solve([[a + ridge, b], [b, d + ridge]], [last @ later, mean @ later])
     return coefficients
 
 

@@ -88,8 +88,8 @@ def ages(outlook: Outlook) -> Slots:
 
 def predictions(outlook: Outlook) -> Matrix:
     """Forecasts of the first series of an outlook at its past origins: (origins, anchors)."""
-    found: Matrix = _folds(outlook).predicted[0]
-    return found
+    result: Matrix = _folds(outlook).predicted[0]
+    return result
 
 
 def compare(outlook: Outlook, forecasts: Sequence[Matrix], unknown: np.ndarray) -> list[Errors] | None:

@@ -42,14 +42,14 @@ class LoadTestRecord:
 
 def text(test: LoadTestRecord) -> str:
     """Returns one JSON document; ``read`` restores the same test."""
-    promise = {name: value for name, value in asdict(test.slo).items() if value != inf}
+    slo = {name: value for name, value in asdict(test.slo).items() if value != inf}
     head = {name: getattr(test, name) for name in (*_TEXTS, "namespace", *_WHOLE)}
     body = {
         FORMAT: VERSION,
         **head,
         "measured_at": rfc3339(test.measured_at),
         "valid_seconds": test.valid.total_seconds(),
-        "slo": promise,
+        "slo": slo,
         "steps": [_step(point) for point in test.points],
     }
     return json.dumps(body, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

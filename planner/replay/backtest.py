@@ -175,7 +175,7 @@ class _OriginForecasts:
 
 def _forecast_at(series: Series, origin: int, steps: int, models: Sequence[str], fits: Fits) -> _OriginForecasts:
     known = series.until(origin)
-    answer = forecast(
+    result = forecast(
         known.times,
         known.values,
         signal="svc_requests_per_second",
@@ -186,13 +186,13 @@ def _forecast_at(series: Series, origin: int, steps: int, models: Sequence[str],
         models=models,
         fits=fits,
     )
-    if not isinstance(answer, Forecast):
+    if not isinstance(result, Forecast):
         raise UsageError("a trace without any value cannot be scored", hint="check the column requests_per_second")
     prophet = None
     if PROPHET in models and float(np.nanstd(known.values)) > 0:
-        with suppress(RuntimeError, ValueError):  # Stan found no optimum: a peer that has nothing to say
+        with suppress(RuntimeError, ValueError):  # Stan found no optimum: no reference forecast
             prophet = default_forecast(known, steps)
-    return _OriginForecasts(answer, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
+    return _OriginForecasts(result, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
 
 
 def _score(

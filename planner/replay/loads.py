@@ -51,21 +51,23 @@ def _lines(reader: csv.DictReader[str], source: str) -> Iterator[tuple[int, floa
             raise UsageError(f"{source}:{reader.line_num}: {error}", hint="give a CSV text file") from error
         if row is None:
             return
-        where = f"{source}:{reader.line_num}"
+        location = f"{source}:{reader.line_num}"
         if None in row:
-            raise UsageError(f"{where}: more values than columns", hint="write decimals with a point: 21.5, not 21,5")
-        yield reader.line_num, _instant(row[COLUMNS[0]], where), _load(row[COLUMNS[1]], where)
+            raise UsageError(
+                f"{location}: more values than columns", hint="write decimals with a point: 21.5, not 21,5"
+            )
+        yield reader.line_num, _instant(row[COLUMNS[0]], location), _load(row[COLUMNS[1]], location)
 
 
-def _instant(text: str | None, where: str) -> float:
+def _instant(text: str | None, location: str) -> float:
     stripped = (text or "").strip()
     try:
         return parse_rfc3339(stripped).timestamp()
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{where}: {error}", hint=_EXAMPLE) from error
+        raise UsageError(f"{location}: {error}", hint=_EXAMPLE) from error
 
 
-def _load(text: str | None, where: str) -> float:
+def _load(text: str | None, location: str) -> float:
     stripped = (text or "").strip()
     if not stripped:
         return nan
@@ -73,11 +75,11 @@ def _load(text: str | None, where: str) -> float:
         value = float(stripped)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {stripped!r} is not a load", hint="give requests per second as a plain number"
+            f"{location}: {stripped!r} is not a load", hint="give requests per second as a plain number"
         ) from error
     if isnan(value):
         return nan
     if not isfinite(value) or not 0 <= value <= MOST:
         hint = f"requests per second are 0 to {MOST:g}; leave a missing one empty"
-        raise UsageError(f"{where}: invalid load {value:g}", hint=hint)
+        raise UsageError(f"{location}: invalid load {value:g}", hint=hint)
     return value

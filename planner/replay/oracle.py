@@ -8,11 +8,11 @@ from planner.replay.workload import Workload
 
 
 def least_replica_minutes(workload: Workload, startup_minutes: float) -> float:
-    """Replica-minutes from ``world.first`` on, billed from launch.
+    """Replica-minutes from ``workload.first`` on, billed from launch.
 
-    Exact by construction: the k-th replica is needed while the load needs k or more. Each stretch costs
-    its length and one start-up; two stretches no further apart than a start-up are cheaper held through.
-    What runs at the first minute is already there.
+    Exact by construction: the k-th replica is needed while the load needs k or more. Each stretch costs its length and
+    one start-up time. A gap no longer than a start-up time is cheaper to bridge. Replicas of the first minute already
+    run.
     """
     need = workload.need[workload.first :]
     total = 0.0

@@ -1,6 +1,6 @@
 """Reference policies of the replay, each as lanes of a simulated fleet.
 
-They are the usual autoscalers with their targets as lanes, so that the best setting of each can be compared with ours.
+They are the usual autoscalers with their targets as lanes, so that the best setting of each is comparable with ours.
 All of them keep the fleet while values are missing: a replay that let them scale in on a gap would favor ours.
 """
 

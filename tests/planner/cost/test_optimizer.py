@@ -155,7 +155,7 @@ def test_the_group_nearest_to_the_slo_is_quoted():
 
 @pytest.mark.parametrize("name", ["H1000", "A1000", "RTX A3000", "T400", "B2000", "40900", "910"])
 def test_a_name_that_only_begins_like_a_known_one_is_another_device(name):
-    with pytest.raises(UsageError, match="no GPU type is known"):
+    with pytest.raises(UsageError, match="unknown GPU type"):
         gpu(name)
 
 

@@ -139,9 +139,9 @@ def test_an_event_is_learned_from_its_last_occasion(build):
 
 
 def test_invalid_events_and_zones_are_refused(build):
-    with pytest.raises(UsageError, match="must end after it starts"):
+    with pytest.raises(UsageError, match="end must be after start"):
         Event("x", build.now, build.now)
-    with pytest.raises(UsageError, match="not above 0"):
+    with pytest.raises(UsageError, match="must be above 0"):
         Event("x", build.now, build.now + timedelta(hours=1), ratio=-1.0)
     with pytest.raises(UsageError, match="not a time zone"):
         _ask(build, build.wave(3.0), calendar=Calendar(zone="Mars/Olympus"))

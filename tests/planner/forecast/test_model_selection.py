@@ -210,5 +210,5 @@ def test_a_broken_nightly_fit_affects_only_its_service(build, among):
 
 
 def test_an_extra_member_covers_every_row():
-    with pytest.raises(ValueError, match="one speaker for each row"):
+    with pytest.raises(ValueError, match="one forecaster for each row"):
         forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, extra={"one": [Saying(1.0)]})

@@ -94,7 +94,7 @@ def test_a_selector_stands_in_for_the_labels_of_vendors(how: Any) -> None:
     body = documents(replace(CHAT, gpu_resource="vendor.io/card", node_selector={"pool": "gpu"}), how)[1]
     assert body["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     assert nodes_of(body) == []
-    with pytest.raises(UsageError, match=r"no label of nodes with vendor\.io/card is known") as caught:
+    with pytest.raises(UsageError, match=r"no node label is known for vendor\.io/card") as caught:
         documents(replace(CHAT, gpu_resource="vendor.io/card"), how)
     assert "--node-selector" in caught.value.hint
 

@@ -112,9 +112,9 @@ def test_node_labels_are_parsed_by_the_rules_of_kubernetes():
     given = ["nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "pool=", "pool="]
     assert selector_of(given) == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": ""}
     for wrong in ("pool", "=gpu", "po ol=gpu", "pool=a b", "a/b/c=d", f"pool={'x' * 64}"):
-        with pytest.raises(UsageError, match="is no label with its value"):
+        with pytest.raises(UsageError, match="is not a label with a value"):
             selector_of([wrong])
     with pytest.raises(UsageError, match="gives pool two values"):
         selector_of(["pool=a", "pool=b"])
-    with pytest.raises(UsageError, match="is no resource"):
+    with pytest.raises(UsageError, match="is not a resource name"):
         checked_resource("gpu")

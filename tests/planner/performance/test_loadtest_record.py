@@ -42,7 +42,7 @@ def test_foreign_text_is_not_a_load_test_record(given: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({loadtest_record.FORMAT: 2}, "t.json is of version 2"),
+        ({loadtest_record.FORMAT: 2}, "t.json has version 2"),
         ({"service": None}, "service is None"),
         ({"measured_at": "soon"}, "t.json is damaged"),
         ({"steps": [{"concurrency": 1}]}, "t.json is damaged"),

@@ -172,7 +172,7 @@ def test_a_device_has_the_memory_in_its_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("A100-SXM-64GB", "64 GB"), ("H100 NVL 94GB", "94 GB"), ("L40S 96GB", "96 GB")]
+    ("text", "facts"), [("A100-SXM-64GB", "64 GB"), ("H100 NVL 94GB", "94 GB"), ("L40S 96GB", "96 GB")]
 )
 def test_a_device_with_another_memory_size_is_refused(text, facts):
     with pytest.raises(UsageError, match=facts) as caught:
@@ -188,7 +188,7 @@ def test_an_unknown_device_is_refused_with_those_known(text):
 
 
 def test_an_unknown_model_and_a_broken_config_are_refused():
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(UsageError, match="unknown model"):
         model("GPT-9")
     with pytest.raises(UsageError, match="hidden_size"):
         of_config({**LLAMA, "hidden_size": None})

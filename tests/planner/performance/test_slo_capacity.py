@@ -440,5 +440,5 @@ def test_an_invalid_calibration_is_refused_by_its_field_and_not_by_the_slo(build
     ("seconds", "quantile"), [(0.0, 0.95), (-1.0, 0.95), (nan, 0.95), (inf, 0.5), (1.0, 1.0), (1.0, 0.0)]
 )
 def test_meaningless_objectives_are_refused(seconds, quantile):
-    with pytest.raises(UsageError, match="promise"):
+    with pytest.raises(UsageError, match="objective"):
         Objective("ttft", seconds, quantile)

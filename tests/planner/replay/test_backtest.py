@@ -29,17 +29,17 @@ def test_a_trace_is_read_with_its_missing_slots(build):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2", "no columns time_utc and requests_per_second"),
+        ("a,b\n1,2", "columns time_utc and requests_per_second are missing"),
         ("", "is empty"),
         ("time_utc,requests_per_second\nyesterday,1", "t.csv:2"),
         ("time_utc,requests_per_second\n2026-05-01T00:00:00Z,1\n2026-05-01T00:10:00Z,many", "t.csv:3"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1\n2026-05-01T00:00:00Z,1", "must rise"),
         (
             "time_utc,requests_per_second\n\n\n2026-05-01T00:10:00Z,1\n\n2026-05-01T00:00:00Z,1",
-            "t.csv:6: instants must",
+            "t.csv:6: timestamps must",
         ),
         (f"{'x' * 200_000},requests_per_second\n2026-05-01T00:00:00Z,1", "t.csv:1: field larger than"),
-        ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1", "holds one slot"),
+        ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1", "has only one slot"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00,1\n2026-05-01T00:20:00,1", "time zone"),
     ],
 )
@@ -94,10 +94,10 @@ def test_only_history_is_read(build):
 
 
 def test_a_trace_too_short_to_score_is_refused(build):
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="not enough"):
         backtest([Trace("short", build.times(3.0), build.wave(3.0), timedelta(minutes=10))])
 
 
 def test_a_trace_without_a_value_is_refused(build):
-    with pytest.raises(UsageError, match=r"too few|without any value"):
+    with pytest.raises(UsageError, match=r"not enough|without any value"):
         backtest([Trace("blank", build.times(6.0), np.full(6 * 144, np.nan), timedelta(minutes=10))])

@@ -36,7 +36,7 @@ def _step_day(build):
 
 
 def _oracle(times, values):
-    def text(_times, _values, now):
+    def forecaster(_times, _values, now):
         ahead = times[times >= now.timestamp()][:18]
         truth = values[times >= now.timestamp()][:18]
         score = BacktestScore(None, None, None, 0)
@@ -44,7 +44,7 @@ def _oracle(times, values):
             "s", None, now, timedelta(minutes=10), ahead, {0.5: truth, 0.95: truth}, "oracle", score
         )  # fmt: skip
 
-    return text
+    return forecaster
 
 
 def test_the_plan_starts_replicas_before_the_rise_and_no_request_waits(build):

@@ -28,11 +28,11 @@ def quick_fits(monkeypatch):
     """Length of history of each fit; forecasts the newest value, plus ten per slot."""
     observed = []
 
-    def text(series, steps):
+    def default(series, steps):
         observed.append(series.values.copy())
         return series.values[-1] + 10.0 * np.arange(1.0, steps + 1)
 
-    monkeypatch.setattr(prophet, "default_forecast", text)
+    monkeypatch.setattr(prophet, "default_forecast", default)
     return observed
 
 

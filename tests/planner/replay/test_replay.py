@@ -73,7 +73,7 @@ def test_a_missing_slot_takes_the_day_before_and_is_not_observed():
 
 
 @pytest.mark.parametrize(
-    ("trace", "said"),
+    ("trace", "text"),
     [
         (_trace(_wave(3.5)), "too few to replay"),
         (_trace(np.zeros(1008)), "nothing ever arrives"),
@@ -294,13 +294,13 @@ def test_a_fleet_at_zero_reports_its_cold_start_time():
 def test_a_saturated_fleet_grows_by_utilization_and_an_idle_one_shrinks():
     loop = UtilizationPolicy(np.array([0.5]))
 
-    def observed(rate, ready=4.0, queue=0.0):
+    def state(rate, ready=4.0, queue=0.0):
         served = np.minimum(rate, np.array([ready]))
         return FleetState(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
 
-    assert loop.desired_replicas(observed(4.0, queue=9.0))[0] == 8.0
-    assert loop.desired_replicas(observed(1.0))[0] == 2.0
-    assert loop.desired_replicas(observed(2.1))[0] == 4.0  # within the tolerance
+    assert loop.desired_replicas(state(4.0, queue=9.0))[0] == 8.0
+    assert loop.desired_replicas(state(1.0))[0] == 2.0
+    assert loop.desired_replicas(state(2.1))[0] == 4.0  # within the tolerance
 
 
 def test_the_timetable_knows_only_the_days_before():

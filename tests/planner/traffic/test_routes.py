@@ -89,12 +89,12 @@ def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
-        (lambda one: one.update(kind="Ingress"), "is no HTTPRoute"),
-        (lambda one: one.update(metadata={}), "is no HTTPRoute"),
-        (lambda one: one.update(spec={"rules": []}), "among no backends"),
-        (lambda one: one.update(spec=None), "among no backends"),
+        (lambda one: one.update(kind="Ingress"), "is not an HTTPRoute"),
+        (lambda one: one.update(metadata={}), "is not an HTTPRoute"),
+        (lambda one: one.update(spec={"rules": []}), "no rule that splits requests"),
+        (lambda one: one.update(spec=None), "no rule that splits requests"),
         (lambda one: one["spec"]["rules"][1]["backendRefs"][0].update(name="x"), "have different backends"),
         (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(name=""), "rule 1: a backend has no name"),
         (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(weight=-1), "has the weight -1"),
@@ -103,7 +103,7 @@ def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
             lambda one: one["spec"]["rules"][0]["backendRefs"].append(
                 {"name": "chat-0", "namespace": "canary", "port": 8000}
             ),
-            "rule 1: chat-0 stands there twice",
+            "rule 1: chat-0 appears twice",
         ),
     ],
 )
@@ -150,13 +150,13 @@ def test_at_a_gateway_a_route_uses_the_requested_host_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "gateway", "said"),
+    ("host", "gateway", "text"),
     [
         ("chat.example.com", None, "--host is of a gateway"),
-        ("Chat.example.com", "edge", "'Chat.example.com' is no host"),
-        ("chat.*.com", "edge", "is no host"),
-        ("https://chat.example.com", "edge", "is no host"),
-        ("", "edge", "'' is no host"),
+        ("Chat.example.com", "edge", "'Chat.example.com' is not a host name"),
+        ("chat.*.com", "edge", "is not a host name"),
+        ("https://chat.example.com", "edge", "is not a host name"),
+        ("", "edge", "'' is not a host name"),
     ],
 )
 def test_an_invalid_gateway_host_is_refused(host: str, gateway: str | None, text: str) -> None:
@@ -168,6 +168,6 @@ def test_an_invalid_gateway_host_is_refused(host: str, gateway: str | None, text
 def test_more_replicas_than_a_rule_allows_need_the_mesh() -> None:
     many = {f"chat-{n}": 5 for n in range(20)}
     place = RouteLocation("chat", "prod", {name: name for name in many})
-    with pytest.raises(UsageError, match="at most 16 backends, here are 20"):
+    with pytest.raises(UsageError, match="at most 16 backends, not 20"):
         routes.documents("gateway", place, many)
     assert len(routes.documents("istio", place, many)[0]["spec"]["subsets"]) == 20

@@ -134,17 +134,17 @@ def test_without_any_values_there_is_nothing_to_steer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backends", "rules", "said"),
+    ("backends", "rules", "text"),
     [
         (["long", "long"], SteeringRules(), "named twice"),
         ([f"r{n}" for n in range(101)], SteeringRules(), "cannot share 100 whole weights"),
-        (["other"], SteeringRules(), "long is no backend"),
+        (["other"], SteeringRules(), "long is not a backend"),
         (["long", "b"], SteeringRules(stands_seconds=0), "--stands"),
         (["long", "b"], SteeringRules(tokens_per_request=0), "--tokens"),
-        (["long", "b"], SteeringRules(least=60, most=50), "are no bounds"),
-        (["long", "b"], SteeringRules(most=101), "are no bounds"),
+        (["long", "b"], SteeringRules(least=60, most=50), "invalid bounds"),
+        (["long", "b"], SteeringRules(most=101), "invalid bounds"),
         (["long", "b"], SteeringRules(watermark=90), "--watermark"),
-        (["long", "b"], SteeringRules(refill=("c",)), "--refill: c is no backend"),
+        (["long", "b"], SteeringRules(refill=("c",)), "--refill: c is not a backend"),
     ],
 )
 def test_invalid_input_is_refused(backends: list[str], rules: SteeringRules, text: str) -> None:

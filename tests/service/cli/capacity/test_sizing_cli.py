@@ -307,7 +307,7 @@ def test_buy_plans_from_a_file(tmp_path):
         ("time_utc,requests_per_second\nsoon,1", "load.csv:2"),
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,-1", "load.csv:2"),
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,x", "load.csv:2"),
-        ("time_utc,requests_per_second\n", "holds no load"),
+        ("time_utc,requests_per_second\n", "has no load values"),
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,1", "less than a week"),
     ],
 )

@@ -185,7 +185,7 @@ def test_whole_nodes_stand_in_the_plan(folder):
         (("--prompt", "0"), "--prompt must be"),
         (("--cached", "1"), "--cached is a share"),
         (("--bits", "1"), "--bits must be"),
-        (("--model", "GPT-9"), "no model is known"),
+        (("--model", "GPT-9"), "unknown model"),
         (("--config-json", "none.json"), "none.json"),
     ],
 )

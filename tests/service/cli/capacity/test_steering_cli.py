@@ -157,9 +157,9 @@ def test_people_read_it_in_their_language(folder: Path) -> None:
         (("--current", "cut.yaml"), "cut.yaml:3: not YAML"),
         (("--current", "other.yaml"), "no backend is a replica of chat-70b"),
         (("--current", "other.yaml", "--format", "istio"), "--format and --current exclude each other"),
-        (("--least", "60", "--most", "20"), "are no bounds"),
+        (("--least", "60", "--most", "20"), "invalid bounds"),
         (("--stands", "0s"), "--stands"),
-        (("--refill", "x"), "--refill: x is no backend"),
+        (("--refill", "x"), "--refill: x is not a backend"),
         (("--host", "chat.example.com"), "--host is of a gateway"),
     ],
 )

@@ -65,10 +65,10 @@ def test_what_is_said_of_a_tag_is_of_what_was_written(tmp_path: Path, language: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--node-selector", "gpu"), "--node-selector 'gpu' is no label with its value"),
+        (("--node-selector", "gpu"), "--node-selector 'gpu' is not a label with a value"),
         (("--node-selector", "a=b", "--node-selector", "a=c"), "gives a two values"),
-        (("--gpu-resource", "gpu"), "--gpu-resource 'gpu' is no resource"),
-        ((*IMAGE, "--gpu-resource", "vendor.io/card"), "no label of nodes with vendor.io/card is known"),
+        (("--gpu-resource", "gpu"), "--gpu-resource 'gpu' is not a resource name"),
+        ((*IMAGE, "--gpu-resource", "vendor.io/card"), "no node label is known for vendor.io/card"),
     ],
 )
 def test_what_no_node_can_be_told_by_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
