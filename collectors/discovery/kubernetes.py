@@ -15,7 +15,7 @@ from collectors.discovery.endpoints import SCRAPE, metrics_page_of, wants_scrape
 from collectors.discovery.types import DiscoveredTarget, DiscoverySnapshot
 from collectors.kubernetes.accelerators import gpu_type_of
 from collectors.kubernetes.api import KubeApi
-from collectors.kubernetes.cluster import Cluster, notes_of
+from collectors.kubernetes.cluster import Cluster, annotations_of
 from collectors.kubernetes.objects import (
     ENDPOINT_SLICES,
     NODE_TOPOLOGIES,
@@ -91,7 +91,7 @@ class KubernetesSource:
         pages: dict[str, DiscoveredTarget] = {}
         objects, graph = self._cluster.objects, self._cluster.graph
         fronts = fronts_of(objects)
-        services = {key_of(item): notes_of(item) for item in objects.all(SERVICES)}
+        services = {key_of(item): annotations_of(item) for item in objects.all(SERVICES)}
         kinds = {key_of(item)[1]: gpu_type_of(labels_of(item)) for item in objects.all(NODES)}
         for pod in self._cluster.replicas.pods.values():
             names = fronts.get((pod.namespace, pod.name), ())

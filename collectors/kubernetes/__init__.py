@@ -1,1 +1,4 @@
-"""The Kubernetes API: shared watches, topology, rollouts, start-ups, workload audit, Events."""
+"""The Kubernetes API: shared watches, topology, rollouts, start-ups, workload audit, Events.
+
+Must not scrape pods or write to the API.
+"""

@@ -1,7 +1,7 @@
-"""Who changed an object: what its annotations and its managed fields say. Pure.
+"""Author of a change to an object, from its annotations and managed fields. Pure.
 
-``collectors/kubernetes/actors.yaml`` tells which field managers are systems and which are the tools of people. What is in
-neither list is told by its name, as of an unknown kind.
+``collectors/kubernetes/actors.yaml`` classifies field managers as systems or people's tools. A manager in neither
+list is reported by name, with an unknown kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_TEXT = 400
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who it was. ``cause`` is what the actor gave as the reason, empty when nothing."""
+    """The author. ``cause`` is the author's stated reason, empty if none."""
 
     name: str = ""
     kind: ActorKind = ActorKind.UNKNOWN
@@ -31,35 +31,36 @@ class Actor:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What goes into the event of the change."""
-        told = {"actor": self.name, "actor_kind": "" if self.kind is ActorKind.UNKNOWN else self.kind.value}
-        told["text"] = self.cause
-        return {name: value for name, value in told.items() if value}
+        """Attributes for the event of the change."""
+        attributes = {"actor": self.name, "actor_kind": "" if self.kind is ActorKind.UNKNOWN else self.kind.value}
+        attributes["text"] = self.cause
+        return {name: value for name, value in attributes.items() if value}
 
 
-def managers(found: Json) -> dict[str, str]:
-    """Every field manager of an object, by name, way and part, with when it last wrote."""
+def managers(document: Json) -> dict[str, str]:
+    """Every field manager of an object, by name, operation and subresource, with its last write time."""
     return {
         "|".join(text(entry.get(part)) for part in ("manager", "operation", "subresource")): text(entry.get("time"))
-        for entry in items(mapping(found.get("metadata")).get("managedFields"))
+        for entry in items(mapping(document.get("metadata")).get("managedFields"))
     }
 
 
-def actor_of(found: Json, touched: Sequence[str] = ("f:spec",), before: Json | None = None) -> Actor:
-    """Who last wrote one of the ``touched`` fields, as ``fieldsV1`` spells them.
+def actor_of(document: Json, touched: Sequence[str] = ("f:spec",), before: Json | None = None) -> Actor:
+    """Last writer of one of the ``touched`` fields, in the spelling of ``fieldsV1``.
 
-    ``before`` is the object as it was kept, with its ``managers``: times count whole seconds, and of two writers
-    in one second the new one is meant. The annotation ``outrider.dev/actor`` goes before, for pipelines that know
-    on whose behalf they act.
+    ``before`` is the cached object, with its ``managers``: times have whole seconds, and of two writers in one
+    second the
+    new one is meant. The annotation ``outrider.dev/actor`` takes precedence, for pipelines that act on behalf of
+    someone.
     """
-    notes = texts(mapping(found.get("metadata")).get("annotations"))
+    notes = texts(mapping(document.get("metadata")).get("annotations"))
     cause = notes.get(CAUSE, "")[:_MOST_TEXT]
     if notes.get(ACTOR):
         name = notes[ACTOR][:100]
         return Actor(name, kind_of(name, otherwise=ActorKind.PERSON), cause)
     known = mapping((before or {}).get("managers"))
     wrote = []
-    for entry in items(mapping(found.get("metadata")).get("managedFields")):
+    for entry in items(mapping(document.get("metadata")).get("managedFields")):
         if entry.get("subresource") == "status" or not _touches(mapping(entry.get("fieldsV1")), touched):
             continue
         name, time = text(entry.get("manager")), text(entry.get("time"))
@@ -70,7 +71,7 @@ def actor_of(found: Json, touched: Sequence[str] = ("f:spec",), before: Json | N
 
 
 def kind_of(name: str, otherwise: ActorKind = ActorKind.UNKNOWN) -> ActorKind:
-    """Whether a name is known as that of a system or of a person's tool."""
+    """Kind of a name: a system or a person's tool."""
     systems, people = _lists()
     if systems.search(name):
         return ActorKind.SYSTEM
@@ -78,13 +79,13 @@ def kind_of(name: str, otherwise: ActorKind = ActorKind.UNKNOWN) -> ActorKind:
 
 
 def _touches(fields: Json, touched: Sequence[str]) -> bool:
-    """True when an entry owns one of the fields: ``f:spec`` or a path such as ``f:metadata/f:labels``."""
+    """True if an entry owns one of the fields: ``f:spec`` or a path such as ``f:metadata/f:labels``."""
     for path in touched:
-        found = fields
+        node = fields
         for part in path.split("/"):
-            if part not in found:
+            if part not in node:
                 break
-            found = mapping(found[part])
+            node = mapping(node[part])
         else:
             return True
     return False
@@ -92,5 +93,5 @@ def _touches(fields: Json, touched: Sequence[str]) -> bool:
 
 @cache
 def _lists() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    told = yaml.safe_load(resources.files("collectors.kubernetes").joinpath("actors.yaml").read_text(encoding="utf-8"))
-    return re.compile("|".join(told["systems"])), re.compile("|".join(told["people"]))
+    table = yaml.safe_load(resources.files("collectors.kubernetes").joinpath("actors.yaml").read_text(encoding="utf-8"))
+    return re.compile("|".join(table["systems"])), re.compile("|".join(table["people"]))

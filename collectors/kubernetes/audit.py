@@ -1,7 +1,7 @@
-"""What is unwise about the workloads that serve models, read from their own objects. Pure.
+"""Audits the workloads that serve models for misconfiguration, from their own objects. Pure.
 
-Each rule is a function over one workload with what stands beside it. The texts of a rule are ``audit.<rule>.found``
-and ``audit.<rule>.do`` in both languages.
+Each rule is a function of one workload and its related objects. The texts of a rule are ``audit.<rule>.found`` and
+``audit.<rule>.do`` in both languages.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from collectors.kubernetes.objects import (
     owner_of,
 )
 from collectors.kubernetes.pod_templates import service_of, templated
-from collectors.kubernetes.replicas import Replica, Replicas, of_workload
+from collectors.kubernetes.replicas import Replica, Replicas, replicas_of_workload
 from collectors.kubernetes.state_metrics import number
 from outrider.model import EntityKind, EntityRef
 from outrider.text.i18n import Language, translate
 
-LOAD_SECONDS = 300  # what weights, compilation and capture of a large model take; probes must wait so long
-DRAIN_SECONDS = 60  # a long answer takes about a minute
-# paths that answer before the model is loaded, or whether or not it is
+LOAD_SECONDS = 300  # time for weights, compilation and capture of a large model; probes must wait this long
+DRAIN_SECONDS = 60  # a long response takes about a minute
+# paths that respond before the model is loaded
 _EARLY_PATHS = frozenset({"/", "/metrics", "/docs", "/version", "/live", "/livez", "/v2/health/live", "/v2"})
 _LENGTH_BY_FLAG = frozenset({"vllm", "sglang", "tgi", "tensorrt_llm", "lmdeploy"})
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the name of a mount in a pod
@@ -47,7 +47,7 @@ _RAY = frozenset({"RayService", "RayCluster"})
 
 
 class Severity(StrEnum):
-    """HIGH: it will break or has; MEDIUM: it costs capacity or safety; LOW: worth a look."""
+    """HIGH: fails or will fail; MEDIUM: costs capacity or safety; LOW: worth checking."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -82,26 +82,26 @@ RULES = tuple(_SEVERITY)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFinding:
-    """One rule that a workload breaks. ``told`` fills its texts."""
+    """One rule that a workload violates. ``texts`` fills its message templates."""
 
     rule: str
     workload: EntityRef
     kind: str
     service: str = ""
-    told: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def severity(self) -> Severity:
-        """How grave it is."""
+        """Severity of the rule."""
         return _SEVERITY[self.rule]
 
-    def found(self, language: Language = "en") -> str:
-        """What was found, one sentence."""
-        return translate(f"audit.{self.rule}.found", language, **self.told)
+    def message(self, language: Language = "en") -> str:
+        """The violation in one sentence."""
+        return translate(f"audit.{self.rule}.found", language, **self.texts)
 
     def advice(self, language: Language = "en") -> str:
-        """What to do about it, one sentence."""
-        return translate(f"audit.{self.rule}.do", language, **self.told)
+        """The remedy in one sentence."""
+        return translate(f"audit.{self.rule}.do", language, **self.texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values, texts in both languages."""
@@ -113,14 +113,14 @@ class WorkloadFinding:
             "workload": self.workload.name,
             "kind": self.kind,
             "service": self.service,
-            "found": {"en": self.found("en"), "zh": self.found("zh")},
+            "found": {"en": self.message("en"), "zh": self.message("zh")},
             "do": {"en": self.advice("en"), "zh": self.advice("zh")},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """One workload that serves a model, and what its rules look at."""
+    """One workload that serves a model, and the inputs of its rules."""
 
     kind: str
     namespace: str
@@ -139,49 +139,49 @@ class _Subject:
 _Broken = Iterator[tuple[str, dict[str, str]]]
 
 
-def audit(objects: Objects, known: Replicas, cluster: str) -> tuple[WorkloadFinding, ...]:
-    """Every rule that is broken, the gravest first, then by workload."""
-    found = []
+def audit(objects: Objects, replicas: Replicas, cluster: str) -> tuple[WorkloadFinding, ...]:
+    """All violations, most severe first, then by workload."""
+    findings = []
     for resource in WORKLOADS:
-        for one in objects.all(resource):
-            owner = owner_of(one)[0]
+        for item in objects.all(resource):
+            owner = owner_of(item)[0]
             if any(each.kind == owner for each in WORKLOADS) and objects.has(owner):
                 continue
-            shown = templated(resource, one)
-            subject = _subject(resource, shown, objects, known)
+            template = templated(resource, item)
+            subject = _subject(resource, template, objects, replicas)
             if subject is None:
                 continue
             entity = EntityRef(cluster, EntityKind.WORKLOAD, subject.namespace or None, subject.name)
-            service = service_of(shown, "app.kubernetes.io/name")
-            found += [
-                WorkloadFinding(rule, entity, resource.kind, service, told)
+            service = service_of(template, "app.kubernetes.io/name")
+            findings += [
+                WorkloadFinding(rule, entity, resource.kind, service, texts)
                 for check in _CHECKS
-                for rule, told in check(subject)
+                for rule, texts in check(subject)
             ]
     ranks = list(Severity)
-    return tuple(sorted(found, key=lambda one: (ranks.index(one.severity), one.workload.key, one.rule)))
+    return tuple(sorted(findings, key=lambda item: (ranks.index(item.severity), item.workload.key, item.rule)))
 
 
-def _subject(resource: Resource, shown: Json, objects: Objects, known: Replicas) -> _Subject | None:
-    template = mapping(mapping(shown.get("spec")).get("template"))
-    pod = mapping(template.get("spec"))
+def _subject(resource: Resource, template: Json, objects: Objects, replicas: Replicas) -> _Subject | None:
+    pod_template = mapping(mapping(template.get("spec")).get("template"))
+    pod = mapping(pod_template.get("spec"))
     container = serving_container(pod)
     gpus = sum(pod_accelerators(pod).values())
     if not container or not gpus:
         return None
-    namespace, name = key_of(shown)
+    namespace, name = key_of(template)
     return _Subject(
         kind=resource.kind,
         namespace=namespace,
         name=name,
-        replicas=number(mapping(shown.get("spec")).get("replicas"), 1.0),
+        replicas=number(mapping(template.get("spec")).get("replicas"), 1.0),
         pod=pod,
-        labels=texts(mapping(template.get("metadata")).get("labels")),
+        labels=texts(mapping(pod_template.get("metadata")).get("labels")),
         container=container,
         args=engine_args(container),
         gpus=gpus,
-        size=number(template.get("size"), 1.0),
-        running=tuple(of_workload(known.replicas.values(), namespace, name)),
+        size=number(pod_template.get("size"), 1.0),
+        running=tuple(replicas_of_workload(replicas.replicas.values(), namespace, name)),
         objects=objects,
     )
 
@@ -191,21 +191,21 @@ def _subject(resource: Resource, shown: Json, objects: Objects, known: Replicas)
 
 def _parallelism(subject: _Subject) -> _Broken:
     args = subject.args
-    tensor, wanted = args.tensor_parallel, args.tensor_parallel * args.pipeline_parallel
+    tensor, needed = args.tensor_parallel, args.tensor_parallel * args.pipeline_parallel
     for replica in subject.running:
         of_one_pod = max(pod.gpus for pod in replica.pods)
         if tensor > of_one_pod and len(replica.domains) > 1:
-            told = {"tp": str(tensor), "replica": replica.name, "domains": ", ".join(sorted(replica.domains))}
-            yield "tp-across-nvlink", told
+            texts = {"tp": str(tensor), "replica": replica.name, "domains": ", ".join(sorted(replica.domains))}
+            yield "tp-across-nvlink", texts
             break
     one_pod = subject.size <= 1 and subject.kind not in _RAY and (args.number(*NODES) or 1) <= 1
     if not one_pod or not args.engine:
         return
-    told = {"tp": str(tensor), "pp": str(args.pipeline_parallel), "gpus": f"{subject.gpus:g}"}
-    if wanted > subject.gpus:
-        yield "tp-exceeds-gpus", told
-    elif wanted * args.data_parallel < subject.gpus and args.engine in _LENGTH_BY_FLAG:
-        yield "gpus-unused", {**told, "used": str(wanted * args.data_parallel)}
+    texts = {"tp": str(tensor), "pp": str(args.pipeline_parallel), "gpus": f"{subject.gpus:g}"}
+    if needed > subject.gpus:
+        yield "tp-exceeds-gpus", texts
+    elif needed * args.data_parallel < subject.gpus and args.engine in _LENGTH_BY_FLAG:
+        yield "gpus-unused", {**texts, "used": str(needed * args.data_parallel)}
 
 
 def _probes(subject: _Subject) -> _Broken:
@@ -216,16 +216,18 @@ def _probes(subject: _Subject) -> _Broken:
         yield "readiness-missing", {}
     elif ready.get("tcpSocket") is not None:
         yield "readiness-before-load", {"probe": "tcpSocket"}
-    elif ready.get("httpGet") is not None and path.rstrip("/") in {one.rstrip("/") for one in _EARLY_PATHS}:
+    elif ready.get("httpGet") is not None and path.rstrip("/") in {
+        early_path.rstrip("/") for early_path in _EARLY_PATHS
+    }:
         yield "readiness-before-load", {"probe": f"GET {path}"}
-    if alive and not start and _patience(alive) < LOAD_SECONDS:
-        yield "liveness-kills-load", {"seconds": f"{_patience(alive):g}"}
-    if start and _patience(start) < LOAD_SECONDS:
-        yield "startup-probe-short", {"seconds": f"{_patience(start):g}"}
+    if alive and not start and _failure_seconds(alive) < LOAD_SECONDS:
+        yield "liveness-kills-load", {"seconds": f"{_failure_seconds(alive):g}"}
+    if start and _failure_seconds(start) < LOAD_SECONDS:
+        yield "startup-probe-short", {"seconds": f"{_failure_seconds(start):g}"}
 
 
-def _patience(probe: Json) -> float:
-    """Seconds until a probe that never succeeds has failed for good; the defaults are those of Kubernetes."""
+def _failure_seconds(probe: Json) -> float:
+    """Seconds until a probe that never succeeds fails finally; the defaults are those of Kubernetes."""
     delay, period, failures = (
         number(probe.get(name), default)
         for name, default in (("initialDelaySeconds", 0.0), ("periodSeconds", 10.0), ("failureThreshold", 3.0))
@@ -249,14 +251,14 @@ def _amounts(subject: _Subject) -> _Broken:
 
 def _has_shared_memory(subject: _Subject) -> bool:
     in_memory = {
-        text(one.get("name"))
-        for one in items(subject.pod.get("volumes"))
-        if mapping(one.get("emptyDir")).get("medium") == "Memory"
+        text(entry.get("name"))
+        for entry in items(subject.pod.get("volumes"))
+        if mapping(entry.get("emptyDir")).get("medium") == "Memory"
     }
     mounts = items(subject.container.get("volumeMounts"))
     return subject.pod.get("hostIPC") is True or any(
-        text(one.get("mountPath")).rstrip("/") == _SHARED_MEMORY and text(one.get("name")) in in_memory
-        for one in mounts
+        text(entry.get("mountPath")).rstrip("/") == _SHARED_MEMORY and text(entry.get("name")) in in_memory
+        for entry in mounts
     )
 
 
@@ -280,15 +282,15 @@ def _disruption(subject: _Subject) -> _Broken:
     if subject.replicas == 1:
         yield "single-replica", {}
     budgets = [
-        one
-        for one in subject.objects.all(DISRUPTION_BUDGETS)
-        if key_of(one)[0] == subject.namespace
-        and selects(mapping(mapping(one.get("spec")).get("selector")), subject.labels)
+        budget
+        for budget in subject.objects.all(DISRUPTION_BUDGETS)
+        if key_of(budget)[0] == subject.namespace
+        and selects(mapping(mapping(budget.get("spec")).get("selector")), subject.labels)
     ]
     if not budgets and subject.replicas >= 2:
         yield "no-disruption-budget", {"replicas": f"{subject.replicas:g}"}
-    for one in budgets:
-        status = mapping(one.get("status"))
+    for budget in budgets:
+        status = mapping(budget.get("status"))
         healthy, desired = (number(status.get(name), 0.0) for name in ("currentHealthy", "desiredHealthy"))
         expected = number(status.get("expectedPods"), 0.0)
         if (
@@ -296,14 +298,14 @@ def _disruption(subject: _Subject) -> _Broken:
             and number(status.get("disruptionsAllowed"), 0.0) == 0
             and healthy >= expected >= desired >= expected
         ):
-            yield "drain-blocked", {"budget": key_of(one)[1]}
+            yield "drain-blocked", {"budget": key_of(budget)[1]}
 
 
 def _scaling(subject: _Subject) -> _Broken:
-    for one in subject.objects.all(AUTOSCALERS):
-        spec = mapping(one.get("spec"))
+    for scaler in subject.objects.all(AUTOSCALERS):
+        spec = mapping(scaler.get("spec"))
         target = mapping(spec.get("scaleTargetRef"))
-        if (key_of(one)[0], text(target.get("kind")), text(target.get("name"))) != (
+        if (key_of(scaler)[0], text(target.get("kind")), text(target.get("name"))) != (
             subject.namespace,
             subject.kind,
             subject.name,
@@ -312,38 +314,43 @@ def _scaling(subject: _Subject) -> _Broken:
         names = [text(mapping(each.get("resource")).get("name")) for each in items(spec.get("metrics"))]
         kinds = {text(each.get("type")) for each in items(spec.get("metrics"))}
         if kinds == {"Resource"}:
-            yield "scales-on-cpu", {"scaler": key_of(one)[1], "metrics": ", ".join(filter(None, names))}
+            yield "scales-on-cpu", {"scaler": key_of(scaler)[1], "metrics": ", ".join(filter(None, names))}
         yield from _quota(subject, number(spec.get("maxReplicas"), 0.0))
 
 
 def _quota(subject: _Subject, ceiling: float) -> _Broken:
-    asked = pod_accelerators(subject.pod)
-    for one in subject.objects.all(QUOTAS):
-        hard = mapping(mapping(one.get("spec")).get("hard"))
-        for name, amount in asked.items():
+    requested = pod_accelerators(subject.pod)
+    for quota in subject.objects.all(QUOTAS):
+        hard = mapping(mapping(quota.get("spec")).get("hard"))
+        for name, amount in requested.items():
             allowed = number(hard.get(f"requests.{name}"), float("inf"))
-            wanted = ceiling * amount * max(1.0, subject.size)
-            if key_of(one)[0] == subject.namespace and wanted > allowed:
-                told = {"quota": key_of(one)[1], "allowed": f"{allowed:g}", "wanted": f"{wanted:g}", "resource": name}
-                yield "quota-below-ceiling", told
+            needed = ceiling * amount * max(1.0, subject.size)
+            if key_of(quota)[0] == subject.namespace and needed > allowed:
+                texts = {
+                    "quota": key_of(quota)[1],
+                    "allowed": f"{allowed:g}",
+                    "wanted": f"{needed:g}",
+                    "resource": name,
+                }
+                yield "quota-below-ceiling", texts
 
 
 _CHECKS = (_parallelism, _probes, _amounts, _engine, _disruption, _scaling)
 
 
 def selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector picks these labels; an empty one picks everything, a missing one nothing."""
+    """True if a label selector matches these labels; an empty one matches everything, a missing one nothing."""
     if any(labels.get(name) != value for name, value in texts(selector.get("matchLabels")).items()):
         return False
-    for one in items(selector.get("matchExpressions")):
-        name, how = text(one.get("key")), text(one.get("operator"))
-        values = [text(value) for value in one.get("values") or []]
-        held = {
+    for expression in items(selector.get("matchExpressions")):
+        name, operator = text(expression.get("key")), text(expression.get("operator"))
+        values = [text(value) for value in expression.get("values") or []]
+        matches = {
             "In": labels.get(name) in values and name in labels,
             "NotIn": labels.get(name) not in values,
             "Exists": name in labels,
             "DoesNotExist": name not in labels,
         }
-        if not held.get(how, False):
+        if not matches.get(operator, False):
             return False
     return True

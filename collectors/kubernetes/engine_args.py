@@ -1,7 +1,7 @@
-"""What the command line and environment of a model server say: parallelism, lengths, batching, caches. Pure.
+"""Settings of a model server from its command line and environment: parallelism, lengths, batching, caches. Pure.
 
-Flags are those of vLLM, SGLang, TGI, TensorRT-LLM (``trtllm-serve``), LMDeploy, Triton and MindIE as their own
-references spell them. Nothing that is missing or odd in an object is an error.
+Flags are those of vLLM, SGLang, TGI, TensorRT-LLM (``trtllm-serve``), LMDeploy, Triton and MindIE, as in their own
+references. Missing or invalid parts of an object are not errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from collectors.kubernetes.api import Json, items, mapping, text
 
-ENGINES = {  # what the image or the command bears, the more telling first
+ENGINES = {  # marks in the image or the command, most specific first
     "sglang": ("sglang",),
     "tgi": ("text-generation-inference", "text-generation-launcher", "tgi-"),
     "tensorrt_llm": ("trtllm-serve", "tensorrt-llm", "tensorrt_llm"),
@@ -36,14 +36,14 @@ BATCH = (
     "--max-concurrent-requests",
 )
 DATA = ("--data-parallel-size", "-dp", "--dp-size", "--dp")
-MODEL = ("--served-model-name", "--model", "--model-path", "--model-id")  # what requests and pages call it goes first
+MODEL = ("--served-model-name", "--model", "--model-path", "--model-id")  # the name used in requests and metrics first
 REVISION = ("--revision", "--tokenizer-revision", "--code-revision")
-# vLLM says it in JSON, which a shell may have taken apart; SGLang by a flag
+# vLLM uses JSON, which a shell may have split; SGLang a flag
 _ROLE = re.compile(r"kv_role\W+(kv_producer|kv_consumer)\b|--disaggregation-mode[= ](prefill|decode)\b")
 _ROLES = {"prefill": "prefill", "decode": "decode", "kv_producer": "prefill", "kv_consumer": "decode"}
 NO_PREFIX_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache", "--disable-prefix-caching")
 NO_GRAPHS = ("--enforce-eager", "--disable-cuda-graph")
-# the same said by the environment (TGI reads its flags from there)
+# the same in the environment (TGI reads its flags from there)
 _FROM_ENVIRONMENT = {
     "NUM_SHARD": "--num-shard",
     "MAX_TOTAL_TOKENS": "--max-total-tokens",
@@ -51,7 +51,7 @@ _FROM_ENVIRONMENT = {
     "MODEL_ID": "--model-id",
     "REVISION": "--revision",
 }
-MOST_PARALLEL = 1024  # what is larger is no degree of parallelism
+MAX_PARALLEL = 1024  # larger numbers are not a degree of parallelism
 _OFF = frozenset({"false", "0", "no", "off"})
 _ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)|amd\.com/gpu|huawei\.com/.+|habana\.ai/gaudi|"
                           r"gpu\.intel\.com/.+|google\.com/tpu|aws\.amazon\.com/neuron.*)$")  # fmt: skip
@@ -59,9 +59,9 @@ _ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)|amd\.com
 
 @dataclass(frozen=True, slots=True)
 class EngineArgs:
-    """One container's command line. ``flags`` maps a flag to its value, an empty text for a switch.
+    """One container's command line. ``flags`` maps a flag to its value, empty for a switch.
 
-    ``role`` is ``prefill`` or ``decode`` where different engines do these; empty for one that does both.
+    ``role`` is ``prefill`` or ``decode`` if different engines do these; empty for one that does both.
     """
 
     engine: str = ""
@@ -70,126 +70,126 @@ class EngineArgs:
     role: str = ""
 
     def value(self, *names: str) -> str:
-        """What the first of these flags that is set says, empty when none is."""
+        """Value of the first of these flags that is set, empty if none is."""
         return next((self.flags[name] for name in names if name in self.flags), "")
 
     def number(self, *names: str) -> int | None:
-        """The first of these flags that says a number; None when none does."""
-        said = (self.flags[name] for name in names if name in self.flags)
-        return next((int(one) for one in said if one.isascii() and one.isdigit() and len(one) < 10), None)
+        """The first of these flags with a number; None if there is none."""
+        values = (self.flags[name] for name in names if name in self.flags)
+        return next((int(value) for value in values if value.isascii() and value.isdigit() and len(value) < 10), None)
 
     def is_set(self, *names: str) -> bool:
-        """True when one of these switches is on."""
+        """True if one of these switches is on."""
         return any(name in self.flags and self.flags[name].lower() not in _OFF for name in names)
 
     @property
     def tensor_parallel(self) -> int:
-        """GPUs that share each layer, 1 when nothing is said."""
+        """Number of GPUs that share each layer; default 1."""
         return self._degree(TENSOR) or 1
 
     @property
     def pipeline_parallel(self) -> int:
-        """Stages of one replica, 1 when nothing is said."""
+        """Number of pipeline stages of one replica; default 1."""
         return self._degree(PIPELINE) or 1
 
     @property
     def data_parallel(self) -> int:
-        """Copies of the model behind one endpoint, 1 when nothing is said."""
+        """Number of model copies behind one endpoint; default 1."""
         return self._degree(DATA) or 1
 
     @property
-    def speaks(self) -> bool:
-        """True when it is an engine's: it is known, or names a model or how that is split."""
+    def is_engine_command(self) -> bool:
+        """True for an engine's command: it is known, or names a model or its parallelism."""
         return bool(self.engine or self.model or self.is_set(*TENSOR, *PIPELINE))
 
     def facts(self, *, engine: bool) -> dict[str, str]:
-        """Labels of what it serves. Of an ``engine`` what nothing is said of is 1; what cannot be read is left out."""
-        found = {"engine": self.engine, "model": self.model, "role": self.role}
+        """Labels of the served model. For an ``engine``, unset degrees are 1; unreadable ones are omitted."""
+        facts = {"engine": self.engine, "model": self.model, "role": self.role}
         for name, flags in (("tensor_parallel", TENSOR), ("pipeline_parallel", PIPELINE), ("data_parallel", DATA)):
             degree = self._degree(flags)
             if degree is None and engine and flags is not DATA and not self.is_set(*flags):
                 degree = 1
-            found[name] = str(degree or "")
-        return {name: value for name, value in found.items() if value}
+            facts[name] = str(degree or "")
+        return {name: value for name, value in facts.items() if value}
 
     def _degree(self, flags: tuple[str, ...]) -> int | None:
-        said = (self.number(flag) for flag in flags if flag in self.flags)
-        return next((one for one in said if one is not None and 0 < one <= MOST_PARALLEL), None)
+        values = (self.number(flag) for flag in flags if flag in self.flags)
+        return next((value for value in values if value is not None and 0 < value <= MAX_PARALLEL), None)
 
     @property
     def prefix_cache_off(self) -> bool:
-        """True when the engine is told to keep no prefixes."""
-        said = self.flags.get("--enable-prefix-caching", "")
-        return self.is_set(*NO_PREFIX_CACHE) or (said.lower() in _OFF - {""} and bool(said))
+        """True if the prefix cache is disabled."""
+        setting = self.flags.get("--enable-prefix-caching", "")
+        return self.is_set(*NO_PREFIX_CACHE) or (setting.lower() in _OFF - {""} and bool(setting))
 
     @property
     def max_length_set(self) -> bool:
-        """True when the longest request is bounded by a flag, not by the model's own limit."""
+        """True if a flag, not the model's own limit, bounds the request length."""
         return any(name in self.flags for name in MAX_LENGTH)
 
 
 def engine_args(container: Json) -> EngineArgs:
-    """The command line of a container, its ``sh -c`` unwrapped."""
+    """Command line of a container, with ``sh -c`` unwrapped."""
     words = list(_words(container))
-    environment = {text(one.get("name")): text(one.get("value")) for one in items(container.get("env"))}
+    environment = {text(variable.get("name")): text(variable.get("value")) for variable in items(container.get("env"))}
     flags = dict(_flags(words))
     for name, flag in _FROM_ENVIRONMENT.items():
         if environment.get(name):
             flags.setdefault(flag, environment[name])
-    told = " ".join((text(container.get("image")), *words)).lower()
-    engine = next((name for name, marks in ENGINES.items() if any(mark in told for mark in marks)), "")
+    command = " ".join((text(container.get("image")), *words)).lower()
+    engine = next((name for name, marks in ENGINES.items() if any(mark in command for mark in marks)), "")
     model = next((flags[name] for name in MODEL if flags.get(name)), "") or _served(words)
-    return EngineArgs(engine, flags, model.rstrip("/"), _role(told))
+    return EngineArgs(engine, flags, model.rstrip("/"), _role(command))
 
 
-def _role(told: str) -> str:
-    said = _ROLE.search(told)
-    return "" if said is None else _ROLES[said.group(1) or said.group(2)]
+def _role(command: str) -> str:
+    match = _ROLE.search(command)
+    return "" if match is None else _ROLES[match.group(1) or match.group(2)]
 
 
 def _words(container: Json) -> Iterator[str]:
     for part in ("command", "args"):
         value = container.get(part)
-        for one in value if isinstance(value, list) else []:
-            said = text(one)
-            if not re.search(r"\s", said):
-                yield said
+        for item in value if isinstance(value, list) else []:
+            word = text(item)
+            if not re.search(r"\s", word):
+                yield word
                 continue
             try:
-                yield from shlex.split(said.replace("\\\n", " "), comments=True)
+                yield from shlex.split(word.replace("\\\n", " "), comments=True)
             except ValueError:
-                yield from said.split()
+                yield from word.split()
 
 
 def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if not word.startswith("-") or word in ("-", "--", "-c", "-lc", "-m"):
             continue
         name, equals, value = word.partition("=")
-        if not equals and place + 1 < len(words) and not words[place + 1].startswith("-"):
-            value = words[place + 1]
+        if not equals and index + 1 < len(words) and not words[index + 1].startswith("-"):
+            value = words[index + 1]
         yield name, value
 
 
 def _served(words: list[str]) -> str:
-    """The model that ``vllm serve MODEL`` or ``trtllm-serve MODEL`` names without a flag."""
-    for place, word in enumerate(words[:-1]):
-        if word in ("serve", "trtllm-serve") and not words[place + 1].startswith("-"):
-            after = words[place + 1]
-            return words[place + 2] if after == "serve" and place + 2 < len(words) else after
+    """The positional model of ``vllm serve MODEL`` or ``trtllm-serve MODEL``."""
+    for index, word in enumerate(words[:-1]):
+        if word in ("serve", "trtllm-serve") and not words[index + 1].startswith("-"):
+            after = words[index + 1]
+            return words[index + 2] if after == "serve" and index + 2 < len(words) else after
     return ""
 
 
 def accelerators(container: Json) -> dict[str, float]:
-    """The accelerators a container asks for by resource name, MIG slices too."""
+    """Accelerators requested by a container, by resource name, including MIG slices."""
     resources = mapping(container.get("resources"))
-    asked = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
-    found = {name: _amount(value) for name, value in asked.items() if _ACCELERATOR.match(name)}
-    return {name: amount for name, amount in found.items() if amount > 0}
+    requested = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+    amounts = {name: _amount(value) for name, value in requested.items() if _ACCELERATOR.match(name)}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 def pod_accelerators(spec: Json) -> dict[str, float]:
-    """The accelerators of all containers of a pod's spec."""
+    """Accelerators of all containers of a pod's spec."""
     total: dict[str, float] = {}
     for container in items(spec.get("containers")):
         for name, amount in accelerators(container).items():
@@ -200,12 +200,12 @@ def pod_accelerators(spec: Json) -> dict[str, float]:
 def serving_container(spec: Json) -> Json:
     """The container that serves the model: the one with accelerators, else the first with an engine's command."""
     offered = items(spec.get("containers"))
-    with_gpu = next((one for one in offered if accelerators(one)), None)
+    with_gpu = next((container for container in offered if accelerators(container)), None)
     if with_gpu is not None:
         return with_gpu
-    told = [(one, engine_args(one)) for one in offered]
-    known = [one for one, args in told if args.engine]
-    return next(iter([*known, *(one for one, args in told if args.speaks)]), {})
+    parsed = [(container, engine_args(container)) for container in offered]
+    engines = [container for container, args in parsed if args.engine]
+    return next(iter([*engines, *(container for container, args in parsed if args.is_engine_command)]), {})
 
 
 def _amount(value: object) -> float:

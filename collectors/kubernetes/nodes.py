@@ -1,4 +1,4 @@
-"""Changes of nodes that people look for after a fault: driver, CUDA, kernel and kubelet. Pure."""
+"""Changes of nodes: driver, CUDA, kernel and kubelet versions. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ SOURCE = "kubernetes"
 
 
 def node_changes(changed: Sequence[ObjectChange], cluster: str, at: datetime) -> list[UnresolvedEvent]:
-    """What became different about nodes that stayed. A version that appears or goes is no change of it."""
-    found = []
-    for one in changed:
-        if not one.before or not one.after:
+    """Version changes of nodes. A version that appears or disappears is not a change."""
+    events = []
+    for change in changed:
+        if not change.before or not change.after:
             continue
-        before, after = dict(_versions(one.before)), dict(_versions(one.after))
+        before, after = dict(_versions(change.before)), dict(_versions(change.after))
         for code, old in before.items():
             new = after.get(code, "")
             if not old or not new or old == new:
                 continue
-            name = key_of(one.after)[1]
-            told = {"from": old, "to": new, **actor_of(one.after, ("f:metadata/f:labels",), one.before).attributes}
-            key = f"{SOURCE}/{cluster}/{code}/{uid_of(one.after)}/{version_of(one.after)}"
+            name = key_of(change.after)[1]
+            attributes = {
+                "from": old,
+                "to": new,
+                **actor_of(change.after, ("f:metadata/f:labels",), change.before).attributes,
+            }
+            key = f"{SOURCE}/{cluster}/{code}/{uid_of(change.after)}/{version_of(change.after)}"
             entity = EntityRef(cluster, EntityKind.NODE, None, name)
-            found.append(UnresolvedEvent(EventKind.CHANGE, code, at, SOURCE, key, entity, told))
-    return found
+            events.append(UnresolvedEvent(EventKind.CHANGE, code, at, SOURCE, key, entity, attributes))
+    return events
 
 
 def _versions(node: Json) -> Iterator[tuple[str, str]]:

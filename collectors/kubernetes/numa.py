@@ -1,9 +1,11 @@
-"""NUMA and PCIe domains of a node and its devices, where they are published. Pure.
+"""NUMA and PCIe domains of a node and its devices, if published. Pure.
 
-Two sources tell. NodeResourceTopology objects (``topology.node.k8s.io``) are written by node-feature-discovery's
-topology updater and by resource-topology-exporter: zones of type Node are NUMA nodes, with resources and distances.
-ResourceSlices of DRA drivers have attributes of devices: NVIDIA's driver publishes uuid, PCI address and PCIe root but
-no NUMA node, AMD's the NUMA node but no uuid.
+Two sources: NodeResourceTopology objects (``topology.node.k8s.io``) are written by node-feature-discovery's
+topology
+updater and by resource-topology-exporter. Zones of type Node are NUMA nodes, with resources and distances.
+ResourceSlices of DRA drivers have device attributes: NVIDIA's driver publishes uuid, PCI address and PCIe root but
+no
+NUMA node, AMD's the NUMA node but no uuid.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collectors.kubernetes.objects import key_of
 from outrider.model import EntityKind, EntityRef
 
 _ZONES = frozenset({"node", "numa", "numanode"})
-_DEVICE = {  # attributes of a device, a driver's own or those all drivers share
+_DEVICE = {  # attributes of a device: driver-specific or common to all drivers
     "numa_node": ("resource.kubernetes.io/numaNode", "numaNode", "dra.net/numaNode"),
     "pcie_root": ("resource.kubernetes.io/pcieRoot", "pcieRoot"),
     "pci": ("resource.kubernetes.io/pciBusID", "pciBusID"),
@@ -28,9 +30,9 @@ def zone_facts(topology: Json) -> dict[str, str]:
     """Labels of a node from its NodeResourceTopology.
 
     ``numa_zones`` are the names of its NUMA nodes, ``numa_gpus`` the accelerators of each (``node-0=4,node-1=4``),
-    ``numa_distances`` those between two of them (``node-0:node-1=21``).
+    ``numa_distances`` the distances between two of them (``node-0:node-1=21``).
     """
-    zones = {text(one.get("name")): one for one in items(topology.get("zones")) if _is_numa(one)}
+    zones = {text(zone.get("name")): zone for zone in items(topology.get("zones")) if _is_numa(zone)}
     gpus = {name: _gpus(zone) for name, zone in zones.items()}
     far = {
         f"{name}:{text(cost.get('name'))}={text(cost.get('value'))}"
@@ -38,28 +40,28 @@ def zone_facts(topology: Json) -> dict[str, str]:
         for cost in items(zone.get("costs"))
         if name < text(cost.get("name")) in zones and text(cost.get("value"))
     }
-    found = {
+    facts = {
         "numa_zones": ",".join(sorted(zones)),
         "numa_gpus": ",".join(f"{name}={count:g}" for name, count in sorted(gpus.items()))
         if any(gpus.values())
         else "",
         "numa_distances": ",".join(sorted(far)),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def node_zones(topologies: Iterable[Json]) -> dict[str, dict[str, str]]:
-    """The labels of each node that has a NodeResourceTopology; the object bears the node's name."""
-    return {key_of(one)[1]: zone_facts(one) for one in topologies}
+    """Labels of each node with a NodeResourceTopology; the object has the node's name."""
+    return {key_of(topology)[1]: zone_facts(topology) for topology in topologies}
 
 
 def devices(slices: Iterable[Json], cluster: str) -> Iterator[tuple[EntityRef, dict[str, str]]]:
-    """The devices that DRA drivers publish by uuid, each with its labels; ``node`` is where it is.
+    """Devices published by DRA drivers with a uuid, each with its labels; ``node`` is its node.
 
-    Of a pool only the newest generation counts.
+    Only the newest generation of a pool counts.
     """
     newest: dict[tuple[str, str], int] = {}
-    every = [(one, mapping(one.get("spec"))) for one in slices]
+    every = [(item, mapping(item.get("spec"))) for item in slices]
     for _, spec in every:
         newest[_pool(spec)] = max(newest.get(_pool(spec), 0), _generation(spec))
     for _, spec in every:
@@ -67,12 +69,12 @@ def devices(slices: Iterable[Json], cluster: str) -> Iterator[tuple[EntityRef, d
         if not node or _generation(spec) < newest[_pool(spec)]:
             continue
         for device in items(spec.get("devices")):
-            told = mapping(device.get("attributes"))
-            uuid = _said(told, ("uuid",))
-            if uuid.startswith("GPU-"):  # of a MIG instance the pages tell which part of its device it is
-                facts = {name: _said(told, spellings) for name, spellings in _DEVICE.items()}
-                known = {name: value for name, value in facts.items() if value}
-                yield EntityRef(cluster, EntityKind.GPU, None, uuid), {"node": node, **known}
+            attributes = mapping(device.get("attributes"))
+            uuid = _attribute(attributes, ("uuid",))
+            if uuid.startswith("GPU-"):  # MIG instances are related to their device by metrics pages
+                facts = {name: _attribute(attributes, spellings) for name, spellings in _DEVICE.items()}
+                set_facts = {name: value for name, value in facts.items() if value}
+                yield EntityRef(cluster, EntityKind.GPU, None, uuid), {"node": node, **set_facts}
 
 
 def _is_numa(zone: Json) -> bool:
@@ -80,7 +82,7 @@ def _is_numa(zone: Json) -> bool:
 
 
 def _gpus(zone: Json) -> float:
-    amounts = {text(one.get("name")): one.get("capacity") for one in items(zone.get("resources"))}
+    amounts = {text(resource.get("name")): resource.get("capacity") for resource in items(zone.get("resources"))}
     return sum(accelerators({"resources": {"limits": amounts}}).values())
 
 
@@ -89,15 +91,15 @@ def _pool(spec: Json) -> tuple[str, str]:
 
 
 def _generation(spec: Json) -> int:
-    said = mapping(spec.get("pool")).get("generation")
-    return said if isinstance(said, int) else 0
+    generation = mapping(spec.get("pool")).get("generation")
+    return generation if isinstance(generation, int) else 0
 
 
-def _said(attributes: Mapping[str, object], names: tuple[str, ...]) -> str:
-    """The value of the first of these attributes: ``{"string": ..}``, ``{"int": ..}``; -1 is no NUMA node."""
+def _attribute(attributes: Mapping[str, object], names: tuple[str, ...]) -> str:
+    """Value of the first of these attributes: ``{"string": ..}``, ``{"int": ..}``; -1 means no NUMA node."""
     for name in names:
         value = mapping(attributes.get(name))
-        found = text(value.get("string")) or text(value.get("int"))
-        if found and found != "-1":
-            return found
+        value_text = text(value.get("string")) or text(value.get("int"))
+        if value_text and value_text != "-1":
+            return value_text
     return ""

@@ -1,4 +1,4 @@
-"""The objects of a cluster as its API tells them, and what is kept of each. Pure."""
+"""Cached objects of a cluster, reduced to the parts that are needed. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collectors.kubernetes.engine_args import pod_accelerators
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A sort of objects. ``optional``: a cluster may lack it; ``namespaced``: it lies in namespaces.
+    """A type of objects. ``optional``: a cluster may lack it; ``namespaced``: its objects are in namespaces.
 
-    ``chosen`` are selectors by query parameter: of these objects only.
+    ``chosen`` are selectors by query parameter that limit the objects.
     """
 
     name: str
@@ -45,27 +45,27 @@ INFERENCE_SERVICES = Resource("inferenceservices", "/apis/serving.kserve.io/v1be
 RAY_SERVICES = Resource("rayservices", "/apis/ray.io/v1", "RayService")
 WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS, INFERENCE_SERVICES, RAY_SERVICES)
 EVENTS = Resource("events", "/api/v1", "Event", optional=False)
-PLACES = (NODES, PODS, ENDPOINT_SLICES, NODE_TOPOLOGIES, RESOURCE_SLICES)  # what the topology is made of
+PLACES = (NODES, PODS, ENDPOINT_SLICES, NODE_TOPOLOGIES, RESOURCE_SLICES)  # sources of the topology
 KEPT = (*PLACES, CONFIG_MAPS, QUOTAS, DISRUPTION_BUDGETS, AUTOSCALERS, *WORKLOADS)
 _NOT_KEPT = frozenset({"managedFields"})
-MANAGERS = "managers"  # what is kept of the managed fields
+MANAGERS = "managers"  # summary of the managed fields
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What one reading of a resource brought. ``whole``: all there is, in ``namespace`` where one is named."""
+class ResourceUpdate:
+    """Result of one reading of a resource. ``whole``: a full list, of ``namespace`` if one is named."""
 
     resource: Resource
-    seen: Sequence[ApiChange]
+    changes: Sequence[ApiChange]
     whole: bool = False
     namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """An object before and after something happened to it: empty for one that was not, or is no more.
+    """An object before and after a change: empty if it did not exist before, or no longer exists.
 
-    ``after`` is whole, ``before`` as it was kept, and of one that was told to be deleted with its last state.
+    ``after`` is complete, ``before`` is the cached form. For a reported deletion, ``before`` has the last state.
     """
 
     before: Json
@@ -74,123 +74,125 @@ class ObjectChange:
 
 @dataclass(slots=True)
 class CachedObjects:
-    """The objects of one sort by uid. ``version`` rises with every change of them.
+    """The objects of one type by uid. ``version`` rises with every change of them.
 
-    ``keep`` is what stays of each, without it what ``slim`` leaves.
+    ``keep`` reduces an object for the cache; ``slim`` by default.
     """
 
     objects: dict[str, Json] = field(default_factory=dict)
     version: int = 0
     keep: Callable[[Resource, Json], Json] | None = None
 
-    def take(self, news: News) -> list[ObjectChange]:
-        """Note what happened; returns each object that changed. What a whole list lacks is gone."""
+    def take(self, news: ResourceUpdate) -> list[ObjectChange]:
+        """Applies an update; returns each changed object. Objects missing from a full list are deleted."""
         changed: list[ObjectChange] = []
         if news.whole:
-            listed = {uid_of(seen.found) for seen in news.seen}
+            listed = {uid_of(change.object) for change in news.changes}
             here = [
-                uid for uid, one in self.objects.items() if uid not in listed and news.namespace in ("", key_of(one)[0])
+                uid
+                for uid, item in self.objects.items()
+                if uid not in listed and news.namespace in ("", key_of(item)[0])
             ]
             changed += [ObjectChange(self.objects.pop(uid), {}) for uid in here]
-        for seen in news.seen:
-            uid = uid_of(seen.found)
+        for change in news.changes:
+            uid = uid_of(change.object)
             if not uid:
                 continue
             before = self.objects.get(uid, {})
-            if seen.what == "DELETED":
+            if change.what == "DELETED":
                 self.objects.pop(uid, None)
-                changed.append(ObjectChange({**before, **_last(seen.found)}, {}))
-            elif not before or not version_of(seen.found) or version_of(before) != version_of(seen.found):
-                self.objects[uid] = (self.keep or slim)(news.resource, seen.found)
-                changed.append(ObjectChange(before, seen.found))
+                changed.append(ObjectChange({**before, **_last(change.object)}, {}))
+            elif not before or not version_of(change.object) or version_of(before) != version_of(change.object):
+                self.objects[uid] = (self.keep or slim)(news.resource, change.object)
+                changed.append(ObjectChange(before, change.object))
         self.version += bool(changed)
         return changed
 
 
 class Objects:
-    """What is known of one cluster's objects."""
+    """The cached objects of one cluster."""
 
     def __init__(self, held: Mapping[str, CachedObjects] | None = None) -> None:
-        """``held`` by name of the resource."""
-        self.held: dict[str, CachedObjects] = {resource.name: CachedObjects() for resource in (*KEPT, SERVICES)}
-        self.held.update(held or {})
+        """``held`` are caches by name of the resource."""
+        self.by_resource: dict[str, CachedObjects] = {resource.name: CachedObjects() for resource in (*KEPT, SERVICES)}
+        self.by_resource.update(held or {})
 
     @staticmethod
     def of(objects: Iterable[tuple[Resource, Json]]) -> Objects:
-        """A cluster of these objects, for those who read manifests or write tests."""
-        made = Objects()
-        for resource, found in objects:
-            made.held[resource.name].take(News(resource, [ApiChange("ADDED", found)]))
-        return made
+        """A cluster with these objects, for manifests and tests."""
+        cluster_objects = Objects()
+        for resource, document in objects:
+            cluster_objects.by_resource[resource.name].take(ResourceUpdate(resource, [ApiChange("ADDED", document)]))
+        return cluster_objects
 
     @property
     def version(self) -> int:
         """Rises with every change of any object."""
-        return sum(one.version for one in self.held.values())
+        return sum(cache.version for cache in self.by_resource.values())
 
     def all(self, resource: Resource) -> list[Json]:
-        """Every object of a sort."""
-        return list(self.held[resource.name].objects.values())
+        """All objects of a type."""
+        return list(self.by_resource[resource.name].objects.values())
 
     def has(self, kind: str) -> bool:
-        """True when objects of that kind are known, so that what they own need not speak for itself."""
-        return any(one.kind == kind and self.held[one.name].objects for one in WORKLOADS)
+        """True if objects of that kind are cached, so that the objects they own need no events of their own."""
+        return any(resource.kind == kind and self.by_resource[resource.name].objects for resource in WORKLOADS)
 
 
-def uid_of(found: Json) -> str:
-    """The uid of an object; namespace and name of one that has none, "" of one that is none."""
-    return text(mapping(found.get("metadata")).get("uid")) or "/".join(filter(None, key_of(found)))
+def uid_of(document: Json) -> str:
+    """Uid of an object; namespace and name without one, "" for an empty object."""
+    return text(mapping(document.get("metadata")).get("uid")) or "/".join(filter(None, key_of(document)))
 
 
-def key_of(found: Json) -> tuple[str, str]:
-    """Namespace and name of an object; the namespace is empty for one of the cluster."""
-    meta = mapping(found.get("metadata"))
+def key_of(document: Json) -> tuple[str, str]:
+    """Namespace and name of an object; the namespace is empty for a cluster-scoped one."""
+    meta = mapping(document.get("metadata"))
     return text(meta.get("namespace")), text(meta.get("name"))
 
 
-def labels_of(found: Json) -> dict[str, str]:
-    """The labels of an object."""
-    return texts(mapping(found.get("metadata")).get("labels"))
+def labels_of(document: Json) -> dict[str, str]:
+    """Labels of an object."""
+    return texts(mapping(document.get("metadata")).get("labels"))
 
 
-def owner_of(found: Json) -> tuple[str, str]:
-    """Kind and name of the controller that made an object; the first owner when none says so."""
-    owners = items(mapping(found.get("metadata")).get("ownerReferences"))
-    chosen = next((one for one in owners if one.get("controller") is True), owners[0] if owners else {})
+def owner_of(document: Json) -> tuple[str, str]:
+    """Kind and name of the controller of an object; the first owner if none is the controller."""
+    owners = items(mapping(document.get("metadata")).get("ownerReferences"))
+    chosen = next((owner for owner in owners if owner.get("controller") is True), owners[0] if owners else {})
     return text(chosen.get("kind")), text(chosen.get("name"))
 
 
 def is_accelerated(pod: Json) -> bool:
-    """True for a pod that asks for an accelerator."""
+    """True for a pod that requests an accelerator."""
     return bool(pod_accelerators(mapping(pod.get("spec"))))
 
 
-def slim(resource: Resource, found: Json) -> Json:
-    """The object without what nobody reads again; of a ConfigMap's values only their digests."""
-    meta = {name: one for name, one in mapping(found.get("metadata")).items() if name not in _NOT_KEPT}
+def slim(resource: Resource, document: Json) -> Json:
+    """The object without unneeded parts; of a ConfigMap's values only digests."""
+    meta = {name: value for name, value in mapping(document.get("metadata")).items() if name not in _NOT_KEPT}
     if resource is PODS:
-        return {**found, "metadata": meta}
+        return {**document, "metadata": meta}
     if resource is CONFIG_MAPS:
-        return {"metadata": meta, "digests": digests(found), MANAGERS: managers(found)}
-    return {**found, "metadata": meta, MANAGERS: managers(found)}
+        return {"metadata": meta, "digests": digests(document), MANAGERS: managers(document)}
+    return {**document, "metadata": meta, MANAGERS: managers(document)}
 
 
-def bare(resource: Resource, found: Json) -> Json:
-    """Of a pod which one it is, where the rest is read as it comes; of anything else what ``slim`` leaves."""
+def bare(resource: Resource, document: Json) -> Json:
+    """Of a pod only its identity, if the rest is read on arrival; otherwise as ``slim``."""
     if resource.name != PODS.name:
-        return slim(resource, found)
-    meta = mapping(found.get("metadata"))
+        return slim(resource, document)
+    meta = mapping(document.get("metadata"))
     return {"metadata": {name: meta.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}}
 
 
-def _last(found: Json) -> Json:
-    """The last that is told of an object, without what nobody reads."""
-    meta = {name: one for name, one in mapping(found.get("metadata")).items() if name not in _NOT_KEPT}
-    return {**found, "metadata": meta}
+def _last(document: Json) -> Json:
+    """Last state of an object, without unneeded parts."""
+    meta = {name: value for name, value in mapping(document.get("metadata")).items() if name not in _NOT_KEPT}
+    return {**document, "metadata": meta}
 
 
 def digests(config_map: Json) -> dict[str, str]:
-    """Each key of a ConfigMap with a short digest of its value, which itself is never kept."""
+    """Each key of a ConfigMap with a short digest of its value, which is never stored."""
     if "digests" in config_map:
         return texts(config_map.get("digests"))
     values = {**mapping(config_map.get("data")), **mapping(config_map.get("binaryData"))}

@@ -1,8 +1,9 @@
-"""What one pod is in a fleet that serves models: whose it is, its replica, what it runs and holds. Pure.
+"""Facts of one pod in a fleet that serves models: owner, replica, engine and accelerators. Pure.
 
-The one reading of a pod that targets, topology, start-ups and audits share. A replica is one TP x PP group with one
-scheduler: a LeaderWorkerSet's group and a Ray cluster are one replica of several pods; any other pod, those of a
-RayService too, is a replica by itself, and bears its own name.
+Targets, topology, start-ups and audits share this reading of a pod. A replica is one TP x PP group with one
+scheduler.
+A LeaderWorkerSet's group and a Ray cluster are one replica of several pods. Any other pod, including those of a
+RayService, is a replica by itself with its own name.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ RAY_NODE = "ray.io/node-type"
 SERVICE_LABEL = "app.kubernetes.io/name"
 ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
 _SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
-# outrider.io's own first, then what llm-d and NVIDIA Dynamo put on the pods of engines that share the work
+# outrider.io's own first, then the labels of llm-d and NVIDIA Dynamo for disaggregated engines
 _ROLES = ("outrider.io/role", "llm-d.ai/role", "nvidia.com/dynamo-sub-component-type")
-_OURS = ("prometheus.io/", "outrider.io/")  # annotations that count; others can be as large as the pod itself
+_OURS = ("prometheus.io/", "outrider.io/")  # relevant annotations; others can be as large as the pod itself
 _BY_NAME = {
     "dcgm-exporter": "dcgm", "nvidia-dcgm-exporter": "dcgm", "node-exporter": "node_exporter",
     "prometheus-node-exporter": "node_exporter", "kube-state-metrics": "kube_state_metrics",
@@ -38,13 +39,16 @@ _OVER = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod. ``accelerators`` by resource name, ``devices`` those of them that are known by name.
+    """One pod. ``accelerators`` by resource name; ``devices`` are those known by name.
 
-    ``group`` names its replica, which is of several pods where ``is_grouped``; ``leads`` is the one of them that
-    schedules. ``is_engine``: it holds accelerators or says that its page is an engine's. ``said`` is what its labels
-    tell of its engine, ``own`` that and what its command tells. ``service`` is what its labels say, and after
-    ``served`` never empty for an engine. ``created`` is when it was made, ``since`` when its node took it up: its
-    edges hold from then on.
+    ``group`` names its replica, which has several pods if ``is_grouped``; ``leads`` marks the one with the
+    scheduler.
+    ``is_engine``: it has accelerators or its page is declared an engine's. ``said`` are engine facts from its
+    labels,
+    ``own`` those and the facts from its command. ``service`` comes from its labels; after ``with_service`` it is
+    never
+    empty for an engine. ``created`` is its creation time, ``since`` the start on its node: its edges hold from then
+    on.
     """
 
     namespace: str
@@ -76,7 +80,7 @@ class PodFacts:
 
     @property
     def gpus(self) -> float:
-        """Accelerators of every sort together."""
+        """Accelerators of all types together."""
         return sum(self.accelerators.values())
 
     def entity(self, cluster: str) -> EntityRef:
@@ -89,7 +93,7 @@ class PodFacts:
 
     def facts(self) -> dict[str, str]:
         """Labels of the pod."""
-        found = {
+        labels = {
             "uid": self.uid,
             "node": self.node,
             "workload": self.workload,
@@ -102,22 +106,22 @@ class PodFacts:
             "devices": ",".join(self.devices),
             **{f"asks:{name}": f"{amount:g}" for name, amount in self.accelerators.items() if "/mig-" in name},
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in labels.items() if value}
 
 
 def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
-    """What counts of a pod object. ``service_label`` is the label that names services here."""
+    """Facts of a pod object. ``service_label`` is the label with the service name."""
     (namespace, name), labels = key_of(pod), labels_of(pod)
     spec, status, meta = (mapping(pod.get(part)) for part in ("spec", "status", "metadata"))
     notes = texts(meta.get("annotations"))
     kind, workload = workload_of(pod)
     group, leads = _group(labels)
     container = serving_container(spec)
-    asked = pod_accelerators(spec)
-    said = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _SAID.items()}
-    said["version"] = labels.get("app.kubernetes.io/version", "")
-    said["role"] = next(filter(None, (labels.get(key) or notes.get(key) for key in _ROLES)), "")
-    known = {fact: value for fact, value in said.items() if value}
+    requested = pod_accelerators(spec)
+    declared = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _SAID.items()}
+    declared["version"] = labels.get("app.kubernetes.io/version", "")
+    declared["role"] = next(filter(None, (labels.get(key) or notes.get(key) for key in _ROLES)), "")
+    declared_facts = {fact: value for fact, value in declared.items() if value}
     args = engine_args(container)
     reader = notes.get(ADAPTER) or labels.get(ADAPTER) or _known_exporter(labels)
     created = text(meta.get("creationTimestamp"))
@@ -131,44 +135,44 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
         since=text(status.get("startTime")) or created,
         owner_kind=kind,
         workload=workload,
-        service=service_said(labels, notes, service_label),
+        service=labelled_service(labels, notes, service_label),
         group=group or name,
         is_grouped=bool(group),
         leads=leads,
         is_over=text(status.get("phase")) in _OVER,
         adapter=reader,
-        is_engine=bool(asked) or (reader in ADAPTERS and adapter(reader or "").target is EntityKind.REPLICA),
-        said=known,
-        own={**args.facts(engine=bool(asked)), **known},
+        is_engine=bool(requested) or (reader in ADAPTERS and adapter(reader or "").target is EntityKind.REPLICA),
+        said=declared_facts,
+        own={**args.facts(engine=bool(requested)), **declared_facts},
         args=args,
         image=text(container.get("image")),
         labels=labels,
         notes={key: value for key, value in notes.items() if key.startswith(_OURS)},
         ports=_ports(spec),
-        accelerators=asked,
+        accelerators=requested,
         devices=devices_of(notes),
-        gpu_kind=kind_of(asked, notes),
+        gpu_kind=kind_of(requested, notes),
     )
 
 
-def served(pod: PodFacts, front: str = "") -> PodFacts:
-    """The pod with the service it serves: what its labels say, the Service in ``front`` of it, its owner, itself."""
+def with_service(pod: PodFacts, front: str = "") -> PodFacts:
+    """The pod with its service: from its labels, the Service in ``front`` of it, its owner, or itself."""
     name = pod.service or front or ((pod.workload or pod.name) if pod.is_engine or pod.is_grouped else "")
     return pod if name == pod.service else replace(pod, service=name)
 
 
-def service_said(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
-    """The model service of a pod or workload by its labels: what somebody said, what its operator wrote, its name."""
-    said = labels.get(SERVICE) or notes.get(SERVICE) or labels.get(service_label) or labels.get(KSERVE)
-    if not said and labels.get(RAY_CRD, "RayService") == "RayService":
-        said = labels.get(RAY_SERVICE)
-    return said or next(
+def labelled_service(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
+    """Model service of a pod or workload by its labels: set by a user, by its operator, or its name."""
+    service = labels.get(SERVICE) or notes.get(SERVICE) or labels.get(service_label) or labels.get(KSERVE)
+    if not service and labels.get(RAY_CRD, "RayService") == "RayService":
+        service = labels.get(RAY_SERVICE)
+    return service or next(
         (labels[name] for name in (LWS_NAME, RAY_CLUSTER, SERVICE_LABEL, "app") if labels.get(name)), ""
     )
 
 
 def workload_of(pod: Json) -> tuple[str, str]:
-    """Kind and name of what people know as the owner of a pod; of a bare pod itself, empty texts."""
+    """Kind and name of a pod's top-level owner; empty for a bare pod."""
     labels = labels_of(pod)
     if labels.get(KSERVE):
         return "InferenceService", labels[KSERVE]
@@ -179,39 +183,39 @@ def workload_of(pod: Json) -> tuple[str, str]:
     if labels.get(RAY_CLUSTER):
         return "RayCluster", labels[RAY_CLUSTER]
     kind, name = owner_of(pod)
-    if kind == "Node":  # a static pod, which its kubelet made
+    if kind == "Node":  # a static pod, created by its kubelet
         return "", ""
     if kind != "ReplicaSet":
         return kind, name
-    known = labels.get("pod-template-hash")
-    return "Deployment", name.removesuffix(f"-{known}") if known else deployment_of(name)
+    template_hash = labels.get("pod-template-hash")
+    return "Deployment", name.removesuffix(f"-{template_hash}") if template_hash else deployment_of(name)
 
 
 def ended_at(pod: Json) -> str:
-    """When a pod ended, as the API tells it: its last container's end, else when it was told to go; "" for neither."""
+    """End of a pod from the API: the end of its last container, else its deletion time; "" for neither."""
     ends = [
-        text(mapping(mapping(one.get("state")).get("terminated")).get("finishedAt"))
-        for one in items(mapping(pod.get("status")).get("containerStatuses"))
+        text(mapping(mapping(status.get("state")).get("terminated")).get("finishedAt"))
+        for status in items(mapping(pod.get("status")).get("containerStatuses"))
     ]
     return max(ends, default="") or text(mapping(pod.get("metadata")).get("deletionTimestamp"))
 
 
 def _known_exporter(labels: Mapping[str, str]) -> str | None:
-    found = (_BY_NAME.get(labels.get(one, "")) for one in (SERVICE_LABEL, "app"))
-    return next(filter(None, found), None)
+    exporters = (_BY_NAME.get(labels.get(label, "")) for label in (SERVICE_LABEL, "app"))
+    return next(filter(None, exporters), None)
 
 
 def _group(labels: Mapping[str, str]) -> tuple[str, bool]:
-    """The name of a replica of several pods, "" for none, and whether this one leads it."""
-    if labels.get(LWS_NAME) and labels.get(LWS_GROUP):  # the name of its leader, too
+    """Name of a replica of several pods, "" for none, and whether this pod leads it."""
+    if labels.get(LWS_NAME) and labels.get(LWS_GROUP):  # also the name of its leader
         return f"{labels[LWS_NAME]}-{labels[LWS_GROUP]}", labels.get(LWS_WORKER, "0") == "0"
     ray = labels.get(RAY_CLUSTER)
-    if ray and not labels.get(LWS_NAME) and labels.get(RAY_CRD) != "RayService":  # Ray Serve has replicas in it
+    if ray and not labels.get(LWS_NAME) and labels.get(RAY_CRD) != "RayService":  # Ray Serve runs replicas inside it
         return ray, labels.get(RAY_NODE, "head") == "head"
     return "", True
 
 
 def _ports(spec: Json) -> tuple[tuple[str, int], ...]:
     ports = [port for container in items(spec.get("containers")) for port in items(container.get("ports"))]
-    found = [(text(one.get("name")), one.get("containerPort")) for one in ports]
-    return tuple((name, port) for name, port in found if isinstance(port, int) and 0 < port < 65536)
+    ports_by_name = [(text(port.get("name")), port.get("containerPort")) for port in ports]
+    return tuple((name, port) for name, port in ports_by_name if isinstance(port, int) and 0 < port < 65536)

@@ -1,7 +1,7 @@
-"""Which pods make one replica. Pure.
+"""Groups pods into replicas. Pure.
 
-A pod that holds accelerators or says that its page is an engine's is a replica or a part of one, whatever page it
-has or lacks; those of its group that hold none, such as a leader without a device, are parts of it too.
+A pod with accelerators or with an engine's page is a replica or a part of one, whatever page it has. The other pods
+of its group, such as a leader without a device, belong to it too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collectors.kubernetes.accelerators import CLIQUE
 from collectors.kubernetes.api import Json, items, mapping, text
 from collectors.kubernetes.engine_args import EngineArgs
 from collectors.kubernetes.objects import ENDPOINT_SLICES, NODES, PODS, Objects, key_of, labels_of, uid_of
-from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, pod_facts, served
+from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts, pod_facts, with_service
 
 SERVICE_NAME = "kubernetes.io/service-name"
 Key = tuple[str, str]  # namespace, name
@@ -21,7 +21,7 @@ Key = tuple[str, str]  # namespace, name
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One TP x PP group with its pods, leader first. ``args`` are the leader's, or of the first that has any."""
+    """One TP x PP group with its pods, leader first. ``args`` are the leader's, or of the first pod with any."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ class Replica:
     def facts(self) -> dict[str, str]:
         """Labels of the replica."""
         first = self.pods[0]
-        found = {
+        labels = {
             "workload": first.workload,
             "owner_kind": first.owner_kind,
             **self.own,
@@ -53,14 +53,14 @@ class Replica:
             **first.said,
             "gpus": f"{self.gpus:g}" if self.gpus else "",
             "pods": str(len(self.pods)),
-            "nvlink_domains": ",".join(sorted(one for one in self.domains if not one.startswith("node:"))),
+            "nvlink_domains": ",".join(sorted(domain for domain in self.domains if not domain.startswith("node:"))),
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in labels.items() if value}
 
 
 @dataclass(slots=True)
 class Replicas:
-    """The pods of a cluster, read once a change: pods by uid, replicas by (namespace, name)."""
+    """The pods of a cluster, rebuilt on change: pods by uid, replicas by (namespace, name)."""
 
     pods: dict[str, PodFacts] = field(default_factory=dict)
     replicas: dict[Key, Replica] = field(default_factory=dict)
@@ -68,9 +68,9 @@ class Replicas:
 
 @dataclass(slots=True)
 class PodIndex:
-    """What counts of every pod, read when it changes: most updates are of its status and change nothing here.
+    """Facts of every pod, read when it changes: most updates concern its status and change nothing here.
 
-    ``version`` rises when a pod comes, goes, moves or becomes another's.
+    ``version`` rises when a pod is added, removed, moved or changes its owner.
     """
 
     service_label: str = SERVICE_LABEL
@@ -78,7 +78,7 @@ class PodIndex:
     version: int = 0
 
     def take(self, pod: Json) -> PodFacts:
-        """A pod as it is now."""
+        """Adds or updates a pod."""
         uid, facts = uid_of(pod), pod_facts(pod, self.service_label)
         if self.pods.get(uid) != facts:
             self.pods[uid] = facts
@@ -86,38 +86,40 @@ class PodIndex:
         return facts
 
     def drop(self, uid: str) -> PodFacts | None:
-        """A pod is no more; returns what it was."""
-        gone = self.pods.pop(uid, None)
-        self.version += gone is not None
-        return gone
+        """Removes a pod; returns its last facts."""
+        removed = self.pods.pop(uid, None)
+        self.version += removed is not None
+        return removed
 
     def replicas(self, nodes: Iterable[Json], fronts: Mapping[Key, Sequence[str]] | None = None) -> Replicas:
-        """Every pod with its service, and the replicas of those that are not over.
+        """Every pod with its service, and the replicas of the unfinished ones.
 
-        ``nodes`` tell NVLink domains, ``fronts`` the Services in front of a pod by its key.
+        ``nodes`` give NVLink domains, ``fronts`` the Services in front of a pod by its key.
         """
         first = {key: names[0] for key, names in (fronts or {}).items() if names}
-        found = Replicas({uid: served(pod, first.get((pod.namespace, pod.name), "")) for uid, pod in self.pods.items()})
+        grouped = Replicas(
+            {uid: with_service(pod, first.get((pod.namespace, pod.name), "")) for uid, pod in self.pods.items()}
+        )
         groups: dict[Key, list[PodFacts]] = {}
-        for pod in found.pods.values():
+        for pod in grouped.pods.values():
             if not pod.is_over and (pod.is_engine or pod.is_grouped):
                 groups.setdefault((pod.namespace, pod.group), []).append(pod)
         clique_of = {key_of(node)[1]: labels_of(node).get(CLIQUE, "") for node in nodes}
         for (namespace, name), pods in groups.items():
             if any(pod.is_engine for pod in pods):
                 pods.sort(key=lambda pod: (not pod.leads, pod.name != pod.group, pod.name))
-                found.replicas[namespace, name] = _replica(namespace, name, pods, clique_of)
-        return found
+                grouped.replicas[namespace, name] = _replica(namespace, name, pods, clique_of)
+        return grouped
 
 
 def _replica(namespace: str, name: str, pods: list[PodFacts], clique_of: Mapping[str, str]) -> Replica:
-    speaks = next((pod for pod in pods if pod.args.speaks), pods[0])
+    speaks = next((pod for pod in pods if pod.args.is_engine_command), pods[0])
     domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node and pod.accelerators)
     return Replica(namespace, name, tuple(pods), speaks.args, speaks.own, speaks.image, domains)
 
 
 def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:
-    """Every pod's facts and the replicas, read anew."""
+    """Facts of every pod and the replicas, computed from scratch."""
     index = PodIndex(service_label)
     for pod in objects.all(PODS):
         index.take(pod)
@@ -125,23 +127,23 @@ def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replica
 
 
 def fronts_of(objects: Objects) -> dict[Key, list[str]]:
-    """The names of the Services in front of each pod, in the order of their endpoint slices."""
-    found: dict[Key, list[str]] = {}
-    for one in sorted(objects.all(ENDPOINT_SLICES), key=key_of):
-        namespace, service = key_of(one)[0], labels_of(one).get(SERVICE_NAME, "")
-        for pod in pods_behind(one) if service else ():
-            names = found.setdefault((namespace, pod), [])
+    """Names of the Services in front of each pod, in the order of their endpoint slices."""
+    services_by_pod: dict[Key, list[str]] = {}
+    for endpoints in sorted(objects.all(ENDPOINT_SLICES), key=key_of):
+        namespace, service = key_of(endpoints)[0], labels_of(endpoints).get(SERVICE_NAME, "")
+        for pod in pods_behind(endpoints) if service else ():
+            names = services_by_pod.setdefault((namespace, pod), [])
             if service not in names:
                 names.append(service)
-    return found
+    return services_by_pod
 
 
 def pods_behind(endpoints: Json) -> tuple[str, ...]:
-    """The names of the pods that an endpoint slice lists."""
-    refs = [mapping(one.get("targetRef")) for one in items(endpoints.get("endpoints"))]
+    """Names of the pods in an endpoint slice."""
+    refs = [mapping(endpoint.get("targetRef")) for endpoint in items(endpoints.get("endpoints"))]
     return tuple(text(ref.get("name")) for ref in refs if ref.get("kind") == "Pod")
 
 
-def of_workload(replicas: Iterable[Replica], namespace: str, name: str) -> list[Replica]:
+def replicas_of_workload(replicas: Iterable[Replica], namespace: str, name: str) -> list[Replica]:
     """The replicas of one workload."""
-    return [one for one in replicas if one.namespace == namespace and one.pods[0].workload == name]
+    return [replica for replica in replicas if replica.namespace == namespace and replica.pods[0].workload == name]

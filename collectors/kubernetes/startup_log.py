@@ -1,4 +1,4 @@
-"""What the log lines of a starting model server tell of its phases, from ``startup_log.yaml``."""
+"""Start-up phases from the log lines of a starting model server, by the table ``startup_log.yaml``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INIT_ENGINE = "init_engine"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One such line: the phase, and how long it took; ``seconds`` None where only its begin or end is told."""
+    """One phase line: the phase and its duration; ``seconds`` None if the line marks only its begin or end."""
 
     phase: str
     at: datetime
@@ -32,17 +32,17 @@ class _Pattern:
 
 
 def mark_of(line: str, at: datetime) -> Mark | None:
-    """The mark that a line makes; None for any other line."""
+    """The mark of a line; None for any other line."""
     any_of, table = _table()
     if any_of.search(line) is None:
         return None
     for pattern in table:
-        found = pattern.match.search(line)
-        if found is None:
+        match = pattern.match.search(line)
+        if match is None:
             continue
-        said = found.groupdict().get("seconds")
+        duration = match.groupdict().get("seconds")
         try:
-            seconds = None if said is None else float(said)
+            seconds = None if duration is None else float(duration)
         except ValueError:
             continue
         if seconds is not None and not 0 <= seconds <= _LONGEST_SECONDS:
@@ -53,18 +53,18 @@ def mark_of(line: str, at: datetime) -> Mark | None:
 
 @cache
 def _table() -> tuple[re.Pattern[str], tuple[_Pattern, ...]]:
-    told = yaml.safe_load(
+    table = yaml.safe_load(
         resources.files("collectors.kubernetes").joinpath("startup_log.yaml").read_text(encoding="utf-8")
     )
     table = tuple(
-        _Pattern(entry["phase"], re.compile(entry["match"]), entry.get("edge", "")) for entry in told["patterns"]
+        _Pattern(entry["phase"], re.compile(entry["match"]), entry.get("edge", "")) for entry in table["patterns"]
     )
     return re.compile("|".join(expressions())), table
 
 
 def expressions() -> list[str]:
-    """Every expression without its group names, for those who hand them to a server as a filter."""
-    told = yaml.safe_load(
+    """All expressions without group names, for use as a server-side filter."""
+    table = yaml.safe_load(
         resources.files("collectors.kubernetes").joinpath("startup_log.yaml").read_text(encoding="utf-8")
     )
-    return [re.sub(r"\(\?P<\w+>", "(?:", entry["match"]) for entry in told["patterns"]]
+    return [re.sub(r"\(\?P<\w+>", "(?:", entry["match"]) for entry in table["patterns"]]

@@ -1,8 +1,7 @@
-"""Topology from the Kubernetes API: node - GPU - pod - replica - service with what is known of each. Pure.
+"""Topology from the Kubernetes API: node - GPU - pod - replica - service with their facts. Pure.
 
-Discovery and the source of events tell this same graph. It holds where no exporter's page tells it. What pages tell
-of a replica and its service goes before (``beside``): a replica that has a page is not told a second time under
-another name.
+Discovery and the event source use this graph. It applies if no exporter's page covers it. Facts from pages take
+precedence (``unlisted_by_pages``): a replica with a page is not added again under another name.
 """
 
 from __future__ import annotations
@@ -23,40 +22,40 @@ Labels = Mapping[EntityRef, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Edges and facts as pages give them (``outrider.ports.Collected``)."""
+    """Edges and facts in the form of pages (``outrider.ports.Collected``)."""
 
     edges: tuple[Edge, ...] = ()
     labels: Labels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """A pod that went; ``until`` by the API's own clock where it told."""
+class DeletedPod:
+    """A deleted pod; ``until`` is its end by the API's clock, if known."""
 
     pod: PodFacts
     until: str = ""
 
 
-def graph(objects: Objects, known: Replicas, cluster: str, gone: Iterable[Gone] = ()) -> Graph:
-    """The graph of one cluster. Of pods that are ``gone`` only what they rested on; label ``until`` says so."""
+def graph(objects: Objects, replicas: Replicas, cluster: str, gone: Iterable[DeletedPod] = ()) -> Graph:
+    """Graph of one cluster. Of ``gone`` pods only the edges below them, with the label ``until``."""
     edges: dict[Edge, None] = {}
     labels: dict[EntityRef, dict[str, str]] = {}
     zones = node_zones(objects.all(NODE_TOPOLOGIES))
-    for one in objects.all(NODES):
-        name = key_of(one)[1]
-        labels[_node(cluster, name)] = {**node_facts(one), **zones.get(name, {})}
+    for node in objects.all(NODES):
+        name = key_of(node)[1]
+        labels[_node(cluster, name)] = {**node_facts(node), **zones.get(name, {})}
     for gpu, facts in devices(objects.all(RESOURCE_SLICES), cluster):
         labels[gpu] = facts
         edges[_node(cluster, facts["node"]), gpu] = None
-    for was in gone:
-        facts = {"uid": was.pod.uid, "node": was.pod.node, "since": was.pod.since, "until": was.until}
-        labels[was.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
-        edges.update(dict.fromkeys(_below(was.pod, cluster)))
-    for pod in known.pods.values():
+    for deleted in gone:
+        facts = {"uid": deleted.pod.uid, "node": deleted.pod.node, "since": deleted.pod.since, "until": deleted.until}
+        labels[deleted.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
+        edges.update(dict.fromkeys(_below(deleted.pod, cluster)))
+    for pod in replicas.pods.values():
         labels[pod.entity(cluster)] = pod.facts()
         if not pod.is_over:
             edges.update(dict.fromkeys(_below(pod, cluster)))
-    for replica in known.replicas.values():
+    for replica in replicas.replicas.values():
         own = replica.pods[0].replica(cluster)
         labels[own] = replica.facts
         edges.update(((pod.entity(cluster), own), None) for pod in replica.pods)
@@ -65,7 +64,7 @@ def graph(objects: Objects, known: Replicas, cluster: str, gone: Iterable[Gone] 
 
 
 def _below(pod: PodFacts, cluster: str) -> Iterator[Edge]:
-    """What a pod rests on: its node, and its devices where it is written down which."""
+    """Edges below a pod: to its node, and to its devices if they are recorded."""
     entity, node = pod.entity(cluster), _node(cluster, pod.node)
     if pod.node:
         yield node, entity
@@ -77,11 +76,12 @@ def _below(pod: PodFacts, cluster: str) -> Iterator[Edge]:
                 yield node, gpu
 
 
-def beside(pages: Topology, told: Graph) -> Graph:
-    """What of ``told`` holds beside ``pages``, what is known from pages.
+def unlisted_by_pages(pages: Topology, told: Graph) -> Graph:
+    """The part of ``told`` that ``pages``, the topology from pages, does not cover.
 
-    A replica whose pods hold up one that pages name is that one, and keeps its service and its facts. One of a
-    service whose replicas pages name without their pods is left out: which of them it is nobody can say.
+    A replica whose pods are below one from pages is that one, and keeps its service and facts. A replica is omitted
+    if
+    pages list replicas of its service without pods: the correspondence is unknown.
     """
     pods: dict[EntityRef, list[EntityRef]] = {}
     services: dict[EntityRef, EntityRef] = {}
@@ -110,32 +110,32 @@ def _renamed(
     lower: EntityRef, upper: EntityRef, names: Mapping[EntityRef, tuple[EntityRef, ...]], pages: Topology
 ) -> Iterator[Edge]:
     if upper in names:
-        yield from ((lower, one) for one in names[upper])
+        yield from ((lower, name) for name in names[upper])
     elif lower in names:
-        for one in names[lower]:
-            if not any(above.kind is EntityKind.SERVICE for above in pages.holds_up(one)):
-                yield one, upper
+        for name in names[lower]:
+            if not any(upper_entity.kind is EntityKind.SERVICE for upper_entity in pages.holds_up(name)):
+                yield name, upper
     else:
         yield lower, upper
 
 
 def _has_unplaced(service: EntityRef, pages: Topology) -> bool:
-    members = [one for one in pages.rests_on(service) if one.kind is EntityKind.REPLICA]
-    return any(all(below.kind is not EntityKind.POD for below in pages.rests_on(one)) for one in members)
+    members = [replica for replica in pages.rests_on(service) if replica.kind is EntityKind.REPLICA]
+    return any(all(below.kind is not EntityKind.POD for below in pages.rests_on(replica)) for replica in members)
 
 
-def joined(
-    page_edges: Iterable[Edge], page_labels: Labels, told: Iterable[Graph]
+def merge_graphs(
+    page_edges: Iterable[Edge], page_labels: Labels, graphs: Iterable[Graph]
 ) -> tuple[list[Edge], dict[EntityRef, Mapping[str, str]]]:
-    """Pages and what is told ``beside`` them as one.
+    """Merges the graph of pages with other graphs.
 
-    Facts of pages go before. A pod of which a page knows no more than the uid gets its name.
+    Facts from pages take precedence. A pod of which a page knows only the uid gets its name.
     """
     edges: list[Edge] = []
     labels: dict[EntityRef, Mapping[str, str]] = {}
-    for one in told:
-        edges += one.edges
-        labels.update(one.labels)
+    for item in graphs:
+        edges += item.edges
+        labels.update(item.labels)
     edges += page_edges
     for entity, facts in page_labels.items():
         labels[entity] = {**labels[entity], **facts} if entity in labels else facts

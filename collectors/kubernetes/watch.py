@@ -1,7 +1,8 @@
-"""Follows the objects of a cluster: listed once, then watched, each list and watch once for all who want it.
+"""Watches the objects of a cluster: listed once, then watched; each list and watch is shared by all readers.
 
-What a cluster does not have (a custom resource that is not installed, or one that our account may not read) is
-left out and asked for again every ten minutes. Everything else that cannot be read is an error of this round.
+A resource that the cluster lacks (a custom resource that is not installed, or one without permission) is omitted
+and
+requested again every ten minutes. Any other read error is an error of the round.
 """
 
 from __future__ import annotations
@@ -11,165 +12,178 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from collectors.kubernetes.api import ApiChange, Feed, KubeApi, RefusedError
-from collectors.kubernetes.objects import News, Resource
+from collectors.kubernetes.api import ApiChange, ApiStatusError, KubeApi, ListWatch
+from collectors.kubernetes.objects import Resource, ResourceUpdate
 from outrider import log
 from outrider.errors import CollectError
 
-ASK_AGAIN = timedelta(minutes=10)
-MOST_WAITING = 100_000  # changes that one follower has not read yet; one that is further behind reads a new list
+RETRY_ABSENT = timedelta(minutes=10)
+MAX_UNREAD = 100_000  # unread changes of one reader; a reader further behind reads a new list
 _ABSENT = (403, 404)
 
 
 @dataclass(slots=True, eq=False)
 class _Subscriber:
-    """What one follower has yet to read of one door. ``lost``: it does not know all that came before."""
+    """Unread updates of one reader. ``lost``: it needs a full list."""
 
-    news: list[tuple[Sequence[ApiChange], bool]] = field(default_factory=list)
+    unread: list[tuple[Sequence[ApiChange], bool]] = field(default_factory=list)
     lost: bool = True
 
-    def hear(self, seen: Sequence[ApiChange], *, whole: bool) -> None:
-        """Something was read, by this follower or another one."""
+    def deliver(self, changes: Sequence[ApiChange], *, whole: bool) -> None:
+        """Adds an update that was read by this or another reader."""
         if whole:
-            self.news.clear()  # a list takes the place of all that came before
+            self.unread.clear()  # a full list replaces all earlier updates
             self.lost = False
         if not self.lost:
-            self.news.append((seen, whole))
-        if sum(len(one) for one, _ in self.news) > MOST_WAITING and not whole:
-            self.news.clear()
+            self.unread.append((changes, whole))
+        if sum(len(update) for update, _ in self.unread) > MAX_UNREAD and not whole:
+            self.unread.clear()
             self.lost = True
 
 
 class _SharedWatch:
-    """One list of one API server, and all who follow it."""
+    """One list of one API server, and its subscribers."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: ListWatch) -> None:
         self.feed = feed
-        self.ears: list[_Subscriber] = []
+        self.subscribers: list[_Subscriber] = []
         self._reading: asyncio.Task[None] | None = None
 
-    async def read(self, ear: _Subscriber) -> None:
-        """Read what is new, for all. Whoever asks meanwhile waits for the same reading. Raises CollectError."""
+    async def read(self, subscriber: _Subscriber) -> None:
+        """Reads new changes for all subscribers. Concurrent callers wait for the same reading. Raises CollectError."""
         while self._reading is not None and not self._reading.done():
             await asyncio.shield(self._reading)
-            if not ear.lost:
+            if not subscriber.lost:
                 return
-        if ear.lost:
+        if subscriber.lost:
             self.feed.restart()
-        self._reading = asyncio.create_task(self._once(), name=f"follow {self.feed.path}")
+        self._reading = asyncio.create_task(self._read_all(), name=f"follow {self.feed.path}")
         await asyncio.shield(self._reading)
 
-    async def _once(self) -> None:
-        seen = await self.feed.read()
-        for ear in self.ears:
-            ear.hear(seen, whole=self.feed.listed)
+    async def _read_all(self) -> None:
+        changes = await self.feed.read()
+        for subscriber in self.subscribers:
+            subscriber.deliver(changes, whole=self.feed.listed)
 
     async def close(self) -> None:
-        """End a reading that is under way."""
+        """Cancels a reading in flight."""
         if self._reading is not None and not self._reading.done():
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
 class SharedWatches:
-    """The lists of one API server, shared by the followers made of this. The last one that closes ends them."""
+    """The lists of one API server, shared by its watchers. The last watcher that closes ends them."""
 
     def __init__(self, api: KubeApi) -> None:
-        """``api`` is closed with the last follower."""
+        """``api`` is closed with the last watcher."""
         self.api = api
-        self._doors: dict[tuple[str, tuple[tuple[str, str], ...]], _SharedWatch] = {}
+        self._watches: dict[tuple[str, tuple[tuple[str, str], ...]], _SharedWatch] = {}
         self._users = 0
 
     @staticmethod
     def of(api: KubeApi | SharedWatches) -> SharedWatches:
-        """Those of an API that nobody shares, where it is not shared."""
+        """Wraps an API that is not shared."""
         return api if isinstance(api, SharedWatches) else SharedWatches(api)
 
     def enter(self) -> None:
-        """One more uses it."""
+        """Registers a user."""
         self._users += 1
 
     def open(self, path: str, chosen: tuple[tuple[str, str], ...]) -> _SharedWatch:
-        """The door of a list, one for all who want the same."""
-        return self._doors.setdefault((path, chosen), _SharedWatch(Feed(self.api, path, dict(chosen))))
+        """The watch of a list, the same one for equal requests."""
+        return self._watches.setdefault((path, chosen), _SharedWatch(ListWatch(self.api, path, dict(chosen))))
 
     async def leave(self) -> None:
-        """One less uses it."""
+        """Unregisters a user; the last one closes the watches."""
         self._users -= 1
         if self._users == 0:
-            await asyncio.gather(*(door.close() for door in self._doors.values()))
+            await asyncio.gather(*(watch.close() for watch in self._watches.values()))
             await self.api.close()
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
-    """One resource in one namespace or in all, and when to ask again for what was absent."""
+class _Subscription:
+    """One resource in one namespace or in all, and the next request time of an absent one."""
 
     resource: Resource
     namespace: str
-    door: _SharedWatch
-    ear: _Subscriber = field(default_factory=_Subscriber)
+    watch: _SharedWatch
+    subscriber: _Subscriber = field(default_factory=_Subscriber)
     absent_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ReadFault:
     """A resource that could not be read."""
 
     resource: Resource
     error: CollectError
 
 
-class Follower:
-    """Follows resources of one API server for one reader. Each round reads them side by side."""
+class ResourceWatcher:
+    """Watches resources of one API server for one reader. Each round reads them concurrently."""
 
-    def __init__(self, doors: SharedWatches, resources: Sequence[Resource], namespaces: Sequence[str] = ()) -> None:
-        """Without ``namespaces`` all are read. ``doors`` may be those of other followers, too."""
-        self._doors = doors
-        doors.enter()
-        self._wanted: list[_Wanted] = []
-        for one in resources:
-            for space in namespaces if namespaces and one.namespaced else [""]:
-                path = f"{one.group}{'/namespaces/' if space else ''}{space}/{one.name}"
-                self._wanted.append(_Wanted(one, space, doors.open(path, one.chosen)))
-                self._wanted[-1].door.ears.append(self._wanted[-1].ear)
-        self._absent_told: set[str] = set()
+    def __init__(self, watches: SharedWatches, resources: Sequence[Resource], namespaces: Sequence[str] = ()) -> None:
+        """Without ``namespaces`` all are read. ``watches`` are the shared watches, possibly used by other watchers."""
+        self._watches = watches
+        watches.enter()
+        self._subscriptions: list[_Subscription] = []
+        for resource in resources:
+            for space in namespaces if namespaces and resource.namespaced else [""]:
+                path = f"{resource.group}{'/namespaces/' if space else ''}{space}/{resource.name}"
+                self._subscriptions.append(_Subscription(resource, space, watches.open(path, resource.chosen)))
+                self._subscriptions[-1].watch.subscribers.append(self._subscriptions[-1].subscriber)
+        self._absent_logged: set[str] = set()
 
-    async def read(self, at: datetime) -> tuple[list[News], list[Fault]]:
-        """What is new of every resource, and what could not be read."""
-        due = [one for one in self._wanted if one.absent_until is None or at >= one.absent_until]
-        answers = await asyncio.gather(*(self._one(one, at) for one in due))
+    async def read(self, at: datetime) -> tuple[list[ResourceUpdate], list[ReadFault]]:
+        """New updates of every resource, and read errors."""
+        due = [
+            subscription
+            for subscription in self._subscriptions
+            if subscription.absent_until is None or at >= subscription.absent_until
+        ]
+        results = await asyncio.gather(*(self._read_one(subscription, at) for subscription in due))
         return (
-            [news for found, _ in answers for news in found],
-            [Fault(one.resource, error) for one, (_, error) in zip(due, answers, strict=True) if error is not None],
+            [news for updates, _ in results for news in updates],
+            [
+                ReadFault(subscription.resource, error)
+                for subscription, (_, error) in zip(due, results, strict=True)
+                if error is not None
+            ],
         )
 
-    async def _one(self, one: _Wanted, at: datetime) -> tuple[list[News], CollectError | None]:
-        fault: CollectError | None = None
+    async def _read_one(
+        self, subscription: _Subscription, at: datetime
+    ) -> tuple[list[ResourceUpdate], CollectError | None]:
+        failure: CollectError | None = None
         try:
-            await one.door.read(one.ear)
+            await subscription.watch.read(subscription.subscriber)
         except CollectError as error:
-            status = error.status if isinstance(error, RefusedError) else 0
-            if one.resource.optional and status in _ABSENT:
-                return [self._absent(one, status, at)], None
-            fault = error
+            status = error.status if isinstance(error, ApiStatusError) else 0
+            if subscription.resource.optional and status in _ABSENT:
+                return [self._absent(subscription, status, at)], None
+            failure = error
         else:
-            one.absent_until = None
-        told, one.ear.news = one.ear.news, []
-        return [News(one.resource, seen, whole=whole, namespace=one.namespace) for seen, whole in told], fault
+            subscription.absent_until = None
+        unread, subscription.subscriber.unread = subscription.subscriber.unread, []
+        return [
+            ResourceUpdate(subscription.resource, changes, whole=whole, namespace=subscription.namespace)
+            for changes, whole in unread
+        ], failure
 
-    def _absent(self, one: _Wanted, status: int, at: datetime) -> News:
-        one.absent_until = at + ASK_AGAIN
-        one.ear.news, one.ear.lost = [], True
-        path = one.door.feed.path
-        if path not in self._absent_told:
-            self._absent_told.add(path)
+    def _absent(self, subscription: _Subscription, status: int, at: datetime) -> ResourceUpdate:
+        subscription.absent_until = at + RETRY_ABSENT
+        subscription.subscriber.unread, subscription.subscriber.lost = [], True
+        path = subscription.watch.feed.path
+        if path not in self._absent_logged:
+            self._absent_logged.add(path)
             log.get("collect").debug("resource_absent", path=path, status=status)
-        return News(one.resource, (), whole=True, namespace=one.namespace)
+        return ResourceUpdate(subscription.resource, (), whole=True, namespace=subscription.namespace)
 
     async def close(self) -> None:
-        """Listen no more, and close every connection when nobody else does."""
-        for one in self._wanted:
-            one.door.ears.remove(one.ear)
-        self._wanted.clear()
-        await self._doors.leave()
+        """Unsubscribes, and closes all connections if no other watcher is left."""
+        for subscription in self._subscriptions:
+            subscription.watch.subscribers.remove(subscription.subscriber)
+        self._subscriptions.clear()
+        await self._watches.leave()

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 
 from collectors.events.unresolved_event import FIRST_LOOK, UnresolvedEvent
 from collectors.kubernetes.api import Json, KubeApi, items, mapping, text
-from collectors.kubernetes.objects import PODS, News
-from collectors.kubernetes.watch import Follower, SharedWatches
+from collectors.kubernetes.objects import PODS, ResourceUpdate
+from collectors.kubernetes.watch import ResourceWatcher, SharedWatches
 from collectors.logs.matcher import LogMatcher, Origin
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
@@ -130,7 +130,7 @@ class EngineLogs:
         self._api, self._cluster = watches.api, cluster
         self._container, self._any = container, bool(label_selector or container)
         chosen = (("labelSelector", label_selector),) if label_selector else ()
-        self._follower = Follower(watches, [replace(PODS, optional=False, chosen=chosen)], namespaces)
+        self._follower = ResourceWatcher(watches, [replace(PODS, optional=False, chosen=chosen)], namespaces)
         self.lines = LogMatcher(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
@@ -150,14 +150,14 @@ class EngineLogs:
                 events.extend(answer)
         return events, errors
 
-    def _note(self, news: News) -> None:
+    def _note(self, news: ResourceUpdate) -> None:
         if news.whole:
-            listed = {text(mapping(change.found.get("metadata")).get("uid")) for change in news.seen}
+            listed = {text(mapping(change.object.get("metadata")).get("uid")) for change in news.changes}
             for uid in [uid for uid, log in self._logs.items() if uid not in listed and _is_in(log, news.namespace)]:
                 del self._logs[uid]
-        for change in news.seen:
-            uid = text(mapping(change.found.get("metadata")).get("uid"))
-            log = pod_log(change.found, self._cluster, self._container, any_pod=self._any)
+        for change in news.changes:
+            uid = text(mapping(change.object.get("metadata")).get("uid"))
+            log = pod_log(change.object, self._cluster, self._container, any_pod=self._any)
             if change.what == "DELETED" or log is None:
                 self._logs.pop(uid, None)
             elif uid in self._logs:

@@ -10,7 +10,7 @@ from typing import Protocol
 from zlib import crc32
 
 from collectors.exposition.parser import Page, Parser
-from collectors.kubernetes.topology import Graph, beside, joined
+from collectors.kubernetes.topology import Graph, merge_graphs, unlisted_by_pages
 from collectors.mapping.target import Target
 from collectors.normalise.disappearance import LOST
 from collectors.normalise.normalise import Normaliser
@@ -180,8 +180,8 @@ class ScrapeManager:
                     page_labels.setdefault(entity, {}).update(values)
             page_edges = [edge for edges, _ in self._page_topology.values() for edge in edges]
             extra = Graph(*self._extra_topology)
-            extra = beside(Topology.build(page_edges, page_labels), extra) if extra.edges else extra
-            joint, labels = joined(page_edges, page_labels, [extra])
+            extra = unlisted_by_pages(Topology.build(page_edges, page_labels), extra) if extra.edges else extra
+            joint, labels = merge_graphs(page_edges, page_labels, [extra])
             edges = _current_edges(joint, labels)
             every = (*self._targets, *self._pushed_targets)
             entities = [one for target in every for one in (target.entity, target.watcher)]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from collectors.kubernetes.audit import WorkloadFinding, audit
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.text.i18n import Language
@@ -26,7 +26,7 @@ async def once(settings: Settings, at: datetime, language: Language) -> dict[str
     found: list[WorkloadFinding] = []
     for one in given:
         source = event_source(one, settings.cluster, KubeClientPool([one]))
-        assert isinstance(source, Kubernetes)  # by its type
+        assert isinstance(source, KubernetesEventSource)  # by its type
         try:
             _, errors = await source.read(at, [])
             if errors:
@@ -34,5 +34,5 @@ async def once(settings: Settings, at: datetime, language: Language) -> dict[str
             found += audit(source.objects, source.replicas, source.cluster)
         finally:
             await source.close()
-    rows = [one.as_dict() | {"found": one.found(language), "do": one.advice(language)} for one in found]
+    rows = [one.as_dict() | {"found": one.message(language), "do": one.advice(language)} for one in found]
     return {"at": rfc3339(at), "findings": rows}

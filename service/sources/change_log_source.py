@@ -15,7 +15,7 @@ import numpy as np
 
 from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent
 from collectors.kubernetes.audit import audit
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.objects import PODS
 from collectors.logs.matcher import LogMatcher
 from outrider import log
@@ -37,7 +37,7 @@ class ChangeLogContributor(SilentContributor):
     """Stores changes, their ends and start-ups in the change log; adds the events that other processes left there."""
 
     def __init__(
-        self, change_log: ChangeLog, clusters: Sequence[Kubernetes] = (), logs: Sequence[LogMatcher] = ()
+        self, change_log: ChangeLog, clusters: Sequence[KubernetesEventSource] = (), logs: Sequence[LogMatcher] = ()
     ) -> None:
         """``clusters`` and ``logs`` are read elsewhere. The change log is closed with this contributor."""
         self._change_log, self._clusters, self._logs = change_log, tuple(clusters), tuple(logs)
@@ -95,7 +95,7 @@ class ChangeLogContributor(SilentContributor):
                         cluster.startups.served(startup.id, first)
             self._change_log.save_startups(cluster.startups.drain(at))
 
-    def _resume(self, cluster: Kubernetes, at: datetime) -> None:
+    def _resume(self, cluster: KubernetesEventSource, at: datetime) -> None:
         """Resumes the start-ups of an earlier engine as soon as the pods of the cluster are known."""
         if cluster.name in self._resumed or not cluster.objects.held[PODS.name].version:
             return

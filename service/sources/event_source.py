@@ -9,7 +9,7 @@ from functools import partial
 
 from collectors.events.event_sources import EventSource, EventSources
 from collectors.events.unresolved_event import UnresolvedEvent
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.logs.engine_log import EngineLogs
 from collectors.logs.kernel_file import KernelFile
 from collectors.logs.kernel_log import KernelLogFile, KernelLogs
@@ -68,7 +68,7 @@ class EventContributor(SilentContributor):
 def contributor(pages: PageSource, settings: Settings, clients: KubeClientPool | None = None) -> EventContributor:
     """Returns the event sources of a configuration. ``clients`` are shared with discovery."""
     sources = event_sources(settings, clients)
-    clusters = [source for source in sources.sources if isinstance(source, Kubernetes)]
+    clusters = [source for source in sources.sources if isinstance(source, KubernetesEventSource)]
     signals = {given.name or given.type: given.signals for given in settings.events}
     return EventContributor(sources, pages, KubeView(clusters, signals))
 
@@ -95,7 +95,7 @@ def event_source(given: EventSettings, cluster: str, clients: KubeClientPool) ->
         return LokiLogs(name, client(given.url or ""), of, given.query.strip(), prefilter=given.prefilter)
     api = clients.of(given, name)
     if given.type == "kubernetes":
-        return Kubernetes(name, api, of, namespaces=given.namespaces, service_label=given.service_label)
+        return KubernetesEventSource(name, api, of, namespaces=given.namespaces, service_label=given.service_label)
     return EngineLogs(
         name,
         api,

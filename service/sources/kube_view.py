@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from collectors.kubernetes.event_source import Kubernetes
-from collectors.kubernetes.topology import Graph, beside, joined
+from collectors.kubernetes.event_source import KubernetesEventSource
+from collectors.kubernetes.topology import Graph, unlisted_by_pages, merge_graphs
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
@@ -19,7 +19,7 @@ GRACE = timedelta(minutes=2)  # an exporter that is unavailable for longer is re
 class KubeView:
     """The clusters whose API is watched, merged with the topology of pages."""
 
-    def __init__(self, clusters: Sequence[Kubernetes], signals: Mapping[str, str] | None = None) -> None:
+    def __init__(self, clusters: Sequence[KubernetesEventSource], signals: Mapping[str, str] | None = None) -> None:
         """``signals`` is auto, always or never, by name of the source."""
         self.clusters = tuple(clusters)
         self._signals = dict(signals or {})
@@ -35,7 +35,7 @@ class KubeView:
         same = len(graphs) == len(self._graphs) and all(map(lambda a, b: a is b, graphs, self._graphs))
         if self._topology is None or not same or not pages.shares_graph(self._pages):
             self._pages, self._graphs = pages, graphs
-            self._topology = _merged(pages, [beside(pages, graph) for graph in graphs])
+            self._topology = _merged(pages, [unlisted_by_pages(pages, graph) for graph in graphs])
         return replace(self._topology, at=pages.at)
 
     def batches(self, health: Sequence[TargetHealth], at: datetime) -> tuple[SampleBatch, ...]:
@@ -60,7 +60,7 @@ def _is_read(exporter: TargetHealth, at: datetime) -> bool:
 
 
 def _merged(pages: Topology, graphs: Sequence[Graph]) -> Topology:
-    edges, labels = joined(pages.edges, pages.labels, graphs)
+    edges, labels = merge_graphs(pages.edges, pages.labels, graphs)
     known = {entity for edge in edges for entity in edge}
     alone = [each for each in pages.entities if each in labels or each in known or not _is_unnamed(each)]
     return Topology.build(edges, (*alone, *labels), labels, pages.at)

@@ -14,7 +14,7 @@ from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.relabeling import RelabelRules, target_of_discovered
 from collectors.discovery.types import DiscoverySnapshot
 from collectors.kubernetes.api import KubeApi
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.watch import SharedWatches
 from collectors.net.http import HttpClient
 from outrider.clock import SystemClock
@@ -246,7 +246,7 @@ def test_events_and_targets_share_lists_and_tell_what_is_published_of_devices(
         client = HttpClient("kubernetes", control_plane.url, timeout=timedelta(seconds=10), access=access)
         doors, now = SharedWatches(KubeApi(client)), SystemClock().now
         found = KubernetesSource("kubernetes", doors, "test", namespaces=[space])
-        events = Kubernetes("kubernetes", doors, "test", namespaces=[space])
+        events = KubernetesEventSource("kubernetes", doors, "test", namespaces=[space])
         seen, (_, errors) = await asyncio.gather(found.read(), events.read(now(), []))
         assert (errors, seen.faults) == ([], ())
         assert len(seen.found) == 2

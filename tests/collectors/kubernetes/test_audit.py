@@ -298,7 +298,7 @@ def test_no_object_breaks_the_audit(anything: Any) -> None:
     for path in ("args", "command", "readinessProbe", "startupProbe", "resources", "volumeMounts", "image", "pod.volumes",  # noqa: E501
                  "spec.replicas", "pod.terminationGracePeriodSeconds"):  # fmt: skip
         if anything is not None:
-            assert all(one.found("en") for one in found(changed(path, anything)))
+            assert all(one.message("en") for one in found(changed(path, anything)))
     whole = {"metadata": {"name": "x", "uid": "x"}, "spec": anything, "status": anything}
     for resource in (AUTOSCALERS, QUOTAS, PODS, NODES, INFERENCE_SERVICES):
         found(SOUND, (resource, whole))

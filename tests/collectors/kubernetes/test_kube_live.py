@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from collectors.events.unresolved_event import EntityResolver
-from collectors.kubernetes.api import Feed, GoneError
+from collectors.kubernetes.api import ListWatch, ResourceExpiredError
 from collectors.kubernetes.audit import audit
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.logs.matcher import LogMatcher, Origin
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
 from outrider.records.change_log import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
@@ -24,7 +24,7 @@ from tests.support.kube_scene import H100, deployment, event, news, now, run, ru
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).resolve().parents[3]
 _NUMBERS = count()
-Scene = Callable[[Kubernetes], Awaitable[None]]
+Scene = Callable[[KubernetesEventSource], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
     raise AssertionError(f"{name} of {entity} was not told")
 
 
-async def until(reader: Kubernetes, told: Callable[[], bool], what: str) -> list[object]:
+async def until(reader: KubernetesEventSource, told: Callable[[], bool], what: str) -> list[object]:
     """Round by round; one that fails, as after a restart of the server, costs nothing but itself."""
     found: list[object] = []
     for _ in range(60):
@@ -82,7 +82,7 @@ def test_topology_holds_without_a_page(cluster: Cluster, space: str) -> None:
     deployment(cluster, space)
     run_all(cluster, space, 2)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         graph = reader.graph
         topology = Topology.build(graph.edges, graph.labels, graph.labels)
@@ -114,7 +114,7 @@ def test_a_pod_that_goes_leaves_the_topology(cluster: Cluster, space: str) -> No
     deployment(cluster, space, replicas=1)
     run_all(cluster, space, 1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         (replica,) = reader.replicas.replicas.values()
         path = f"/api/v1/namespaces/{space}/pods/{replica.name}"
@@ -141,7 +141,7 @@ def test_signals_are_those_of_kube_state_metrics(cluster: Cluster, space: str) -
         ],
     )  # fmt: skip
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         told = reader.batches(now())
         one, other = first["metadata"]["name"], second["metadata"]["name"]
@@ -197,7 +197,7 @@ def test_a_leader_worker_set_is_one_replica_a_group(cluster: Cluster, space: str
         meta = {"name": name, "labels": labels, "ownerReferences": [{**owner, "controller": True}]}
         cluster.create(f"/api/v1/namespaces/{space}/pods", {"metadata": meta, "spec": pod["spec"]})
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         replica = reader.replicas.replicas[space, "big-0"]
         assert [pod.name for pod in replica.pods] == ["big-0", "big-0-1"]
@@ -226,7 +226,7 @@ def test_changes_bear_their_actor_and_their_end(cluster: Cluster, space: str) ->
     path = deployment(cluster, space)
     run_all(cluster, space, 2)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         ends: list[ChangeEnd] = []
         await news(reader)
         reader.ends()
@@ -279,7 +279,7 @@ def test_a_rollout_that_does_not_come_up_has_failed(cluster: Cluster, space: str
     path = deployment(cluster, space, replicas=1, progressDeadlineSeconds=2)
     run_all(cluster, space, 1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.patch(path, {"spec": {"template": template("vllm/vllm-openai:broken")}}, by="helm")
         ends: list[ChangeEnd] = []
@@ -301,7 +301,7 @@ def test_a_rollout_that_does_not_come_up_has_failed(cluster: Cluster, space: str
 def test_which_model_is_served_is_a_change_of_its_own(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         flags = ("--model=meta-llama/Llama-3.3-70B-Instruct-FP8", "--tensor-parallel-size=4")
         cluster.patch(path, {"spec": {"template": template("vllm/vllm-openai:v0.11.0", 4, *flags)}})
@@ -319,7 +319,7 @@ def test_a_config_map_is_told_of_the_workloads_that_read_it_without_its_values(c
     volumes = [{"name": "p", "configMap": {"name": "prompts"}}]
     deployment(cluster, space, template=template("v:1", 1, volumes=volumes))
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.patch(f"{maps}/unread", {"data": {"x": "2"}})
         cluster.patch(f"{maps}/prompts", {"data": {"system": "You are a pirate."}}, by="k9s")
@@ -331,13 +331,13 @@ def test_a_config_map_is_told_of_the_workloads_that_read_it_without_its_values(c
         assert said["to"].startswith("prompts: system@")
         assert said["from"] != said["to"]
         assert "pirate" not in str(changes)
-        assert "pirate" not in str(reader.objects.held["configmaps"].objects)
+        assert "pirate" not in str(reader.objects.by_resource["configmaps"].objects)
 
     play(cluster, scene, space)
 
 
 def test_a_new_driver_is_a_change_of_its_node(cluster: Cluster, space: str) -> None:
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         labels = {"nvidia.com/cuda.driver-version.full": "580.65.06", "nvidia.com/cuda.runtime-version.full": "13.0"}
         cluster.patch("/api/v1/nodes/n2", {"metadata": {"labels": labels}}, by="nfd-master")
@@ -358,7 +358,7 @@ def test_every_phase_of_a_start_is_told_with_what_it_was_read_from(cluster: Clus
     deployment(cluster, space, replicas=1)
     (pod,) = cluster.scheduled(space, 1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         created = now()
         event(cluster, pod, "Pulling", 'Pulling image "vllm"', created)
@@ -402,7 +402,7 @@ def test_a_container_that_starts_again_is_a_start_of_its_own(cluster: Cluster, s
     (pod,) = cluster.scheduled(space, 1)
     run(cluster, pod)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         (first,) = reader.startups.drain(now())
         await asyncio.sleep(1.1)  # conditions count whole seconds
@@ -428,7 +428,7 @@ def test_a_container_that_starts_again_is_a_start_of_its_own(cluster: Cluster, s
 def test_a_restart_of_the_api_server_costs_a_round_and_loses_nothing(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.stop_api()
         found, errors = await reader.read(now(), [])
@@ -454,10 +454,10 @@ def test_a_version_that_is_gone_leads_to_a_new_list_that_loses_nothing(cluster: 
 
     cluster.scheduled(space, 1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         api = reader.api
-        feed = Feed(api, f"/api/v1/namespaces/{space}/pods")
+        feed = ListWatch(api, f"/api/v1/namespaces/{space}/pods")
         await feed.read()
         old = feed._version
         for number in range(3):
@@ -471,7 +471,7 @@ def test_a_version_that_is_gone_leads_to_a_new_list_that_loses_nothing(cluster: 
         cluster.compact()
         cluster.stop_api()
         cluster.start_api()
-        with pytest.raises(GoneError):
+        with pytest.raises(ResourceExpiredError):
             await api.changes(feed.path, "1", {})
         feed._version = "1"
         assert await feed.read() == []
@@ -488,11 +488,11 @@ def test_the_manifest_grants_what_is_read_and_a_stranger_gets_a_sentence(cluster
     cluster.apply((ROOT / "deploy" / "rbac.yaml").read_text(encoding="utf-8"))
     pod = cluster.scheduled(space, 1)[0]["metadata"]["name"]
 
-    async def allowed(reader: Kubernetes) -> None:
+    async def allowed(reader: KubernetesEventSource) -> None:
         await news(reader)
         await news(reader)
         assert len(reader.replicas.replicas) == 1
-        assert reader.objects.held["configmaps"].objects
+        assert reader.objects.by_resource["configmaps"].objects
         answer = await reader.api.text(f"/api/v1/namespaces/{space}/pods/{pod}/log", {})
         assert answer.status != 403
         refused = await reader.api.text(f"/api/v1/namespaces/{space}/secrets", {})
@@ -501,7 +501,7 @@ def test_the_manifest_grants_what_is_read_and_a_stranger_gets_a_sentence(cluster
     wait_for("the role", lambda: _may_list(cluster, space))
     play(cluster, allowed, space, token="reader")
 
-    async def stranger(reader: Kubernetes) -> None:
+    async def stranger(reader: KubernetesEventSource) -> None:
         found, errors = await reader.read(now(), [])
         assert found == []
         assert errors
@@ -524,7 +524,7 @@ def test_the_audit_reads_budgets_as_the_cluster_judges_them(cluster: Cluster, sp
     deployment(cluster, space)
     run_all(cluster, space, 2)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         rules = {one.rule for one in audit(reader.objects, reader.replicas, "c")}
         assert {"no-disruption-budget", "readiness-missing", "max-length-missing", "memory-limit-missing"} <= rules
@@ -544,7 +544,7 @@ def test_the_audit_reads_budgets_as_the_cluster_judges_them(cluster: Cluster, sp
 def test_a_change_read_from_a_sighting_is_the_one_in_the_ledger(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
-    async def scene(reader: Kubernetes) -> None:
+    async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.patch(path, {"spec": {"replicas": 2}}, by="kubectl-scale")
         (told,) = [one for one in await news(reader) if one.kind is EventKind.CHANGE]

@@ -20,18 +20,18 @@ from collectors.kubernetes.objects import (
     PODS,
     RAY_SERVICES,
     CachedObjects,
-    News,
     Objects,
+    ResourceUpdate,
     digests,
     slim,
 )
 from collectors.kubernetes.pod_templates import config_maps, service_of, templated
-from collectors.kubernetes.pods import pod_facts, served, workload_of
+from collectors.kubernetes.pods import pod_facts, with_service, workload_of
 from collectors.kubernetes.replicas import PodIndex, replicas_of
-from collectors.kubernetes.rollout_status import Endings, standing
+from collectors.kubernetes.rollout_status import PendingRollouts, rollout_status
 from collectors.kubernetes.startup_log import Mark
-from collectors.kubernetes.startups import Startups, pull_seconds
-from collectors.kubernetes.topology import beside, graph, joined
+from collectors.kubernetes.startups import StartupTracker, pull_seconds
+from collectors.kubernetes.topology import graph, merge_graphs, unlisted_by_pages
 from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef
@@ -80,11 +80,11 @@ def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
     assert pod_facts(pod(**{"app.kubernetes.io__name": "chat-70b"})).service == "chat-70b"
     assert pod_facts(pod(team="x"), service_label="team").service == "x"
     assert pod_facts(pod(**{"serving.kserve.io__inferenceservice": "llama"})).service == "llama"
-    assert served(pod_facts(pod(owner=("StatefulSet", "chat")))).service == "chat"
-    assert served(pod_facts(pod())).service == "chat-0"
-    assert served(pod_facts(pod(owner=("StatefulSet", "chat"))), front="door").service == "door"
+    assert with_service(pod_facts(pod(owner=("StatefulSet", "chat")))).service == "chat"
+    assert with_service(pod_facts(pod())).service == "chat-0"
+    assert with_service(pod_facts(pod(owner=("StatefulSet", "chat"))), front="door").service == "door"
     plain = {**pod(owner=("DaemonSet", "agent")), "spec": {"containers": [{"name": "a"}]}}
-    assert served(pod_facts(plain)).service == ""
+    assert with_service(pod_facts(plain)).service == ""
 
 
 def test_the_role_of_a_pod_is_what_its_labels_say_ours_first() -> None:
@@ -132,11 +132,11 @@ def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
     objects = Objects.of([(PODS, pod())])
     one, replica, service = refs("p-chat-0", "r-engine-7", "s-chat")
     pages = Topology.build([(one, replica), (replica, service)], labels={replica: {"model": "from the page"}})
-    told = beside(pages, graph(objects, replicas_of(objects), "c"))
+    told = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
     kinds = {upper.kind for _, upper in told.edges}
     assert kinds == {EntityKind.POD, EntityKind.REPLICA}
     assert replica in told.labels
-    _, labels = joined(pages.edges, pages.labels, [told])
+    _, labels = merge_graphs(pages.edges, pages.labels, [told])
     assert labels[replica]["model"] == "from the page"
     assert labels[replica]["gpus"] == "1"
     assert refs("r-chat-0")[0] not in told.labels
@@ -146,7 +146,7 @@ def test_replicas_of_a_service_whose_pods_nobody_names_are_not_told_twice() -> N
     objects = Objects.of([(PODS, pod(**{"app.kubernetes.io__name": "chat"}))])
     replica, service = refs("r-some-page", "s-chat")
     pages = Topology.build([(replica, service)])
-    told = beside(pages, graph(objects, replicas_of(objects), "c"))
+    told = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
     assert all(upper.kind is EntityKind.POD for _, upper in told.edges)
 
 
@@ -175,20 +175,20 @@ def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
     held = CachedObjects()
     here, there = pod("a"), pod("b")
     there["metadata"]["namespace"] = "other"
-    held.take(News(PODS, [ApiChange("LISTED", here), ApiChange("LISTED", there)], whole=True))
-    gone = held.take(News(PODS, [], whole=True, namespace="s"))
+    held.take(ResourceUpdate(PODS, [ApiChange("LISTED", here), ApiChange("LISTED", there)], whole=True))
+    gone = held.take(ResourceUpdate(PODS, [], whole=True, namespace="s"))
     assert [one.before["metadata"]["name"] for one in gone] == ["a"]
     assert [one.after for one in gone] == [{}]
     assert set(held.objects) == {"b"}
-    assert held.take(News(PODS, [])) == []
+    assert held.take(ResourceUpdate(PODS, [])) == []
 
 
 def test_the_same_version_told_again_is_no_change() -> None:
     held = CachedObjects()
     found = pod()
     found["metadata"]["resourceVersion"] = "7"
-    assert len(held.take(News(PODS, [ApiChange("ADDED", found)]))) == 1
-    assert held.take(News(PODS, [ApiChange("LISTED", found)], whole=True)) == []
+    assert len(held.take(ResourceUpdate(PODS, [ApiChange("ADDED", found)]))) == 1
+    assert held.take(ResourceUpdate(PODS, [ApiChange("LISTED", found)], whole=True)) == []
 
 
 def test_of_a_config_map_only_digests_stay() -> None:
@@ -270,9 +270,9 @@ def test_no_object_breaks_a_reader(anything: Any) -> None:
             config_maps(shown)
             slim(resource, found)
         actor_of(found)
-        standing(found)
+        rollout_status(found)
         pod_facts(found)
-        starts = Startups("c", lambda _: None, lambda _: "")
+        starts = StartupTracker("c", lambda _: None, lambda _: "")
         starts.event({"involvedObject": anything, "reason": anything, "message": anything}, AT)
         starts.pod(pod_facts(pod()), {**pod(), "status": anything}, AT)
         starts.drain(AT)
@@ -346,7 +346,7 @@ def workload(
 
 
 def test_when_a_change_is_done() -> None:
-    assert standing(workload()) is not None
+    assert rollout_status(workload()) is not None
     for under_way in (
         workload(observed=1),
         workload(updated=1),
@@ -354,13 +354,13 @@ def test_when_a_change_is_done() -> None:
         workload(replicas=3),
         {"metadata": {"generation": 1}, "spec": {}},
     ):
-        assert standing(under_way) is None
+        assert rollout_status(under_way) is None
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    assert standing(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
+    assert rollout_status(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
 
 
 def test_changes_overtake_and_undo_each_other() -> None:
-    endings = Endings()
+    endings = PendingRollouts()
     assert list(endings.note("u", "c1", "image", AT)) == []
     (overtaken,) = endings.note("u", "c2", "flags", AT)
     assert (overtaken.change, overtaken.ended) == ("c1", Ended.SUPERSEDED)
@@ -397,7 +397,7 @@ def conditions(**at: datetime) -> list[Json]:
 
 def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
     began = AT - timedelta(minutes=5)
-    starts = Startups("c", lambda _: began + timedelta(seconds=90), lambda _: "H100")
+    starts = StartupTracker("c", lambda _: began + timedelta(seconds=90), lambda _: "H100")
     found = pod()
     found["status"] = {"conditions": conditions(PodScheduled=began + timedelta(seconds=95))}
     starts.pod(pod_facts(found), found, AT)
@@ -408,7 +408,7 @@ def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
 
 
 def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
-    starts = Startups("c", lambda _: None, lambda _: "")
+    starts = StartupTracker("c", lambda _: None, lambda _: "")
     found = pod()
     starts.pod(pod_facts(found), found, AT)
     for mark in (
@@ -427,7 +427,7 @@ def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
 
 
 def test_a_pod_that_ran_before_we_looked_keeps_its_place_without_phases() -> None:
-    starts = Startups("c", lambda _: None, lambda _: "")
+    starts = StartupTracker("c", lambda _: None, lambda _: "")
     found = pod()
     long_ago = AT - timedelta(days=3)
     found["metadata"]["creationTimestamp"] = rfc3339(long_ago)
@@ -441,7 +441,7 @@ def test_a_pod_that_ran_before_we_looked_keeps_its_place_without_phases() -> Non
 
 
 def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
-    first = Startups("c", lambda _: None, lambda _: "")
+    first = StartupTracker("c", lambda _: None, lambda _: "")
     found, other = pod(), pod("chat-1")
     began = AT - timedelta(minutes=5)
     for one in (found, other):
@@ -451,13 +451,13 @@ def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
     kept = first.drain(AT)
     assert len(kept) == 2
 
-    soon = Startups("c", lambda _: None, lambda _: "")
+    soon = StartupTracker("c", lambda _: None, lambda _: "")
     soon.pod(pod_facts(found), found, AT + timedelta(minutes=1))
     gone = soon.resume(kept, AT + timedelta(minutes=1))
     assert [(one.id, one.gone_at) for one in gone] == [("c/chat-1/0", AT + timedelta(minutes=1))]
     assert [one.served_at for one in soon.drain(AT)] == [AT]
 
-    later = Startups("c", lambda _: None, lambda _: "")
+    later = StartupTracker("c", lambda _: None, lambda _: "")
     days = AT + timedelta(days=2)
     later.pod(pod_facts(found), found, days)
     later.resume(kept, days)
@@ -470,7 +470,7 @@ def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
 
 
 def test_pods_without_accelerators_are_no_replicas() -> None:
-    starts = Startups("c", lambda _: None, lambda _: "")
+    starts = StartupTracker("c", lambda _: None, lambda _: "")
     plain = {**pod(), "spec": {"containers": [{"name": "a"}]}}
     starts.pod(pod_facts(plain), plain, AT)
     assert starts.drain(AT) == ()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.events.unresolved_event import FIRST_LOOK, EntityResolver, UnresolvedEvent
-from collectors.kubernetes.api import Feed, GoneError, KubeApi
-from collectors.kubernetes.event_source import Kubernetes, event_sighting
+from collectors.kubernetes.api import KubeApi, ListWatch, ResourceExpiredError
+from collectors.kubernetes.event_source import KubernetesEventSource, unresolved_event_of
 from collectors.net.http import HttpClient, HttpResponse
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
@@ -25,13 +25,13 @@ from tests.collectors.api_server import ApiServer, api_server
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
 EVENTS, DEPLOYMENTS = "/api/v1/events", "/apis/apps/v1/deployments"
 SETS = "/apis/apps/v1/namespaces/serving/replicasets"
-Scene = Callable[[ApiServer, Kubernetes], Awaitable[None]]
+Scene = Callable[[ApiServer, KubernetesEventSource], Awaitable[None]]
 
 
 def play(scene: Scene, **given_: Any) -> None:
     async def whole() -> None:
         async with api_server() as (server, api):
-            await scene(server, Kubernetes("kubernetes", api, "c", **given_))
+            await scene(server, KubernetesEventSource("kubernetes", api, "c", **given_))
 
     asyncio.run(whole())
 
@@ -104,7 +104,7 @@ def codes(found: list[UnresolvedEvent]) -> list[str]:
     return [one.code for one in found]
 
 
-async def news(source: Kubernetes, at: datetime = AT) -> list[UnresolvedEvent]:
+async def news(source: KubernetesEventSource, at: datetime = AT) -> list[UnresolvedEvent]:
     found, errors = await source.read(at, [])
     assert errors == []
     return found
@@ -114,7 +114,7 @@ async def news(source: Kubernetes, at: datetime = AT) -> list[UnresolvedEvent]:
 
 
 def test_an_event_is_about_its_pod_node_or_workload() -> None:
-    read = event_sighting(event(), "c", AT)
+    read = unresolved_event_of(event(), "c", AT)
     assert read is not None
     uid, count, seen = read
     assert (uid, count, seen.kind, seen.code) == ("e1", 1, EventKind.KUBERNETES, "BackOff")
@@ -128,11 +128,11 @@ def test_an_event_is_about_its_pod_node_or_workload() -> None:
         ("Service", "chat", EntityRef("c", EntityKind.SERVICE, "serving", "chat")),
     ):
         involved = {"kind": kind, "name": name, "namespace": "serving"}
-        read = event_sighting(event(involvedObject=involved), "c", AT)
+        read = unresolved_event_of(event(involvedObject=involved), "c", AT)
         assert read is not None
         assert read[2].entity == entity
     for involved in ({"kind": "Lease", "name": "x"}, {"kind": "Pod"}, {}, None):
-        assert event_sighting(event(involvedObject=involved), "c", AT) is None
+        assert unresolved_event_of(event(involvedObject=involved), "c", AT) is None
 
 
 def test_the_newer_api_says_the_same_in_other_words() -> None:
@@ -145,7 +145,7 @@ def test_the_newer_api_says_the_same_in_other_words() -> None:
         "series": {"count": 7, "lastObservedTime": "2026-11-18T11:59:00.500000Z"},
         "reportingComponent": "kubelet",
     }
-    read = event_sighting(newer, "c", AT)
+    read = unresolved_event_of(newer, "c", AT)
     assert read is not None
     assert (read[1], read[2].at, read[2].attributes["text"]) == (
         7, AT - timedelta(seconds=59.5), "Readiness probe failed",
@@ -158,7 +158,7 @@ def test_a_change_can_be_announced_by_an_event() -> None:
         metadata={"uid": "e3", "annotations": notes},
         involvedObject={"apiVersion": "outrider.dev/v1", "kind": "gpu", "name": "GPU-1", "namespace": "x"},
     )
-    read = event_sighting(told, "c", AT)
+    read = unresolved_event_of(told, "c", AT)
     assert read is not None
     assert (read[2].kind, read[2].code) == (EventKind.CHANGE, "power-limit")
     assert read[2].entity == EntityRef("c", EntityKind.GPU, None, "GPU-1")
@@ -186,7 +186,7 @@ def holed(found: Any, draw: Callable[[Any], Any]) -> Any:
 def test_no_object_breaks_the_reader(drawn: st.DataObject) -> None:
     told = holed(event(), drawn.draw)
     if isinstance(told, dict):
-        read = event_sighting(told, "c", AT)
+        read = unresolved_event_of(told, "c", AT)
         assert read is None or (read[2].at <= AT and read[2].code and read[1] >= 1)
 
 
@@ -199,7 +199,7 @@ def test_no_list_and_no_change_breaks_a_reading(drawn: st.DataObject) -> None:
         holed([replicaset(deployment(), 1, 99.0), replicaset(deployment(["--other"]), 2, 9.0)], drawn.draw),
     )
 
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: first, EVENTS: holed([event()], drawn.draw), SETS: sets}
         for number in range(2):
             _, errors = await source.read(AT + timedelta(seconds=number), [])
@@ -212,7 +212,7 @@ def test_no_list_and_no_change_breaks_a_reading(drawn: st.DataObject) -> None:
 
 
 def test_what_is_new_is_told_once_and_what_is_old_is_not() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         old = FIRST_LOOK.total_seconds() + 60
         server.objects = {EVENTS: [event("e1"), event("e2", "Evicted", ago=old)]}
         assert codes(await news(source)) == ["BackOff"]
@@ -232,7 +232,7 @@ def test_what_is_new_is_told_once_and_what_is_old_is_not() -> None:
 
 
 def test_a_huge_list_comes_page_by_page() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event(f"e{number}") for number in range(2_345)]}
         assert len(await news(source)) == 2_345
         tokens = [query.get("continue") for path, query in server.asked if path == EVENTS]
@@ -242,21 +242,21 @@ def test_a_huge_list_comes_page_by_page() -> None:
 
 
 def test_a_list_that_expires_while_it_is_read_is_read_once_more() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event(f"e{number}") for number in range(700)]}
         server.expire_pages = 1
         assert len(await news(source)) == 700
         server.expire_pages, server.gone = 2, {EVENTS}
         server.objects[EVENTS].append(event("new"))
         _, (error,) = await source.read(AT, [])
-        assert isinstance(error, GoneError)
+        assert isinstance(error, ResourceExpiredError)
         assert len(await news(source)) == 1
 
     play(scene)
 
 
 def test_a_watch_that_breaks_keeps_what_came_and_goes_on_behind_it() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         assert await news(source) == []
         server.tell(EVENTS, "ADDED", event("e1"))
         server.broken = {EVENTS}
@@ -270,7 +270,7 @@ def test_a_watch_that_breaks_keeps_what_came_and_goes_on_behind_it() -> None:
 
 
 def test_a_watch_that_breaks_before_it_told_anything_is_an_error() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
         server.broken = {EVENTS}
         found, (error,) = await source.read(AT, [])
@@ -282,7 +282,7 @@ def test_a_watch_that_breaks_before_it_told_anything_is_an_error() -> None:
 
 
 def test_after_410_everything_is_listed_and_only_news_is_told() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event("e1")], DEPLOYMENTS: [deployment()]}
         assert codes(await news(source)) == ["BackOff"]
         server.objects = {EVENTS: [event("e1"), event("e2", "Evicted")], DEPLOYMENTS: [deployment(replicas=5)]}
@@ -293,7 +293,7 @@ def test_after_410_everything_is_listed_and_only_news_is_told() -> None:
 
 
 def test_a_server_without_bookmarks_is_not_waited_for() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.silent = True
         await news(source)
         server.tell(EVENTS, "ADDED", event("e1"))
@@ -303,7 +303,7 @@ def test_a_server_without_bookmarks_is_not_waited_for() -> None:
 
 
 def test_what_may_not_be_read_is_said_and_the_rest_is_read() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.forbidden = {DEPLOYMENTS}
         server.objects = {EVENTS: [event("e1")]}
         found, (error,) = await source.read(AT, [])
@@ -329,7 +329,7 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
             (Access(bearer_token_file=none), CollectReason.OTHER, f"its token file {none} cannot be read"),
             (Access(tls=Tls(ca_file=none)), CollectReason.TLS, f"the certificates in {none} cannot be read"),
         ):
-            source = Kubernetes(
+            source = KubernetesEventSource(
                 "kubernetes", KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9", access=given_)), "c"
             )
             found, errors = await source.read(AT, [])
@@ -346,7 +346,7 @@ def test_the_token_is_read_at_every_question_because_it_rotates(tmp_path) -> Non
         token = tmp_path / "token"
         token.write_text("first\n")
         async with api_server(access=Access(bearer_token_file=token)) as (server, api):
-            feed = Feed(api, EVENTS)
+            feed = ListWatch(api, EVENTS)
             await feed.read()
             token.write_text("second\n")
             await feed.read()
@@ -359,7 +359,7 @@ def test_an_answer_that_is_no_json_is_said() -> None:
     async def scene() -> None:
         async with api_server() as (server, api):
             server.news[EVENTS] = [b"<html>\n"]
-            feed = Feed(api, EVENTS)
+            feed = ListWatch(api, EVENTS)
             await feed.read()
             with pytest.raises(CollectError, match="something that is no JSON"):
                 await feed.read()
@@ -369,7 +369,7 @@ def test_an_answer_that_is_no_json_is_said() -> None:
 
 
 def test_namespaces_are_read_one_by_one() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
         assert {path for path, _ in server.asked if path.endswith("events")} == {
             "/api/v1/namespaces/a/events",
@@ -394,7 +394,7 @@ def test_namespaces_are_read_one_by_one() -> None:
 def test_a_change_of_the_template_is_told_with_from_and_to(
     after: dict[str, Any], code: str, told: tuple[str, str]
 ) -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         assert await news(source) == []
         new = deployment(**after, revision=2)
@@ -411,7 +411,7 @@ def test_a_change_of_the_template_is_told_with_from_and_to(
 
 
 def test_a_rollback_is_known_by_the_history_of_its_replica_set() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=9_000)
         server.objects = {DEPLOYMENTS: [new]}
         await news(source)
@@ -425,7 +425,7 @@ def test_a_rollback_is_known_by_the_history_of_its_replica_set() -> None:
 
 
 def test_other_replicas_are_a_scaling_and_a_restart_is_one() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
         server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=7))
@@ -441,7 +441,7 @@ def test_other_replicas_are_a_scaling_and_a_restart_is_one() -> None:
 
 
 def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
         found = []
@@ -456,7 +456,7 @@ def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
 
 
 def test_a_rollout_shortly_before_the_first_look_is_told_and_an_older_one_is_not() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=60.0)
         server.objects = {
             DEPLOYMENTS: [new],
@@ -465,7 +465,7 @@ def test_a_rollout_shortly_before_the_first_look_is_told_and_an_older_one_is_not
         (change,) = await news(source)
         assert (change.code, change.at) == ("rollout", AT - timedelta(minutes=10))
 
-    async def old(server: ApiServer, source: Kubernetes) -> None:
+    async def old(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=60.0)
         server.objects = {DEPLOYMENTS: [new], SETS: [replicaset(deployment(), 1, 90_000), replicaset(new, 2, 9_000)]}
         assert await news(source) == []
@@ -475,7 +475,7 @@ def test_a_rollout_shortly_before_the_first_look_is_told_and_an_older_one_is_not
 
 
 def test_secrets_in_flags_are_never_told() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(["--api-key=hunter1", "--token", "hunter2"], progressed=9_000)]}
         await news(source)
         secret = deployment(["--api-key=hunter3", "--token", "hunter4"])
@@ -490,7 +490,7 @@ def test_secrets_in_flags_are_never_told() -> None:
 
 
 def test_a_workload_is_told_as_the_service_it_runs() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)
         server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=1))
@@ -505,7 +505,7 @@ def test_a_workload_is_told_as_the_service_it_runs() -> None:
 
 
 def test_a_workload_without_a_service_stands_for_itself() -> None:
-    async def scene(server: ApiServer, source: Kubernetes) -> None:
+    async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000, labels={"run": "chat"})]}
         await news(source)
         server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=1, labels={"run": "chat"}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.kubernetes.topology import Graph, joined
+from collectors.kubernetes.topology import Graph, merge_graphs
 from outrider.model import CellStatus, EntityKind, EntityRef
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
@@ -72,7 +72,7 @@ def test_a_process_leads_from_its_device_to_its_pod_which_discovery_names(bench)
         gpu = EntityRef("test", EntityKind.GPU, None, device)
         edges = node.scrape(page).edges
         assert (gpu, EntityRef("test", EntityKind.POD, None, uid)) in edges
-        found, facts = joined(edges, {}, [Graph(*told)])
+        found, facts = merge_graphs(edges, {}, [Graph(*told)])
         assert (gpu, pod) in found
         assert {entity.name for entity in facts} == {"chat-0"}
     outside = bench("dcgm", entity={"kind": "node", "name": "node-1"})

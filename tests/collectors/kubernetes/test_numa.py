@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.numa import devices, zone_facts
 from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects
 from collectors.kubernetes.replicas import replicas_of
@@ -88,7 +88,7 @@ def test_a_cluster_without_them_says_nothing_and_one_that_gets_them_is_followed(
         async with api_server() as (server, api):
             server.objects = {"/api/v1/nodes": [{"metadata": {"name": "n1", "uid": "n1"}}]}
             server.forbidden.add("/apis/resource.k8s.io/v1/resourceslices")
-            source = Kubernetes("kubernetes", api, "c")
+            source = KubernetesEventSource("kubernetes", api, "c")
             assert (await source.read(AT, []))[1] == []
             node = EntityRef("c", EntityKind.NODE, None, "n1")
             assert "numa_zones" not in source.graph.labels[node]
