@@ -135,7 +135,7 @@ def _run(detector: Detector, memory: DetectionMemory, inputs: DetectionInputs) -
     before = state_of(detector, memory)
     dormant = memory.dormant.get(detector.name)
     if dormant is not None and detector.kind in memory.kinds:
-        before = dormant.exchange(before, window.entities, inputs.now.timestamp())
+        before = dormant.swap(before, window.entities, inputs.now.timestamp())
     state, verdicts = detector.detect(before, window, inputs.topology, inputs.now)
     state, verdicts = _localized(detector, state, verdicts, window, inputs)
     # cycles before the first values are not a departure of all entities

@@ -61,7 +61,7 @@ class Demo:
         """One interval of fleet time: the fleet moves, a game day may begin, the cycle looks, the dispatcher acts."""
         self.fleet.step(self.interval)
         self.clock.set(self.fleet.now)
-        await asyncio.to_thread(self.game_days.look, self.fleet.now)
+        await asyncio.to_thread(self.game_days.run_due, self.fleet.now)
         await self.server.sync()
         self.discover()
         await self.platform.cycle.run()

@@ -1,7 +1,7 @@
-"""Records what every target answers and what happens beside, for a post-mortem, a bug report or a new test.
+"""Records the pages of every target and all events, for a post-mortem, a bug report or a new test.
 
-Pages are read as the platform would read them: scraped here, put together from the raw samples of a Prometheus,
-or taken from what others push, of which an engine that runs beside this loses nothing.
+Pages are read as the platform reads them: scraped, assembled from the raw samples of a Prometheus, or taken from
+pushed samples. An engine that runs at the same time loses no pushed sample.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from service.sources.event_source import event_sources
 async def record(
     settings: Settings, duration: timedelta, out: Path, clock: Clock, progress: Callable[[str, float], None]
 ) -> dict[str, Any]:
-    """Read every target and source of events each interval for ``duration``: the JSON of ``outrider record``.
+    """Reads every target and event source each interval for ``duration``. Returns the JSON of ``outrider record``.
 
-    A round that takes longer than the interval delays the next. What was recorded stays when interrupted.
-    Raises UsageError when there is nothing to read or the folder cannot be used, UnavailableError when the
-    Prometheus does not answer at the start.
+    A round that takes longer than the interval delays the next. An interrupted recording is kept. Raises UsageError
+    if there is nothing to read or the folder cannot be used, UnavailableError if Prometheus does not respond at first.
     """
     prometheus = settings.collect.prometheus
     watched: Sequence[Target] = ()
@@ -45,7 +44,7 @@ async def record(
         raise _nothing()
     recorder = FlightRecorder(out, settings.cluster, watched)
     source = None
-    if prometheus is not None:  # raw samples, also where the platform lets the server work out the signals
+    if prometheus is not None:  # raw samples, even if the platform uses pushdown
         source = factory.prometheus_source(prometheus, settings.cluster, clock=clock, tap=recorder.add)
     reading = _Reading(settings, watched, source, pushed, recorder)
     interval = settings.collect.interval
@@ -76,11 +75,11 @@ async def record(
 
 def _nothing() -> UsageError:
     hint = "name them under collect.targets, collect.discover or collect.prometheus"
-    return UsageError("no targets are configured to record, and nothing was pushed", hint=hint)
+    return UsageError("no targets are configured to record, and no samples were pushed", hint=hint)
 
 
 class _Reading:
-    """What is read in each round, and where it is written."""
+    """The sources of each round, and the recorder that they are written to."""
 
     def __init__(
         self,
@@ -95,15 +94,15 @@ class _Reading:
         self._events = event_sources(settings)
         self._kpis = pushed_scrapes.Kpis(settings)
         edges = [edge for target in watched for edge in target.edges]
-        self._events.know(Topology.build(edges, [one.entity for one in watched], _facts(watched)))
+        self._events.know(Topology.build(edges, [target.entity for target in watched], _facts(watched)))
 
     @property
     def left_out(self) -> list[str]:
-        """What was pushed and cannot be kept, in sentences."""
+        """Messages about pushed data that cannot be recorded."""
         return self._kpis.left_out
 
     async def round(self, at: datetime, *, first: bool) -> None:
-        """Read everything once. Raises UnavailableError when ``first`` and the Prometheus does not answer."""
+        """Reads every source once. Raises UnavailableError if ``first`` and Prometheus does not respond."""
         scrapes, found, _ = await asyncio.gather(
             self._scraper.scrape(self._watched, at=at), self._events.collect(at), self._read_source(at, first=first)
         )
@@ -112,7 +111,7 @@ class _Reading:
         await self._take(at)
 
     async def rest(self, clock: Clock, duration: timedelta) -> None:
-        """Wait for the next round. An engine lets go of what was pushed, so that it is looked at in between too."""
+        """Waits for the next round. Pushed samples are also read halfway, before an engine releases them."""
         if self._pushed is None:
             await clock.sleep(duration)
             return
@@ -131,12 +130,12 @@ class _Reading:
 
     async def _take(self, at: datetime) -> None:
         if self._pushed is not None:
-            brought = await asyncio.to_thread(self._pushed.take, at)
-            self._recorder.add(pushed_scrapes.scrapes(brought))
-            self._recorder.add(self._kpis.scrapes(brought, at))
+            batch = await asyncio.to_thread(self._pushed.take, at)
+            self._recorder.add(pushed_scrapes.scrapes(batch))
+            self._recorder.add(self._kpis.scrapes(batch, at))
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes every connection."""
         await self._scraper.close()
         await self._events.close()
         if self._source is not None:
@@ -146,19 +145,21 @@ class _Reading:
 
 
 def _left_out(settings: Settings) -> list[str]:
-    """What the configuration names and a recording cannot hold, in sentences."""
-    found = [f"probe {one.name or one.url or one.host}: answers of probes are no pages" for one in settings.probes]
-    for one in settings.events:
-        if one.type == "kubernetes":
-            name = one.name or one.type
-            found.append(f"{name}: its events are kept; signals and topology of the Kubernetes API are not")
-    return found
+    """Returns messages about configured sources that a recording cannot hold."""
+    messages = [
+        f"probe {given.name or given.url or given.host}: probe results are not recorded" for given in settings.probes
+    ]
+    for given in settings.events:
+        if given.type == "kubernetes":
+            name = given.name or given.type
+            messages.append(f"{name}: events are recorded; signals and topology of the Kubernetes API are not")
+    return messages
 
 
 def _facts(watched: Sequence[Target]) -> dict[EntityRef, dict[str, str]]:
-    """What the targets' labels tell of each component."""
-    known: dict[EntityRef, dict[str, str]] = {}
+    """Returns the facts of each component from the labels of the targets."""
+    by_entity: dict[EntityRef, dict[str, str]] = {}
     for target in watched:
         for entity, facts in target.facts.items():
-            known.setdefault(entity, {}).update(facts)
-    return known
+            by_entity.setdefault(entity, {}).update(facts)
+    return by_entity

@@ -1,4 +1,4 @@
-"""Keeps what led to every P0 and P1 incident: the scrapes of the half hour before it was one, as a recorded fleet."""
+"""Records the scrapes of the half hour before every P0 and P1 incident, as a recorded fleet."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from outrider.topology import Topology
 from service.config.collect_settings import FlightSettings
 from service.engine.fleet_state import UNLIMITED
 
-AFTER = timedelta(minutes=1)  # of the incident itself, to see how it began
-LOUD = frozenset({Priority.P0, Priority.P1})
-FIRST_ALERTS = 20  # of an incident of which no cause is known
+AFTER = timedelta(minutes=1)  # recorded after the start of the incident
+HIGH = frozenset({Priority.P0, Priority.P1})
+FIRST_ALERTS = 20  # alerts that are used if no cause is known
 _log = log.get("flight")
 
 
 class IncidentRecorder:
-    """Looks at the open incidents now and then, and writes down those that are loud enough, once."""
+    """Writes one recording for each incident of high priority."""
 
     def __init__(
         self, ring: FlightRing, state: StateStore, metrics: MetricStore, settings: FlightSettings, folder: Path
     ) -> None:
-        """``folder`` holds one recorded fleet for each incident, named after it."""
+        """``folder`` holds one recorded fleet per incident, named by incident id."""
         self._ring, self._state, self._metrics = ring, state, metrics
         self._settings, self._folder = settings, folder
-        self._done: set[str] = set()  # kept, or given up
+        self._done: set[str] = set()  # recorded, or skipped
 
     def close(self) -> None:
-        """Finish writing."""
+        """Finishes writing."""
         self._ring.close()
 
-    def look(self, now: datetime, topology: Topology, cluster: str, targets: tuple[Target, ...]) -> list[Path]:
-        """Keep what is due, the first that was loud first; return the new recordings.
+    def record_due(self, now: datetime, topology: Topology, cluster: str, targets: tuple[Target, ...]) -> list[Path]:
+        """Records incidents that are due, in the order in which they became P0 or P1. Returns the new recordings.
 
-        ``targets`` are those of now. What was scraped of others before they went is kept too.
+        ``targets`` are the current ones. Scrapes of targets that have gone since are recorded too.
         """
-        kept = []
-        for incident, loud in self._due(now):
+        recordings = []
+        for incident, raised_at in self._due(now):
             self._done.add(incident.id)
-            since, until = loud - self._settings.before, loud + AFTER
+            since, until = raised_at - self._settings.before, raised_at + AFTER
             known = {target.name: target for target in (*self._ring.targets(since), *targets)}
             about = self._about(incident, topology)
             chosen_targets = select_targets(tuple(known.values()), about, self._settings.targets)
@@ -58,47 +58,46 @@ class IncidentRecorder:
                 _log.warning("flight_not_kept", incident=incident.id, error=error.message)
                 continue
             _log.info("flight_kept", incident=incident.id, targets=len(chosen_targets), scrapes=count, folder=str(out))
-            kept.append(out)
-        if kept:
-            self._drop_old()
-        return kept
+            recordings.append(out)
+        if recordings:
+            self._delete_old()
+        return recordings
 
     def _due(self, now: datetime) -> list[tuple[Incident, datetime]]:
-        """The incidents to keep, and since when each is loud.
+        """Returns the incidents to record, each with the time at which it became P0 or P1.
 
-        Of a storm only as many as recordings may stay, the loudest and newest; it is over all of them that the choice
-        is made, not over a page of the newest.
+        In a storm only as many as recordings are retained: those of highest priority, then the newest.
         """
-        found = []
+        due = []
         for incident in self._state.incidents(since=now - self._settings.before, limit=UNLIMITED):
-            loud = loud_since(incident)
-            if loud is None or not AFTER <= now - loud < self._settings.before or incident.id in self._done:
+            raised_at = high_priority_since(incident)
+            if raised_at is None or not AFTER <= now - raised_at < self._settings.before or incident.id in self._done:
                 continue
             if not (self._folder / incident.id).exists():
-                found.append((incident, loud))
-        found.sort(key=lambda pair: (-pair[0].priority.rank, pair[1]))
-        passed_over = found[: -self._settings.incidents]
-        self._done.update(incident.id for incident, _ in passed_over)
-        if passed_over:
-            _log.warning("flight_passed_over", incidents=len(passed_over), kept=self._settings.incidents)
-        return sorted(found[-self._settings.incidents :], key=lambda pair: pair[1])
+                due.append((incident, raised_at))
+        due.sort(key=lambda pair: (-pair[0].priority.rank, pair[1]))
+        skipped = due[: -self._settings.incidents]
+        self._done.update(incident.id for incident, _ in skipped)
+        if skipped:
+            _log.warning("flight_passed_over", incidents=len(skipped), kept=self._settings.incidents)
+        return sorted(due[-self._settings.incidents :], key=lambda pair: pair[1])
 
     def _about(self, incident: Incident, topology: Topology) -> set[EntityRef]:
-        """The components of an incident: those suspected, what they rest on and what rests on them.
+        """Returns the components of an incident: the suspected ones and their direct and indirect dependents.
 
-        While nothing is suspected, those of its alerts.
+        Without a suspected cause, the components of its alerts are used.
         """
-        suspected = {one.entity for one in incident.hypotheses[:3]} | {one.entity for one in incident.rejected[:3]}
+        suspected = {each.entity for each in (*incident.hypotheses[:3], *incident.rejected[:3])}
         if not suspected:
             alerts = (self._state.alert(fingerprint) for fingerprint in incident.alerts[:FIRST_ALERTS])
             suspected = {alert.entity for alert in alerts if alert is not None}
-        found = set(suspected)
+        components = set(suspected)
         for entity in suspected:
-            found |= set(topology.affected_by(entity)) | set(topology.holds_up(entity))
-        return found
+            components |= set(topology.affected_by(entity)) | set(topology.holds_up(entity))
+        return components
 
-    def _drop_old(self) -> None:
-        """Only so many recordings and bytes stay; the oldest go first."""
+    def _delete_old(self) -> None:
+        """Deletes the oldest recordings beyond the limits of number and bytes."""
         folders = sorted(
             (path for path in self._folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
         )
@@ -110,11 +109,11 @@ class IncidentRecorder:
             shutil.rmtree(oldest, ignore_errors=True)
 
 
-def loud_since(incident: Incident) -> datetime | None:
-    """When an incident became P0 or P1: at its opening or when it was raised; None while it is neither."""
-    if incident.priority not in LOUD:
+def high_priority_since(incident: Incident) -> datetime | None:
+    """Returns when an incident became P0 or P1, None if it is neither."""
+    if incident.priority not in HIGH:
         return None
     for entry in incident.timeline:
-        if entry.what == PRIORITY_RAISED and entry.arguments.get("new") in LOUD:
-            return incident.opened_at if entry.arguments.get("old") in LOUD else entry.at
+        if entry.what == PRIORITY_RAISED and entry.arguments.get("new") in HIGH:
+            return incident.opened_at if entry.arguments.get("old") in HIGH else entry.at
     return incident.opened_at

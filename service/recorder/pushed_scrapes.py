@@ -1,4 +1,4 @@
-"""What others push, as scrapes that the flight recorder keeps."""
+"""Pushed pages and KPIs as scrapes, for recordings."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from outrider.model import EntityKind, SampleBatch
 from outrider.vocabulary import catalog
 from service.config.settings import Settings
 
-_KPI_METRIC = "outrider_sdk_kpi"  # what adapter sdk reads as svc_kpi_value
+_KPI_METRIC = "outrider_sdk_kpi"  # adapter sdk reads it as svc_kpi_value
 
 
-def scrapes(brought: PushedBatch) -> list[Scrape]:
-    """The pages of a round, and the scrapes that their senders say have failed."""
-    return [scrape if page is None else replace(scrape, page=page) for scrape, page in brought.pages]
+def scrapes(pushed: PushedBatch) -> list[Scrape]:
+    """Returns the pages of a round, and scrapes that their senders report as failed."""
+    return [scrape if page is None else replace(scrape, page=page) for scrape, page in pushed.pages]
 
 
 class Kpis:
-    """KPIs as pages of adapter ``sdk``, which knows one KPI of a service: its main one."""
+    """KPIs as pages of adapter ``sdk``, which has one KPI per service: the main one."""
 
     def __init__(self, settings: Settings) -> None:
         self._cluster = settings.cluster
@@ -31,13 +31,13 @@ class Kpis:
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about the KPIs that were not kept."""
+        """Messages about KPIs that were not recorded."""
         return list(self._named)
 
-    def scrapes(self, brought: PushedBatch, at: datetime) -> list[Scrape]:
-        """A page for each service with a main KPI that counts at this instant."""
+    def scrapes(self, pushed: PushedBatch, at: datetime) -> list[Scrape]:
+        """Returns a page for each service that has a main KPI at this time."""
         return [
-            scrape for batch in brought.batches if batch.kind is EntityKind.SERVICE for scrape in self._page(batch, at)
+            scrape for batch in pushed.batches if batch.kind is EntityKind.SERVICE for scrape in self._page(batch, at)
         ]
 
     def _page(self, batch: SampleBatch, at: datetime) -> Iterator[Scrape]:
@@ -46,7 +46,7 @@ class Kpis:
         main = values.pop(MAIN, None)
         own = [key.name.removeprefix(catalog.KPI_PREFIX) for key in values]
         if main is None or len(own) > 1:
-            why = "a recording holds the main KPI of a service alone, see receive.main_kpi"
+            why = "a recording holds only the main KPI of a service, see receive.main_kpi"
             self._named[f"KPIs {', '.join(sorted(own))} of {service.name}: {why}"] = None
         if main is not None:
             name = f"kpi-{service.namespace or 'default'}-{service.name}"

@@ -1,6 +1,6 @@
-"""Game days: a drill on a schedule, at a moment inside its window that nobody knows beforehand.
+"""Game days: scheduled drills that begin at a random time inside their window.
 
-Nothing is ordered, and nothing is written down, before that moment.
+Nothing is ordered and nothing is recorded before that time.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from service.drills import running_platform
 from service.drills.control import FaultControl
 
 LEAST_LEFT = timedelta(minutes=2)
-AT_MOST_LATE = timedelta(minutes=1)  # later than that it would not end inside its window any more
+AT_MOST_LATE = timedelta(minutes=1)  # a later start would not end inside the window
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _log = log.get("gamedays")
 
 
-def opened(day: GameDaySettings, now: datetime) -> datetime:
-    """When the window of a game day opened last."""
+def last_opening(day: GameDaySettings, now: datetime) -> datetime:
+    """Returns the time at which the window of a game day last opened."""
     local = now.astimezone(ZoneInfo(day.timezone))
     opens = local.replace(hour=day.hour, minute=day.minute, second=0, microsecond=0)
     opens -= timedelta(days=(local.weekday() - _DAYS.index(day.day)) % 7)
     return (opens if opens <= local else opens - timedelta(days=7)).astimezone(UTC)
 
 
-def drawn(day: GameDaySettings, opens: datetime) -> tuple[datetime, dict[str, Any]]:
-    """The moment to begin in the window that opens then, and what to break: one of the day's faults.
+def draw_order(day: GameDaySettings, opens: datetime) -> tuple[datetime, dict[str, Any]]:
+    """Returns the start time in the window that opens then, and the drill order with one of the day's faults.
 
-    The same day and instant draw the same. The fault ends before the window closes.
+    Deterministic for a day and window. The fault ends before the window closes.
     """
     random = np.random.default_rng([day.seed, int(opens.timestamp())])
     lasts = min(day.lasts, day.window - LEAST_LEFT)
@@ -46,25 +46,25 @@ def drawn(day: GameDaySettings, opens: datetime) -> tuple[datetime, dict[str, An
         "cluster": day.cluster,
         "seconds": lasts.total_seconds(),
     }
-    moment = opens + timedelta(seconds=float(np.floor(random.random() * spare)))
-    return moment, {**order, "seed": int(random.integers(2**31))}
+    begins_at = opens + timedelta(seconds=float(np.floor(random.random() * spare)))
+    return begins_at, {**order, "seed": int(random.integers(2**31))}
 
 
 class GameDays:
-    """Begins each game day's drill at its moment. Whoever moves the clock calls ``look`` again and again."""
+    """The periodic task that starts the drill of each game day."""
 
     def __init__(self, state: StateStore, control_url: str | None, days: Sequence[GameDaySettings]) -> None:
         """``control_url`` is the root of the fleet's server."""
         self._state, self._days = state, days
         self._control = FaultControl(control_url or "")
-        self._looked: datetime | None = None
+        self._last_run: datetime | None = None
 
-    def look(self, now: datetime) -> None:
-        """Begin what came due since the last look. What cannot begin is audited and told, and the others go on."""
-        since, self._looked = self._looked or now, now
+    def run_due(self, now: datetime) -> None:
+        """Starts the drills that became due since the last run. A refused drill is audited and logged."""
+        since, self._last_run = self._last_run or now, now
         for day in self._days:
-            moment, order = drawn(day, opened(day, now))
-            if since < moment <= now <= moment + AT_MOST_LATE:
+            begins_at, order = draw_order(day, last_opening(day, now))
+            if since < begins_at <= now <= begins_at + AT_MOST_LATE:
                 self._begin(day, order, now)
 
     def _begin(self, day: GameDaySettings, order: dict[str, Any], now: datetime) -> None:

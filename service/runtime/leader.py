@@ -17,31 +17,31 @@ from service.config.settings import Settings
 from service.config.tokens import folder_of
 from store import factory
 
-LOOK_EVERY = timedelta(seconds=2)
-"""How often one that stands by asks again, and one that works makes sure that it still may."""
-_FREE_LOOKS = 3  # that often free before one that stands by takes it
+CHECK_EVERY = timedelta(seconds=2)
+"""Interval at which a standby tries again, and a leader verifies its lock."""
+_FREE_CHECKS = 3  # a standby takes over after so many checks without a leader
 _HINT = "stop it first, or run this in another folder or with another store.url"
 _log = log.get("leader")
 
 
 class Leader(Protocol):
-    """The right to be the engine of a store."""
+    """The lock that makes a process the engine of a store."""
 
     def acquire(self) -> None:
-        """Take it. Raises UnavailableError naming who holds it."""
+        """Takes the lock. Raises UnavailableError, which names the holder."""
         ...
 
     def held(self) -> bool:
-        """False once it was lost."""
+        """False after the lock was lost."""
         ...
 
     def release(self) -> None:
-        """Let go of it; harmless when it is not held."""
+        """Releases the lock; no effect if it is not held."""
         ...
 
 
 def leader_of(settings: Settings) -> Leader:
-    """The one for the store of these settings."""
+    """Returns the leader lock of the configured store."""
     if factory.on_server(settings.store.url):
         return ServerLeader(settings.store.url)
     return FileLeader(lock_file(settings))
@@ -49,7 +49,7 @@ def leader_of(settings: Settings) -> Leader:
 
 @contextmanager
 def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
-    """The right while the block runs. Raises UnavailableError, or waits its turn (``stand_by``)."""
+    """Holds the lock while the block runs. Raises UnavailableError, or waits for the lock with ``stand_by``."""
     leader = leader_of(settings)
     try:
         leader.acquire()
@@ -66,13 +66,13 @@ def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
 
 
 def check_alone(settings: Settings) -> None:
-    """Raise UnavailableError when an engine works on the store already."""
+    """Raises UnavailableError if an engine uses the store already."""
     with leading(settings):
         pass
 
 
 def lock_file(settings: Settings) -> Path:
-    """The lock of a store on SQLite."""
+    """Returns the lock file of an SQLite store."""
     name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
     return folder_of(settings) / f"{name}.engine.lock"
 
@@ -81,12 +81,12 @@ class FileLeader:
     """Holds the lock until the process ends or ``release`` is called; the kernel frees it after a kill."""
 
     def __init__(self, path: Path) -> None:
-        """``path`` is the lock file; it stays behind, which is harmless."""
+        """``path`` is the lock file; it remains after release, which is harmless."""
         self._path = path
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises UnavailableError naming the process that holds it."""
+        """Takes the lock. Raises UnavailableError, which names the process that holds it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+", encoding="utf-8")
         try:
@@ -105,11 +105,11 @@ class FileLeader:
         self._file = file
 
     def held(self) -> bool:
-        """True between ``acquire`` and ``release``: the kernel takes it from nobody."""
+        """True between ``acquire`` and ``release``: the kernel never revokes it."""
         return self._file is not None
 
     def release(self) -> None:
-        """Let go of the lock; harmless when it is not held."""
+        """Releases the lock; no effect if it is not held."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -123,32 +123,32 @@ class ServerLeader:
         self._lease = factory.open_lease(url)
 
     def acquire(self) -> None:
-        """Take the lock. Raises UnavailableError naming who holds it, StoreUnavailableError while the server is away."""
+        """Takes the lock. Raises UnavailableError, which names the holder, or StoreUnavailableError."""
         if not self._lease.take():
             raise UnavailableError(
                 f"another engine ({self._lease.holder() or 'just gone'}) works on this store", hint=_HINT
             )
 
     def wait(self) -> None:
-        """Stand by until nobody has had it for some looks, then take it.
+        """Stands by until the lock is free for some checks, then takes it.
 
-        After a restart of the server the engine that led before it asks again within one look: it knows
-        most, and holds the values of the outage.
+        After a restart of the server the previous leader acquires the lock again within one check: it has the
+        newest state, and the values of the outage.
         """
         free = 0
         while True:
-            time.sleep(LOOK_EVERY.total_seconds())
+            time.sleep(CHECK_EVERY.total_seconds())
             try:
                 free = 0 if self._lease.holder() else free + 1
-                if free >= _FREE_LOOKS and self._lease.take():
+                if free >= _FREE_CHECKS and self._lease.take():
                     return
             except StoreUnavailableError:
                 free = 0
 
     def held(self) -> bool:
-        """False once the connection broke: somebody else may have it then."""
+        """False after the connection broke: another process may then hold the lock."""
         return self._lease.held()
 
     def release(self) -> None:
-        """Let go of the lock; harmless when it is not held."""
+        """Releases the lock; no effect if it is not held."""
         self._lease.release()

@@ -1,4 +1,4 @@
-"""The engine process: cycles, dispatch and check-points of one store. There is one engine per store."""
+"""The engine process: cycles, dispatch and checkpoints of one store. There is one engine per store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import asyncio
 import secrets
 import signal
 from datetime import datetime
+from functools import partial
 
 from outrider import gc_tuning, log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreUnavailableError, UnavailableError
 from service.config.settings import Settings
 from service.config.tokens import folder_of
-from service.runtime import game_days, jobs, report_jobs
-from service.runtime.leader import LOOK_EVERY, Leader, leading
-from service.runtime.store_maintenance import Keeper
+from service.runtime import periodic_tasks, report_jobs
+from service.runtime.game_days import GameDays
+from service.runtime.leader import CHECK_EVERY, Leader, leading
+from service.runtime.periodic_tasks import PeriodicTasks
+from service.runtime.store_maintenance import StoreMaintenance
 from service.wiring import platform as wiring_platform
 from store import factory
 
@@ -22,17 +25,17 @@ _log = log.get("engine")
 
 
 def run(settings: Settings) -> None:
-    """Work until SIGTERM, SIGINT or SIGHUP.
+    """Runs until SIGTERM, SIGINT or SIGHUP.
 
-    Where it may, it first stands by until no other engine works on the store. Raises UnavailableError when
-    another one does, StoreError when the store cannot be opened.
+    If configured, it first stands by until no other engine uses the store. Raises UnavailableError if another one
+    does, StoreError if the store cannot be opened.
     """
     with leading(settings, stand_by=may_stand_by(settings)) as leader:
         asyncio.run(_run(settings, leader))
 
 
 def may_stand_by(settings: Settings) -> bool:
-    """True where a second engine waits for the first one to end."""
+    """True if a second engine waits for the first one to end."""
     return settings.store.stand_by and factory.on_server(settings.store.url)
 
 
@@ -41,31 +44,32 @@ async def _run(settings: Settings, leader: Leader) -> None:
     platform = wiring_platform.platform(settings, clock, may_write=leader.held)
     platform.state.take_over(secrets.token_hex(8))
     platform.warm(clock.now())
-    schedule = schedule_of(platform, clock)
+    tasks = periodic_tasks_of(platform, clock)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def look() -> None:
+    def check_leader(_now: datetime) -> None:
         if not still_leading(leader, platform):
             loop.call_soon_threadsafe(stopped.set)
 
-    schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(look))
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
+    tasks.call_every(CHECK_EVERY, "leader", check_leader)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor restarts the process
         loop.add_signal_handler(number, stopped.set)
     gc_tuning.settle()
-    schedule.start()
+    tasks.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
-    await schedule.stop()
+    await tasks.stop()
     if leader.held():
         platform.checkpoint(clock.now())
     await platform.close()
 
 
 def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
-    """False when another engine took over: this process ends, is started again and stands by.
+    """False if another engine took over: this process then ends, is restarted and stands by.
 
-    A server that restarted forgot who led: whoever asks first leads again. While it is away nobody can.
+    A database server that restarted has lost the lock, and the first to acquire it leads again. While the server is
+    unavailable nobody can acquire it.
     """
     try:
         if leader.held():
@@ -82,41 +86,40 @@ def still_leading(leader: Leader, platform: wiring_platform.Platform) -> bool:
     return False
 
 
-def schedule_of(platform: wiring_platform.Platform, clock: Clock) -> jobs.Jobs:
-    """Everything the engine does by the clock; nothing runs before its ``start``."""
-    schedule = jobs.Jobs()
-    schedule.every(platform.settings.collect.interval, "cycle", platform.cycle.run_in_thread)
-    schedule.every(jobs.DISPATCH_EVERY, "dispatch", lambda: asyncio.to_thread(platform.dispatcher.run_once))
-    schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
-    keeper = Keeper(platform.metrics, platform.settings.store.retention.retention, schedule.stopping)
-    schedule.every(jobs.UPKEEP_EVERY, "upkeep", lambda: asyncio.to_thread(keeper.look, clock.now()))
-    schedule.every(jobs.PRUNE_EVERY, "prune_state", lambda: asyncio.to_thread(_prune, platform, clock.now()))
-    given = platform.settings
-    if given.game_days:
-        days = game_days.GameDays(platform.state, given.remediation.control_url, given.game_days)
-        schedule.every(jobs.GAME_DAYS_EVERY, "game_days", lambda: asyncio.to_thread(days.look, clock.now()))
+def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> PeriodicTasks:
+    """Returns all periodic tasks of the engine; nothing runs before ``start``."""
+    tasks, settings = PeriodicTasks(clock), platform.settings
+    tasks.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
+    tasks.call_every(periodic_tasks.DISPATCH_EVERY, "dispatch", lambda _now: platform.dispatcher.run_once())
+    tasks.call_every(periodic_tasks.CHECKPOINT_EVERY, "checkpoint", platform.checkpoint)
+    maintenance = StoreMaintenance(platform.metrics, settings.store.retention.retention, tasks.stopping)
+    tasks.add(periodic_tasks.MAINTENANCE_EVERY, "upkeep", maintenance)
+    tasks.call_every(periodic_tasks.PRUNE_EVERY, "prune_state", partial(_prune, platform))
+    if settings.game_days:
+        days = GameDays(platform.state, settings.remediation.control_url, settings.game_days)
+        tasks.add(periodic_tasks.GAME_DAYS_EVERY, "game_days", days)
     if platform.flight is not None:
-        schedule.every(jobs.FLIGHT_EVERY, "flight", lambda: asyncio.to_thread(_keep_flights, platform, clock.now()))
-    schedule.weekly("weekly_report", lambda: asyncio.to_thread(_weekly_report, platform, clock.now()))
-    return schedule
+        tasks.call_every(periodic_tasks.INCIDENT_RECORDING_EVERY, "flight", partial(_record_incidents, platform))
+    tasks.call_weekly("weekly_report", partial(_weekly_report, platform))
+    return tasks
 
 
-def _keep_flights(platform: wiring_platform.Platform, now: datetime) -> None:
-    """Write down the scrapes that led to new loud incidents."""
+def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:
+    """Writes the scrapes that led to new P0 and P1 incidents."""
     source = platform.collector
     if platform.flight is not None:
-        platform.flight.look(now, source.page_topology, platform.settings.cluster, source.pages.watched)
+        platform.flight.record_due(now, source.page_topology, platform.settings.cluster, source.pages.watched)
 
 
 def _prune(platform: wiring_platform.Platform, now: datetime) -> None:
-    """Forget decisions that are past their time."""
-    gone = platform.state.prune(now, platform.settings.store.retention.of_state)
-    if gone:
-        _log.info("state_pruned", **gone)
+    """Deletes decisions beyond their retention."""
+    deleted = platform.state.prune(now, platform.settings.store.retention.of_state)
+    if deleted:
+        _log.info("state_pruned", **deleted)
 
 
 def _weekly_report(platform: wiring_platform.Platform, now: datetime) -> None:
-    """Write last week's report beside the store, in the configured language."""
+    """Writes the report of last week beside the store, in the configured language."""
     out = folder_of(platform.settings) / "reports"
     language = platform.settings.notify.language
     week = report_jobs.week_before(now)

@@ -1,4 +1,4 @@
-"""Writes reports and sends them; sends samples to a channel."""
+"""Writes and sends reports; sends sample messages to a channel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FORMATS = ("html", "md", "json")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The files of one report."""
+class WrittenReport:
+    """The files of one report, and its content as text."""
 
     paths: tuple[Path, ...]
     empty: bool
@@ -41,14 +41,14 @@ def weekly(
     *,
     send: bool = False,
     report: str = "weekly",
-) -> Written:
-    """Write a report of a store, one of ``REPORTS``; ``week`` None is the last whole week before the newest cycle.
+) -> WrittenReport:
+    """Writes one of ``REPORTS`` from a store. ``week`` defaults to the last whole week before the newest cycle.
 
-    Raises UsageError for a week or format that is none, UnavailableError when sending has no channel.
+    Raises UsageError for an invalid week or format, UnavailableError if no channel is configured to send to.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is not a format of reports", hint=f"formats are {', '.join(FORMATS)}")
+        raise UsageError(f"{unknown[0]!r} is not a report format", hint=f"formats are {', '.join(FORMATS)}")
     with wiring_stores.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         as_of = newest[0].at if newest else now
@@ -67,8 +67,8 @@ def write(
     language: Language,
     now: datetime,
     report: str = "weekly",
-) -> Written:
-    """Write one week's report in each format."""
+) -> WrittenReport:
+    """Writes the report of one week in each format."""
     model = REPORTS[report].build(state, metrics, week, now, language)
     paths = []
     try:
@@ -79,17 +79,17 @@ def write(
             paths.append(path)
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}", hint="name another folder with --out") from error
-    return Written(tuple(paths), model.empty, model.title, render.render(model, "md"))
+    return WrittenReport(tuple(paths), model.empty, model.title, render.render(model, "md"))
 
 
 def week_before(instant: datetime) -> str:
-    """The ISO week before the one an instant lies in: ``2026-W46``."""
+    """Returns the ISO week before the week of a timestamp: ``2026-W46``."""
     year, week, _ = (instant - timedelta(days=7)).isocalendar()
     return f"{year}-W{week:02d}"
 
 
 def test_channel(settings: Settings, channel: str, language: Language, now: datetime) -> tuple[int, str | None]:
-    """Send a sample of each priority: (sent, the first error). Raises UsageError for an unknown channel."""
+    """Sends a sample of each priority. Returns (sent, first error). Raises UsageError for an unknown channel."""
     senders = wiring_alerting.notifiers(settings)
     if channel not in senders:
         known = ", ".join(senders) or "none; name one under notify.channels"
@@ -105,11 +105,11 @@ def test_channel(settings: Settings, channel: str, language: Language, now: date
     return sent, None
 
 
-def _send(settings: Settings, written: Written, now: datetime, language: Language) -> None:
+def _send(settings: Settings, written: WrittenReport, now: datetime, language: Language) -> None:
     senders = wiring_alerting.notifiers(settings)
     channels = settings.notify.groups.get("report", [])
     if not channels:
-        raise UnavailableError("the report has no channel to go to", hint="name one under notify.groups.report")
+        raise UnavailableError("no channel is configured for reports", hint="name one under notify.groups.report")
     for channel in channels:
         body = written.text if not written.empty else translate("cli.report_empty", language)
         senders[channel].send(

@@ -1,4 +1,4 @@
-"""The engine's job that keeps the metric store in shape, and says what it did."""
+"""The periodic task that compacts the metric store, deletes by retention and logs the result."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from store.tsdb.status import LateSamples
 _log = log.get("upkeep")
 
 
-class Keeper:
-    """Runs the store's upkeep and tells what came of it, each kind of news once."""
+class StoreMaintenance:
+    """Runs the maintenance of the metric store and logs the result; refused late values are logged once."""
 
     def __init__(self, metrics: SqlMetricStore, retention: Retention, stop: Callable[[], bool]) -> None:
-        """``stop`` is asked between steps of some seconds."""
+        """``stop`` is checked between steps, which take some seconds."""
         self._metrics, self._retention, self._stop = metrics, retention, stop
-        self._told: Counter[str] | None = None
+        self._logged: Counter[str] | None = None
 
-    def look(self, now: datetime) -> None:
-        """Do what is due. Raises StoreError."""
-        if self._told is None:
-            self._told = self._refused()
-        found = self._metrics.upkeep(now, self._retention, stop=self._stop)
-        if found.done:
-            _log.info("kept", **{f"{work}_spans": many for work, many in sorted(found.done.items())})
-        forgotten = found.forgotten
-        if forgotten.rows:
-            _log.info("forgotten", bytes=forgotten.bytes, **summary(forgotten.rows))
-        if any(because is DeletionReason.SIZE_NOTHING_ELSE_LEFT for _, because in forgotten.rows):
+    def run_due(self, now: datetime) -> None:
+        """Runs the maintenance that is due. Raises StoreError."""
+        if self._logged is None:
+            self._logged = self._refused()
+        report = self._metrics.upkeep(now, self._retention, stop=self._stop)
+        if report.done:
+            _log.info("kept", **{f"{work}_spans": count for work, count in sorted(report.done.items())})
+        deleted = report.forgotten
+        if deleted.rows:
+            _log.info("forgotten", bytes=deleted.bytes, **summary(deleted.rows))
+        if any(reason is DeletionReason.SIZE_NOTHING_ELSE_LEFT for _, reason in deleted.rows):
             _log.warning(
                 "values_lost_for_room",
-                hint="raise store.retention.size_limit_bytes: raw values went that no roll-up holds",
+                hint="raise store.retention.size_limit_bytes: raw values were deleted before a roll-up held them",
             )
-        if forgotten.kept:
-            _log.warning("kept_beyond_its_age", **{str(because): many for because, many in forgotten.kept.items()})
-        if found.given_back:
-            _log.info("room_given_back", bytes=found.given_back)
-        if found.put_off:
-            _log.info("put_off", spans=found.put_off, because="written meanwhile")
-        now_refused = self._refused()
-        if fresh := now_refused - self._told:
+        if deleted.kept:
+            _log.warning("kept_beyond_its_age", **{str(reason): count for reason, count in deleted.kept.items()})
+        if report.given_back:
+            _log.info("room_given_back", bytes=report.given_back)
+        if report.put_off:
+            _log.info("put_off", spans=report.put_off, because="written in the meantime")
+        refused = self._refused()
+        if fresh := refused - self._logged:
             _log.warning(
-                "late_values_refused", **fresh, hint="retention left nothing of their time that could take them"
+                "late_values_refused", **fresh, hint="retention has deleted the time range that they belong to"
             )
-        self._told = now_refused
+        self._logged = refused
 
     def _refused(self) -> Counter[str]:
-        """Values that came too late, since the database was made; what a server refused is told when it does."""
-        found = self._metrics.condition().refused
-        return Counter({str(reason): found[reason] for reason in LateSamples if reason in found})
+        """Returns late values since the database was created; those that a remote server refuses are logged at once."""
+        counts = self._metrics.condition().refused
+        return Counter({str(reason): counts[reason] for reason in LateSamples if reason in counts})

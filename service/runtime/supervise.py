@@ -1,7 +1,7 @@
-"""Keeps the processes of the platform running: engine, API, dashboard.
+"""Supervises the processes of the platform: engine, API, dashboard.
 
-A child that dies is started again, after a wait that doubles up to a minute; a child that ends with
-the exit code of wrong usage is not, because trying again cannot help.
+A child that dies is restarted after a wait that doubles up to a minute. A child that exits with the code of wrong
+usage is not: another attempt cannot succeed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIVES_UP_ON = (2,)
 
 @dataclass(slots=True)
 class Child:
-    """One process: how it is started, and how it fares."""
+    """One child process: its command line and its state."""
 
     name: str
     command: Sequence[str]
@@ -38,12 +38,12 @@ class Child:
     given_up: bool = field(default=False)
 
     def start(self, now: float) -> None:
-        """Start it; standard streams are inherited."""
+        """Starts the process; it inherits the standard streams."""
         self.running = subprocess.Popen(self.command)  # noqa: S603 - our own command lines
         self.started_at = now
 
-    def look(self, now: float) -> None:
-        """Notice an end, start again when the wait is over."""
+    def check(self, now: float) -> None:
+        """Detects an exit, and restarts the process after its wait."""
         if self.given_up:
             return
         if self.running is not None and self.running.poll() is not None:
@@ -63,7 +63,7 @@ class Child:
 
 
 class Supervisor:
-    """Runs children until it is told to stop."""
+    """Runs child processes until a stop is requested."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         """``children`` are started in this order."""
@@ -71,24 +71,24 @@ class Supervisor:
         self._stopping = False
 
     def start(self) -> None:
-        """Start every child."""
+        """Starts every child."""
         for child in self._children:
             child.start(time.monotonic())
 
     def watch(self) -> int:
-        """Block until SIGTERM or SIGINT; SIGHUP is handed on. Returns 0, or 3 when a child gave up."""
+        """Blocks until SIGTERM or SIGINT; forwards SIGHUP. Returns 0, or 3 if a child cannot be restarted."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
-        signal.signal(signal.SIGHUP, self._hand_on)
+        signal.signal(signal.SIGHUP, self._forward)
         while not self._stopping and not any(child.given_up for child in self._children):
             for child in self._children:
-                child.look(time.monotonic())
+                child.check(time.monotonic())
             time.sleep(0.2)
         self.stop()
         return 3 if any(child.given_up for child in self._children) else 0
 
     def stop(self) -> None:
-        """Ask every child to end, then make it."""
+        """Terminates every child, and kills those that do not exit in time."""
         running = [child.running for child in self._children if child.running is not None]
         for process in running:
             process.terminate()
@@ -103,12 +103,12 @@ class Supervisor:
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
 
-    def _hand_on(self, number: int, _frame: FrameType | None) -> None:
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
         for child in self._children:
             if child.running is not None:
                 child.running.send_signal(number)
 
 
 def own_command(*arguments: str) -> list[str]:
-    """The command line that runs ``outrider ARGUMENTS`` with this interpreter."""
+    """Returns the command line that runs ``outrider ARGUMENTS`` with this interpreter."""
     return [sys.executable, "-m", "service.cli", *arguments]

@@ -126,7 +126,7 @@ def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
     assert stopped["stopped"]
     running.step(1)
     assert not fleet.injections
-    assert (fleet.levers.gpus.cooling_factor == 1.0).all()
+    assert (fleet.effects.gpus.cooling_factor == 1.0).all()
     again = running.post(f"/drills/{begun['id']}/stop")
     assert again.status_code == 400
     assert "is over" in again.json()["error"]["message"]
@@ -264,8 +264,8 @@ SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, w
 
 @pytest.mark.parametrize("running", [SOON], indirect=True)
 def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Running) -> None:
-    opens = game_days.opened(SOON, START)
-    moment, _ = game_days.drawn(SOON, opens)
+    opens = game_days.last_opening(SOON, START)
+    moment, _ = game_days.draw_order(SOON, opens)
     assert opens == START < moment
     while running.demo.fleet.now < moment - running.demo.interval:
         running.step()

@@ -248,6 +248,6 @@ def test_what_a_recording_cannot_hold_is_named(tmp_path: Path) -> None:
     )
     answer = asyncio.run(flight_recorder.record(settings, STEP, tmp_path / "new", StepClock(START), silent))
     assert answer["left_out"] == [
-        "probe door: answers of probes are no pages",
-        "kubernetes: its events are kept; signals and topology of the Kubernetes API are not",
+        "probe door: probe results are not recorded",
+        "kubernetes: events are recorded; signals and topology of the Kubernetes API are not",
     ]

@@ -154,9 +154,9 @@ DAY = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], see
 
 
 def test_a_game_day_is_drawn_inside_its_window() -> None:
-    weeks = [game_days.opened(DAY, T0 + timedelta(weeks=week)) for week in range(40)]
+    weeks = [game_days.last_opening(DAY, T0 + timedelta(weeks=week)) for week in range(40)]
     assert weeks[0] == datetime(2026, 11, 17, 2, tzinfo=UTC)
-    drawn = [game_days.drawn(DAY, opens) for opens in weeks]
+    drawn = [game_days.draw_order(DAY, opens) for opens in weeks]
     assert {order["fault"] for _, order in drawn} == {"engine-hung", "engine-dead"}
     for opens, (moment, order) in zip(weeks, drawn, strict=True):
         over = moment + game_days.AT_MOST_LATE + timedelta(seconds=order["seconds"])
@@ -172,12 +172,12 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
         raise UsageError("no cluster is named 'mian'")
 
     monkeypatch.setattr(FaultControl, "start", refuse)
-    state, opens = MemoryStateStore(), game_days.opened(DAY, T0)
-    moment, _ = game_days.drawn(DAY, opens)
+    state, opens = MemoryStateStore(), game_days.last_opening(DAY, T0)
+    moment, _ = game_days.draw_order(DAY, opens)
     days = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
     at = opens
     while at < opens + DAY.window:
-        days.look(at)
+        days.run_due(at)
         assert bool(orders) is (at >= moment)
         at += timedelta(seconds=15)
     assert len(orders) == 1
@@ -185,8 +185,8 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
     assert (refused.event, refused.reason, refused.by) == (AuditEvent.DRILL_REFUSED, "tuesday", "schedule")
     assert "mian" in refused.detail["error"]
     slept = game_days.GameDays(state, "http://127.0.0.1:9", [DAY])
-    slept.look(opens)
-    slept.look(opens + DAY.window)
+    slept.run_due(opens)
+    slept.run_due(opens + DAY.window)
     assert len(orders) == 1, "one that was slept through is left out"
 
 

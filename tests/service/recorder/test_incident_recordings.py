@@ -34,7 +34,7 @@ from outrider.topology import Topology
 from service.config.collect_settings import FlightSettings
 from service.config.settings import Settings
 from service.ops import replay
-from service.recorder.incident_recordings import AFTER, IncidentRecorder, loud_since
+from service.recorder.incident_recordings import AFTER, IncidentRecorder, high_priority_since
 from service.wiring import platform as wiring_platform
 from simulator.faults import inject
 from simulator.fleet import Fleet
@@ -74,7 +74,7 @@ async def lived(folder: Path) -> tuple[list[Path], list[Path], str]:
             fleet.step(STEP)
             await server.sync()
         looks = [
-            platform.flight.look(clock.now(), source.topology(clock.now()), settings.cluster, source.targets)
+            platform.flight.record_due(clock.now(), source.topology(clock.now()), settings.cluster, source.targets)
             for _ in range(2)
         ]
         return looks[0], looks[1], truth.entity.name
@@ -113,20 +113,20 @@ def test_only_loud_incidents_whose_scrapes_are_there(
 ) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START - age, priority),)))
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
-    assert bool(keeper.look(START, Topology.build((), (), {}, START), "c", targets)) is kept
+    assert bool(recorder.record_due(START, Topology.build((), (), {}, START), "c", targets)) is kept
 
 
 def test_the_oldest_recordings_go_first(tmp_path: Path) -> None:
     state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=2), tmp_path / "kept")
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=2), tmp_path / "kept")
     targets = targets_of("c", [{"name": "t", "adapter": "vllm"}])
     for number in range(4):
         opened = START + number * STEP
         loud = incident(str(number), opened, Priority.P0)
         state.commit(CycleCommit(replace(CYCLE, id=str(number)), incidents=(loud,)))
-        keeper.look(opened + AFTER, Topology.build((), (), {}, START), "c", targets)
+        recorder.record_due(opened + AFTER, Topology.build((), (), {}, START), "c", targets)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["2", "3"]
 
 
@@ -145,8 +145,8 @@ def scraped(ring: FlightRing, at: datetime, *targets: Target) -> None:
     ring.flush()
 
 
-def kept_of(keeper: IncidentRecorder, now: datetime, *targets: Target) -> list[str]:
-    return sorted(path.name for path in keeper.look(now, NOTHING, "c", targets))
+def kept_of(recorder: IncidentRecorder, now: datetime, *targets: Target) -> list[str]:
+    return sorted(path.name for path in recorder.record_due(now, NOTHING, "c", targets))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -163,8 +163,8 @@ def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, res
         ring.close()
         ring = FlightRing(tmp_path / "ring")
         scraped(ring, START + STEP, *TARGETS[1:])
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
-    assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
+    assert kept_of(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
     fleet = reader.read_fleet(tmp_path / "kept" / "i")
     (dead,) = [target for target in fleet.targets if target.name == "chat-0"]
     assert (dead.adapter, dead.entity, dead.labels) == ("vllm", TARGETS[0].entity, TARGETS[0].labels)
@@ -177,8 +177,8 @@ def test_a_target_that_went_long_ago_is_not(tmp_path: Path) -> None:
     scraped(ring, START - timedelta(minutes=31), *TARGETS)
     scraped(ring, START, *TARGETS[1:])
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START, Priority.P0),)))
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
-    assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    assert kept_of(recorder, START + AFTER, *TARGETS[1:]) == ["i"]
     assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
 
 
@@ -188,11 +188,11 @@ def test_in_a_storm_the_loudest_are_kept_whatever_came_after_them(tmp_path: Path
     later = [incident(f"later-{number}", START + timedelta(seconds=1), Priority.P1) for number in range(150)]
     quiet = [incident(f"quiet-{number}", START + timedelta(seconds=2), Priority.P2) for number in range(150)]
     state.commit(CycleCommit(CYCLE, incidents=(*loud, *later, *quiet)))
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
-    found = kept_of(keeper, START + 2 * AFTER, *TARGETS)
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
+    found = kept_of(recorder, START + 2 * AFTER, *TARGETS)
     assert [name for name in found if "later" not in name] == ["loud-0", "loud-1"]
     assert len(found) == 3
-    assert kept_of(keeper, START + 3 * AFTER, *TARGETS) == [], "what was passed over does not push them out"
+    assert kept_of(recorder, START + 3 * AFTER, *TARGETS) == [], "what was passed over does not push them out"
 
 
 def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
     once_more = TimelineEntry(START + STEP, PRIORITY_RAISED, {"old": "P1", "new": "P0"})
     found = replace(incident("i", opened, Priority.P0), timeline=(raised, once_more))
     state.commit(CycleCommit(CYCLE, incidents=(found,)))
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
-    assert kept_of(keeper, START + AFTER / 2, *TARGETS) == []
-    assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    assert kept_of(recorder, START + AFTER / 2, *TARGETS) == []
+    assert kept_of(recorder, START + AFTER, *TARGETS) == ["i"]
     assert len(list(reader.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
     always = replace(found, timeline=(once_more,))
-    assert (loud_since(always), loud_since(replace(found, priority=Priority.P2))) == (opened, None)
+    assert (high_priority_since(always), high_priority_since(replace(found, priority=Priority.P2))) == (opened, None)
 
 
 def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_path: Path) -> None:
@@ -220,6 +220,6 @@ def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_p
     )
     found = replace(incident("i", START, Priority.P1), alerts=("f",))
     state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(found,)))
-    keeper = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
-    assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
+    recorder = IncidentRecorder(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
+    assert kept_of(recorder, START + AFTER, *TARGETS) == ["i"]
     assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]

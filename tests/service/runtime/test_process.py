@@ -11,8 +11,9 @@ from outrider.clock import ManualClock
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 from service.config.settings import GameDaySettings, Settings, StoreSettings
-from service.runtime import jobs, process
-from service.runtime.store_maintenance import Keeper
+from service.runtime import process
+from service.runtime.periodic_tasks import PeriodicTasks
+from service.runtime.store_maintenance import StoreMaintenance
 from service.wiring import platform as wiring_platform
 from store.tsdb.retention import Retention
 
@@ -43,7 +44,7 @@ def read(platform):
 
 
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
-    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
     assert set(schedule.names) == {
         "cycle",
         "dispatch",
@@ -55,7 +56,7 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     }
     days = {"game_days": [GameDaySettings(name="tuesday", faults=["gpu-lost"])]}
     with mock.patch.object(platform, "settings", platform.settings.model_copy(update=days)):
-        assert "game_days" in process.schedule_of(platform, platform.cycle.parts.clock).names
+        assert "game_days" in process.periodic_tasks_of(platform, platform.cycle.parts.clock).names
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
     asyncio.run(schedule.run("upkeep"))
     assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"
@@ -66,7 +67,7 @@ def test_stopping_waits_for_the_cycle_in_flight():
     done = []
 
     async def begin_and_stop():
-        schedule, begun = jobs.Jobs(), asyncio.Event()
+        schedule, begun = PeriodicTasks(ManualClock(HOUR)), asyncio.Event()
 
         async def cycle():
             begun.set()
@@ -85,14 +86,14 @@ def test_stopping_waits_for_the_cycle_in_flight():
 
 
 def test_a_failed_upkeep_is_told_and_ends_nothing(platform, capsys):
-    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
     with mock.patch.object(platform.metrics, "upkeep", side_effect=StoreError("disk full")):
         asyncio.run(schedule.run("upkeep"))
     assert "disk full" in "".join(capsys.readouterr())
 
 
 def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
-    schedule = process.schedule_of(platform, platform.cycle.parts.clock)
+    schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
 
     async def stopped_first():
         schedule.start()
@@ -103,30 +104,30 @@ def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
 
 
 def test_what_upkeep_did_is_said_with_its_reasons(platform, capsys):
-    keeper = Keeper(platform.metrics, Retention(raw=timedelta(hours=1)), lambda: False)
-    keeper.look(HOUR + timedelta(minutes=62))
+    maintenance = StoreMaintenance(platform.metrics, Retention(raw=timedelta(hours=1)), lambda: False)
+    maintenance.run_due(HOUR + timedelta(minutes=62))
     said = "".join(capsys.readouterr())
     assert "compact_spans=1" in said.replace(" ", "")
     assert "10m_spans=1" in said.replace(" ", "")
-    keeper.look(HOUR + timedelta(hours=3))
+    maintenance.run_due(HOUR + timedelta(hours=3))
     assert "raw_age=2" in "".join(capsys.readouterr()).replace(" ", "")
     platform.metrics.write(HOUR, [sample(HOUR, 1.0)])
     for _ in range(2):  # the first run lets what came late settle
-        keeper.look(HOUR + timedelta(hours=3))
+        maintenance.run_due(HOUR + timedelta(hours=3))
     assert "rolled_up_already=1" in "".join(capsys.readouterr()).replace(" ", "")
-    keeper.look(HOUR + timedelta(hours=3))
+    maintenance.run_due(HOUR + timedelta(hours=3))
     assert "rolled_up_already" not in "".join(capsys.readouterr()), "said once"
 
 
 def test_what_has_to_go_for_want_of_room_is_a_warning(platform, capsys):
-    keeper = Keeper(platform.metrics, Retention(size_bytes=1), lambda: False)
+    maintenance = StoreMaintenance(platform.metrics, Retention(size_bytes=1), lambda: False)
     platform.metrics.write(HOUR + timedelta(hours=1), [sample(HOUR + timedelta(hours=1), 1.0)])
-    keeper.look(HOUR + timedelta(hours=2, minutes=1))
+    maintenance.run_due(HOUR + timedelta(hours=2, minutes=1))
     said = "".join(capsys.readouterr())
     assert "values_lost_for_room" in said
     assert "size_limit_bytes" in said
 
 
 def test_what_is_kept_beyond_its_age_is_a_warning(platform, capsys):
-    Keeper(platform.metrics, Retention(raw=timedelta(0)), lambda: False).look(HOUR + timedelta(minutes=61))
+    StoreMaintenance(platform.metrics, Retention(raw=timedelta(0)), lambda: False).run_due(HOUR + timedelta(minutes=61))
     assert "kept_beyond_its_age" in "".join(capsys.readouterr())

@@ -24,7 +24,7 @@ from service.sources.composite_source import CompositeSource
 from service.wiring import platform
 from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
-from simulator.journal import Happening, Voice
+from simulator.journal import JournalEntry, JournalSource
 from simulator.servers import engine_log, kernel_log
 from simulator.servers.http import FleetServer, serve
 from simulator.servers.log_and_api_endpoints import event_settings
@@ -75,34 +75,34 @@ def told(event: Event) -> tuple[EventKind, EntityRef, str]:
     return event.kind, event.entity, event.code
 
 
-def speeches(fleet: Fleet) -> list[Happening]:
+def speeches(fleet: Fleet) -> list[JournalEntry]:
     """One of everything that every voice says."""
-    say, at = fleet.journal.say, fleet.at
+    write, at = fleet.journal.write, fleet.at
     pod = fleet.entity(EntityKind.POD, "chat-70b-2", "serving")
     node = fleet.entity(EntityKind.NODE, "node-1")
     service = fleet.entity(EntityKind.SERVICE, "chat-70b", "serving")
     code = fleet.entity(EntityKind.SERVICE, "code-14b", "serving")
     gpu = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(9))
     kernel = [
-        say(at, Voice.KERNEL, gpu, "xid", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", xid="79"),
-        say(at, Voice.KERNEL, gpu, "xid", "pid=4711, name=python3, Ch 00000008", xid="43"),
-        say(at, Voice.KERNEL, pod, "oom-kill", ""),
-        *(say(at, Voice.KERNEL, node, line, "") for line in kernel_log.LINES),
+        write(at, JournalSource.KERNEL, gpu, "xid", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", xid="79"),
+        write(at, JournalSource.KERNEL, gpu, "xid", "pid=4711, name=python3, Ch 00000008", xid="43"),
+        write(at, JournalSource.KERNEL, pod, "oom-kill", ""),
+        *(write(at, JournalSource.KERNEL, node, line, "") for line in kernel_log.LINES),
     ]
-    engine = [say(at, Voice.ENGINE, pod, line, "") for line in engine_log.LINES]
+    engine = [write(at, JournalSource.ENGINE, pod, line, "") for line in engine_log.LINES]
     kubernetes = [
-        say(at, Voice.KUBERNETES, pod, "BackOff", "Back-off restarting failed container vllm"),
-        say(at, Voice.KUBERNETES, node, "NodeNotReady", "Node node-1 status is now: NodeNotReady"),
-        say(at, Voice.KUBERNETES, service, "Failed", "The certificate request has failed to complete"),
-        say(at, Voice.KUBERNETES, replace(service, kind=EntityKind.WORKLOAD), "ScalingReplicaSet", "Scaled up to 11"),
+        write(at, JournalSource.KUBERNETES, pod, "BackOff", "Back-off restarting failed container vllm"),
+        write(at, JournalSource.KUBERNETES, node, "NodeNotReady", "Node node-1 status is now: NodeNotReady"),
+        write(at, JournalSource.KUBERNETES, service, "Failed", "The certificate request has failed to complete"),
+        write(at, JournalSource.KUBERNETES, replace(service, kind=EntityKind.WORKLOAD), "ScalingReplicaSet", "Scaled up to 11"),
     ]
     change = [
-        say(at, Voice.CHANGE, service, "rollout", "chat-70b is rolled out to v2", **{"from": "v1", "to": "v2"}),
-        say(at, Voice.CHANGE, code, "flags", "", **{"from": "--max-num-seqs=64", "to": "--max-num-seqs=8"}),
-        say(at, Voice.CHANGE, gpu, "power-limit", "nvidia-smi -i 1 -pl 400", **{"from": "700", "to": "400"}),
-        say(at, Voice.CHANGE, service, "template", "prompt template of chat-70b changed"),
-        say(at, Voice.CHANGE, pod, "restart", "planned restart of chat-70b-2"),
-        say(at, Voice.CHANGE, fleet.entity(EntityKind.SWITCH, "rack-0"), "firmware", "switch updated"),
+        write(at, JournalSource.CHANGE, service, "rollout", "chat-70b is rolled out to v2", **{"from": "v1", "to": "v2"}),
+        write(at, JournalSource.CHANGE, code, "flags", "", **{"from": "--max-num-seqs=64", "to": "--max-num-seqs=8"}),
+        write(at, JournalSource.CHANGE, gpu, "power-limit", "nvidia-smi -i 1 -pl 400", **{"from": "700", "to": "400"}),
+        write(at, JournalSource.CHANGE, service, "template", "prompt template of chat-70b changed"),
+        write(at, JournalSource.CHANGE, pod, "restart", "planned restart of chat-70b-2"),
+        write(at, JournalSource.CHANGE, fleet.entity(EntityKind.SWITCH, "rack-0"), "firmware", "switch updated"),
     ]
     return [*kernel, *engine, *kubernetes, *change]
 
@@ -200,7 +200,7 @@ def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
 
 def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
     async def scene(watch: Watch) -> None:
-        watch.fleet.levers.bend("cluster", "seen")[0] = 0.0
+        watch.fleet.effects.adjust("cluster", "seen")[0] = 0.0
         health = {one.target: one for one in watch.source.health}
         assert set(health) >= {"kernel-log", "kubernetes", "engine-log", "node-0"}
         collected = await watch.source.collect(watch.fleet.now)

@@ -1,0 +1,117 @@
+"""The periodic tasks of the engine process, run by APScheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from threading import Event
+from typing import Any, Protocol
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from outrider import log
+from outrider.clock import Clock
+from outrider.errors import StoreUnavailableError
+
+_log = log.get("jobs")
+CHECKPOINT_EVERY = timedelta(minutes=5)
+DISPATCH_EVERY = timedelta(seconds=1)
+INCIDENT_RECORDING_EVERY = timedelta(seconds=15)
+GAME_DAYS_EVERY = timedelta(seconds=15)
+MAINTENANCE_EVERY = timedelta(minutes=5)
+PRUNE_EVERY = timedelta(hours=1)
+_JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+
+
+class PeriodicTask(Protocol):
+    """Work that is due from time to time: store maintenance, game days, incident recordings, the leader check."""
+
+    def run_due(self, now: datetime) -> object:
+        """Does what is due at ``now``; called in a thread, never twice at a time."""
+        ...
+
+
+class PeriodicTasks:
+    """The schedule of the engine: cycle, dispatch, checkpoints, maintenance, weekly report."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Tasks get the time of ``clock``; the schedule itself is real time. Nothing runs before ``start``."""
+        self._clock = clock
+        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_JOB_DEFAULTS)
+        self._running: set[asyncio.Future[None]] = set()
+        self._stopping = Event()
+
+    def every(self, duration: timedelta, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Runs ``work`` every ``duration``. Missed runs are merged into one."""
+        self._scheduler.add_job(self._guarded(name, work), IntervalTrigger(seconds=duration.total_seconds()), id=name)
+
+    def add(self, duration: timedelta, name: str, task: PeriodicTask) -> None:
+        """Runs a task every ``duration`` in a thread."""
+        self.call_every(duration, name, task.run_due)
+
+    def call_every(self, duration: timedelta, name: str, call: Callable[[datetime], object]) -> None:
+        """Calls a function with the current time every ``duration``, in a thread."""
+        self.every(duration, name, self._in_thread(call))
+
+    def call_weekly(
+        self,
+        name: str,
+        call: Callable[[datetime], object],
+        *,
+        day: str = "mon",
+        hour: int = 8,
+        minute: int = 0,
+        timezone: str = "UTC",
+    ) -> None:
+        """Calls a function with the current time once a week, in a thread."""
+        due = CronTrigger(day_of_week=day, hour=hour, minute=minute, timezone=timezone)
+        self._scheduler.add_job(self._guarded(name, self._in_thread(call)), due, id=name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the scheduled tasks."""
+        return tuple(job.id for job in self._scheduler.get_jobs())
+
+    async def run(self, name: str) -> None:
+        """Runs one task now, as its schedule would."""
+        await self._scheduler.get_job(name).func()
+
+    def start(self) -> None:
+        """Starts the schedule; requires a running event loop."""
+        self._scheduler.start()
+
+    def stopping(self) -> bool:
+        """True after ``stop`` was called; long tasks check it between their steps."""
+        return self._stopping.is_set()
+
+    async def stop(self) -> None:
+        """Starts no more runs and waits for those in flight: a stop never interrupts a cycle."""
+        self._stopping.set()
+        self._scheduler.pause()
+        if self._running:
+            await asyncio.wait(self._running)
+        self._scheduler.shutdown(wait=False)
+
+    def _in_thread(self, call: Callable[[datetime], object]) -> Callable[[], Awaitable[object]]:
+        return lambda: asyncio.to_thread(call, self._clock.now())
+
+    def _guarded(self, name: str, work: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
+        """Returns the work with a failure boundary: a failure is logged with its task, and the schedule continues."""
+
+        async def run() -> None:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._running.add(ended)
+            try:
+                await work()
+            except StoreUnavailableError as error:
+                _log.error("job_failed", job=name, error=error.message, hint=error.hint)
+            except Exception as error:  # noqa: BLE001 - the one place where a failed task must not stop the platform
+                _log.exception("job_failed", job=name, error=str(error))
+            finally:
+                self._running.discard(ended)
+                ended.set_result(None)
+
+        return run
