@@ -47,27 +47,27 @@ def _tiers(engine: Engine) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ProcessScope:
     """What a store weighed before the cycles: bytes of all, gigabytes of the payloads by tier."""
 
     all: int = 0
     tiers: dict[str, float] = field(default_factory=dict)
 
 
-def _on(engine: Engine, year: Path | None) -> tuple[Measured, _Held]:
+def _on(engine: Engine, year: Path | None) -> tuple[Measured, _ProcessScope]:
     """The cycles on an engine's store, filled with a year or empty."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         assert engine.url is not None
-        held = _Held()
+        held = _ProcessScope()
         if year is not None:
             copied(year, engine)
-            held = _Held(size(engine.url), _tiers(engine))
+            held = _ProcessScope(size(engine.url), _tiers(engine))
             tell(f"{engine.name}: {held.all / 1e9:.2f} GB of metrics, payloads {held.tiers}")
         return measure(folder, engine.url), held
 
 
-def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _Held) -> list[Result]:
+def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _ProcessScope) -> list[Result]:
     seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
@@ -103,7 +103,7 @@ def run() -> list[Result]:
     """
     log.configure(level="error")
     year, lines = aged(START), []
-    full: dict[str, tuple[Measured, _Held]] = {}
+    full: dict[str, tuple[Measured, _ProcessScope]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = _empty(folder / "before")

@@ -25,7 +25,7 @@ from outrider.vocabulary.reliability import calibration_error, curve
 from service.drills import scenario_choice
 from service.drills.runner import run_all
 from simulator.scenarios import TUNING_SEEDS
-from simulator.scoring.calibration import Named, answers_of
+from simulator.scoring.calibration import RankedAnswer, answers_of
 from simulator.scoring.score import GRACE
 
 RIDGE = 0.2
@@ -33,7 +33,7 @@ LEAST_UNKNOWN = 0.001  # confidences are told with three digits
 FILE = Path(__file__).resolve().parent.parent / "detectors" / "rca" / confidence.FILE
 
 
-def rescaled(answer: Named, old: Scale, new: Scale) -> list[float]:
+def rescaled(answer: RankedAnswer, old: Scale, new: Scale) -> list[float]:
     """The confidences that the same scores get on another scale, best first."""
     unknown = max(LEAST_UNKNOWN, 1.0 - sum(answer.confidences))
     scores = [
@@ -43,7 +43,7 @@ def rescaled(answer: Named, old: Scale, new: Scale) -> list[float]:
     return new.shares([new.weight(score) for score in scores])
 
 
-def loss(answers: Sequence[Named], old: Scale, new: Scale) -> float:
+def loss(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
     """The mean negative logarithm of what was said of the truth, "none of these" where none was."""
     total = 0.0
     for answer in answers:
@@ -53,7 +53,7 @@ def loss(answers: Sequence[Named], old: Scale, new: Scale) -> float:
     return total / len(answers)
 
 
-def fit(answers: Sequence[Named], old: Scale) -> Scale:
+def fit(answers: Sequence[RankedAnswer], old: Scale) -> Scale:
     """The scale whose temperature fits the answers best. Raises ValueError when there are none."""
     if not answers:
         raise ValueError("no drill named a cause: there is nothing to fit")
@@ -66,13 +66,13 @@ def fit(answers: Sequence[Named], old: Scale) -> Scale:
     return Scale(round(math.exp(float(found.x)), 3), old.unknown_score)
 
 
-def error(answers: Sequence[Named], old: Scale, new: Scale) -> float:
+def error(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
     """The expected calibration error of the answers on a scale."""
     first = [min(1.0, rescaled(answer, old, new)[0]) for answer in answers]
     return calibration_error(curve(first, [answer.first_right for answer in answers])) or 0.0
 
 
-def text(scale: Scale, seeds: Sequence[int], answers: Sequence[Named], before: float, after: float) -> str:
+def text(scale: Scale, seeds: Sequence[int], answers: Sequence[RankedAnswer], before: float, after: float) -> str:
     """The file as it is frozen."""
     right = sum(answer.first_right for answer in answers)
     errors = f"error_before: {before:.3f}, error_after: {after:.3f}"
@@ -92,7 +92,7 @@ def main() -> int:
     options.add_argument("--write", action="store_true")
     given = options.parse_args()
     log.configure(level="critical")
-    answers: list[Named] = []
+    answers: list[RankedAnswer] = []
     for seed in given.seeds:
         seen = run_all(scenario_choice.some(given.only), seed, lambda *_: None)
         answers += answers_of([one.run for one in seen], GRACE)

@@ -16,7 +16,7 @@ from enum import StrEnum
 import numpy as np
 
 from collectors.events.deduplication import EventDeduplicator
-from collectors.events.unresolved_event import UnresolvedEvent, EntityResolver
+from collectors.events.unresolved_event import EntityResolver, UnresolvedEvent
 from collectors.logs.kernel_file import KernelLogChunk
 from collectors.logs.kernel_log import SOURCE, NodeLog
 from collectors.logs.patterns import packaged
@@ -33,7 +33,7 @@ from simulator.exporters.responses import Answer, Status
 from simulator.exporters.targets import Pages, SimulatedTarget, targets
 from simulator.faults.registry import inject
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.servers.kernel_log import KernelLogs
 from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec
 
@@ -179,18 +179,18 @@ class Story:
     def advance(self) -> None:
         """Begin the next round: undo what is over, do what is due."""
         self.round += 1
-        due = [deed for at, deed in self._later if at <= self.round]
-        self._later = [(at, deed) for at, deed in self._later if at > self.round]
-        for deed in due:
-            deed()
+        due = [action for at, action in self._later if at <= self.round]
+        self._later = [(at, action) for at, action in self._later if at > self.round]
+        for action in due:
+            action()
         if self.round % self._every == 0:
             turn = self.round // self._every
-            deeds = self._faults if turn % 2 else self._distractors
-            deed = deeds[turn // 2 % len(deeds)]
+            actions = self._faults if turn % 2 else self._distractors
+            action = actions[turn // 2 % len(actions)]
             node = self._idle_node()
             if node is not None:
-                deed(node)
-                name = deed.__name__.strip("_").replace("_", " ")
+                action(node)
+                name = action.__name__.strip("_").replace("_", " ")
                 self.done[name] = self.done.get(name, 0) + 1
 
     # --- faults ---------------------------------------------------------------------------------------
@@ -350,12 +350,14 @@ class Story:
         over = self.round + rounds
         self.truths.append(Truth(what, sort, frozenset(whom), self.round, over, frozenset(beside)))
 
-    def _after(self, rounds: int, deed: Callable[[], object]) -> None:
-        self._later.append((self.round + rounds, lambda: void(deed())))
+    def _after(self, rounds: int, action: Callable[[], object]) -> None:
+        self._later.append((self.round + rounds, lambda: void(action())))
 
     def _say_xid(self, gpu: int, code: int) -> None:
         fleet = self._fleet
-        fleet.journal.say(fleet.at, Voice.KERNEL, self._device(gpu), "xid", f"pid='<unknown>', {code}", xid=str(code))
+        fleet.journal.write(
+            fleet.at, JournalSource.KERNEL, self._device(gpu), "xid", f"pid='<unknown>', {code}", xid=str(code)
+        )
         fleet.gpus.xid[gpu] = code
 
     def _hide(self, gpus: list[int]) -> None:

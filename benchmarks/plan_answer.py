@@ -26,7 +26,7 @@ from planner.performance.gpu_catalog import gpus
 from planner.performance.memory_fit import Setup
 from planner.performance.model_specs import model
 from planner.performance.queueing import Slo, Work
-from planner.performance.service_facts import ServiceFacts, Objective
+from planner.performance.service_facts import Objective, ServiceFacts
 
 TARGET, PUBLISHED = 2.0, 30.0
 TIMES, POINTS = 5, 2016
@@ -84,8 +84,8 @@ def run() -> Result:
     )
 
 
-def _front(peak: float) -> optimizer.Answer:
-    request = optimizer.Request(
+def _front(peak: float) -> optimizer.CostComparison:
+    request = optimizer.CostRequest(
         model("Llama-3.1-70B"), Work(900, 250), peak, Slo(2.0, 0.06), setup=Setup(bits=8), cuts=CUTS
     )
     return optimizer.compare(request, optimizer.default_offers(gpus()))

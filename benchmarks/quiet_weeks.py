@@ -66,7 +66,7 @@ class Week:
     seconds: Mapping[str, float]
     paged: tuple[tuple[str, str, str], ...]
     opened: Mapping[str, int]
-    deeds: int
+    actions: int
 
 
 def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
@@ -169,7 +169,7 @@ def _summed(weeks: Sequence[Week], took: float) -> Result:
             name: round(1000 * sum(week.seconds[name] for week in weeks) / cycles, 2)
             for name in ("fleet", "sample", "cycle")
         },
-        rollouts_and_restarts=sum(week.deeds for week in weeks),
+        rollouts_and_restarts=sum(week.actions for week in weeks),
         paged_by_rule=_counted(rule for week in weeks for rule, _, _ in week.paged),
         paged_by_fault=_counted(f"{fault} {priority}" for week in weeks for _, fault, priority in week.paged),
         incidents_by_fault=dict(sum((Counter(week.opened) for week in weeks), Counter()).most_common()),

@@ -121,13 +121,13 @@ def make_all(
     unix seconds. ``zone`` sets the boundaries of days and weeks.
     """
     made = tuple(make() for make in DETECTORS.values())
-    shares = Counter(one.kind for one in made if isinstance(one, LearningDetector))
-    for one in made:
-        budget = (alarms_per_entity_day or {}).get(one.kind)
-        if budget is not None and isinstance(one, LearningDetector):
-            one.set_budget(budget / shares[one.kind])
-        if isinstance(one, learning_detector.StatisticalDetector):
-            one.set_holidays(holidays)
-        if isinstance(one, learning_detector.StatisticalDetector | IngressDetector):
-            one.set_zone(zone)
+    shares = Counter(entry.kind for entry in made if isinstance(entry, LearningDetector))
+    for item in made:
+        budget = (alarms_per_entity_day or {}).get(item.kind)
+        if budget is not None and isinstance(item, LearningDetector):
+            item.set_budget(budget / shares[item.kind])
+        if isinstance(item, learning_detector.StatisticalDetector):
+            item.set_holidays(holidays)
+        if isinstance(item, learning_detector.StatisticalDetector | IngressDetector):
+            item.set_zone(zone)
     return made

@@ -47,8 +47,8 @@ class Topology:
             at=at,
             entities=frozenset(everyone),
             labels=dict(labels or {}),
-            _above={entity: tuple(found) for entity, found in above.items()},
-            _below={entity: tuple(found) for entity, found in below.items()},
+            _above={entity: tuple(result) for entity, result in above.items()},
+            _below={entity: tuple(result) for entity, result in below.items()},
         )
 
     @property
@@ -82,11 +82,11 @@ class Topology:
 
     def above(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Dependents of a kind, sorted: ``above(gpu, SERVICE)``."""
-        return _sorted(found for found in self.affected_by(entity) if found.kind is kind)
+        return _sorted(result for result in self.affected_by(entity) if result.kind is kind)
 
     def below(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Dependencies of a kind, sorted: ``below(replica, GPU)``."""
-        return _sorted(found for found in self.causes_of(entity) if found.kind is kind)
+        return _sorted(result for result in self.causes_of(entity) if result.kind is kind)
 
     def of_kind(self, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Every entity of a kind, sorted."""
@@ -99,10 +99,10 @@ class Topology:
     def _walk(self, start: EntityRef, links: Mapping[EntityRef, tuple[EntityRef, ...]]) -> frozenset[EntityRef]:
         seen, waiting = {start}, [start]
         while waiting:
-            for found in links.get(waiting.pop(), ()):
-                if found not in seen:
-                    seen.add(found)
-                    waiting.append(found)
+            for result in links.get(waiting.pop(), ()):
+                if result not in seen:
+                    seen.add(result)
+                    waiting.append(result)
         return frozenset(seen)
 
 

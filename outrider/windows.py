@@ -26,15 +26,15 @@ def last_value(window: Window, key: SignalKey | str) -> Floats:
         return np.full(values.shape[0], np.nan)
     present = ~np.isnan(values)
     newest = values.shape[1] - 1 - np.argmax(present[:, ::-1], axis=1)
-    found = values[np.arange(values.shape[0]), newest]
-    return np.where(present.any(axis=1), found, np.nan)
+    result = values[np.arange(values.shape[0]), newest]
+    return np.where(present.any(axis=1), result, np.nan)
 
 
 def total(window: Window, key: SignalKey | str, span: timedelta) -> Floats:
     """The sum of a delta over the span, shape (entities,); NaN if no slot has a value."""
     values = window.column(key)[:, recent(window, span)]
-    found = np.nansum(values, axis=1)
-    return np.where(np.isnan(values).all(axis=1), np.nan, found)
+    result = np.nansum(values, axis=1)
+    return np.where(np.isnan(values).all(axis=1), np.nan, result)
 
 
 def mean_by_row(values: Floats) -> Floats:
@@ -42,8 +42,8 @@ def mean_by_row(values: Floats) -> Floats:
     known = ~np.isnan(values)
     count = known.sum(axis=1)
     total_of = np.where(known, values, 0.0).sum(axis=1)
-    found: Floats = np.divide(total_of, count, out=np.full(total_of.shape, np.nan), where=count > 0)
-    return found
+    result: Floats = np.divide(total_of, count, out=np.full(total_of.shape, np.nan), where=count > 0)
+    return result
 
 
 def believed(window: Window, key: SignalKey | str) -> Floats:

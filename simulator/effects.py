@@ -15,7 +15,7 @@ import numpy as np
 from outrider.model import Floats
 
 
-class _Levers:
+class _EffectTable:
     """Arrays of one length. Subclasses say in ``NEUTRAL`` what each lever reads when nothing is wrong."""
 
     NEUTRAL: ClassVar[dict[str, float]]
@@ -30,7 +30,7 @@ class _Levers:
             getattr(self, name).fill(neutral)
 
 
-class GpuLevers(_Levers):
+class GpuEffects(_EffectTable):
     """Shape (gpus,). ``step_factor`` slows a device without any counter saying why."""
 
     cooling_factor: Floats
@@ -62,7 +62,7 @@ class GpuLevers(_Levers):
     }
 
 
-class NodeLevers(_Levers):
+class NodeEffects(_EffectTable):
     """Shape (nodes,)."""
 
     reachable: Floats
@@ -98,7 +98,7 @@ class NodeLevers(_Levers):
     }
 
 
-class SlotLevers(_Levers):
+class SlotEffects(_EffectTable):
     """Shape (slots,): a replica and its pod."""
 
     step_factor: Floats
@@ -140,7 +140,7 @@ class SlotLevers(_Levers):
     }
 
 
-class ServiceLevers(_Levers):
+class ServiceEffects(_EffectTable):
     """Shape (services,): the traffic of a service and its edge."""
 
     rate_factor: Floats
@@ -172,7 +172,7 @@ class ServiceLevers(_Levers):
     }
 
 
-class ClusterLevers(_Levers):
+class ClusterEffects(_EffectTable):
     """Shape (1,): the whole cluster."""
 
     alive: Floats
@@ -184,18 +184,18 @@ class ClusterLevers(_Levers):
     }
 
 
-class Levers:
+class FleetEffects:
     """Every lever of one fleet."""
 
     def __init__(self, gpus: int, nodes: int, slots: int, services: int) -> None:
-        self.gpus = GpuLevers(gpus)
-        self.nodes = NodeLevers(nodes)
-        self.slots = SlotLevers(slots)
-        self.services = ServiceLevers(services)
-        self.cluster = ClusterLevers(1)
+        self.gpus = GpuEffects(gpus)
+        self.nodes = NodeEffects(nodes)
+        self.slots = SlotEffects(slots)
+        self.services = ServiceEffects(services)
+        self.cluster = ClusterEffects(1)
         self._touched = False
 
-    def tables(self) -> dict[str, _Levers]:
+    def tables(self) -> dict[str, _EffectTable]:
         """The groups by the name that fault files use."""
         return {
             "gpus": self.gpus,
@@ -212,8 +212,8 @@ class Levers:
                 table.reset()
             self._touched = False
 
-    def bend(self, group: str, lever: str) -> Floats:
+    def adjust(self, group: str, effect_name: str) -> Floats:
         """The array of a lever, to be changed in place. Raises KeyError and AttributeError for unknown names."""
         self._touched = True
-        values: Floats = getattr(self.tables()[group], lever)
+        values: Floats = getattr(self.tables()[group], effect_name)
         return values

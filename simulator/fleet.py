@@ -17,13 +17,13 @@ from simulator.cluster.kubelet import Kubelets
 from simulator.cluster.load_balancer import Router
 from simulator.cluster.pods import Pod, Pods
 from simulator.cluster.rollouts import Rollouts
-from simulator.effects import Levers
+from simulator.effects import FleetEffects
 from simulator.engine.engine import Conditions, EngineBank, Work
 from simulator.hardware import coupling
 from simulator.hardware.containers import Containers
 from simulator.hardware.gpus import Gpus
 from simulator.hardware.nodes import Nodes
-from simulator.journal import Happening, Journal, Voice
+from simulator.journal import Journal, JournalEntry, JournalSource
 from simulator.spec.fleets import FleetSpec, default_spec
 from simulator.spec.names import gpu_uuid
 from simulator.traffic.arrivals import Traffic
@@ -61,8 +61,8 @@ class Fleet:
         self.traffic = Traffic(self.spec, seed)
         self.bank = EngineBank([pod.service.engine for pod in self.pods.pods], seed, self.spec.patience_seconds)
         slots = len(self.pods.pods)
-        self.levers = Levers(self.gpus.size, self.nodes.size, slots, len(self.spec.services))
-        self.traffic.attend(self.levers.services, self.bank, self.pods.service_of_slot)
+        self.effects = FleetEffects(self.gpus.size, self.nodes.size, slots, len(self.spec.services))
+        self.traffic.attend(self.effects.services, self.bank, self.pods.service_of_slot)
         self.containers = Containers(self.pods)
         self.kubelets = Kubelets(self)
         self.rollouts = Rollouts(self)
@@ -145,9 +145,9 @@ class Fleet:
         self.desired[service] = replicas
         return len(present)
 
-    def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> Happening:
+    def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> JournalEntry:
         """Somebody changed something: a line in the journal."""
-        return self.journal.say(self._at, Voice.CHANGE, entity, code, text, **attributes)
+        return self.journal.write(self._at, JournalSource.CHANGE, entity, code, text, **attributes)
 
     def rollout(self, service: str, revision: str, *, text: str = "", instantly: bool = False) -> None:
         """Bring a service to a revision, pod by pod; ``instantly``: in the processes that run, as a flag does.
@@ -169,7 +169,7 @@ class Fleet:
             injection.stop(self)
         self.injections.clear()
         self.exporters_down.clear()
-        self.levers.reset()
+        self.effects.reset()
         self.gpus.healthy[:] = self.gpus.visible[:] = True
         self.gpus.xid[:] = 0
         self.router.weights[:] = 1.0
@@ -237,7 +237,7 @@ class Fleet:
 
     def tick(self, seconds: float) -> None:
         """Move on by one tick of at most ``spec.tick_seconds``; nobody is told. Call ``step`` instead."""
-        self.levers.reset()
+        self.effects.reset()
         for injection in list(self.injections):
             if injection.advance(self) and injection in self.injections:
                 self.injections.remove(injection)
@@ -248,7 +248,7 @@ class Fleet:
         self.stalled = coupling.stalled(self)
         self.router.look(self._at, coupling.answering(self))
         rates = self.demand(self._at) * self.entry
-        shares = self.router.shares(self.levers)
+        shares = self.router.shares(self.effects)
         conditions, failing = self._conditions(), coupling.failing_ratio(self)
         parts = max(1, round(seconds / self.spec.slice_seconds))
         span = seconds / parts
@@ -263,12 +263,12 @@ class Fleet:
 
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
         arrivals = self.traffic.draw(begin, span, rates)
-        if self.levers.cluster.alive[0] < 0.5:
+        if self.effects.cluster.alive[0] < 0.5:
             self.bank.refuse(len(arrivals))  # the gateway is gone, too: nobody counts them
             return
         slot = self.router.route(arrivals, shares)
         place = np.maximum(slot, 0)
-        there = coupling.on_slots(self, self.levers.nodes.reachable, 1.0) > 0.5
+        there = coupling.on_slots(self, self.effects.nodes.reachable, 1.0) > 0.5
         taken = (slot >= 0) & (self.pods.ready & there)[place]
         self.bank.refuse(int((~taken).sum()))
         self.traffic.unanswered(arrivals.service[~taken])
@@ -293,30 +293,30 @@ class Fleet:
 
     def _lose_cores(self) -> None:
         """What was in flight fails when a core dies behind its HTTP server."""
-        coreless = (self.levers.slots.core_dead > 0.5) & self.pods.ready
+        coreless = (self.effects.slots.core_dead > 0.5) & self.pods.ready
         for slot in np.flatnonzero(coreless & ~self._coreless).tolist():
             self._forget_engine(slot)
         self._coreless = coreless
 
     def _conditions(self) -> Conditions:
         """What bends the engines now."""
-        lever = self.levers.slots
+        effects = self.effects.slots
         return Conditions(
             slow=coupling.stretch(self),
-            prefill=lever.prefill_factor,
-            kv=lever.kv_factor,
-            batch=lever.batch_factor,
+            prefill=effects.prefill_factor,
+            kv=effects.kv_factor,
+            batch=effects.batch_factor,
             stalled=self.stalled,
-            transfer_failures=lever.kv_transfer_failures_per_second,
+            transfer_failures=effects.kv_transfer_failures_per_second,
         )
 
     def _advance_hardware(self, seconds: float, works: list[Work]) -> None:
         work, load = coupling.device_work(self, works)
-        self.gpus.advance(self._at, seconds, work, load, self.levers.gpus, self._fans())
-        self.containers.advance(seconds, self.stalled, self.levers.slots)
-        self.nodes.advance(seconds, coupling.host_work(self), self.levers.nodes)
-        self.autoscaler.advance(seconds, self.desired, self.levers.services)
+        self.gpus.advance(self._at, seconds, work, load, self.effects.gpus, self._fans())
+        self.containers.advance(seconds, self.stalled, self.effects.slots)
+        self.nodes.advance(seconds, coupling.host_work(self), self.effects.nodes)
+        self.autoscaler.advance(seconds, self.desired, self.effects.services)
 
     def _fans(self) -> Floats:
         """How much less heat leaves each device for want of air, shape (gpus,)."""
-        return 1.0 / np.maximum(self.levers.nodes.fan_factor, 0.1)[self.gpus.node]
+        return 1.0 / np.maximum(self.effects.nodes.fan_factor, 0.1)[self.gpus.node]

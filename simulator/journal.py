@@ -18,7 +18,7 @@ from outrider.model import EntityKind, EntityRef, Event, EventKind
 MOST_KEPT = 20_000
 
 
-class Voice(StrEnum):
+class JournalSource(StrEnum):
     """Who says it."""
 
     KERNEL = "kernel"  # the node's kernel log: XID lines, OOM kills, link changes
@@ -28,20 +28,20 @@ class Voice(StrEnum):
 
 
 _KIND = {
-    Voice.KERNEL: EventKind.LOG,
-    Voice.ENGINE: EventKind.LOG,
-    Voice.KUBERNETES: EventKind.KUBERNETES,
-    Voice.CHANGE: EventKind.CHANGE,
+    JournalSource.KERNEL: EventKind.LOG,
+    JournalSource.ENGINE: EventKind.LOG,
+    JournalSource.KUBERNETES: EventKind.KUBERNETES,
+    JournalSource.CHANGE: EventKind.CHANGE,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class JournalEntry:
     """One line. ``at`` is unix seconds; ``code`` a short word (``xid``, ``OOMKilling``, ``rollout``)."""
 
     number: int
     at: float
-    voice: Voice
+    source: JournalSource
     entity: EntityRef
     code: str
     text: str
@@ -54,17 +54,17 @@ class Happening:
         A log belongs to a pod; what its engine says is known of the replica, which bears the same name.
         """
         xid = self.attributes.get("xid")
-        kind = EventKind.XID if xid else _KIND[self.voice]
+        kind = EventKind.XID if xid else _KIND[self.source]
         entity = self.entity
-        if self.voice is Voice.ENGINE and entity.kind is EntityKind.POD:
+        if self.source is JournalSource.ENGINE and entity.kind is EntityKind.POD:
             entity = replace(entity, kind=EntityKind.REPLICA)
-        key = f"{self.entity.cluster}:{self.voice.value}:{self.number}"
+        key = f"{self.entity.cluster}:{self.source.value}:{self.number}"
         return Event(
             id=key,
             kind=kind,
             entity=entity,
             at=from_unix(self.at),
-            source=self.voice.value,
+            source=self.source.value,
             code=xid or self.code,
             attributes={**self.attributes, "text": self.text},
             dedup_key=key,
@@ -75,19 +75,21 @@ class Journal:
     """Happenings in order of time; the oldest are forgotten beyond ``MOST_KEPT``."""
 
     def __init__(self) -> None:
-        self._lines: list[Happening] = []
+        self._lines: list[JournalEntry] = []
         self._next = 1
 
-    def say(self, at: float, voice: Voice, entity: EntityRef, code: str, text: str, **attributes: str) -> Happening:
+    def write(
+        self, at: float, source: JournalSource, entity: EntityRef, code: str, text: str, **attributes: str
+    ) -> JournalEntry:
         """Write a line. Numbers rise by one and never start anew."""
-        line = Happening(self._next, at, voice, entity, code, text, attributes)
+        line = JournalEntry(self._next, at, source, entity, code, text, attributes)
         self._next += 1
         self._lines.append(line)
         if len(self._lines) > MOST_KEPT:
             del self._lines[: MOST_KEPT // 10]
         return line
 
-    def after(self, number: int = 0) -> tuple[Happening, ...]:
+    def after(self, number: int = 0) -> tuple[JournalEntry, ...]:
         """Everything with a higher number, oldest first."""
         place = bisect_right(self._lines, number, key=lambda line: line.number)
         return tuple(self._lines[place:])

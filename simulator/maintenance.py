@@ -20,7 +20,7 @@ FIRST_HOUR, HOURS = 9.0, 8.0  # people work from 9 to 17 UTC
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Planned:
+class MaintenanceTask:
     """One deed at unix seconds ``at``. ``replica`` is the place within its service, None: all, one after another."""
 
     at: float
@@ -28,7 +28,7 @@ class Planned:
     replica: int | None = None
 
 
-def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Planned, ...]:
+def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[MaintenanceTask, ...]:
     """Everything in [start, end) (unix), oldest first.
 
     Every service is rolled out once a week, and one of its replicas is restarted on another occasion.
@@ -39,46 +39,46 @@ def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Plann
         for service in spec.services:
             salt = salt_of(seed, service.name)
             place = int(_drawn(week, salt + RESTART_SALT + 3) * service.replicas)
-            found.append(Planned(_instant(week, salt + ROLLOUT_SALT), service.name))
-            found.append(Planned(_instant(week, salt + RESTART_SALT), service.name, place))
+            found.append(MaintenanceTask(_instant(week, salt + ROLLOUT_SALT), service.name))
+            found.append(MaintenanceTask(_instant(week, salt + RESTART_SALT), service.name, place))
     return tuple(sorted((one for one in found if start <= one.at < end), key=lambda one: (one.at, one.service)))
 
 
-def away(spec: FleetSpec, service: str, deeds: Sequence[Planned], times: np.ndarray) -> np.ndarray:
+def under_maintenance(spec: FleetSpec, service: str, tasks: Sequence[MaintenanceTask], times: np.ndarray) -> np.ndarray:
     """Which replicas of a service are down for a deed at ``times``: bool of shape (replicas, times)."""
     replicas, lasts = spec.service(service).replicas, spec.startup.total_seconds
     found = np.zeros((replicas, times.size), dtype=bool)
-    for deed in deeds:
-        if deed.service == service:
-            for turn, place in enumerate(range(replicas) if deed.replica is None else [deed.replica]):
-                begin = deed.at + turn * lasts
+    for task in tasks:
+        if task.service == service:
+            for turn, place in enumerate(range(replicas) if task.replica is None else [task.replica]):
+                begin = task.at + turn * lasts
                 found[place] |= (times >= begin) & (times < begin + lasts)
     return found
 
 
-class Upkeep:
+class MaintenanceRunner:
     """Carries out the plan on a live fleet: call ``advance`` after each step."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         """What was planned before the fleet's present is left out."""
         self._fleet, self._seed, self._done_until = fleet, seed, fleet.at
-        self.done: list[Planned] = []
+        self.done: list[MaintenanceTask] = []
 
     def advance(self) -> None:
         """Do what has come due since the last call."""
         now = self._fleet.at
-        for deed in planned(self._fleet.spec, self._seed, self._done_until, now):
-            self._do(deed)
-            self.done.append(deed)
+        for task in planned(self._fleet.spec, self._seed, self._done_until, now):
+            self._do(task)
+            self.done.append(task)
         self._done_until = now
 
-    def _do(self, deed: Planned) -> None:
+    def _do(self, task: MaintenanceTask) -> None:
         fleet = self._fleet
-        if deed.replica is None:
-            revision = f"v{2 + sum(one.service == deed.service and one.replica is None for one in self.done)}"
-            fleet.rollout(deed.service, revision, text=f"rolling update of {deed.service} to {revision}")
+        if task.replica is None:
+            revision = f"v{2 + sum(one.service == task.service and one.replica is None for one in self.done)}"
+            fleet.rollout(task.service, revision, text=f"rolling update of {task.service} to {revision}")
             return
-        pod = fleet.pods.of_service(deed.service)[deed.replica]
+        pod = fleet.pods.of_service(task.service)[task.replica]
         if pod.ready:
             fleet.restart(pod.slot)
 

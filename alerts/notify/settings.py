@@ -45,10 +45,10 @@ def optional(channel: str, settings: Mapping[str, Any], key: str) -> str:
 
 def url(channel: str, settings: Mapping[str, Any]) -> str:
     """The address, http or https."""
-    found = required(channel, settings, "url")
-    if not found.startswith(("http://", "https://")):
+    result = required(channel, settings, "url")
+    if not result.startswith(("http://", "https://")):
         raise ConfigError(f"url of the {channel} channel must begin with https:// or http://")
-    return found
+    return result
 
 
 def timeout(channel: str, settings: Mapping[str, Any]) -> timedelta:

@@ -45,7 +45,7 @@ class MessagePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _SentMessages:
     """Earlier messages of an incident, from its timeline."""
 
     priority: Priority | None
@@ -55,14 +55,14 @@ class _Said:
     channels: tuple[str, ...]
 
     @staticmethod
-    def of(incident: Incident) -> _Said:
+    def of(incident: Incident) -> _SentMessages:
         """Reads the timeline."""
         entries = [entry for entry in incident.timeline if entry.what.startswith(_TIMELINE)]
         told = [entry for entry in entries if "priority" in entry.arguments]
         priorities = [Priority(entry.arguments["priority"]) for entry in told]
         names = [name for entry in told for name in entry.arguments.get("channels", "").split(", ") if name]
-        return _Said(
-            priority=min(priorities, key=lambda found: found.rank) if priorities else None,
+        return _SentMessages(
+            priority=min(priorities, key=lambda result: result.rank) if priorities else None,
             at=max((entry.at for entry in told), default=None),
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
             asked=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
@@ -97,11 +97,11 @@ def messages(
             incidents.append(incident)
             continue
         members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
-        told = _Teller(incident, members, of_incident.get(incident.id, []), messaging, now)
+        told = _MessagePlanner(incident, members, of_incident.get(incident.id, []), messaging, now)
         reasons[incident.id] = told.run()
         planned += told.messages
         incidents.append(told.incident)
-    sent = simultaneous.joined(planned, {incident.id: incident for incident in incidents})
+    sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
     approvals = _plan_approvals(of_incident.get("plan", []), messaging, now)
     return MessagePlan((*sent, *approvals), _counted(incidents, planned, sent), reasons)
 
@@ -115,7 +115,7 @@ def _counted(
     return tuple(replace(incident, pages=0) if incident.id in told else incident for incident in incidents)
 
 
-class _Teller:
+class _MessagePlanner:
     """Plans the messages of one incident. ``incident`` and ``messages`` hold the result after ``run``."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _Teller:
         self._actions = actions
         self._messaging = messaging
         self._now = now
-        self._said = _Said.of(incident)
+        self._said = _SentMessages.of(incident)
 
     def run(self) -> NotifyReason:
         """Plans messages for the changes; the reason also explains why there are none."""
@@ -258,14 +258,14 @@ def _counts(alert: Alert) -> bool:
 
 def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: datetime) -> list[Message]:
     """Approval requests for actions of the capacity plan; they have no incident and are routed like a P2."""
-    found = []
+    result = []
     for action in actions:
         if action.status is not ActionStatus.WAITING_APPROVAL or action.decided_at != now:
             continue
         for channel in messaging.channels(Priority.P2):
             language = messaging.language_of(channel)
             text = wording.action_line(action, language)
-            found.append(
+            result.append(
                 Message(
                     id=f"plan:{NotifyReason.APPROVAL_WANTED}:{channel}:{action.id}",
                     channel=channel,
@@ -279,7 +279,7 @@ def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: dateti
                     link=messaging.base_url.rstrip("/"),
                 )
             )
-    return found
+    return result
 
 
 def sample_messages(channel: str, messaging: Messaging, now: datetime) -> tuple[Message, ...]:

@@ -61,9 +61,9 @@ class Messaging:
         own = [group for routes in named for group in routes.split(",") if group]
         inherits = not named or "" in named  # at least one alert has no routes of its own
         groups = [*own, *(self.groups.get(priority, ()) if inherits else ())]
-        found = _unique(channel for group in groups for channel in self.routes.get(group, ()))
-        if found or priority.rank > Priority.P1.rank:
-            return found
+        names = _unique(channel for group in groups for channel in self.routes.get(group, ()))
+        if names or priority.rank > Priority.P1.rank:
+            return names
         return self.fallback or _unique(channel for channels in self.routes.values() for channel in channels)
 
 

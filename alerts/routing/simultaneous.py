@@ -18,7 +18,7 @@ MOST_IN_FULL = 5  # incidents described in full; the others only have title and 
 _Likeness = tuple[str, Priority | None, str, EntityKind, str]
 
 
-def joined(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
+def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
     """The messages, with first pages of the same channel, priority, cluster, kind and suspected fault merged.
 
     ``incidents`` are those of the messages, by id. An incident without a known cause is never merged.

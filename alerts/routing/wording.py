@@ -86,10 +86,10 @@ class Wording:
     def labels(self) -> Mapping[str, str]:
         """Labels for receivers that sort messages."""
         cause = self.incident.suspected_cause
-        found = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
+        result = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
         if cause is not None:
-            found |= {"fault": cause.fault, "entity": cause.entity.key}
-        return {key: text for key, text in found.items() if text}
+            result |= {"fault": cause.fault, "entity": cause.entity.key}
+        return {key: text for key, text in result.items() if text}
 
     def title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
         """The title, one line."""
@@ -160,8 +160,8 @@ class Wording:
 
     def _evidence(self) -> list[str]:
         cause = self.incident.suspected_cause
-        found = [*(cause.evidence if cause else ()), *(evidence_of(self.voice) if self.voice else ())]
-        texts = list(dict.fromkeys(evidence_line(evidence, self.language) for evidence in found))[:_MOST_LINES]
+        result = [*(cause.evidence if cause else ()), *(evidence_of(self.voice) if self.voice else ())]
+        texts = list(dict.fromkeys(evidence_line(evidence, self.language) for evidence in result))[:_MOST_LINES]
         return self._list("line.evidence", texts)
 
     def _actions(self) -> list[str]:

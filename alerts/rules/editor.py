@@ -42,29 +42,29 @@ def _by_hand(file: str, rule: str, key: str, value: str) -> UsageError:
 
 
 def _wanted(plain: Any, rule: str, key: str, value: str) -> Any:
-    found = copy.deepcopy(plain)
-    found["rules"] = list(found.get("rules") or [])
-    entry = next((one for one in found["rules"] if isinstance(one, dict) and one.get("name") == rule), None)
+    result = copy.deepcopy(plain)
+    result["rules"] = list(result.get("rules") or [])
+    entry = next((item for item in result["rules"] if isinstance(item, dict) and item.get("name") == rule), None)
     if entry is None:
-        found["rules"].append({"name": rule, key: value})
+        result["rules"].append({"name": rule, key: value})
     else:
         entry[key] = value
-    return found
+    return result
 
 
 def _same(plain: Any, wanted: Any, rule: str, key: str) -> bool:
     """Equality except for line breaks inside the changed value."""
-    for found in (plain, wanted):
-        for one in found["rules"]:
-            if isinstance(one, dict) and one.get("name") == rule:
-                one[key] = " ".join(str(one[key]).split())
+    for result in (plain, wanted):
+        for item in result["rules"]:
+            if isinstance(item, dict) and item.get("name") == rule:
+                item[key] = " ".join(str(item[key]).split())
     return bool(plain == wanted)
 
 
 def _candidates(text: str, rule: str, key: str, value: str, part: tuple[int, int, str] | None) -> list[str]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     rules = _child(root, "rules")
-    entry = next((one for one in getattr(rules, "value", ()) if _named(one, rule)), None)
+    entry = next((item for item in getattr(rules, "value", ()) if _named(item, rule)), None)
     if entry is None:
         return _added(text, root, rules, rule, key, value)
     present = _child(entry, key)
@@ -100,7 +100,7 @@ def _in_place(text: str, start: int, end: int, value: str, part: tuple[int, int,
     begin = written.find("".join(value.split()))
     if begin < 0:
         return None
-    first, last = (begin + len("".join(value[:one].split())) for one in (first, last))
+    first, last = (begin + len("".join(value[:item].split())) for item in (first, last))
     return text[: places[first]] + replacement + text[places[last - 1] + 1 :]
 
 

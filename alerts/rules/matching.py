@@ -80,12 +80,12 @@ def priority_of(rule: Rule, finding: Finding, context: ServiceContext) -> Priori
 
 def plan_findings(plan: Plan, rules: Sequence[Rule], now: datetime) -> tuple[Finding | NoVerdict, ...]:
     """Findings of the capacity plan for rules over ``plan:<measure>``: services at or above the threshold."""
-    found: list[Finding | NoVerdict] = []
+    verdicts: list[Finding | NoVerdict] = []
     for rule in rules:
         for detector in rule.detectors:
             if detector.startswith(PLAN) and rule.threshold is not None:
-                found += [_of_service(entry, detector, rule.threshold, now) for entry in plan.recommendations]
-    return tuple(entry for entry in found if isinstance(entry, NoVerdict) or entry.score > 0)
+                verdicts += [_of_service(entry, detector, rule.threshold, now) for entry in plan.recommendations]
+    return tuple(entry for entry in verdicts if isinstance(entry, NoVerdict) or entry.score > 0)
 
 
 def _of_service(

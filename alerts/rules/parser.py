@@ -92,13 +92,13 @@ def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> l
         for key in value
         if key not in {"rules", "version"}
     ]
-    found = []
+    raws = []
     for index, entry in enumerate(value["rules"]):
         if isinstance(entry, dict):
-            found.append(_Raw(document, ("rules", index), {str(key): item for key, item in entry.items()}))
+            raws.append(_Raw(document, ("rules", index), {str(key): item for key, item in entry.items()}))
         else:
             problems.append(document.problem(("rules", index), "expected a mapping such as {name: ..., expr: ...}"))
-    return found
+    return raws
 
 
 def check(raw: _Raw) -> list[ConfigProblem]:

@@ -32,7 +32,7 @@ _PAIR = "priority_of_fault"  # label of alerts whose priority is the pair of the
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observation:
     """All findings of one (rule, entity) in this cycle, merged to the worst."""
 
     rule: Rule
@@ -91,7 +91,7 @@ def evidence_of(alert: Alert) -> tuple[Evidence, ...]:
     )
 
 
-def _merge(heard: Iterable[Finding | NoVerdict], matcher: Matcher, context: ServiceContext) -> dict[str, _Seen]:
+def _merge(heard: Iterable[Finding | NoVerdict], matcher: Matcher, context: ServiceContext) -> dict[str, _Observation]:
     groups: dict[str, list[tuple[Rule, Priority, Finding]]] = {}
     for finding in heard:
         if isinstance(finding, NoVerdict):
@@ -102,15 +102,15 @@ def _merge(heard: Iterable[Finding | NoVerdict], matcher: Matcher, context: Serv
     return {print_: _worst(entries) for print_, entries in groups.items()}
 
 
-def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Seen:
+def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Observation:
     ordered = sorted(entries, key=lambda entry: (entry[1].rank, -entry[2].score, entry[2].fingerprint))
     rule, priority, finding = ordered[0]
-    evidence = [found for _, _, other in ordered for found in other.evidence]
+    evidence = [result for _, _, other in ordered for result in other.evidence]
     detectors = tuple(sorted({other.detector for _, _, other in ordered}))
-    return _Seen(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
+    return _Observation(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
 
 
-def _holds(alert: Alert | None, said: _Seen, print_: str, context: ServiceContext, now: datetime) -> Alert:
+def _holds(alert: Alert | None, said: _Observation, print_: str, context: ServiceContext, now: datetime) -> Alert:
     """The condition is true: start, wait, or keep firing."""
     rule = said.rule
     if alert is None or _lost_sight(alert, rule, now):
@@ -175,21 +175,21 @@ def _raised(alert: Alert, context: ServiceContext) -> Alert:
     return replace(alert, priority=_never_lower(alert.priority, known.burning))
 
 
-def _never_lower(now_firing: Priority, found: Priority) -> Priority:
-    return found if found.rank < now_firing.rank else now_firing
+def _never_lower(now_firing: Priority, priority: Priority) -> Priority:
+    return priority if priority.rank < now_firing.rank else now_firing
 
 
-def _annotations(said: _Seen) -> dict[str, str]:
+def _annotations(said: _Observation) -> dict[str, str]:
     written: dict[str, str] = {
         "evidence": json.dumps(
             [
                 {
-                    "signal": found.signal,
-                    "observed": _finite(found.observed),
-                    "text": found.text,
-                    "arguments": dict(found.arguments),
+                    "signal": result.signal,
+                    "observed": _finite(result.observed),
+                    "text": result.text,
+                    "arguments": dict(result.arguments),
                 }
-                for found in said.evidence
+                for result in said.evidence
             ],
             ensure_ascii=False,
         ),
@@ -203,7 +203,7 @@ def _annotations(said: _Seen) -> dict[str, str]:
     return {key: text for key, text in written.items() if text}
 
 
-def _labels(said: _Seen, context: ServiceContext) -> Mapping[str, str]:
+def _labels(said: _Observation, context: ServiceContext) -> Mapping[str, str]:
     rule = said.rule
     labels = dict(rule.labels) | {_DETECTORS: ",".join(said.detectors)}
     services = ",".join(sorted(str(service) for service in context.services(said.entity)))

@@ -80,7 +80,7 @@ class Sampler:
         fleet, pods = self._fleet, self._fleet.pods
         listed = pods.existing & np.array([pod.ever_ready for pod in pods.pods])
         self._replicas.forget(np.flatnonzero(~listed))
-        reachable, dead = self._reachable(pods.node_of_slot), fleet.levers.slots.core_dead > 0.5
+        reachable, dead = self._reachable(pods.node_of_slot), fleet.effects.slots.core_dead > 0.5
         up = listed & reachable & pods.ready & ~dead
         code = np.where(~reachable, _TIMEOUT, np.where(~pods.ready, _REFUSED, np.where(dead, _HTTP_STATUS, 0.0)))
         counters = counters_of(fleet.bank.counters, self._longest)
@@ -210,9 +210,9 @@ class Sampler:
 
     def _reachable(self, node: np.ndarray) -> np.ndarray:
         """Whether connections to these nodes stand; -1 is no node at all."""
-        levers = self._fleet.levers
-        seen = levers.cluster.alive[0] > 0.5 and levers.cluster.seen[0] > 0.5
-        there = (levers.nodes.alive > 0.5) & (levers.nodes.reachable > 0.5)
+        effects = self._fleet.effects
+        seen = effects.cluster.alive[0] > 0.5 and effects.cluster.seen[0] > 0.5
+        there = (effects.nodes.alive > 0.5) & (effects.nodes.reachable > 0.5)
         return np.asarray((there[np.maximum(node, 0)] | (node < 0)) & seen)
 
     def _exporters(self, names: list[str], on_nodes: bool = True) -> tuple[np.ndarray, dict[str, Floats]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.fleet.sheets import Ledger, Reading, Sheet, batches_of, ratio, refs
 from outrider.model import EntityKind, EntityRef, Floats, SampleBatch
-from simulator.exporters.blackbox import EntryProbe, OwnersCount
+from simulator.exporters.blackbox import IngressProbe, OwnersCount
 from simulator.fleet import Fleet
 
 
@@ -17,7 +17,7 @@ class OutsideSheets:
     """Reads what stands outside the clusters' own exporters, one round a call."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._probe, self._count = EntryProbe(fleet), OwnersCount(fleet)
+        self._probe, self._count = IngressProbe(fleet), OwnersCount(fleet)
         size = len(fleet.spec.services)
         self._probes, self._counts = Ledger(size), Ledger(size)
         self._everyone = np.ones(size, dtype=bool)

@@ -16,9 +16,9 @@ _CREATING, _LOOPING = 1.0, 3.0
 
 def node_sheet(fleet: Fleet) -> Sheet:
     """What the API server says of its nodes."""
-    hosts, lever, pods = fleet.nodes, fleet.levers.nodes, fleet.pods
+    hosts, effects, pods = fleet.nodes, fleet.effects.nodes, fleet.pods
     healthy = np.bincount(fleet.gpus.node, pods.healthy & fleet.gpus.visible, hosts.size).astype(np.float64)
-    heard = hosts.ready | ((lever.alive > 0.5) & (lever.reachable > 0.5))
+    heard = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
     placed = pods.existing & (pods.node_of_slot >= 0)
     asked = np.bincount(pods.node_of_slot[placed], pods.group[placed], hosts.size).astype(np.float64)
     gauges = {

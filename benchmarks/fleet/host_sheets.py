@@ -94,14 +94,14 @@ def _codes_in_window(fleet: Fleet, window: XidWindow) -> Floats:
 
 def _healthy(fleet: Fleet) -> Floats:
     """1 where every background check of the driver's tools passes."""
-    gpus, lever = fleet.gpus, fleet.levers.gpus
+    gpus, effects = fleet.gpus, fleet.effects.gpus
     bad = (
-        (lever.pcie_replays_per_second > MOST_REPLAYS_PER_SECOND)
-        | (lever.link_errors_per_second > 0)
-        | (lever.link_factor < 0.5)
-        | (lever.row_remap_pending > 0.5)
-        | (lever.row_remap_failed > 0.5)
-        | (lever.ecc_uncorrectable_per_second > 0)
+        (effects.pcie_replays_per_second > MOST_REPLAYS_PER_SECOND)
+        | (effects.link_errors_per_second > 0)
+        | (effects.link_factor < 0.5)
+        | (effects.row_remap_pending > 0.5)
+        | (effects.row_remap_failed > 0.5)
+        | (effects.ecc_uncorrectable_per_second > 0)
         | (gpus.temperature > gpus.throttle_at)
     )
     return (~bad).astype(np.float64)
@@ -115,7 +115,7 @@ def device_node_sheet(fleet: Fleet, about: Mapping[str, Floats]) -> Sheet:
 
 def reserved_sheet(fleet: Fleet) -> Sheet:
     """The engine's own memory reservation and its KV cache in use on each device it runs on, NaN where none does."""
-    awake = 1.0 - (fleet.levers.slots.asleep > 0.5)
+    awake = 1.0 - (fleet.effects.slots.asleep > 0.5)
     of_slots = {
         "engine_memory_reserved_ratio": np.array([pod.service.engine.memory_reserved_ratio for pod in fleet.pods.pods]),
         "engine_kv_cache_usage_ratio": np.round(fleet.bank.kv_used_ratio * awake, 12),

@@ -84,7 +84,7 @@ def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sh
     """Every slot's row. ``about`` is what is said of the attempt to read its page."""
     engines = [pod.service.engine for pod in fleet.pods.pods]
     bank = fleet.bank
-    awake = 1.0 - (fleet.levers.slots.asleep > 0.5)  # of a sleeping engine there is nothing to see
+    awake = 1.0 - (fleet.effects.slots.asleep > 0.5)  # of a sleeping engine there is nothing to see
     gauges = {
         "engine_requests_running": bank.running * awake,
         "engine_requests_waiting": bank.waiting * awake,

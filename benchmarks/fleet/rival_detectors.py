@@ -18,8 +18,8 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
 from service.drills.recording import Matrix, Recorded
-from simulator.scoring.grouping import Fired
-from simulator.scoring.score import Opened, Run
+from simulator.scoring.grouping import FiredAlert
+from simulator.scoring.score import Run, ScoredIncident
 
 if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest
@@ -162,13 +162,15 @@ def compare(run: Run, recorded: Recorded, quiet: Recorded) -> dict[str, Run]:
 def _run_of_rival(name: str, run: Run, recorded: Recorded, quiet: Recorded) -> Run:
     """A rival groups nothing: each of its alarms is an incident of its own."""
     opened = incidents(name, recorded, quiet)
-    fired = tuple(Fired(entity, incident.opened_at, incident.id) for incident in opened for entity in incident.entities)
+    fired = tuple(
+        FiredAlert(entity, incident.opened_at, incident.id) for incident in opened for entity in incident.entities
+    )
     return replace(run, incidents=opened, alerts=len(opened), acted=(), fired=fired)
 
 
-def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[Opened, ...]:
+def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[ScoredIncident, ...]:
     """What a rival would have opened: alarms of one entity close together are one incident."""
-    found: list[Opened] = []
+    found: list[ScoredIncident] = []
     newest: dict[EntityRef, tuple[int, float]] = {}
     for alarm in sorted(RIVALS[name](seen, quiet), key=lambda one: (one.at, one.entity.key)):
         known = newest.get(alarm.entity)
@@ -180,9 +182,9 @@ def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[Opened, ...]:
     return tuple(found)
 
 
-def _opened(name: str, alarm: _Alarm) -> Opened:
+def _opened(name: str, alarm: _Alarm) -> ScoredIncident:
     at = from_unix(alarm.at)
-    return Opened(
+    return ScoredIncident(
         id=name,
         opened_at=at,
         resolved_at=None,

@@ -1,1 +1,1 @@
-"""Adapters as data: one YAML file an engine or exporter. No code lives here."""
+"""Adapters as data: one YAML file per engine or exporter. No code."""

@@ -1,4 +1,4 @@
-"""Says whether a body is a whole page of metrics, and of which format, before its lines are read."""
+"""Checks that a body is a complete metrics page, and detects its format, before its lines are parsed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from outrider.errors import CollectError, CollectReason
 
 _MAGIC = (b"\x7fELF", b"PK\x03\x04", b"SQLite format 3", b"%PDF")
 _CONTROL = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
-_MANY = 24  # control characters at the beginning: fewer may be labels
+_MANY = 24  # control characters at the start: fewer may be part of labels
 
 
 def is_openmetrics(body: bytes, openmetrics: bool | None) -> bool:
-    """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
+    """True for OpenMetrics. Raises CollectError if the body is not a metrics page or is truncated."""
     binary = _binary(body)
     if binary is not None:
-        said, hint = binary
-        raise CollectError(f"the page is {said} instead of text", reason=CollectReason.NOT_METRICS, hint=hint)
+        content, hint = binary
+        raise CollectError(f"the page is {content} instead of text", reason=CollectReason.NOT_METRICS, hint=hint)
     start = body[:64].lstrip()[:1]
     if start in {b"<", b"["} or (start == b"{" and body[-64:].rstrip().endswith((b"}", b"]"))):
         kind = "HTML" if start == b"<" else "JSON"
         raise CollectError(
-            f"the target answered {kind} instead of metrics",
+            f"the target returned {kind} instead of metrics",
             reason=CollectReason.NOT_METRICS,
             hint="check the path of the URL; most targets serve their metrics under /metrics",
         )
@@ -34,38 +34,38 @@ def is_openmetrics(body: bytes, openmetrics: bool | None) -> bool:
 
 
 def _binary(body: bytes) -> tuple[str, str] | None:
-    """What a body that is no text seems to be, and what to do."""
+    """Content type of a body that is not text, and a hint."""
     if body.startswith(b"\x1f\x8b"):
-        return "gzip-compressed", "unpack it first: gunzip; over HTTP it must say Content-Encoding: gzip"
+        return "gzip-compressed", "decompress it with gunzip; over HTTP, Content-Encoding: gzip is required"
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"
     head = body[:1024]
     if head.startswith(_MAGIC) or len(head) - len(head.translate(None, _CONTROL)) >= _MANY:
-        return "binary", "name the text page of metrics, not a program, an archive or a database"
+        return "binary", "pass a text page of metrics, not a program, archive or database"
     return None
 
 
 def _truncated(missing: str) -> CollectError:
     return CollectError(
-        f"the page stops before {missing}",
+        f"the page is truncated before {missing}",
         reason=CollectReason.TRUNCATED,
-        hint="the target or a proxy cut the answer; look at its log for a crash or a size limit",
+        hint="the target or a proxy truncated the response; check its log for a crash or a size limit",
     )
 
 
 def invalid_line(line: bytes) -> CollectError:
-    """What to say of a line that cannot be read."""
+    """Error for a line that cannot be parsed."""
     shown = line[:120].decode(errors="replace")
     try:
         line.decode()
     except UnicodeDecodeError:
         return CollectError(
-            f"this line is no UTF-8 text: {shown!r}",
+            f"line is not valid UTF-8: {shown!r}",
             reason=CollectReason.NOT_METRICS,
-            hint="a label of the exporter is written in another encoding; drop or mend it there",
+            hint="a label of the exporter has another encoding; drop or fix it there",
         )
     return CollectError(
-        f"this line is no sample: {shown!r}",
+        f"line is not a sample: {shown!r}",
         reason=CollectReason.NOT_METRICS,
         hint="check that the URL serves the Prometheus text format",
     )

@@ -1,7 +1,7 @@
-"""The quick way through a page whose lines are those of an earlier page but for their values.
+"""Fast path for a page whose lines equal those of an earlier page except for the values.
 
-Nothing of a line is copied or hashed: its bytes are compared where they stand. Any other page, be it
-new, malformed or with timestamps, is left to the careful way (``exposition.Parser``).
+Nothing of a line is copied or hashed: its bytes are compared in place. Any other page (new, malformed, with
+timestamps) takes the full path (``exposition.parser.Parser``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """What stands in each line before its value; of a comment all of it.
+    """The part of each line before its value; of a comment the whole line.
 
-    ``lengths`` are those of ``heads``; ``samples`` tells which lines have a value.
+    ``lengths`` are those of ``heads``; ``samples`` marks the lines with a value.
     """
 
     heads: Sequence[bytes]
@@ -31,9 +31,9 @@ class Template:
 
     @staticmethod
     def of(body: bytes, series: Iterable[bytes]) -> Template | None:
-        """Recognise pages like this one, whose samples are about these series in this order.
+        """Builds a template of pages like this one, whose samples belong to these series in this order.
 
-        None for a page that is written in an unusual way.
+        None for a page with unusual formatting.
         """
         heads, samples, rest = list[bytes](), list[bool](), iter(series)
         head = next(rest, None)
@@ -48,15 +48,15 @@ class Template:
         return Template(heads, lengths, np.array(samples, dtype=bool))
 
     def values(self, body: bytes) -> Floats | None:
-        """The values of a page with these very lines in this order; None for any other page."""
-        letters = np.frombuffer(body, dtype=np.uint8)
-        ends = np.flatnonzero(letters == _NEWLINE)
+        """Values of a page with exactly these lines in this order; None for any other page."""
+        bytes_of_page = np.frombuffer(body, dtype=np.uint8)
+        ends = np.flatnonzero(bytes_of_page == _NEWLINE)
         if ends.size != self.lengths.size or not body.endswith(b"\n"):
             return None
         starts = np.concatenate(([0], ends[:-1] + 1))
-        behind = starts + self.lengths
-        room, begins = ends - behind, behind[self.samples]
-        if room[~self.samples].any() or (room[self.samples] < 2).any() or (letters[begins] != _BLANK).any():
+        value_starts = starts + self.lengths
+        room, begins = ends - value_starts, value_starts[self.samples]
+        if room[~self.samples].any() or (room[self.samples] < 2).any() or (bytes_of_page[begins] != _BLANK).any():
             return None
         if not all(map(body.startswith, self.heads, starts.tolist())):
             return None
@@ -65,7 +65,7 @@ class Template:
 
 
 def floats(texts: Sequence[bytes]) -> Floats | None:
-    """The numbers; None when one is none. Python would also read ``1_000``, which the format forbids."""
+    """The numbers; None if one is invalid. Python would also accept ``1_000``, which the format forbids."""
     if b"_" in b" ".join(texts):
         return None
     try:

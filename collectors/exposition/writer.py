@@ -1,4 +1,4 @@
-"""Parsed pages back to text: pages that a Prometheus keeps and that others push, for the flight recorder. Pure."""
+"""Writes parsed pages as text, for the flight recorder: pages from a Prometheus and pushed pages. Pure."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def _head(series: Series) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as it is, or between quotes when it holds more than the classic characters."""
+    """A name, quoted if it has more than the classic characters."""
     return name if _PLAIN.fullmatch(name) else f'"{name.translate(_ESCAPES)}"'

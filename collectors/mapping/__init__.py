@@ -1,4 +1,4 @@
-"""Adapters as data: loading, compiling and evaluating the YAML that maps metrics to signals.
+"""Adapters: loading, compiling and evaluating the YAML that maps metrics to signals.
 
 Must not fetch anything: pages are handed in.
 """

@@ -50,7 +50,7 @@ def money(value: float | None, currency: str | None) -> str:
 
 
 def instant(text: str | None) -> datetime | None:
-    """What the API wrote as an instant."""
+    """Parses a timestamp of the API."""
     return parse_rfc3339(text) if text else None
 
 

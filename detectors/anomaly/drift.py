@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from detectors.base import sampling
 from detectors.base.condition_durations import newest
-from detectors.base.findings import evidence, oddity
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
 from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
@@ -83,7 +83,7 @@ _TOTAL = {"hw_accel_memory_used_bytes": "hw_accel_memory_total_bytes"}  # the li
 _SHARE = {
     "container_memory_working_set_bytes": "container_memory_limit_ratio"
 }  # the share of the limit is a signal of its own
-TOLD_ON = {
+REPORTED_ON = {
     "hw_accel_memory_used_bytes": EntityKind.REPLICA,
     "container_memory_working_set_bytes": EntityKind.POD,
 }
@@ -94,7 +94,7 @@ _Cells = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Trends:
     """Results of a beat, (entities, signals) or (entities, watched): ``moved`` is 1 for rising signals."""
 
     scale: Floats
@@ -120,9 +120,9 @@ class DriftDetector(SlowSignalDetector):
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``SlowSignalDetector``; the name defaults to ``drift-<kind>``."""
-        beside = [table[one] for table in (_TOTAL, _SHARE) for one in watched if one in table]
+        beside = [table[item] for table in (_TOTAL, _SHARE) for item in watched if item in table]
         super().__init__(kind, watched, load, name, also=beside)
-        bad = [-1.0 if catalog.signal(one).good == "higher" else 1.0 for one in watched]
+        bad = [-1.0 if catalog.signal(item).good == "higher" else 1.0 for item in watched]
         self._bad = np.array([*bad, 1.0], dtype=np.float32)  # in the rings, up is bad for all signals
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
@@ -181,7 +181,9 @@ class DriftDetector(SlowSignalDetector):
         level = medians(points[:, :, -3:])
         self._end(memory, level[:, :mine], end)
         scale = self._baseline.least_scale(level) * self._calibrator.factor(pool)
-        seen = _Seen(scale, level, np.zeros(memory["known"].shape, np.int8), np.zeros(memory["known"].shape, np.bool_))
+        seen = _Trends(
+            scale, level, np.zeros(memory["known"].shape, np.int8), np.zeros(memory["known"].shape, np.bool_)
+        )
         self._within_a_day(memory, seen, points[:, :, -_COUNT:], 4, beat.length, end)
         if (beat.number + 1.0) % BLOCK_BEATS == 0:
             self._within_a_day(memory, seen, blocks[:, :, -_COUNT:], _COUNT, BLOCK_BEATS * beat.length, end)
@@ -203,7 +205,7 @@ class DriftDetector(SlowSignalDetector):
         memory["since"] = np.where(over, np.nan, memory["since"])
 
     def _within_a_day(
-        self, memory: Arrays, seen: _Seen, points: NDArray[np.float32], blocks: int, step: float, end: float
+        self, memory: Arrays, seen: _Trends, points: NDArray[np.float32], blocks: int, step: float, end: float
     ) -> None:
         """Judges twelve points, which cover ``blocks`` blocks."""
         mine, least = len(self.watched), RISE_SCALES * seen.scale
@@ -237,7 +239,7 @@ class DriftDetector(SlowSignalDetector):
         clear &= ~(peaks & _by_load(load, times[-1], scale))
         self._keep(memory, seen, (rows[clear], places[clear]), _pick(trend, clear), first[clear], end - _COUNT * step)
 
-    def _over_days(self, memory: Arrays, seen: _Seen, step: float, end: float) -> None:
+    def _over_days(self, memory: Arrays, seen: _Trends, step: float, end: float) -> None:
         """Judges pairs of blocks that are whole days apart."""
         mine, least = len(self.watched), RISE_SCALES * seen.scale
         blocks = memory["blocks"]
@@ -264,7 +266,7 @@ class DriftDetector(SlowSignalDetector):
         self._keep(memory, seen, (rows[clear], places[clear]), _pick(trend, clear), base, end - covered[clear])
 
     def _keep(
-        self, memory: Arrays, seen: _Seen, cell: _Cells, trend: Trend, base: Floats, start: Floats | float
+        self, memory: Arrays, seen: _Trends, cell: _Cells, trend: Trend, base: Floats, start: Floats | float
     ) -> None:
         """Stores a clear drift; a standing one keeps its start."""
         seen.clear[cell] = True
@@ -285,7 +287,7 @@ class DriftDetector(SlowSignalDetector):
             entity, signal = window.entities[row], self.watched[place]
             one = {name: float(memory[name][row, place]) for name in _TOLD}
             limit = float(limits[int(place)][row])
-            kind = TOLD_ON.get(signal)
+            kind = REPORTED_ON.get(signal)
             for about in (topology.above(entity, kind) if kind else ()) or (entity,):
                 said = self._finding(about, entity, int(place), one, limit, now)
                 key = (-said.score, entity.key, said)
@@ -309,7 +311,7 @@ class DriftDetector(SlowSignalDetector):
             )
         ]  # fmt: skip
         because += _when(signal, limit, sign, one)
-        return oddity(
+        return anomaly_finding(
             self.name,
             about,
             signal,
@@ -350,8 +352,8 @@ def _highest(values: NDArray[np.float32]) -> Floats:
 def _by_load(load: Trend, seconds: Floats | float, scale: Floats) -> Flags:
     """True if the load rose as well, which explains the drift."""
     with np.errstate(invalid="ignore"):
-        found: Flags = (load.rising >= LOAD_PAIRS) & (load.slope * seconds >= LOAD_SCALES * scale)
-    return found
+        result: Flags = (load.rising >= LOAD_PAIRS) & (load.slope * seconds >= LOAD_SCALES * scale)
+    return result
 
 
 def _pick(trend: Trend, rows: Flags) -> Trend:

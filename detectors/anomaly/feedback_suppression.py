@@ -37,9 +37,9 @@ def empty(width: int) -> Arrays:
 
 def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
     """The stored rows; none if any array does not fit."""
-    found = {name: arrays.get(name) for name in _NAMES}
+    result = {name: arrays.get(name) for name in _NAMES}
     fresh = empty(width)
-    known = {name: array for name, array in found.items() if array is not None}
+    known = {name: array for name, array in result.items() if array is not None}
     fits = len(known) == len(fresh) and all(
         array.dtype.kind == fresh[name].dtype.kind and array.shape[1:] == fresh[name].shape[1:]
         for name, array in known.items()
@@ -81,10 +81,10 @@ def _few_of_each(pool: Arrays) -> NDArray[np.bool_]:
 
 def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef]) -> NDArray[np.bool_]:
     """True for rows (entities, width) that match a pattern judged not useful and are hardly larger."""
-    found = np.zeros(rows.shape[0], dtype=np.bool_)
+    result = np.zeros(rows.shape[0], dtype=np.bool_)
     fine = np.flatnonzero(pool["aside_fine"])
     if fine.size == 0:
-        return found
+        return result
     wanted = set(pool["aside_of"][fine].tolist())
     place = {entity.key: row for row, entity in enumerate(entities) if entity.key in wanted}
     taught = fine[[key in place for key in pool["aside_of"][fine].tolist()]]
@@ -93,8 +93,8 @@ def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRe
     lengths, length = np.linalg.norm(known, axis=1), np.linalg.norm(new, axis=1)
     # a row without any reading is NaN and matches nothing
     alike = (known * new).sum(axis=1) >= ALIKE * lengths * length
-    found[who[alike & (length <= LOUDER * lengths)]] = True
-    return found
+    result[who[alike & (length <= LOUDER * lengths)]] = True
+    return result
 
 
 def teach(pool: Arrays, lessons: Sequence[AlertFeedback], slack_seconds: float) -> NDArray[np.str_]:
@@ -103,10 +103,10 @@ def teach(pool: Arrays, lessons: Sequence[AlertFeedback], slack_seconds: float) 
     A span extends by ``slack_seconds`` at both ends. If verdicts disagree, the row stays anomalous.
     """
     fine, needed = np.zeros((2, pool["aside_at"].size), dtype=np.bool_)
-    for one in lessons:
-        start, end = one.start.timestamp() - slack_seconds, one.end.timestamp() + slack_seconds
-        about = (pool["aside_of"] == one.entity.key) & (pool["aside_at"] >= start) & (pool["aside_at"] <= end)
-        fine, needed = fine | (about & ~np.bool_(one.useful)), needed | (about & np.bool_(one.useful))
+    for lesson in lessons:
+        start, end = lesson.start.timestamp() - slack_seconds, lesson.end.timestamp() + slack_seconds
+        about = (pool["aside_of"] == lesson.entity.key) & (pool["aside_at"] >= start) & (pool["aside_at"] <= end)
+        fine, needed = fine | (about & ~np.bool_(lesson.useful)), needed | (about & np.bool_(lesson.useful))
     fine &= ~needed
     news: NDArray[np.str_] = np.unique(pool["aside_of"][fine & ~pool["aside_fine"]])
     pool["aside_fine"] = fine

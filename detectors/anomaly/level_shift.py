@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from detectors.base import sampling
 from detectors.base.changes import CHANGE_TEXT, sort_of
-from detectors.base.findings import evidence, oddity
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
 from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
-from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
+from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Expectation
 from detectors.statistics.theil_sen import counted_means, medians
 from outrider.model import (
     DetectorState,
@@ -84,7 +84,7 @@ WATCHED: dict[EntityKind, tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Moves:
+class _Differences:
     """Differences of the two windows and their scales, all of shape (entities, signals)."""
 
     late: NDArray[np.float32]  # readings, (entities, signals, beats)
@@ -112,16 +112,16 @@ class LevelShiftDetector(SlowSignalDetector):
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``SlowSignalDetector``; the name defaults to ``level-shift-<kind>``."""
         super().__init__(kind, watched, load, name)
-        known = [catalog.signal(one) for one in watched]
-        self._watch_high = np.array([one.good != "higher" for one in known])
-        self._watch_low = np.array([one.good not in ("lower", "state") for one in known])
-        trails = [one.kind in (SignalKind.DELTA, SignalKind.HISTOGRAM) for one in known]
+        known = [catalog.signal(item) for item in watched]
+        self._watch_high = np.array([item.good != "higher" for item in known])
+        self._watch_low = np.array([item.good not in ("lower", "state") for item in known])
+        trails = [item.kind in (SignalKind.DELTA, SignalKind.HISTOGRAM) for item in known]
         self._late_by = np.where(trails, sampling.TRAILING_SECONDS / 2.0, 0.0)
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learns the time of day and usual differences from history, oldest first. Finds nothing."""
         memory, pool = self._follow(state, window.entities)
-        memory = {name: one.copy() for name, one in memory.items()}
+        memory = {name: array.copy() for name, array in memory.items()}
         seconds = sampling.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
         for start in range(first, window.times.size, _BLOCK):
@@ -167,36 +167,38 @@ class LevelShiftDetector(SlowSignalDetector):
     def _forget(self, memory: Arrays) -> None:
         memory["ring"] = np.full_like(memory["ring"], np.nan)
 
-    def _heard(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
+    def _handle_events(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
         """Stores the newest change of the components above and below each entity."""
-        told = [one for one in window.events if one.kind is EventKind.CHANGE and one.at <= now and sort_of(one.code)]
+        told = [
+            item for item in window.events if item.kind is EventKind.CHANGE and item.at <= now and sort_of(item.code)
+        ]
         if not told:
             return
         place = {entity: row for row, entity in enumerate(window.entities)}
         memory["changed"], memory["change"] = memory["changed"].copy(), memory["change"].copy()
-        for event in sorted(told, key=lambda one: (one.at, one.id)):
+        for event in sorted(told, key=lambda item: (item.at, item.id)):
             near = topology.causes_of(event.entity) | topology.affected_by(event.entity) | {event.entity}
             rows = [place[entity] for entity in near if entity in place]
             rows = [row for row in rows if memory["changed"][row] <= event.at.timestamp()]
             memory["changed"][rows], memory["change"][rows] = event.at.timestamp(), event.code
 
-    def _usual(self, memory: Arrays, values: Floats, at: float, gap: int) -> Usual:
+    def _usual(self, memory: Arrays, values: Floats, at: float, gap: int) -> Expectation:
         """Returns the expected values and adds the residuals to the ring."""
         usual = self._baseline.usual(memory, at)
         residual = np.where(usual.known, values - usual.level, np.nan)
         memory["ring"] = slow_signal_detector.extended(memory["ring"], residual, gap)
         return usual
 
-    def _moves(self, memory: Arrays, usual: Usual, late: int, early: int) -> _Moves:
+    def _moves(self, memory: Arrays, usual: Expectation, late: int, early: int) -> _Differences:
         ring = memory["ring"]
         new, old = ring[:, :, -late:], ring[:, :, -late - early : -late]
         (level, enough_new), (base, enough_old) = _mean(new, LATE_KNOWN), _mean(old, EARLY_KNOWN)
         ripe = memory["move_seconds"] >= MATURE_MOVE_SECONDS
         floor = np.where(ripe, FLOOR_OF_SCALE, 1.0) * usual.scale
         scale = np.maximum(np.where(ripe, SIGMA_OF_MEAN_DEVIATION * memory["usual_move"], 0.0), floor)
-        return _Moves(new, old, level - base, scale, enough_new & enough_old & usual.known)
+        return _Differences(new, old, level - base, scale, enough_new & enough_old & usual.known)
 
-    def _learn(self, memory: Arrays, usual: Usual, moves: _Moves, seconds: float) -> None:
+    def _learn(self, memory: Arrays, usual: Expectation, moves: _Differences, seconds: float) -> None:
         """Learns the usual difference of the two windows; a standing shift teaches nothing."""
         taught = moves.known.copy()
         taught[:, : len(self.watched)] &= np.isnan(memory["since"])
@@ -223,7 +225,7 @@ class LevelShiftDetector(SlowSignalDetector):
         self._baseline.learn(memory, values, beat.middle, beat.length, frozen)
         memory["known"], memory["strength"] = moves.known[:, :mine], moves.strength[:, :mine]
 
-    def _end(self, memory: Arrays, usual: Usual, moves: _Moves, end: float) -> None:
+    def _end(self, memory: Arrays, usual: Expectation, moves: _Differences, end: float) -> None:
         """Ends shifts that went back, or that are the normal level by now."""
         rows, places = np.nonzero(np.isfinite(memory["since"]))
         if not rows.size:
@@ -236,7 +238,7 @@ class LevelShiftDetector(SlowSignalDetector):
         over = back | settled
         memory["since"][rows[over], places[over]] = np.nan
 
-    def _begin(self, memory: Arrays, usual: Usual, moves: _Moves, limit: float, beat: Beat) -> None:
+    def _begin(self, memory: Arrays, usual: Expectation, moves: _Differences, limit: float, beat: Beat) -> None:
         mine = len(self.watched)
         strength, by = moves.strength, np.nan_to_num(moves.by[:, :mine])
         moved = strength[:, :mine] >= limit / 2.0
@@ -267,7 +269,7 @@ class LevelShiftDetector(SlowSignalDetector):
     def _findings(
         self, window: Window, memory: Arrays, pool: Arrays, _topology: Topology, now: datetime
     ) -> list[Finding]:
-        found = []
+        findings = []
         limit = LIMIT * self._calibrator.factor(pool)
         for row, place in np.argwhere(np.isfinite(memory["since"])):
             entity, signal = window.entities[row], self.watched[place]
@@ -281,8 +283,8 @@ class LevelShiftDetector(SlowSignalDetector):
                 what=signal, before=before, after=after, at=f"{at:%H:%M}",
             )  # fmt: skip
             strength = abs(by) / reach * limit
-            found.append(
-                oddity(
+            findings.append(
+                anomaly_finding(
                     self.name,
                     entity,
                     signal,
@@ -295,7 +297,7 @@ class LevelShiftDetector(SlowSignalDetector):
                     because=(because, *_change(memory, int(row), since)),
                 )
             )
-        return found
+        return findings
 
 
 def _mean(part: NDArray[np.float32], least: float) -> tuple[Floats, Flags]:
@@ -321,8 +323,8 @@ def _on_their_sides(new: NDArray[np.float32], old: NDArray[np.float32], middle: 
         known = ~np.isnan(part)
         beyond = known & (np.nan_to_num(part - middle[:, None]) * side[:, None] > 0)
         share.append(beyond.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
-    found: Flags = (share[0] >= STAYS_RATIO) & (share[1] >= STAYS_RATIO)
-    return found
+    result: Flags = (share[0] >= STAYS_RATIO) & (share[1] >= STAYS_RATIO)
+    return result
 
 
 def _split(values: NDArray[np.float32]) -> NDArray[np.intp]:

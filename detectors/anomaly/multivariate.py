@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from detectors.anomaly import feedback_suppression
 from detectors.base import hysteresis, sampling
-from detectors.base.findings import oddity
+from detectors.base.findings import anomaly_finding
 from detectors.base.protocols import AlertFeedback
 from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
@@ -191,9 +191,9 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         for columns, start, length in slots:
             self._judge(window.entities, group, memory, pool, self._reading(window, columns), start, length)
         pool["last"] = np.array([max(last, float(window.times[-1]))])
-        found = self._findings(window.entities, memory, now)
-        silent = self._silences(window.entities, memory, pool)
-        return DetectorState(self.state_version, window.entities, {**memory, **pool}), (*found, *silent)
+        result = self._findings(window.entities, memory, now)
+        silent = self._no_verdicts(window.entities, memory, pool)
+        return DetectorState(self.state_version, window.entities, {**memory, **pool}), (*result, *silent)
 
     def _live(self, pool: Arrays, window: Window, last: float) -> None:
         """Counts the time of the new columns."""
@@ -253,17 +253,17 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         pool["judged"] = np.array([at])
 
     def _findings(self, entities: tuple[EntityRef, ...], memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(_own(memory)):
             entity, score, limit = entities[row], float(memory["score"][row]), float(memory["limit"][row])
             because = self._because(memory["features"][row], memory["reading"][row])
             since = min(datetime.fromtimestamp(float(memory["since"][row]), tz=UTC), now)
-            found.append(
-                oddity(
+            verdicts.append(
+                anomaly_finding(
                     self.name,
                     entity,
                     "odd",
-                    signals=tuple(one.signal for one in because),
+                    signals=tuple(item.signal for item in because),
                     score=min(1.0, 0.5 + max(0.0, score - limit) / (2.0 * max(1e-6, SUREST - limit))),
                     observed=score,
                     expected=Interval(None, limit),
@@ -272,28 +272,28 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
                     because=because,
                 )
             )
-        return found
+        return verdicts
 
     def _because(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
         """The signals with the largest residuals at the peak of the deviation, and the kind of residual."""
         table = features.reshape(len(KINDS), len(self.signals))
         kinds = np.abs(table).argmax(axis=0)
         far = table[kinds, np.arange(len(self.signals))]
-        found = []
+        result = []
         for place in np.argsort(-np.abs(far), kind="stable")[:BLAMED]:
             signal, kind, scales = self.signals[place], KINDS[kinds[place]], float(far[place])
             told = None if np.isnan(reading[place]) else float(reading[place])
-            found.append(Evidence(signal, told, None, *_words(signal, kind, scales)))
-        return tuple(found)
+            result.append(Evidence(signal, told, None, *_words(signal, kind, scales)))
+        return tuple(result)
 
-    def _silences(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
+    def _no_verdicts(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
         """NoVerdicts: no members and threshold yet, a new entity, or no values."""
         if pool["fitted"].shape[0] < FEWEST_ROWS or np.isinf(memory["limit"]).all():
             return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
         new = (memory["updates"].max(axis=1) < FREE_READINGS) | np.isinf(memory["limit"])
         missing = ~new & ~memory["known"]
-        found = [NoVerdict(self.name, entities[row], NoVerdictReason.NO_EXPECTATION) for row in np.flatnonzero(new)]
-        return found + [
+        result = [NoVerdict(self.name, entities[row], NoVerdictReason.NO_EXPECTATION) for row in np.flatnonzero(new)]
+        return result + [
             NoVerdict(self.name, entities[row], NoVerdictReason.NO_VALUES) for row in np.flatnonzero(missing)
         ]
 
@@ -331,7 +331,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
             state = self.initial()
         memory = held(state, window.entities, self._fresh)
         if copied:
-            memory = {name: one.copy() for name, one in memory.items()}
+            memory = {name: item.copy() for name, item in memory.items()}
         pool = self._pool()
         for name, empty in pool.items():
             own = state.arrays.get(name)
@@ -377,8 +377,8 @@ def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]
     near = judged & (memory["score"] >= NEAR * memory["limit"])
     size = int(numbers.max(initial=0)) + 1
     of, at_once = np.bincount(numbers[judged], minlength=size), np.bincount(numbers[near], minlength=size)
-    found: NDArray[np.bool_] = everybody | (deviates & grouped & (at_once > MOST_PEERS * of)[numbers])
-    return found
+    result: NDArray[np.bool_] = everybody | (deviates & grouped & (at_once > MOST_PEERS * of)[numbers])
+    return result
 
 
 def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:

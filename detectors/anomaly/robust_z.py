@@ -18,12 +18,12 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from detectors.base import sampling
-from detectors.base.findings import evidence, oddity
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, slow_signal_detector
 from detectors.learning.slow_signal_detector import Beat, Flags, SlowSignalDetector
 from detectors.statistics.alarm_budget import AlarmCount
-from detectors.statistics.alarm_threshold import HEADROOM, Budget
+from detectors.statistics.alarm_threshold import HEADROOM, AlarmThreshold
 from detectors.statistics.baseline import RECENT
 from detectors.statistics.deviation import FREE_READINGS, Deviations
 from outrider.model import DetectorState, EntityKind, Finding, Floats, Interval, Statistic, Window
@@ -65,16 +65,16 @@ class RobustZDetector(SlowSignalDetector):
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``SlowSignalDetector``; the name defaults to ``robust-z-<kind>``."""
         super().__init__(kind, watched, load, name)
-        known = [catalog.signal(one) for one in watched]
-        self._watch_high = np.array([one.good != "higher" for one in known])
-        self._watch_low = np.array([one.good not in ("lower", "state") for one in known])
+        known = [catalog.signal(item) for item in watched]
+        self._watch_high = np.array([item.good != "higher" for item in known])
+        self._watch_low = np.array([item.good not in ("lower", "state") for item in known])
         self._deviations = Deviations(self._baseline, self._baseline.floors)
         self.set_budget(learning_detector.ALARMS_PER_ENTITY_DAY)
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
         """Replaces the default budget. Call before the first cycle. Thresholds follow it."""
         self._calibrator = AlarmCount(alarms_per_entity_day)
-        self._budget = Budget(alarms_per_entity_day / HEADROOM / len(self.watched), LEAST)
+        self._budget = AlarmThreshold(alarms_per_entity_day / HEADROOM / len(self.watched), LEAST)
         self._limits = tuple(self._budget.empty())
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
@@ -84,7 +84,7 @@ class RobustZDetector(SlowSignalDetector):
         means of longer spans scatter less.
         """
         memory, pool = self._follow(state, window.entities)
-        memory = {name: one.copy() for name, one in memory.items()}
+        memory = {name: array.copy() for name, array in memory.items()}
         seconds = sampling.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
         coarse = first < window.times.size and float(np.median(seconds[first:])) > COARSE * self.beat_seconds
@@ -111,7 +111,7 @@ class RobustZDetector(SlowSignalDetector):
         peaks = self._budget.empty(count * len(self.watched))
         return (
             self._deviations.empty(count)
-            | {name: one.reshape(*mine, *one.shape[1:]) for name, one in peaks.items()}
+            | {name: peak.reshape(*mine, *peak.shape[1:]) for name, peak in peaks.items()}
             | self._calibrator.of_entities(count)
             | {name: np.full(mine, np.nan) for name in ("since", "value", "usual", "scale_now", "crossed")}
             | {"known": np.zeros(mine, dtype=np.bool_)}
@@ -124,7 +124,7 @@ class RobustZDetector(SlowSignalDetector):
         """
         count = memory["known"].shape[0]
         kept = set(self._baseline.empty()).difference(RECENT)
-        memory.update({name: one for name, one in self._fresh(count).items() if name not in kept})
+        memory.update({name: value for name, value in self._fresh(count).items() if name not in kept})
 
     def _judge(self, memory: Arrays, values: Floats, at: float, seconds: float) -> tuple[Floats, Flags]:
         """Scores of one reading and cells above their thresholds, (entities, watched); then learns it."""
@@ -136,8 +136,8 @@ class RobustZDetector(SlowSignalDetector):
         for place in range(mine):
             own = {name: memory[name][:, place] for name in self._limits}
             beyond[:, place] = self._budget.judge(own, score[:, place], at, seconds)
-            for name, one in own.items():
-                memory[name][:, place] = one
+            for name, value in own.items():
+                memory[name][:, place] = value
         level = self._baseline.usual(memory, at).level
         memory["value"], memory["usual"] = np.where(ripe, values[:, :mine], np.nan), level[:, :mine]
         memory["scale_now"] = scale[:, :mine]
@@ -174,7 +174,7 @@ class RobustZDetector(SlowSignalDetector):
     def _findings(
         self, window: Window, memory: Arrays, _pool: Arrays, _topology: Topology, now: datetime
     ) -> list[Finding]:
-        found = []
+        findings = []
         for row, place in np.argwhere(np.isfinite(memory["since"]) & np.isfinite(memory["value"])):
             entity, signal = window.entities[row], self.watched[place]
             value, usual, scale, limit = (
@@ -187,8 +187,8 @@ class RobustZDetector(SlowSignalDetector):
                 signal, value, "far_in_its_scales", Interval(low, high),
                 what=signal, value=value, usual=usual, scales=scales, limit=limit,
             )  # fmt: skip
-            found.append(
-                oddity(
+            findings.append(
+                anomaly_finding(
                     self.name,
                     entity,
                     signal,
@@ -201,4 +201,4 @@ class RobustZDetector(SlowSignalDetector):
                     because=(because,),
                 )
             )
-        return found
+        return findings

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import hysteresis, sampling
-from detectors.base.findings import oddity
+from detectors.base.findings import anomaly_finding
 from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
-from detectors.statistics.baseline import Usual, follow
+from detectors.statistics.baseline import Expectation, follow
 from outrider.model import (
     DetectorState,
     EntityKind,
@@ -129,9 +129,9 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
             deviates = hysteresis.own(deviates)
         alarmed, judged = np.any(deviates, axis=1), np.any(usual.known, axis=1)
         self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), float(seconds.sum()))
-        found = self._findings(window, memory, usual, newest, deviates, far, now)
-        silent = learning_detector.silences(self.name, window, np.asarray(~usual.known.any(axis=1)))
-        return self._seen(window, memory, pool), (*found, *silent)
+        result = self._findings(window, memory, usual, newest, deviates, far, now)
+        silent = learning_detector.no_verdicts(self.name, window, np.asarray(~usual.known.any(axis=1)))
+        return self._seen(window, memory, pool), (*result, *silent)
 
     def _step(self, memory: Arrays, values: Floats, at: float, seconds: float, limit: float) -> None:
         """Judges one reading by earlier ones, then learns it."""
@@ -145,14 +145,14 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
         self,
         window: Window,
         memory: Arrays,
-        usual: Usual,
+        usual: Expectation,
         values: Floats,
         deviates: NDArray[np.bool_],
         far: float,
         now: datetime,
     ) -> list[Finding | NoVerdict]:
         z = usual.deviation(values)
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         for row, place in np.argwhere(deviates):
             level, reach = float(usual.level[row, place]), far * float(usual.scale[row, place])
             low = level - reach if self._watch_low[place] else None
@@ -162,8 +162,8 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
             entity, signal, expected = window.entities[row], self.signals[place], Interval(low, high)
             arguments = {"signal": signal, "usual": f"{level:.4g}"}
             since = min(datetime.fromtimestamp(float(memory["since"][row, place]), tz=UTC), now)
-            found.append(
-                oddity(
+            verdicts.append(
+                anomaly_finding(
                     self.name,
                     entity,
                     signal,
@@ -176,7 +176,7 @@ class SeasonalDetector(learning_detector.StatisticalDetector):
                     because=(Evidence(signal, observed, expected, "incidents.evidence.unusual", arguments),),
                 )
             )
-        return found
+        return verdicts
 
     def _fresh(self, count: int) -> Arrays:
         marks = hysteresis.fresh((count, len(self.signals)))

@@ -66,7 +66,7 @@ def changed_at(
     above or below it in the topology. A rollback ends the effect of a change, except in processes that it has not
     replaced yet. Without ``until_rollback`` a rollback is ignored.
     """
-    found = before.copy()
+    result = before.copy()
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in sorted(window.events, key=lambda item: item.at):
         if event.kind is not EventKind.CHANGE or event.at > now:
@@ -77,6 +77,6 @@ def changed_at(
         reached = topology.causes_of(event.entity) | topology.affected_by(event.entity)
         rows = [place[entity] for entity in reached if entity in place]
         at = event.at.timestamp()
-        held = found[rows]
-        found[rows] = np.where(held < at, -np.inf if back else at, held)
-    return found
+        held = result[rows]
+        result[rows] = np.where(held < at, -np.inf if back else at, held)
+    return result

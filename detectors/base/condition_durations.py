@@ -35,11 +35,11 @@ class ConditionDuration:
 
     def lasts(self, seconds: float, scrapes: int) -> Flags:
         """True for each run of at least this many seconds and scrapes."""
-        found: Flags = (self.seconds >= seconds) & (self.scrapes >= scrapes)
-        return found
+        result: Flags = (self.seconds >= seconds) & (self.scrapes >= scrapes)
+        return result
 
 
-def spell(seen: Flags, holds: Flags, times: Floats) -> ConditionDuration:
+def measure_run(seen: Flags, holds: Flags, times: Floats) -> ConditionDuration:
     """Returns the newest unbroken run of ``holds`` over the columns ``seen``, both (entities, times)."""
     rows, columns = seen.shape
     if columns == 0:
@@ -69,18 +69,18 @@ def at_index(values: Floats, index: Counts) -> Floats:
     """The value of each row at its own column; NaN if the index is negative."""
     if values.shape[1] == 0:
         return np.full(values.shape[0], np.nan)
-    found = values[np.arange(values.shape[0]), np.maximum(index, 0)]
-    return np.where(index >= 0, found, np.nan)
+    result = values[np.arange(values.shape[0]), np.maximum(index, 0)]
+    return np.where(index >= 0, result, np.nan)
 
 
 def newest(window: Window, values: Floats, late_steps: int = LATE_STEPS) -> Floats:
     """The newest value of each row that is at most ``late_steps`` cycles old; NaN otherwise."""
     index = newest_index(~np.isnan(values))
-    found = at_index(values, index)
+    result = at_index(values, index)
     if window.times.size == 0:
-        return found
+        return result
     age = window.times[-1] - window.times[np.maximum(index, 0)]
-    return np.where(age <= late_seconds(window, late_steps), found, np.nan)
+    return np.where(age <= late_seconds(window, late_steps), result, np.nan)
 
 
 def late_seconds(window: Window, late_steps: int = LATE_STEPS) -> float:
@@ -105,7 +105,7 @@ def gaps(seen: Flags, times: Floats) -> Floats:
     return np.where(seen & (before >= 0), times[None, :] - times[np.maximum(before, 0)], np.nan)
 
 
-def unusable(window: Window, now_seconds: float) -> NoVerdictReason | None:
+def unusable_reason(window: Window, now_seconds: float) -> NoVerdictReason | None:
     """The reason that a window cannot be judged at all; None if it can."""
     if window.times.size == 0:
         return NoVerdictReason.NO_VALUES
@@ -115,7 +115,7 @@ def unusable(window: Window, now_seconds: float) -> NoVerdictReason | None:
     return None
 
 
-def why_silent(statuses: Statuses, rows: Counts) -> list[NoVerdictReason]:
+def no_verdict_reasons(statuses: Statuses, rows: Counts) -> list[NoVerdictReason]:
     """The reason that each row has no value now, from its newest status; ``statuses`` is (entities, times)."""
     newest_status = statuses[rows, -1] if statuses.shape[1] else np.full(rows.size, CellStatus.ABSENT)
     doubtful = (newest_status == CellStatus.STALE) | (newest_status == CellStatus.UNTRUSTED)
@@ -124,14 +124,14 @@ def why_silent(statuses: Statuses, rows: Counts) -> list[NoVerdictReason]:
     return [reasons[int(flag)] for flag in doubtful]
 
 
-def silences(
+def no_verdicts(
     detector: str, entities: tuple[EntityRef, ...], statuses: Statuses, silent: Flags
 ) -> tuple[NoVerdict, ...]:
     """One NoVerdict per entity without a verdict; a single one for all if none can be judged."""
     rows = np.flatnonzero(silent)
     if rows.size == 0:
         return ()
-    reasons = why_silent(statuses, rows)
+    reasons = no_verdict_reasons(statuses, rows)
     if rows.size == len(entities) and len(set(reasons)) == 1:
         return (NoVerdict(detector, None, reasons[0]),)
     return tuple(NoVerdict(detector, entities[row], reason) for row, reason in zip(rows, reasons, strict=True))
@@ -139,7 +139,7 @@ def silences(
 
 def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -> tuple[NoVerdict, ...]:
     """NoVerdicts for entities without any value in the window and without another verdict."""
-    about = {one.entity for one in said}
+    about = {item.entity for item in said}
     if None in about or not window.entities:
         return ()
     empty = np.zeros(len(window.entities), dtype=np.bool_)
@@ -148,4 +148,4 @@ def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -
     empty[rows] = np.isnan(window.values[rows]).all(axis=(1, 2))
     for row in np.flatnonzero(empty):
         empty[row] = window.entities[row] not in about
-    return silences(detector, window.entities, window.status.min(axis=2), empty) if empty.any() else ()
+    return no_verdicts(detector, window.entities, window.status.min(axis=2), empty) if empty.any() else ()

@@ -49,7 +49,7 @@ def finding(
     )
 
 
-def oddity(
+def anomaly_finding(
     detector: str,
     entity: EntityRef,
     what: str,

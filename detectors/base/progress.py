@@ -107,7 +107,7 @@ def row_median(values: Floats, where: Flags, otherwise: Floats) -> Floats:
     """The median of each row over the cells ``where``; ``otherwise`` for rows without any."""
     chosen = np.where(where, values, np.nan)
     some = ~np.isnan(chosen).all(axis=1) if chosen.shape[1] else np.zeros(chosen.shape[0], dtype=np.bool_)
-    found = otherwise.astype(np.float64).copy()
+    result = otherwise.astype(np.float64).copy()
     if some.any():
-        found[some] = np.nanmedian(chosen[some], axis=1)
-    return found
+        result[some] = np.nanmedian(chosen[some], axis=1)
+    return result

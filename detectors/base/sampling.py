@@ -36,9 +36,9 @@ def read(window: Window, signals: Sequence[str], columns: slice) -> Floats:
     Deltas become rates per second; histograms become the mean of their observations.
     """
     start, stop, _ = columns.indices(window.times.size)
-    found = np.full((len(window.entities), max(0, stop - start), len(signals)), np.nan)
-    if found.size == 0:
-        return found
+    result = np.full((len(window.entities), max(0, stop - start), len(signals)), np.nan)
+    if result.size == 0:
+        return result
     first = int(np.searchsorted(window.times, window.times[start] - TRAILING_SECONDS, side="right"))
     span = slice(first, stop)
     for place, name in enumerate(signals):
@@ -47,21 +47,21 @@ def read(window: Window, signals: Sequence[str], columns: slice) -> Floats:
             counts = np.zeros((len(window.entities), stop - first))
             for key in signal.bucket_keys:
                 if key.bucket != SUM_BUCKET:
-                    counts += np.nan_to_num(_believed(window, key, span))
-            sums = np.nan_to_num(_believed(window, SignalKey(name, bucket=SUM_BUCKET), span))
+                    counts += np.nan_to_num(_usable(window, key, span))
+            sums = np.nan_to_num(_usable(window, SignalKey(name, bucket=SUM_BUCKET), span))
             over, under = _trailing(window, sums, span, start), _trailing(window, counts, span, start)
-            found[:, :, place] = _ratio(over, np.where(under >= MIN_EVENTS, under, 0.0))
+            result[:, :, place] = _ratio(over, np.where(under >= MIN_EVENTS, under, 0.0))
         elif signal.kind is SignalKind.DELTA:
-            values = _believed(window, name, span)
+            values = _usable(window, name, span)
             seconds = np.where(np.isnan(values), 0.0, spacing(window)[span])
             total = _trailing(window, np.nan_to_num(values), span, start)
-            found[:, :, place] = _ratio(total, _trailing(window, seconds, span, start))
+            result[:, :, place] = _ratio(total, _trailing(window, seconds, span, start))
         else:
-            found[:, :, place] = _believed(window, name, slice(start, stop))
-    return found
+            result[:, :, place] = _usable(window, name, slice(start, stop))
+    return result
 
 
-def _believed(window: Window, key: SignalKey | str, columns: slice) -> Floats:
+def _usable(window: Window, key: SignalKey | str, columns: slice) -> Floats:
     """The values of usable cells; NaN for stale, reset, untrusted or infinite ones."""
     values = window.column(key)[:, columns]
     good = (window.column_status(key)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)

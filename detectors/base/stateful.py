@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from detectors.base.condition_durations import unseen, unusable
+from detectors.base.condition_durations import unseen, unusable_reason
 from detectors.base.state_arrays import Arrays, align, empty, scalars
 from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
@@ -34,7 +34,7 @@ class StatefulDetector(ABC):
 
         An entity without any value gets no verdict, whatever the detector returns.
         """
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         memory = {**align(state, window.entities, self.defaults), **scalars(state, self.of_class())}

@@ -74,7 +74,9 @@ class BatchLimitDetector(StatefulDetector):
         _note_changes(window, kept, _services_without(window, kept, state, topology), topology, now)
         handed = _handed_on(state, kept, self.defaults, window.entities, topology)
         state, verdicts = super().detect(handed, window, topology, now)
-        return replace(state, arrays={**state.arrays, **{_KEPT + name: one for name, one in kept.items()}}), verdicts
+        return replace(
+            state, arrays={**state.arrays, **{_KEPT + name: value for name, value in kept.items()}}
+        ), verdicts
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding while a service's limit is below the batch of its median replica; NoVerdict without values."""
@@ -102,8 +104,8 @@ class BatchLimitDetector(StatefulDetector):
         self, service: EntityRef, needed: float, limit: float, before: float, since: float, now: datetime
     ) -> Finding:
         told = {"needed": needed, "limit": limit, "before": "-" if np.isnan(before) else f"{before:.0f}"}
-        one = evidence(RUNNING.name, needed, "batch_limit_lowered", Interval(None, limit), **told)
-        return finding(self.name, service, "batch-misconfigured", score=0.8, since=since, now=now, because=(one,))
+        item = evidence(RUNNING.name, needed, "batch_limit_lowered", Interval(None, limit), **told)
+        return finding(self.name, service, "batch-misconfigured", score=0.8, since=since, now=now, because=(item,))
 
 
 def limit_of(flags: str) -> float:
@@ -111,8 +113,8 @@ def limit_of(flags: str) -> float:
 
     0 means no limit: Triton with ``max_batch_size`` 0 leaves batching to its engine.
     """
-    found = _LIMIT.search(flags)
-    return (float(found.group(1)) or float("nan")) if found else float("nan")
+    result = _LIMIT.search(flags)
+    return (float(result.group(1)) or float("nan")) if result else float("nan")
 
 
 def _handed_on(
@@ -148,11 +150,11 @@ def _handed_on(
 def _kept_of(state: DetectorState, defaults: dict[str, Any], now: float) -> Arrays:
     """Records per service, one row each, as copies; drops those older than a day."""
     held = {name: state.arrays.get(_KEPT + name) for name in defaults}
-    arrays = {name: one.copy() for name, one in held.items() if one is not None and one.ndim == 1}
-    if len(arrays) < len(defaults) or len({one.size for one in arrays.values()}) > 1:
+    arrays = {name: item.copy() for name, item in held.items() if item is not None and item.ndim == 1}
+    if len(arrays) < len(defaults) or len({array.size for array in arrays.values()}) > 1:
         return {name: np.full(0, value) for name, value in defaults.items()}
     fresh = now - np.fmax(arrays["at"], arrays["changed_at"]) <= HELD_SECONDS
-    return {name: one[fresh] for name, one in arrays.items()}
+    return {name: array[fresh] for name, array in arrays.items()}
 
 
 def _keep(kept: Arrays, mark: int, memory: Arrays, rows: np.ndarray) -> None:
@@ -160,8 +162,8 @@ def _keep(kept: Arrays, mark: int, memory: Arrays, rows: np.ndarray) -> None:
     if not rows.size or not mark:
         return
     others = kept["services"] != mark
-    for name, one in kept.items():
-        kept[name] = np.append(one[others], memory[name][rows[:1]])
+    for name, value in kept.items():
+        kept[name] = np.append(value[others], memory[name][rows[:1]])
     _inherit(kept, np.array([kept["services"].size - 1]), memory, rows)
 
 
@@ -202,7 +204,7 @@ def _note_changes(
     window: Window, memory: Arrays, place: dict[EntityRef, int], topology: Topology, now: datetime
 ) -> None:
     """Applies changes of the limit, oldest first; past batch sizes become the need."""
-    for event in sorted(window.events, key=lambda one: (one.at, one.id)):
+    for event in sorted(window.events, key=lambda item: (item.at, item.id)):
         if event.kind is not EventKind.CHANGE or event.at > now or event.code not in ("flags", "rollback"):
             continue
         reached = topology.causes_of(event.entity) | topology.affected_by(event.entity)

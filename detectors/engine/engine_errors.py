@@ -77,20 +77,20 @@ class EngineErrorDetector(StatefulDetector):
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
         memory["changed_at"] = changed_at(window, memory["changed_at"], topology, now)
         lines = _lines(window, memory, topology, now)
-        found: list[Finding | NoVerdict] = list(self._said(window, lines, now))
-        found.extend(self._transfers(window, lines, now))
-        found.extend(self._rollouts(window, memory, set(lines), topology, now))
-        return found
+        verdicts: list[Finding | NoVerdict] = list(self._said(window, lines, now))
+        verdicts.extend(self._transfers(window, lines, now))
+        verdicts.extend(self._rollouts(window, memory, set(lines), topology, now))
+        return verdicts
 
     def _said(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
-        found = []
+        findings = []
         for row, said in lines.items():
             at = [moment for moment in said.get(FRAGMENTED, ()) if moment > now.timestamp() - LOG_HOLD.total_seconds()]
             if at:
-                one = evidence("engine_requests_failed_total", None, "fragmented_lines", lines=len(said[FRAGMENTED]))
+                item = evidence("engine_requests_failed_total", None, "fragmented_lines", lines=len(said[FRAGMENTED]))
                 since = min(said[FRAGMENTED])
-                found.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (one,)))
-        return found
+                findings.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (one,)))
+        return findings
 
     def _transfers(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
         """Failed KV-cache transfers, from the engine's counter or its log."""
@@ -98,7 +98,7 @@ class EngineErrorDetector(StatefulDetector):
         rate = window.column(TRANSFERS)
         scrapes = (np.nan_to_num(rate[:, recent]) > 0).sum(axis=1)
         rows = {int(row) for row in np.flatnonzero(scrapes)} | {row for row in lines if TRANSFER_FAILED in lines[row]}
-        found = []
+        findings = []
         for row in sorted(rows):
             said = lines.get(row, {}).get(TRANSFER_FAILED, [])
             fresh = bool(scrapes[row]) or (bool(said) and max(said) > now.timestamp() - TRANSFER_HOLD.total_seconds())
@@ -106,10 +106,10 @@ class EngineErrorDetector(StatefulDetector):
                 continue
             first = window.times[np.flatnonzero(np.nan_to_num(rate[row]) > 0)]
             value = float(np.nan_to_num(rate[row, recent]).max(initial=0.0))
-            one = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(said))
+            item = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(said))
             since = float(min([*said, *first]))
-            found.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (one,)))
-        return found
+            findings.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (one,)))
+        return findings
 
     def _rollouts(
         self, window: Window, memory: Arrays, told: set[int], topology: Topology, now: datetime
@@ -134,7 +134,7 @@ class EngineErrorDetector(StatefulDetector):
             for service in topology.above(window.entities[row], EntityKind.SERVICE):
                 if service in wanted:
                     members[service].append(int(row))
-        found = []
+        findings = []
         for service, rows in members.items():
             bad = [row for row in rows if bad_now[row] or held[row]]
             old = [row for row in rows if not new[row] and not held[row]]
@@ -145,7 +145,7 @@ class EngineErrorDetector(StatefulDetector):
             memory["bad_process"][fresh], memory["bad_at"][fresh] = memory["process"][fresh], now.timestamp()
             memory["bad_ratio"][fresh] = np.fmax(memory["bad_ratio"][fresh], share[fresh])
             worst = float(np.nanmax(memory["bad_ratio"][bad]))
-            one = evidence(
+            item = evidence(
                 "engine_error_ratio",
                 worst,
                 "new_revision_fails",
@@ -155,7 +155,7 @@ class EngineErrorDetector(StatefulDetector):
                 others=len(old),
             )
             since = float(memory["process"][bad].min())
-            found.append(
+            findings.append(
                 finding(
                     self.name,
                     service,
@@ -163,10 +163,10 @@ class EngineErrorDetector(StatefulDetector):
                     score=0.9 if len(bad) > 1 else 0.85,
                     since=since,
                     now=now,
-                    because=(one,),
+                    because=(item,),
                 )
             )
-        return found
+        return findings
 
     def _one(
         self,
@@ -184,7 +184,7 @@ class EngineErrorDetector(StatefulDetector):
 def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) -> dict[int, dict[str, list[float]]]:
     """Times of the log lines of each row's current process, by code."""
     place = {entity: row for row, entity in enumerate(window.entities)}
-    found: dict[int, dict[str, list[float]]] = {}
+    result: dict[int, dict[str, list[float]]] = {}
     for event in window.events:
         if event.kind is not EventKind.LOG or event.code not in (FRAGMENTED, TRANSFER_FAILED) or event.at > now:
             continue
@@ -193,14 +193,14 @@ def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) ->
         for owner in owners:
             row = place.get(owner)
             if row is not None and not at < memory["process"][row]:
-                found.setdefault(row, {}).setdefault(event.code, []).append(at)
-    return found
+                result.setdefault(row, {}).setdefault(event.code, []).append(at)
+    return result
 
 
 def _held(memory: Arrays, now: datetime) -> Flags:
     """True for processes that were recently found bad and are not replaced yet."""
-    found: Flags = memory["bad_process"] == memory["process"]
-    return found & (now.timestamp() - memory["bad_at"] <= BAD_HOLD.total_seconds())
+    result: Flags = memory["bad_process"] == memory["process"]
+    return result & (now.timestamp() - memory["bad_at"] <= BAD_HOLD.total_seconds())
 
 
 def _errors(window: Window) -> tuple[Floats, Floats]:

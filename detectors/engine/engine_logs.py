@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from detectors.base.condition_durations import unseen, unusable
+from detectors.base.condition_durations import unseen, unusable_reason
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import empty
 from outrider.model import (
@@ -70,7 +70,7 @@ class EngineLogDetector:
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """One finding per replica and fault for the lines of the last ``EVENT_HOLD``."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         said: dict[tuple[EntityRef, str], list[Event]] = defaultdict(list)
@@ -80,16 +80,16 @@ class EngineLogDetector:
                 said[event.entity, _MEANINGS[event.code].fault].append(event)
         if not window.entities and not said:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        found = tuple(self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order))
-        return state, (*found, *unseen(self.name, window, found))
+        result = tuple(self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order))
+        return state, (*result, *unseen(self.name, window, result))
 
     def _finding(self, replica: EntityRef, lines: list[Event], now: datetime) -> Finding:
         meaning = _MEANINGS[lines[0].code]
         count = sum(1 + _repeats(line) for line in lines)
         line = " ".join((lines[-1].attributes.get("text") or lines[-1].code).split())[:_MOST_TOLD]
-        one = evidence(meaning.signal, float(count), meaning.text, Interval(0.0, 0.0), times=count, line=line)
+        item = evidence(meaning.signal, float(count), meaning.text, Interval(0.0, 0.0), times=count, line=line)
         since = lines[0].at.timestamp()
-        return finding(self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, because=(one,))
+        return finding(self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, because=(item,))
 
 
 def _repeats(line: Event) -> int:

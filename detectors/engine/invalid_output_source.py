@@ -69,8 +69,8 @@ def _slopes(ratio: Floats, part: Floats, weight: Floats) -> Floats:
     """The best-fitting constant of each replica, shape (replicas,); 0 for a replica without responses."""
     square = (weight * part**2).sum(axis=1)
     product = (weight * ratio * part).sum(axis=1)
-    found: Floats = np.divide(product, square, out=np.zeros_like(product), where=square > 0)
-    return found
+    result: Floats = np.divide(product, square, out=np.zeros_like(product), where=square > 0)
+    return result
 
 
 def _posterior(unexplained: Floats, fits: np.ndarray, scrapes: int) -> Floats:
@@ -79,5 +79,5 @@ def _posterior(unexplained: Floats, fits: np.ndarray, scrapes: int) -> Floats:
     before = np.log(np.append(np.full(replicas, 0.5 / replicas), 0.5))
     told = np.where(fits, before - 0.5 * scrapes * np.log(np.maximum(unexplained, 1e-300)), -np.inf)
     shares = np.exp(told - told.max())
-    found: Floats = shares / shares.sum()
-    return found
+    result: Floats = shares / shares.sum()
+    return result

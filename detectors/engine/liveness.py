@@ -21,10 +21,10 @@ from detectors.base.condition_durations import (
     Flags,
     at_index,
     gaps,
+    measure_run,
     newest,
     newest_index,
-    silences,
-    spell,
+    no_verdicts,
 )
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
@@ -76,7 +76,7 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _Snapshot:
     """Values of one window shared by all checks. Arrays of shape (entities,) unless noted."""
 
     window: Window
@@ -105,26 +105,26 @@ class LivenessDetector(StatefulDetector):
         _learn(sight)
         planned = _planned(window, now)
         dead, mute = self._dead(sight, planned, topology, now)
-        found = dict(dead)
+        result = dict(dead)
         for judge in (self._asleep, self._core_dead, self._hung):
             for row, verdict in judge(sight, topology, now).items():
-                found.setdefault(row, verdict)
+                result.setdefault(row, verdict)
         starting = sight.known & ~sight.up & (planned | ~sight.memory["up_seen"])
-        verdicts: list[Finding | NoVerdict] = [found[row] for row in sorted(found)]
+        verdicts: list[Finding | NoVerdict] = [result[row] for row in sorted(result)]
         for rows, why in (
             (starting, NoVerdictReason.WARMING_UP),
             (mute & ~starting, NoVerdictReason.UNTRUSTED_VALUES),
         ):
             verdicts.extend(NoVerdict(self.name, window.entities[row], why) for row in np.flatnonzero(rows))
-        verdicts.extend(silences(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
+        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
         return verdicts
 
     def _dead(
-        self, sight: _Sight, planned: Flags, topology: Topology, now: datetime
+        self, sight: _Snapshot, planned: Flags, topology: Topology, now: datetime
     ) -> tuple[dict[int, Finding], Flags]:
         """Replicas whose page stopped responding, and those that are down without a reason."""
         down = sight.known & ~sight.up
-        run = spell(sight.masks.seen, ~sight.masks.up, sight.window.times)
+        run = measure_run(sight.masks.seen, ~sight.masks.up, sight.window.times)
         memory = sight.memory
         started = np.where(run.scrapes > 0, sight.window.times[run.start], np.nan)
         memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
@@ -135,29 +135,29 @@ class LivenessDetector(StatefulDetector):
         judged = down & memory["up_seen"] & ~blind & ~planned
         dead = judged & gone & (run.scrapes >= DEAD_SCRAPES)
         silent = judged & timed_out & (sight.health != 1) & (run.scrapes >= SILENT_SCRAPES)
-        found: dict[int, Finding] = {}
+        result: dict[int, Finding] = {}
         for row in np.flatnonzero(dead | silent):
             text, fault = ("page_timeout", "engine-hung") if silent[row] else ("page_gone", "engine-dead")
             if dead[row] and sight.code[row] == REFUSED:
                 text = "page_refused"
             because = (evidence("engine_up", 0.0, text, Interval(1.0, 1.0), scrapes=int(run.scrapes[row])),)
-            found[int(row)] = self._finding(
+            result[int(row)] = self._finding(
                 sight, row, fault, since=memory["down_since"][row], now=now, because=because, score=0.95
             )
         mute = down & (blind | (sight.code == 3) | (sight.code == 4))
-        return found, mute
+        return result, mute
 
-    def _asleep(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _asleep(self, sight: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
         """Engines in sleep mode: /health returns 200 and every request hangs."""
         masks, times = sight.masks, sight.window.times
-        run = spell(masks.seen & masks.up, masks.asleep, times)
-        found: dict[int, Finding] = {}
+        run = measure_run(masks.seen & masks.up, masks.asleep, times)
+        result: dict[int, Finding] = {}
         for row in np.flatnonzero(sight.up & (run.scrapes > 0)):
             held = sight.inflight[row]
             because = [evidence("engine_sleep_state", 0.0, "asleep", Interval(1.0, 1.0))]
             if held > 0:
                 because.append(evidence("engine_inflight_requests", held, "inflight_waits", inflight=float(held)))
-            found[int(row)] = self._finding(
+            result[int(row)] = self._finding(
                 sight,
                 row,
                 "engine-asleep",
@@ -167,47 +167,47 @@ class LivenessDetector(StatefulDetector):
                 score=0.95,
                 severity=Priority.P1 if held > 0 else Priority.P3,
             )
-        return found
+        return result
 
-    def _core_dead(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _core_dead(self, sight: _Snapshot, _topology: Topology, now: datetime) -> dict[int, Finding]:
         """The HTTP process responds but the engine core is gone."""
         masks, window = sight.masks, sight.window
         ill = masks.seen & (window.column("engine_health_ok") == 0)
         code = window.column("target_failure_code")
         broken = ill & (masks.up | np.isin(code, PAGE_ERRORS)) & ~masks.moved & ~masks.asleep
-        run = spell(masks.seen, broken, window.times)
+        run = measure_run(masks.seen, broken, window.times)
         unhealthy = sight.known & sight.memory["healthy_seen"] & (run.scrapes >= SILENT_SCRAPES)
-        still = spell(masks.judged, masks.still, window.times)
+        still = measure_run(masks.judged, masks.still, window.times)
         failing = sight.up & (still.scrapes >= SILENT_SCRAPES) & _fails_at_once(window, still)
-        found: dict[int, Finding] = {}
+        result: dict[int, Finding] = {}
         for row in np.flatnonzero(unhealthy | failing):
             if unhealthy[row]:
-                one = evidence("engine_health_ok", 0.0, "health_failed", Interval(1.0, 1.0), scrapes=run.scrapes[row])
+                item = evidence("engine_health_ok", 0.0, "health_failed", Interval(1.0, 1.0), scrapes=run.scrapes[row])
                 since = window.times[run.start[row]]
             else:
-                one = evidence("engine_http_failed_total", None, "fails_at_once", scrapes=still.scrapes[row])
+                item = evidence("engine_http_failed_total", None, "fails_at_once", scrapes=still.scrapes[row])
                 since = window.times[still.start[row]]
             score = 0.9 if unhealthy[row] else 0.8
-            found[int(row)] = self._finding(
-                sight, row, "engine-core-dead", since=since, now=now, because=(one,), score=score
+            result[int(row)] = self._finding(
+                sight, row, "engine-core-dead", since=since, now=now, because=(item,), score=score
             )
-        return found
+        return result
 
-    def _hung(self, sight: _Sight, topology: Topology, now: datetime) -> dict[int, Finding]:
+    def _hung(self, sight: _Snapshot, topology: Topology, now: datetime) -> dict[int, Finding]:
         """No progress while work is known to wait."""
         masks, window = sight.masks, sight.window
         works = masks.busy | (np.nan_to_num(masks.inflight) > 0)
-        run = spell(masks.judged, masks.still & works, window.times)
+        run = measure_run(masks.judged, masks.still & works, window.times)
         step = sight.memory["step_seconds"]
         needed = np.where(np.isnan(step), UNKNOWN_STEP_SECONDS, ITERATIONS_STILL * step)
         sure = sight.up & (run.scrapes >= SILENT_SCRAPES) & (run.seconds >= needed)
-        still = spell(masks.judged, masks.still, window.times)
+        still = measure_run(masks.judged, masks.still, window.times)
         hinted = self._files_pile_up(sight, topology, still) & ~sure & (still.seconds >= needed)
         sight.memory["hinted"] = hinted
-        found: dict[int, Finding] = {}
+        result: dict[int, Finding] = {}
         for row in np.flatnonzero(sure | hinted):
             spent = run if sure[row] else still
-            found[int(row)] = self._finding(
+            result[int(row)] = self._finding(
                 sight,
                 row,
                 "engine-hung",
@@ -216,9 +216,9 @@ class LivenessDetector(StatefulDetector):
                 because=_why_hung(sight, int(row), float(spent.seconds[row])),
                 score=0.95 if sure[row] else 0.7,
             )
-        return found
+        return result
 
-    def _files_pile_up(self, sight: _Sight, topology: Topology, still: ConditionDuration) -> Flags:
+    def _files_pile_up(self, sight: _Snapshot, topology: Topology, still: ConditionDuration) -> Flags:
         """Fallback for engines without an in-flight metric: connections that never close."""
         files = sight.window.column("engine_open_files")
         usual = sight.memory["usual_files"]
@@ -238,7 +238,7 @@ class LivenessDetector(StatefulDetector):
 
     def _finding(
         self,
-        sight: _Sight,
+        sight: _Snapshot,
         row: int | np.intp,
         fault: str,
         *,
@@ -260,12 +260,12 @@ class LivenessDetector(StatefulDetector):
         )
 
 
-def _look(window: Window, memory: Arrays) -> _Sight:
+def _look(window: Window, memory: Arrays) -> _Snapshot:
     masks = progress.read(window)
     answers = newest(window, window.column("engine_up"))
     known = ~np.isnan(answers)
     at = newest_index(masks.seen)
-    return _Sight(
+    return _Snapshot(
         window=window,
         masks=masks,
         memory=memory,
@@ -277,7 +277,7 @@ def _look(window: Window, memory: Arrays) -> _Sight:
     )
 
 
-def _learn(sight: _Sight) -> None:
+def _learn(sight: _Snapshot) -> None:
     """Learns the replicas' normal state from the window."""
     masks, window, memory = sight.masks, sight.window, sight.memory
     memory["up_seen"] = memory["up_seen"] | masks.up.any(axis=1)
@@ -330,11 +330,11 @@ def _fails_at_once(window: Window, still: ConditionDuration) -> Flags:
     failed = np.maximum(failed, np.nan_to_num(window.column("engine_requests_failed_total")))
     bad = (failed * inside).sum(axis=1)
     answered = (np.nan_to_num(window.column("engine_http_requests_total")) * inside).sum(axis=1)
-    found: Flags = (bad >= SILENT_SCRAPES) & (2 * bad >= answered)
-    return found
+    result: Flags = (bad >= SILENT_SCRAPES) & (2 * bad >= answered)
+    return result
 
 
-def _peers_moved(sight: _Sight, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
+def _peers_moved(sight: _Snapshot, topology: Topology, still: ConditionDuration, rows: NDArray[np.intp]) -> Flags:
     """True for ``rows`` whose service has another replica that made progress meanwhile."""
     entities = sight.window.entities
     moved_last = newest_index(sight.masks.moved)
@@ -356,23 +356,23 @@ def _scrapes_ago(values: Floats, count: int) -> Floats:
     return at_index(values, at)
 
 
-def _why_hung(sight: _Sight, row: int, seconds: float) -> tuple[Evidence, ...]:
+def _why_hung(sight: _Snapshot, row: int, seconds: float) -> tuple[Evidence, ...]:
     window = sight.window
-    found = [evidence("engine_iterations_total", 0.0, "no_progress", seconds=round(seconds))]
+    result = [evidence("engine_iterations_total", 0.0, "no_progress", seconds=round(seconds))]
     running = newest(window, window.column("engine_requests_running"))[row]
     waiting = newest(window, window.column("engine_requests_waiting"))[row]
     if running + waiting > 0:
-        found.append(evidence("engine_requests_running", running, "holds_requests", running=running, waiting=waiting))
+        result.append(evidence("engine_requests_running", running, "holds_requests", running=running, waiting=waiting))
     if sight.inflight[row] > 0:
-        found.append(
+        result.append(
             evidence("engine_inflight_requests", sight.inflight[row], "inflight_waits", inflight=sight.inflight[row])
         )
     if sight.memory["hinted"][row]:
         files = newest(window, window.column("engine_open_files"))[row]
         usual = float(sight.memory["usual_files"][row])
-        found.append(
+        result.append(
             evidence("engine_open_files", files, "files_pile_up", Interval(None, usual), files=files, usual=usual)
         )
     if sight.health[row] == 1:
-        found.append(evidence("engine_health_ok", 1.0, "health_misleads"))
-    return tuple(found)
+        result.append(evidence("engine_health_ok", 1.0, "health_misleads"))
+    return tuple(result)

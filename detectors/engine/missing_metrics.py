@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, spell
+from detectors.base.condition_durations import measure_run, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -85,7 +85,7 @@ class MissingMetricsDetector(StatefulDetector):
             memory[f"had_{name}"] = np.where(fresh, np.where(inside[:, -1] & there[:, -1], seen, seen), had)
             seen = np.where(fresh, 0.0, seen)
             memory[f"seen_{name}"] = np.where(answers[:, -1], np.where(there[:, -1], seen + 1.0, 0.0), seen)
-            run = spell(inside, ~there, window.times)
+            run = measure_run(inside, ~there, window.times)
             never = works & (memory[f"had_{name}"] >= STEADY_SCRAPES) & (memory[f"seen_{name}"] == 0)
             kept += there[:, -1] & inside[:, -1]
             for row in np.flatnonzero(never & (run.scrapes >= GONE_SCRAPES)):
@@ -110,10 +110,10 @@ def _findings(
         entity = window.entities[row]
         for service in topology.above(entity, EntityKind.SERVICE) or (entity,):
             services[service].append(row)
-    found = []
+    findings = []
     for service, rows in services.items():
         names = sorted({name for row in rows for name in gone[row]})
-        one = evidence("target_samples", None, "series_gone", names=", ".join(names), replicas=len(rows))
+        item = evidence("target_samples", None, "series_gone", names=", ".join(names), replicas=len(rows))
         first = float(since[rows].min())
-        found.append(finding(detector, service, "metric-renamed", score=0.85, since=first, now=now, because=(one,)))
-    return found
+        findings.append(finding(detector, service, "metric-renamed", score=0.85, since=first, now=now, because=(item,)))
+    return findings

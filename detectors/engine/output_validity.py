@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, silences
+from detectors.base.condition_durations import newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays, align
 from detectors.base.stateful import StatefulDetector
@@ -83,21 +83,21 @@ class OutputValidityDetector(StatefulDetector):
         # the start of the condition stays after its columns leave the two minutes
         begun = window.times[columns][np.argmax(above, axis=1)] if above.shape[1] else memory["since"]
         memory["since"] = np.where(ill, np.fmin(memory["since"], begun), np.nan)
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(ill):
             value = float(share[row])
-            one = evidence(
+            item = evidence(
                 INVALID, value, "answers_invalid", Interval(None, LIMIT), ratio=value, answers=float(bad[row])
             )
             since = float(memory["since"][row])
             entity, fault = window.entities[row], "garbled-output"
-            found.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=(one,)))
+            verdicts.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=(item,)))
         step = window.step.total_seconds() / USUAL_SECONDS
         held = np.where(np.isnan(memory["usual"]), np.minimum(share, LIMIT), memory["usual"])
         learns = ~ill & ~np.isnan(share)
         memory["usual"] = np.where(learns, held + step * (share - held), memory["usual"])
-        found.extend(silences(self.name, window.entities, window.column_status(INVALID), np.isnan(share)))
-        return found
+        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status(INVALID), np.isnan(share)))
+        return verdicts
 
     def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
         """True while responses are invalid, or an affected replica is stored."""
@@ -158,7 +158,7 @@ class OutputValidityDetector(StatefulDetector):
             memory["place"][row] = EVENLY
 
     def _of_replica(self, verdict: Finding, replica: EntityRef, share: float, now: datetime) -> Finding:
-        one = evidence(INVALID, share, "answers_of_replica", Interval(None, LIMIT), share=share)
+        item = evidence(INVALID, share, "answers_of_replica", Interval(None, LIMIT), share=share)
         since = verdict.window.start.timestamp()
         because = (one, *verdict.evidence)
         return finding(self.name, replica, "garbled-output", score=verdict.score, since=since, now=now, because=because)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.base import sampling
-from detectors.base.condition_durations import newest, spell
+from detectors.base.condition_durations import measure_run, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -76,14 +76,14 @@ class PrefixCacheDetector(StatefulDetector):
         known &= ~(age < COLD.total_seconds())
         with np.errstate(invalid="ignore"):
             low = (ratio < FALLEN * memory["level"][:, None]) & ~(tokens >= FALLEN * memory["tokens"][:, None])
-        run = spell(~np.isnan(ratio), low, window.times)
+        run = measure_run(~np.isnan(ratio), low, window.times)
         judged = known & ~np.isnan(newest(window, ratio))
         lasting = judged & run.lasts(LASTING.total_seconds(), LASTING_SCRAPES)
         members: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(judged) if lasting.any() else ():
             for service in topology.above(window.entities[row], EntityKind.SERVICE):
                 members[service].append(int(row))
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         for service, rows in members.items():
             fallen = [row for row in rows if lasting[row]]
             if not fallen or len(fallen) < GROUP_SHARE * len(rows):
@@ -91,21 +91,21 @@ class PrefixCacheDetector(StatefulDetector):
             value, usual = (float(np.median(part[fallen])) for part in (newest(window, ratio), memory["level"]))
             limit = Interval(FALLEN * usual, None)
             told = {"ratio": value, "usual": usual, "fallen": len(fallen), "judged": len(rows)}
-            one = evidence(HITS, value, "cache_finds_little", limit, **told)
+            item = evidence(HITS, value, "cache_finds_little", limit, **told)
             since = float(window.times[run.start[fallen]].min())
             fault = "prefix-cache-collapse"
-            found.append(finding(self.name, service, fault, score=0.85, since=since, now=now, because=(one,)))
+            verdicts.append(finding(self.name, service, fault, score=0.85, since=since, now=now, because=(item,)))
         _learn(window, memory, ratio, tokens, low)
         if not judged.any():
-            found.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
-        return found
+            verdicts.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
+        return verdicts
 
 
 def _length(window: Window) -> Floats:
     """Mean prompt length over the trailing minutes; NaN if the engine lacks it, then the ratio decides."""
     last = slice(window.times.size - 1, None)
-    found: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1, 0]
-    return found
+    result: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1, 0]
+    return result
 
 
 def _learn(window: Window, memory: dict[str, Floats], ratio: Floats, tokens: Floats, low: np.ndarray) -> None:

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, newest_index, spell, unseen, unusable
+from detectors.base.condition_durations import measure_run, newest, newest_index, unseen, unusable_reason
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays, align, empty
 from outrider.model import (
@@ -93,16 +93,16 @@ class SlowStartupDetector:
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """Judges every pod that is not ready."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is None and not window.entities:
             reason = NoVerdictReason.NO_VALUES
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         memory = align(state, window.entities, _DEFAULTS)
         starts = _look(window, memory, topology, now)
-        found = (*self._pulls(starts, topology, now), *self._loads(starts, topology, now))
+        result = (*self._pulls(starts, topology, now), *self._loads(starts, topology, now))
         pending = self._pending(window, topology, now)
-        said = (*found, *pending)
+        said = (*result, *pending)
         quiet = unseen(self.name, window, said)
         return DetectorState(self.state_version, window.entities, memory), (*said, *quiet)
 
@@ -115,39 +115,43 @@ class SlowStartupDetector:
         for row in np.flatnonzero(starts.pulling > limit):
             for node in topology.below(starts.pods[row], EntityKind.NODE):
                 nodes[node].append(int(row))
-        found = []
+        findings = []
         for node, rows in nodes.items():
             longest = max(rows, key=lambda row: starts.pulling[row])
             seconds, since = float(starts.pulling[longest]), float(starts.memory["scheduled"][rows].min())
             most = float(limit[longest])
             told = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(most)}
-            one = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **told)
-            found.append(finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, because=(one,)))
-        return found
+            item = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **told)
+            findings.append(
+                finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, because=(item,))
+            )
+        return findings
 
     def _loads(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
         """Long loads: those of one storage together, each of the rest by itself."""
         limit = np.maximum(LEAST_LOAD_SECONDS, LOAD_FACTOR * starts.usual_load)
         late = [int(row) for row in np.flatnonzero(starts.loading > limit)]
-        found, told = [], set()
+        findings, told = [], set()
         for storage, rows in self._by_storage(starts, late, topology).items():
             names = ", ".join(sorted(starts.pods[row].name for row in rows))
-            one = evidence("pod_startup_seconds", None, "loads_last", pods=names)
+            item = evidence("pod_startup_seconds", None, "loads_last", pods=names)
             since = float(starts.memory["started"][rows].min())
-            found.append(finding(self.name, storage, "storage-slow", score=0.85, since=since, now=now, because=(one,)))
+            findings.append(
+                finding(self.name, storage, "storage-slow", score=0.85, since=since, now=now, because=(item,))
+            )
             told.update(rows)
         for row in late:
             if row in told:
                 continue
             seconds, most = float(starts.loading[row]), float(limit[row])
             usual = round(float(starts.usual_load[row]))
-            one = evidence(
+            item = evidence(
                 "pod_startup_seconds", seconds, "load_lasts", Interval(None, most), seconds=round(seconds), usual=usual
             )
             since = float(starts.memory["started"][row])
             replica = (*topology.above(starts.pods[row], EntityKind.REPLICA), _replica(starts.pods[row]))[0]
-            found.append(finding(self.name, replica, "slow-start", score=0.8, since=since, now=now, because=(one,)))
-        return found
+            findings.append(finding(self.name, replica, "slow-start", score=0.8, since=since, now=now, because=(item,)))
+        return findings
 
     def _by_storage(self, starts: _Starts, late: Sequence[int], topology: Topology) -> dict[EntityRef, list[int]]:
         """Storages with several long loads recently, at normal pull times."""
@@ -164,20 +168,20 @@ class SlowStartupDetector:
     def _pending(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
         """Pods that fit on no node, by the pool of their peers."""
         waits = window.column("pod_unschedulable")
-        run = spell(~np.isnan(waits), waits == 1, window.times)
+        run = measure_run(~np.isnan(waits), waits == 1, window.times)
         pools: dict[EntityRef, list[int]] = defaultdict(list)
         held = (newest(window, waits) == 1) & (run.seconds >= PENDING_SECONDS)
         peers = _Peers(window.entities, topology)
         for row in np.flatnonzero(held):
             for pool in _pools(peers.of(int(row)), window.entities, topology):
                 pools[pool].append(int(row))
-        found = []
+        findings = []
         for pool, rows in pools.items():
             names = ", ".join(sorted(window.entities[row].name for row in rows))
-            one = evidence("pod_unschedulable", 1.0, "no_place", Interval(0.0, 0.0), pods=names)
+            item = evidence("pod_unschedulable", 1.0, "no_place", Interval(0.0, 0.0), pods=names)
             since = float(window.times[run.start[rows]].min())
-            found.append(finding(self.name, pool, "pods-pending", score=0.9, since=since, now=now, because=(one,)))
-        return found
+            findings.append(finding(self.name, pool, "pods-pending", score=0.9, since=since, now=now, because=(item,)))
+        return findings
 
 
 def _look(window: Window, memory: Arrays, topology: Topology, now: datetime) -> _Starts:
@@ -217,11 +221,11 @@ def _take_events(events: Sequence[Event], pods: Sequence[EntityRef], memory: Arr
 
 def _pull_seconds(text: str) -> float | None:
     """The kubelet's pull time; None for an image that was already present."""
-    found = _PULLED.search(text)
-    if found is None:
+    result = _PULLED.search(text)
+    if result is None:
         return None
-    seconds = float(found["seconds"]) / (1000.0 if found["unit"] == "ms" else 1.0)
-    return seconds + 60.0 * float(found["minutes"] or 0)
+    seconds = float(result["seconds"]) / (1000.0 if result["unit"] == "ms" else 1.0)
+    return seconds + 60.0 * float(result["minutes"] or 0)
 
 
 def _usual(pods: Sequence[EntityRef], took: Floats, waiting: np.ndarray, topology: Topology) -> Floats:
@@ -248,10 +252,10 @@ class _Peers:
 
     @cached_property
     def _named_alike(self) -> dict[tuple[str | None, str], list[int]]:
-        found: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+        result: dict[tuple[str | None, str], list[int]] = defaultdict(list)
         for row, pod in enumerate(self._pods):
-            found[pod.namespace, _stem(pod.name)].append(row)
-        return found
+            result[pod.namespace, _stem(pod.name)].append(row)
+        return result
 
     def of(self, row: int) -> list[int]:
         """The peers of the pod in a row, itself included."""
@@ -260,8 +264,8 @@ class _Peers:
         if not services:
             return self._named_alike[pod.namespace, _stem(pod.name)]
         if services not in self._groups:
-            beside = {one for service in services for one in self._topology.below(service, EntityKind.POD)}
-            self._groups[services] = [self._place[one] for one in beside if one in self._place]
+            beside = {item for service in services for item in self._topology.below(service, EntityKind.POD)}
+            self._groups[services] = [self._place[item] for item in beside if item in self._place]
         return self._groups[services]
 
 

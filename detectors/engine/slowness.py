@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.base.changes import CHANGE_HOLD, changed_at
-from detectors.base.condition_durations import ConditionDuration, Flags, newest, spell
+from detectors.base.condition_durations import ConditionDuration, Flags, measure_run, newest
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -59,13 +59,13 @@ _DEFAULTS: dict[str, float | bool] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _Snapshot:
     """Values of one window. ``over`` is the relative excess of the step time, (entities, times)."""
 
     window: Window
     memory: Arrays
     group: np.ndarray
-    pace: step_time.Pace
+    pace: step_time.StepTiming
     expected: Floats
     over: Floats
     slow: Flags
@@ -94,7 +94,7 @@ class SlownessDetector(StatefulDetector):
             sight.memory[name] = changed_at(window, sight.memory[name], topology, now, until_rollback=ends)
         verdicts: list[Finding | NoVerdict] = []
         known = ~np.isnan(sight.over)
-        run = spell(known, sight.slow, window.times)
+        run = measure_run(known, sight.slow, window.times)
         lasting = (run.seconds >= LASTING_SECONDS) & ~np.isnan(newest(window, sight.over))
         regressed = self._services(sight, run, lasting, topology, now, verdicts)
         self._replicas(sight, run, lasting & ~regressed, topology, now, verdicts)
@@ -105,7 +105,7 @@ class SlownessDetector(StatefulDetector):
 
     def _services(
         self,
-        sight: _Sight,
+        sight: _Snapshot,
         run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
@@ -145,7 +145,7 @@ class SlownessDetector(StatefulDetector):
 
     def _replicas(
         self,
-        sight: _Sight,
+        sight: _Snapshot,
         run: ConditionDuration,
         lasting: Flags,
         topology: Topology,
@@ -193,7 +193,7 @@ def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
     return bool(recent and memory["process"][row] >= memory["revised_at"][row] and not memory["well_seen"][row])
 
 
-def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
+def _look(window: Window, memory: Arrays, topology: Topology) -> _Snapshot:
     group = peer_groups.groups(window.entities, topology)
     shown = step_time.read(window)
     expected, error = step_time.expected(memory, group, shown)
@@ -201,10 +201,10 @@ def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
     with np.errstate(invalid="ignore"):
         alone = shown.step / expected - 1.0  # a returning series may contain a long past in one scrape
         slow: Flags = (over > SLOW + SURE * unsure) & ~(alone <= SLOW / 2)
-    return _Sight(window, memory, group, shown, expected, over, slow)
+    return _Snapshot(window, memory, group, shown, expected, over, slow)
 
 
-def _processes(sight: _Sight) -> None:
+def _processes(sight: _Snapshot) -> None:
     """Stores the start of each process, and whether it was ever seen at normal speed."""
     memory, window = sight.memory, sight.window
     started = newest(window, window.column("engine_start_time_seconds"))
@@ -215,7 +215,7 @@ def _processes(sight: _Sight) -> None:
     memory["well_seen"] = (memory["well_seen"] & ~fresh) | well
 
 
-def _learn(sight: _Sight) -> None:
+def _learn(sight: _Snapshot) -> None:
     """Learns the columns that are old enough, of replicas at their expected speed."""
     memory, times = sight.memory, sight.window.times
     odd = newest(sight.window, sight.over) > SLOW / 2
@@ -229,7 +229,7 @@ def _learn(sight: _Sight) -> None:
     memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
 
-def _services(sight: _Sight, row: int | np.intp, topology: Topology) -> tuple[EntityRef, ...]:
+def _services(sight: _Snapshot, row: int | np.intp, topology: Topology) -> tuple[EntityRef, ...]:
     return topology.above(sight.window.entities[row], EntityKind.SERVICE)
 
 
@@ -237,33 +237,33 @@ def _fails(window: Window) -> Flags:
     """True for replicas that failed more than ``ERRORS`` of their responses in the window."""
     failed = np.nan_to_num(window.column("engine_requests_failed_total")).sum(axis=1)
     finished = np.nan_to_num(window.column("engine_requests_finished_total")).sum(axis=1)
-    found: Flags = (failed > 0) & (failed > ERRORS * finished)
-    return found
+    result: Flags = (failed > 0) & (failed > ERRORS * finished)
+    return result
 
 
 def _median_of_others(value: Floats, group: np.ndarray) -> Floats:
     """The median of each value's group, 0 (as expected) for those without peers."""
-    found = np.zeros(value.size)
+    result = np.zeros(value.size)
     for number in np.unique(group[group >= 0]):
         inside = group == number
         known = value[inside & ~np.isnan(value)]
-        found[inside] = max(0.0, float(np.median(known))) if known.size else 0.0
-    return found
+        result[inside] = max(0.0, float(np.median(known))) if known.size else 0.0
+    return result
 
 
-def _nodes_with_all_slow(sight: _Sight, rows: np.ndarray, value: Floats, topology: Topology) -> set[EntityRef]:
+def _nodes_with_all_slow(sight: _Snapshot, rows: np.ndarray, value: Floats, topology: Topology) -> set[EntityRef]:
     """Nodes with two or more slow replicas and no normal one: the common cause is not a GPU."""
     slow = {sight.window.entities[row] for row in rows}
     judged = {sight.window.entities[row] for row in np.flatnonzero(~np.isnan(value))}
-    found = set()
+    entities = set()
     for node in {node for entity in slow for node in topology.below(entity, EntityKind.NODE)}:
         on_it = topology.affected_by(node) & judged
         if len(on_it) > 1 and on_it <= slow:
-            found.add(node)
-    return found
+            entities.add(node)
+    return entities
 
 
-def _why(sight: _Sight, rows: list[int], text: str, **more: object) -> tuple[Evidence, ...]:
+def _why(sight: _Snapshot, rows: list[int], text: str, **more: object) -> tuple[Evidence, ...]:
     """Step time of the slowest of ``rows``, its expectation, and the batch it was judged at."""
     window = sight.window
     value = newest(window, sight.over)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
-from detectors.statistics.online_regression import Relation, trailing
+from detectors.statistics.online_regression import DriverModel, trailing
 from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, Window
 from outrider.vocabulary import catalog
 
@@ -23,7 +23,7 @@ MIN_TOKENS = 30.0  # a mean over fewer gaps between tokens depends on single pro
 MEMORY_SECONDS = 6 * 3600.0  # memory of the line; model, flags and driver change by the day
 # Of batch and prompt: doubling the batch lengthens a step by a third at most engines, and at most
 # doubles it; prompts add little. Three parts from fewer than 24 readings would be guesses.
-STEP = Relation("xp", (0.3, 0.1), (0.3, 0.2), least_noise=0.02, least_share=0.2, min_samples=24.0)
+STEP = DriverModel("xp", (0.3, 0.1), (0.3, 0.2), least_noise=0.02, least_share=0.2, min_samples=24.0)
 _GAPS = ("engine_itl_seconds", "engine_tpot_seconds")
 SIGNALS = (
     "engine_generation_tokens_total",
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, float] = STEP.defaults
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTiming:
     """Values of each scrape, (entities, times), NaN unknown.
 
     ``gap_seconds`` and ``gaps`` are the sum and the number of gaps between tokens. ``batch`` are the tokens of a step,
@@ -60,21 +60,21 @@ class Pace:
         )
 
 
-def read(window: Window) -> Pace:
+def read(window: Window) -> StepTiming:
     """The values of each scrape by itself."""
     itl, tpot = (_gaps(window, name) for name in _GAPS)
     # If an engine exports only the mean gap of finished responses, each counts as many gaps.
     known = itl[1] > 0
-    seconds, gaps = (np.where(known, one, other * MIN_TOKENS) for one, other in zip(itl, tpot, strict=True))
+    seconds, gaps = (np.where(known, item, other * MIN_TOKENS) for item, other in zip(itl, tpot, strict=True))
     tokens, steps, prompt = (_delta(window, name) for name in SIGNALS[:3])
     per_step = window.column("engine_batch_tokens")
     with np.errstate(invalid="ignore", divide="ignore"):
         batch = np.where(steps > 0, tokens / steps, window.column("engine_requests_running"))
         beside = np.where(np.isnan(per_step), np.where(steps > 0, prompt / steps, 0.0), per_step - batch)
-    return Pace(seconds, gaps, batch, np.maximum(np.nan_to_num(beside), 0.0))
+    return StepTiming(seconds, gaps, batch, np.maximum(np.nan_to_num(beside), 0.0))
 
 
-def stretched(window: Window, pace: Pace, due: Floats, error: Floats) -> tuple[Floats, Floats]:
+def stretched(window: Window, pace: StepTiming, due: Floats, error: Floats) -> tuple[Floats, Floats]:
     """Relative excess of the gaps of the trailing minute over the expectation, and its standard error.
 
     Every scrape is compared at its own batch and weighted by its tokens: while a batch fills or drains, the mean batch
@@ -90,12 +90,12 @@ def stretched(window: Window, pace: Pace, due: Floats, error: Floats) -> tuple[F
     return over, np.divide(unsure, should, out=np.full_like(should, np.nan), where=enough)
 
 
-def learn(memory: Arrays, pace: Pace, where: NDArray[np.bool_], forget: float) -> None:
+def learn(memory: Arrays, pace: StepTiming, where: NDArray[np.bool_], forget: float) -> None:
     """Adds the cells ``where`` (entities, times), after multiplying the sums by ``forget``."""
     STEP.learn(memory, (pace.batch, pace.prompt), pace.step, where, forget)
 
 
-def expected(memory: Arrays, group: NDArray[np.intp], pace: Pace) -> tuple[Floats, Floats]:
+def expected(memory: Arrays, group: NDArray[np.intp], pace: StepTiming) -> tuple[Floats, Floats]:
     """Expected seconds per step and the relative standard error, (entities, times); NaN unknown.
 
     Uses what an entity's group has learned; entities of group -1 use their own.

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.base.condition_durations import Counts, Flags, newest, silences, spell
+from detectors.base.condition_durations import Counts, Flags, measure_run, newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -103,7 +103,7 @@ class GpuFaultDetector(StatefulDetector):
             verdicts.setdefault(item.fingerprint, item)
         gone = {window.entities[row] for row in np.flatnonzero(lost)}
         kept = [item for item in verdicts.values() if item.entity not in gone or item.fault == "gpu-lost"]
-        quiet = silences(self.name, window.entities, window.column_status("hw_accel_seen"), unseen)
+        quiet = no_verdicts(self.name, window.entities, window.column_status("hw_accel_seen"), unseen)
         return (*kept, *quiet)
 
 
@@ -122,12 +122,12 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     untold = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
     _remember_nodes(window.entities, memory, topology)
     beside = _beside(shown, untold, memory["node"])
-    absent = spell(beside | shown, ~shown, window.times)
+    absent = measure_run(beside | shown, ~shown, window.times)
     _count_neighbours(shown, memory)
     replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
     inferred = untold & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
     lost: Flags = memory["present"] & ((told == 0) | inferred)
-    began = spell(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
+    began = measure_run(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
     started = window.times[np.where(untold, absent.start, began.start)]
     memory["lost_since"] = np.where(lost, np.fmin(memory["lost_since"], started), np.nan)
     on_page = newest(window, np.where(shown, 1.0, np.nan))
@@ -155,14 +155,14 @@ def _count_neighbours(shown: Flags, memory: Arrays) -> None:
 
 def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:
     """True if another accelerator of the node was seen; only for ``untold`` rows. (entities, times)."""
-    found = np.zeros(shown.shape, dtype=np.bool_)
+    result = np.zeros(shown.shape, dtype=np.bool_)
     if not untold.any():
-        return found
+        return result
     _, place = np.unique(node, return_inverse=True)
     count = np.zeros((int(place.max()) + 1, shown.shape[1]), dtype=np.intp)
     np.add.at(count, place, shown)
-    found |= (count[place] > 0) & untold[:, None] & (node >= 0)[:, None]
-    return found
+    result |= (count[place] > 0) & untold[:, None] & (node >= 0)[:, None]
+    return result
 
 
 def _missing(window: Window, lost: Flags, memory: Arrays) -> _Sign:
@@ -205,9 +205,9 @@ def _heat(window: Window) -> tuple[_Sign, _Sign]:
     busy = ~(window.column("hw_accel_utilization_ratio") < BUSY_RATIO)
     capped = window.column("hw_accel_power_watts") >= POWER_SHARE * window.column("hw_accel_power_limit_watts")
     slow = clock < CLOCK_SHARE * np.nan_to_num(clock).max(axis=1, initial=0.0)[:, None]
-    told = spell(~np.isnan(throttled), throttled > THROTTLE_RATIO, window.times)
+    told = measure_run(~np.isnan(throttled), throttled > THROTTLE_RATIO, window.times)
     hot = (temperature >= HOT_CELSIUS) & slow & busy & ~capped
-    inferred = spell(~np.isnan(temperature), hot, window.times)
+    inferred = measure_run(~np.isnan(temperature), hot, window.times)
     return (
         _Sign(
             "gpu-thermal-throttle",
@@ -267,15 +267,15 @@ def _links(window: Window) -> tuple[_Sign, ...]:
 
 def _findings(detector: str, window: Window, sign: _Sign, now: datetime) -> list[Finding]:
     limit = Interval(None, sign.limit) if sign.fault != "gpu-lost" else Interval(sign.limit, sign.limit)
-    found = []
+    findings = []
     for row in np.flatnonzero(sign.holds):
         value = float(sign.observed[row])
-        one = evidence(sign.signal, value, sign.text, limit, value=value, limit=sign.limit)
+        item = evidence(sign.signal, value, sign.text, limit, value=value, limit=sign.limit)
         since = float(sign.since[row])
-        found.append(
-            finding(detector, window.entities[row], sign.fault, score=sign.score, since=since, now=now, because=(one,))
+        findings.append(
+            finding(detector, window.entities[row], sign.fault, score=sign.score, since=since, now=now, because=(item,))
         )
-    return found
+    return findings
 
 
 def _argfirst(flags: Flags) -> Counts:
@@ -288,5 +288,5 @@ def _argfirst(flags: Flags) -> Counts:
 
 def _first(window: Window, flags: Flags) -> Floats:
     """The time of the first set column of each row."""
-    found: Floats = window.times[_argfirst(flags)]
-    return found
+    result: Floats = window.times[_argfirst(flags)]
+    return result

@@ -22,19 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base.condition_durations import Flags, newest
-from detectors.base.findings import evidence, oddity
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.learning.conditional_detector import (
     DEFAULTS,
     LONGEST_STEP_SECONDS,
     REGROUP_SECONDS,
     ConditionalDetector,
-    believed,
     of_class,
+    read_signals,
     told,
 )
 from detectors.statistics import peer_groups
-from detectors.statistics.online_regression import Line, Relation
+from detectors.statistics.online_regression import DriverModel, RegressionLine
 from outrider.model import EntityRef, Finding, Floats, Interval, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
 
@@ -43,7 +43,7 @@ CACHE = "engine_kv_cache_usage_ratio"
 # Of the cache in use and the share reserved. The cache content explains little
 # at most engines, all but the weights at some. Within a class the reservation is mostly constant; if
 # not, memory is nearly proportional to it.
-HELD = Relation("cr", (0.1, 0.8), (0.3, 0.3), least_noise=0.005, least_share=0.05, min_samples=120.0)
+HELD = DriverModel("cr", (0.1, 0.8), (0.3, 0.3), least_noise=0.005, least_share=0.05, min_samples=120.0)
 WARM_UP = timedelta(minutes=30)  # of the class, and of the usual distance of a GPU
 YOUNG = timedelta(minutes=20)  # a process that fills caches and captures graphs
 NEW_PROCESS_RATIO = 0.3  # of the memory in use, between two cycles: weights; cache changes in smaller steps
@@ -60,7 +60,7 @@ FROZEN_AT_MOST = timedelta(days=2)  # after this, the distance is the new normal
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _Snapshot:
     """Values of the trailing minutes, (entities,): bytes, expected bytes, and shares of these.
 
     ``beyond`` is the distance beyond the usual one of the GPU, ``reach`` the threshold. ``told`` is False if no
@@ -112,7 +112,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         lasting = np.asarray(far & (at - memory["since"] >= LASTING.total_seconds()), dtype=np.bool_)
         self._calibrator.count(memory, memory, lasting, sight.told, elapsed)
         cached = self._tells(memory)[:, self.maybe.index(CACHE)]
-        found = [
+        result = [
             self._finding(window.entities[row], sight, int(row), float(memory["since"][row]), now, cached=cached[row])
             for row in np.flatnonzero(lasting)
         ]
@@ -120,11 +120,11 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         self._teach(window, memory, group)
         blind = np.isnan(used) | _untold(window)
         young = np.asarray(window.times[columns][0] - memory["fresh_at"] < YOUNG.total_seconds(), dtype=np.bool_)
-        return (*found, *self._silences(window, blind, window.column_status(USED), learnt, sight.told, young))
+        return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, sight.told, young))
 
     def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
         """Learns history as live data: readings of a young process and the last ones teach nothing."""
-        (used,) = believed(window, slice(None), (USED,))
+        (used,) = read_signals(window, slice(None), (USED,))
         started = _starts(used, window.times)
         young = window.times - started < YOUNG.total_seconds()
         values = window.values.copy()
@@ -138,7 +138,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     def _known(self, window: Window, memory: Arrays, columns: slice) -> Flags:
         used, *drivers = self._read(window, memory, columns)
         engine = np.isfinite(window.column(CACHE)[:, columns]) | np.isfinite(window.column(RESERVED)[:, columns])
-        known: Flags = engine & np.logical_and.reduce([np.isfinite(one) for one in (used, *drivers)])
+        known: Flags = engine & np.logical_and.reduce([np.isfinite(item) for item in (used, *drivers)])
         return known
 
     def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
@@ -164,10 +164,10 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
     def _finding(
-        self, entity: EntityRef, sight: _Sight, row: int, since: float, now: datetime, *, cached: bool
+        self, entity: EntityRef, sight: _Snapshot, row: int, since: float, now: datetime, *, cached: bool
     ) -> Finding:
         """``cached`` False: the engine does not export its cache usage."""
-        used, due, beyond, reach = (float(one[row]) for one in (sight.used, sight.due, sight.beyond, sight.reach))
+        used, due, beyond, reach = (float(item[row]) for item in (sight.used, sight.due, sight.beyond, sight.reach))
         usual = used - beyond * due
         limit = Interval(None, usual + reach * due)
         figures = {"gigabytes": used / 1e9, "usual": usual / 1e9, "grown": beyond * due / 1e9}
@@ -175,7 +175,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
             figures["percent"] = 100.0 * float(sight.cache[row])
         text = "memory_above_its_use" if cached else "memory_above_its_engine"
         because = evidence(USED, used, text, limit, card=entity.name, **figures)
-        return oddity(
+        return anomaly_finding(
             self.name,
             entity,
             USED,
@@ -189,7 +189,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         )
 
 
-def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[Line, Flags]:
+def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[RegressionLine, Flags]:
     """The line of each GPU's class, and whether it may be used."""
     line = HELD.fit(memory, group)
     learnt: Flags = line.known & (of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
@@ -223,8 +223,8 @@ def _starts(used: Floats, times: Floats) -> Floats:
 
 def _jumps(before: Floats, after: Floats) -> Flags:
     with np.errstate(invalid="ignore"):
-        found: Flags = np.abs(after - before) > NEW_PROCESS_RATIO * np.fmax(after, before)
-    return found
+        result: Flags = np.abs(after - before) > NEW_PROCESS_RATIO * np.fmax(after, before)
+    return result
 
 
 def _note_process(memory: Arrays, used: Floats, at: float) -> None:
@@ -239,7 +239,9 @@ def _trailing(window: Window) -> slice:
     return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
 
 
-def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, learnt: Flags, factor: float) -> _Sight:
+def _look(
+    read: Sequence[Floats], times: Floats, memory: Arrays, line: RegressionLine, learnt: Flags, factor: float
+) -> _Snapshot:
     """Values of the trailing minutes: bytes used and their drivers as ``read`` at ``times``.
 
     ``factor`` is the budget's multiplier of the threshold.
@@ -250,17 +252,17 @@ def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, lea
     known &= times - memory["fresh_at"][:, None] >= YOUNG.total_seconds()
     count = known.sum(axis=1)
     took, should, unsure, cache = (
-        np.where(known, one, 0.0).sum(axis=1) / np.maximum(count, 1) for one in (used, due, error, drivers[0])
+        np.where(known, item, 0.0).sum(axis=1) / np.maximum(count, 1) for item in (used, due, error, drivers[0])
     )
     told = np.asarray((count >= LEAST_CELLS) & (should > 0), dtype=np.bool_)
     share = np.divide(took - should, should, out=np.full(should.shape, np.nan), where=told)
     noise = np.divide(line.noise * line.mean, should, out=np.zeros_like(should), where=told)
     own = np.where(memory["own_seconds"] >= WARM_UP.total_seconds(), memory["own"], np.nan)
     reach = factor * np.maximum(FAR, SURE * np.hypot(np.nan_to_num(noise), unsure))
-    return _Sight(took, should, share, share - own, reach, cache, told)
+    return _Snapshot(took, should, share, share - own, reach, cache, told)
 
 
-def _far(sight: _Sight, group: NDArray[np.intp], off: Flags) -> Flags:
+def _far(sight: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:
     """True for GPUs that use too much on their own, (entities,).
 
     A GPU that is ``off`` stays so down to half the threshold.
@@ -274,7 +276,7 @@ def _far(sight: _Sight, group: NDArray[np.intp], off: Flags) -> Flags:
     return far
 
 
-def _settle(memory: Arrays, sight: _Sight, elapsed: float, at: float) -> None:
+def _settle(memory: Arrays, sight: _Snapshot, elapsed: float, at: float) -> None:
     """Learns the usual distance of each GPU from its line, within the threshold. Changes ``memory``."""
     use = sight.told & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
     weight = np.minimum(memory["own_seconds"] + elapsed, MEMORY.total_seconds())

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, newest, silences
+from detectors.base.condition_durations import Flags, newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -84,7 +84,7 @@ class GpuMemoryLeakDetector(StatefulDetector):
             entity = window.entities[row]
             for replica in topology.above(entity, EntityKind.REPLICA) or (entity,):
                 floor, value = float(memory["floor"][row]), float(used[row])
-                one = evidence(
+                item = evidence(
                     USED,
                     value,
                     "device_memory_climbs",
@@ -96,9 +96,9 @@ class GpuMemoryLeakDetector(StatefulDetector):
                 since = float(memory["since"][row])
                 named.setdefault(
                     replica,
-                    finding(self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, because=(one,)),
+                    finding(self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, because=(item,)),
                 )
-        quiet = silences(self.name, window.entities, window.column_status(USED), np.isnan(used))
+        quiet = no_verdicts(self.name, window.entities, window.column_status(USED), np.isnan(used))
         return (*named.values(), *quiet)
 
 
@@ -124,15 +124,15 @@ def _climbs(window: Window) -> Flags:
     long = window.times[recent][-1] - window.times[recent][0] >= 0.8 * CLIMBS.total_seconds()
     one = steps(values)
     mostly = (one.up >= CLIMBING_SHARE * one.known) & (one.down <= (1 - CLIMBING_SHARE) / 2 * one.known)
-    found: Flags = long & (one.known > 1) & mostly
-    return found
+    result: Flags = long & (one.known > 1) & mostly
+    return result
 
 
 def _grows(window: Window) -> Flags:
     """True if the window ends higher than it starts."""
     values = window.column(USED)
-    found: Flags = newest(window, values) > values[:, 0]
-    return found
+    result: Flags = newest(window, values) > values[:, 0]
+    return result
 
 
 def _not_by_load(window: Window) -> Flags:
@@ -140,8 +140,8 @@ def _not_by_load(window: Window) -> Flags:
     reserves = ~np.isnan(newest(window, window.column(RESERVED)))
     cached = ~np.isnan(newest(window, window.column(CACHE)))
     grows = np.where(cached, _grew(window, CACHE) > CACHE_GROWS, _grew(window, BUSY) > LOAD_GROWS)
-    found: Flags = reserves | ~grows
-    return found
+    result: Flags = reserves | ~grows
+    return result
 
 
 def _grew(window: Window, name: str) -> Floats:
@@ -149,5 +149,5 @@ def _grew(window: Window, name: str) -> Floats:
     values = np.nan_to_num(window.column(name)[:, windows.recent(window, CLIMBS)])
     half = max(1, values.shape[1] // 2)
     later, first = values[:, half:], values[:, :half]
-    found: Floats = later.mean(axis=1) - first.mean(axis=1) if later.shape[1] else np.zeros(values.shape[0])
-    return found
+    result: Floats = later.mean(axis=1) - first.mean(axis=1) if later.shape[1] else np.zeros(values.shape[0])
+    return result

@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base.condition_durations import Flags, newest
-from detectors.base.findings import evidence, oddity
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.learning.conditional_detector import (
     DEFAULTS,
     LONGEST_STEP_SECONDS,
     ConditionalDetector,
-    believed,
     of_class,
+    read_signals,
     told,
 )
 from detectors.statistics import peer_groups
-from detectors.statistics.online_regression import Line, Relation
+from detectors.statistics.online_regression import DriverModel, RegressionLine
 from outrider.model import (
     EntityKind,
     EntityRef,
@@ -50,7 +50,7 @@ POWER, BUSY = "hw_accel_power_watts", "hw_accel_utilization_ratio"
 TENSOR, TRAFFIC = "hw_accel_tensor_active_ratio", "hw_accel_memory_bandwidth_ratio"
 # Of utilization, tensor activity and memory traffic. A working board draws 2 to 10 times its idle power, so
 # together they make up most of it; the split depends on the model. At least 60 readings per driver.
-DRAW = Relation("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
+DRAW = DriverModel("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
 WARM_UP = timedelta(minutes=30)  # of the class; one load level does not define a line
 MEMORY = timedelta(days=1)  # of the line; a day contains all loads
 TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds; at least two readings
@@ -76,7 +76,7 @@ class _Usual:
     line.
     """
 
-    line: Line
+    line: RegressionLine
     learnt: Flags
     least: Floats
     most: Floats
@@ -95,7 +95,7 @@ class _Usual:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _Snapshot:
     """Values of the trailing minutes, (entities,): mean watts and utilization.
 
     ``reach`` is the threshold; ``told`` is False if no verdict is possible.
@@ -136,7 +136,7 @@ class PowerAnomalyDetector(ConditionalDetector):
         usual, at = _usual(memory, group), float(window.times[-1])
         sight = _look(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
         alarmed = np.zeros(len(window.entities), dtype=np.bool_)
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         memory["told_at"] = np.where(sight.told, at, memory["told_at"])
         gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
         for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
@@ -144,15 +144,15 @@ class PowerAnomalyDetector(ConditionalDetector):
             memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
             alarmed |= lasting
-            found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
+            verdicts += self._findings(window.entities, sight, memory[name], lasting, topology, now)
         self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
         self._learn(window, memory, usual, group)
         blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
         status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        return (*found, *self._silences(window, blind, status, usual.learnt, sight.told))
+        return (*verdicts, *self._no_verdicts(window, blind, status, usual.learnt, sight.told))
 
     def _known(self, window: Window, _memory: Arrays, columns: slice) -> Flags:
-        power, busy = believed(window, columns, (POWER, BUSY))
+        power, busy = read_signals(window, columns, (POWER, BUSY))
         known: Flags = np.isfinite(power) & np.isfinite(busy)
         return known
 
@@ -194,23 +194,23 @@ class PowerAnomalyDetector(ConditionalDetector):
     def _findings(
         self,
         entities: tuple[EntityRef, ...],
-        sight: _Sight,
+        sight: _Snapshot,
         since: Floats,
         far: Flags,
         topology: Topology,
         now: datetime,
     ) -> list[Finding]:
         rows = np.flatnonzero(far)
-        found = [self._finding(entities[row], sight, since, np.array([row]), now) for row in rows]
+        findings = [self._finding(entities[row], sight, since, np.array([row]), now) for row in rows]
         low = {entities[row]: int(row) for row in rows if sight.took[row] < sight.due[row]}
-        for replica in dict.fromkeys(one for card in low for one in topology.above(card, EntityKind.REPLICA)):
+        for replica in dict.fromkeys(item for card in low for item in topology.above(card, EntityKind.REPLICA)):
             cards = topology.below(replica, EntityKind.GPU)
             if len(cards) > 1 and all(card in low for card in cards):
-                found.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
-        return found
+                findings.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
+        return findings
 
     def _finding(
-        self, entity: EntityRef, sight: _Sight, since: Floats, rows: NDArray[np.intp], now: datetime
+        self, entity: EntityRef, sight: _Snapshot, since: Floats, rows: NDArray[np.intp], now: datetime
     ) -> Finding:
         """The finding of one GPU, or of all GPUs of a replica together."""
         took, due, reach = (float(values[rows].sum()) for values in (sight.took, sight.due, sight.reach))
@@ -223,7 +223,7 @@ class PowerAnomalyDetector(ConditionalDetector):
             POWER, took, text, limit, **figures, **({"cards": rows.size} if whole else {"card": entity.name})
         )
         strength = abs(took - due) / reach
-        return oddity(
+        return anomaly_finding(
             self.name,
             entity,
             POWER,
@@ -251,7 +251,7 @@ def _trailing(window: Window) -> slice:
     return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
 
 
-def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
+def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Snapshot:
     """Values of the trailing minutes, ``read`` as power and drivers.
 
     ``factor`` is the budget's multiplier of the threshold.
@@ -265,10 +265,10 @@ def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
         for values in (power, due, error * due, drivers[0])
     )
     reach = factor * np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
-    return _Sight(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
+    return _Snapshot(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
 
 
-def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
+def _far(sight: _Snapshot, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
     """True for GPUs that draw too little, and too much, on their own, (entities,).
 
     Beyond the observed work of the class the line is a guess. Expected power is therefore capped at the observed
@@ -292,12 +292,12 @@ def _slips(window: Window, power: Floats, rows: Flags, group: NDArray[np.intp]) 
 
     A starting load does not qualify: it shows in more than one reading.
     """
-    found = np.zeros(power.shape, dtype=np.bool_)
+    result = np.zeros(power.shape, dtype=np.bool_)
     if rows.any() and window.times.size > 1:
         whole = window.column(POWER)
         second = np.sort(np.where(np.isfinite(whole), whole, -np.inf), axis=1)[:, -2]
         own = np.where(np.isfinite(second), second, np.nan)
         usual = np.fmax(own, peer_groups.medians(own[:, None], group)[:, 0])
         with np.errstate(invalid="ignore"):
-            found[rows] = (power > SLIP * usual[:, None])[rows]
-    return found
+            result[rows] = (power > SLIP * usual[:, None])[rows]
+    return result

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, newest, silences, spell
+from detectors.base.condition_durations import Flags, measure_run, newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -62,23 +62,25 @@ class PowerCapDetector(StatefulDetector):
             held = np.where(np.isnan(told), full, told > THROTTLE_RATIO)
             slower = clock < CLOCK_SHARE * self._clock_of_peers(window, clock, works, topology)[:, None]
         capped = works & held & (lowered | (slower & full))
-        run = spell(~(np.isnan(told) & np.isnan(power)), capped, window.times)
-        found: list[Finding | NoVerdict] = []
+        run = measure_run(~(np.isnan(told) & np.isnan(power)), capped, window.times)
+        verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(run.scrapes >= LASTING_SCRAPES):
             because = _why(window, int(row), float(most[row]))
             since = float(window.times[run.start[row]])
             score = 0.9 if told[row, run.start[row]] > THROTTLE_RATIO else 0.75
             entity, fault = window.entities[row], "gpu-power-throttle"
-            found.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
-        found.extend(silences(self.name, window.entities, window.column_status(POWER), np.isnan(newest(window, power))))
-        return found
+            verdicts.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
+        verdicts.extend(
+            no_verdicts(self.name, window.entities, window.column_status(POWER), np.isnan(newest(window, power)))
+        )
+        return verdicts
 
     def _clock_of_peers(self, window: Window, clock: Floats, works: Flags, topology: Topology) -> Floats:
         """The median clock of each GPU's working peers; NaN for fewer than three."""
-        found = np.full(len(window.entities), np.nan)
+        result = np.full(len(window.entities), np.nan)
         present = newest(window, np.where(works, clock, np.nan))
         if np.isnan(present).all():
-            return found
+            return result
         # Only GPUs that differ from the fleet median need the topology walk.
         group = (
             peer_groups.groups(window.entities, topology)
@@ -89,8 +91,8 @@ class PowerCapDetector(StatefulDetector):
             inside = group == number
             known = present[inside & ~np.isnan(present)]
             if known.size >= peer_groups.FEWEST:
-                found[inside] = np.median(known)
-        return found
+                result[inside] = np.median(known)
+        return result
 
 
 def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
@@ -98,7 +100,7 @@ def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
         float(newest(window, window.column(name)[row : row + 1])[0]) for name in (THROTTLED, POWER, LIMIT, CLOCK)
     )
     text = "power_limit_lowered" if limit < LOWERED * most else "power_limit_holds"
-    one = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
+    item = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
     if np.isnan(told):
         return (one,)
     told_of = evidence(

@@ -67,8 +67,8 @@ def codes() -> dict[str, Xid]:
 
 
 def _table(text: str) -> dict[Any, dict[str, Any]]:
-    found: dict[Any, dict[str, Any]] = yaml.safe_load(text)["codes"]
-    return found
+    result: dict[Any, dict[str, Any]] = yaml.safe_load(text)["codes"]
+    return result
 
 
 def _row(code: str, entry: Mapping[str, Any]) -> Xid:
@@ -102,21 +102,21 @@ def xid_findings(
     for event in sorted(events, key=lambda event: event.at):
         if event.kind is EventKind.XID and event.code != "0" and event.at <= now:
             devices.setdefault(event.entity, []).append(event)
-    grouped: dict[tuple[EntityRef, str], list[_Said]] = {}
-    found: list[Finding] = []
+    grouped: dict[tuple[EntityRef, str], list[_CodeSummary]] = {}
+    findings: list[Finding] = []
     everywhere = _devices_of_pods(devices)
     for device, heard in devices.items():
         for said in _said(heard, now - hold, everywhere):
             if said.fault is not None:
                 grouped.setdefault((_component(said, device, topology), said.fault), []).append(said)
             elif said.known is not None and said.known.until:
-                found.append(_state(detector, device, said, now))
-    found += [_finding(detector, entity, fault, group, now) for (entity, fault), group in grouped.items()]
-    return found
+                findings.append(_state(detector, device, said, now))
+    findings += [_finding(detector, entity, fault, group, now) for (entity, fault), group in grouped.items()]
+    return findings
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _CodeSummary:
     """One code of one device: its recent events and their interpretation."""
 
     code: str
@@ -133,19 +133,19 @@ _DevicesOfPods = dict[tuple[str, str], set[EntityRef]]
 
 def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOfPods:
     """Devices on which a pod has had a code."""
-    found: _DevicesOfPods = {}
+    devices_of_pods: _DevicesOfPods = {}
     for device, heard in devices.items():
         for event in heard:
             if event.attributes.get("pod"):
-                found.setdefault((event.code, event.attributes["pod"]), set()).add(device)
-    return found
+                devices_of_pods.setdefault((event.code, event.attributes["pod"]), set()).add(device)
+    return devices_of_pods
 
 
-def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_Said]:
+def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_CodeSummary]:
     """Interpretation of the codes of one device, those of ``heard`` (oldest first) after ``since``."""
     recent = [event for event in heard if event.at > since]
     action = recovery_action(recent)
-    found = []
+    code_summaries = []
     for code in dict.fromkeys(event.code for event in recent):
         known, mine = codes().get(code), tuple(event for event in recent if event.code == code)
         if known is not None and _is_over(known, mine, recent):
@@ -158,17 +158,19 @@ def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -
         )
         fault, score = _fault(code, known, mine)
         # a pod with the code on other devices as well causes it itself
-        pods = {one.pod for one in back if one.pod and len(everywhere[code, one.pod]) == 1}
+        pods = {item.pod for item in back if item.pod and len(everywhere[code, item.pod]) == 1}
         if (fault == APPLICATION and len(pods) > 1) or (code == VERDICT and action and not _explained(recent)):
             fault, score = HARDWARE, SUSPECTED_SCORE
-        found.append(_Said(code, known, fault, mine, tuple(back), action or _step(known, others, back), score))
-    return found
+        code_summaries.append(
+            _CodeSummary(code, known, fault, mine, tuple(back), action or _step(known, others, back), score)
+        )
+    return code_summaries
 
 
 def _explained(recent: Sequence[Event]) -> bool:
     """True if a code is present that the driver's recovery action can refer to."""
     known = (codes().get(event.code) for event in recent if event.code != VERDICT)
-    return any(one is None or one.fault is not None for one in known)
+    return any(item is None or item.fault is not None for item in known)
 
 
 def _follows(code: str) -> bool:
@@ -184,7 +186,9 @@ def _is_over(known: Xid, mine: Sequence[Event], recent: Sequence[Event]) -> bool
 def _beside(code: str, mine: Sequence[Event], recent: Sequence[Event]) -> set[str]:
     """Other codes of the device within ``TOGETHER`` of one of these events."""
     return {
-        event.code for event in recent if event.code != code and any(abs(event.at - one.at) <= TOGETHER for one in mine)
+        event.code
+        for event in recent
+        if event.code != code and any(abs(event.at - item.at) <= TOGETHER for item in mine)
     }
 
 
@@ -206,7 +210,7 @@ def _fault(code: str, known: Xid | None, mine: Sequence[Event]) -> tuple[str | N
     return (HARDWARE if code.isdigit() or fatal else None), UNKNOWN_SCORE
 
 
-def _component(said: _Said, device: EntityRef, topology: Topology) -> EntityRef:
+def _component(said: _CodeSummary, device: EntityRef, topology: Topology) -> EntityRef:
     if said.fault != APPLICATION:
         return device
     part = next((event.attributes["gpu_instance"] for event in said.events if "gpu_instance" in event.attributes), "")
@@ -216,7 +220,7 @@ def _component(said: _Said, device: EntityRef, topology: Topology) -> EntityRef:
     return pods[0] if len(pods) == 1 else device
 
 
-def _evidence(said: _Said) -> list[Evidence]:
+def _evidence(said: _CodeSummary) -> list[Evidence]:
     number = float(said.code) if said.code.isdigit() else None
 
     def tell(text: str, **arguments: object) -> Evidence:
@@ -224,20 +228,20 @@ def _evidence(said: _Said) -> list[Evidence]:
 
     meaning = said.known.text if said.known is not None else ""
     text = "xid" if said.known is not None else "xid_unknown"
-    found = [tell(text, count=len(said.events), meaning=meaning, step=said.step)]
+    result = [tell(text, count=len(said.events), meaning=meaning, step=said.step)]
     if len(said.before) > 1:
-        unit = next((one.unit for one in reversed(said.before) if one.unit), "")
-        pods = len({one.pod for one in said.before if one.pod})
+        unit = next((item.unit for item in reversed(said.before) if item.unit), "")
+        pods = len({item.pod for item in said.before if item.pod})
         text = "xid_pods" if pods > 1 else "xid_unit" if unit and said.known and said.known.unit else "xid_repeat"
-        found.append(tell(text, times=len(said.before), pods=pods, unit=unit))
+        result.append(tell(text, times=len(said.before), pods=pods, unit=unit))
     told = (source for event in said.events for source in event.attributes.get("sources", "").split(", "))
     sources = ", ".join(dict.fromkeys(source for source in told if source))
-    return [*found, tell("xid_sources", sources=sources)] if sources else found
+    return [*result, tell("xid_sources", sources=sources)] if sources else result
 
 
-def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_Said], now: datetime) -> Finding:
+def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_CodeSummary], now: datetime) -> Finding:
     """One finding per component, for codes on any of its devices."""
-    codes_of: dict[str, _Said] = {}
+    codes_of: dict[str, _CodeSummary] = {}
     for said in group:
         known = codes_of.get(said.code)
         codes_of[said.code] = said if known is None else _joined(known, said)
@@ -249,11 +253,11 @@ def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_Said
         score=max(said.score for said in ordered),
         since=min(event.at for said in ordered for event in said.events).timestamp(),
         now=now,
-        because=tuple(one for said in ordered for one in _evidence(said)),
+        because=tuple(item for said in ordered for item in _evidence(said)),
     )
 
 
-def _joined(one: _Said, other: _Said) -> _Said:
+def _joined(one: _CodeSummary, other: _CodeSummary) -> _CodeSummary:
     return replace(
         max(one, other, key=lambda said: said.score),
         events=(*one.events, *other.events),
@@ -267,7 +271,7 @@ def named(code: str) -> str:
     return f"{_NUMBERINGS.get(vendor, vendor)} {number}" if colon else f"XID {code}"
 
 
-def _state(detector: str, device: EntityRef, said: _Said, now: datetime) -> Finding:
+def _state(detector: str, device: EntityRef, said: _CodeSummary, now: datetime) -> Finding:
     """Finding of a state that lasts until another code ends it: an anomaly without a fault."""
     return Finding(
         detector=detector,

@@ -36,32 +36,32 @@ def occurrences(events: Iterable[Event]) -> list[Occurrence]:
 
     Another process ends a burst: two processes that die in parallel are two occurrences.
     """
-    found: list[Occurrence] = []
+    result: list[Occurrence] = []
     for event in events:
         told = event.attributes
         one = Occurrence(event.at, event.at, 1, told.get("pid", ""), told.get("pod", ""), told.get("unit", ""))
-        last = found[-1] if found else None
+        last = result[-1] if result else None
         if last is not None and one.since - last.until <= BURST and _alike(last.process, one.process):
-            found[-1] = Occurrence(
+            result[-1] = Occurrence(
                 last.since, one.until, last.count + 1,
                 last.process or one.process, last.pod or one.pod, last.unit or one.unit,
             )  # fmt: skip
         else:
-            found.append(one)
-    return found
+            result.append(one)
+    return result
 
 
-def repeats(found: Sequence[Occurrence], *, same_unit: bool = False) -> list[Occurrence]:
+def repeats(result: Sequence[Occurrence], *, same_unit: bool = False) -> list[Occurrence]:
     """Occurrences that are repeats of the newest one; only the newest if it is the first.
 
     ``same_unit``: only those at the same location of the device, if the newest one names it.
     """
-    if not found:
+    if not result:
         return []
-    newest = found[-1]
+    newest = result[-1]
     if not same_unit or not newest.unit:
-        return list(found)
-    return [one for one in found if one.unit == newest.unit]
+        return list(result)
+    return [item for item in result if item.unit == newest.unit]
 
 
 def recovery_action(events: Sequence[Event]) -> str:

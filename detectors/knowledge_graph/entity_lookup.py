@@ -55,9 +55,9 @@ def _nothing(text: str, names: Iterable[str], hint: str) -> UsageError:
     return UsageError(f"nothing is called {text!r}" + (f"; did you mean {offered}?" if close else ""), hint=hint)
 
 
-def _but_pages(found: list[EntityRef]) -> list[EntityRef]:
-    others = [one for one in found if (one.kind, one.namespace) != (EntityKind.WORKLOAD, _TARGETS)]
-    return others or found
+def _but_pages(entities: list[EntityRef]) -> list[EntityRef]:
+    others = [item for item in entities if (item.kind, item.namespace) != (EntityKind.WORKLOAD, _TARGETS)]
+    return others or entities
 
 
 def _is_cut(entity: EntityRef, text: str) -> bool:
@@ -65,7 +65,7 @@ def _is_cut(entity: EntityRef, text: str) -> bool:
     text = text.removeprefix(f"{entity.kind}/")
     if len(name) <= LONG_NAME or len(text) < _LEAST:
         return False
-    cut = next((one for one in _CUTS if one in text), None)
+    cut = next((item for item in _CUTS if item in text), None)
     if cut is None:
         return name.startswith(text)
     head, _, tail = text.partition(cut)

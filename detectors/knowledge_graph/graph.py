@@ -29,7 +29,7 @@ MOST_ANSWERS = 50
 MOST_WALKED = 20_000  # maximum nodes visited by a path search
 
 
-class Sort(StrEnum):
+class NodeKind(StrEnum):
     """Kind of a node."""
 
     ENTITY = "entity"
@@ -39,7 +39,7 @@ class Sort(StrEnum):
     RUNBOOK = "runbook"
 
 
-class Link(StrEnum):
+class EdgeKind(StrEnum):
     """Kind of an edge, read from its source."""
 
     RESTS_ON = "rests_on"
@@ -57,7 +57,7 @@ class Link(StrEnum):
 class Node:
     """One node. ``name`` is a fault id, signal, action or page; for a component its key."""
 
-    sort: Sort
+    sort: NodeKind
     name: str
     entity: EntityRef | None = field(default=None, compare=False)
 
@@ -73,12 +73,12 @@ class Edge:
 
     source: Node
     target: Node
-    link: Link
+    link: EdgeKind
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subgraph:
     """A subgraph. ``roles`` are those of an incident's drawing; ``left_out`` counts omitted nodes."""
 
     nodes: tuple[Node, ...]
@@ -111,7 +111,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Generic[_T]):
+class QueryResult(Generic[_T]):
     """The nearest results, and the number of further ones."""
 
     found: tuple[_T, ...]
@@ -120,12 +120,12 @@ class Answers(Generic[_T]):
 
 def entity_node(entity: EntityRef) -> Node:
     """The node of a component."""
-    return Node(Sort.ENTITY, entity.key, entity)
+    return Node(NodeKind.ENTITY, entity.key, entity)
 
 
 def fault_node(fault: str) -> Node:
     """The node of a fault."""
-    return Node(Sort.FAULT, fault)
+    return Node(NodeKind.FAULT, fault)
 
 
 class KnowledgeGraph:
@@ -144,7 +144,7 @@ class KnowledgeGraph:
 
     # --- questions ------------------------------------------------------------------------------------
 
-    def causes_of(self, symptom: str, entity: EntityRef, most: int = MOST_ANSWERS) -> Answers[Cause]:
+    def causes_of(self, symptom: str, entity: EntityRef, most: int = MOST_ANSWERS) -> QueryResult[Cause]:
         """Faults of components that can show as a signal or fault at a component; nearest first.
 
         Raises UsageError for an unknown symptom or component.
@@ -153,36 +153,36 @@ class KnowledgeGraph:
         if symptom not in self.knowledge and symptom not in catalog.signals():
             known = [*self.knowledge, *catalog.signals()]
             raise UsageError(f"{symptom!r} is no signal and no fault{near(symptom, known)}", hint=_SYMPTOMS)
-        found = {}
+        result = {}
         for scope, place, steps in self._places_before(entity):
             for fault in self._of_kind.get(place.kind, ()):
                 moves = self._shows(fault, symptom, scope, entity.kind)
-                if moves is not None and (place, fault) not in found and (place, fault) != (entity, symptom):
-                    found[place, fault] = Cause(place, fault, scope, moves or None, steps)
-        ranked = sorted(found.values(), key=lambda one: (one.steps, one.scope, depth_of(one.entity), one.fault))
-        return Answers(tuple(ranked[:most]), max(0, len(ranked) - most))
+                if moves is not None and (place, fault) not in result and (place, fault) != (entity, symptom):
+                    result[place, fault] = Cause(place, fault, scope, moves or None, steps)
+        ranked = sorted(result.values(), key=lambda item: (item.steps, item.scope, depth_of(item.entity), item.fault))
+        return QueryResult(tuple(ranked[:most]), max(0, len(ranked) - most))
 
-    def explains(self, entity: EntityRef, fault: str, most: int = MOST_ANSWERS) -> Answers[Consequence]:
+    def explains(self, entity: EntityRef, fault: str, most: int = MOST_ANSWERS) -> QueryResult[Consequence]:
         """Effects of a fault of a component elsewhere. Raises UsageError for unknown names."""
         self._check(entity)
         if fault not in self.knowledge:
             raise UsageError(f"{fault!r} is no fault{near(fault, self.knowledge)}", hint=_FAULTS)
         known = self.knowledge[fault]
-        found: dict[Consequence, None] = {}
+        result: dict[Consequence, None] = {}
         for scope, place, _ in self._places_after(entity):
             for other in sorted(known.consequences(scope)):
                 if self.knowledge[other].fault.entity is place.kind and (place, other) != (entity, fault):
-                    found[Consequence(place, other, scope)] = None
+                    result[Consequence(place, other, scope)] = None
             if scope == "path" and place != entity and place.kind in known.hurts:
-                found[Consequence(place, None, scope)] = None
-        return Answers(tuple(islice(found, most)), max(0, len(found) - most))
+                result[Consequence(place, None, scope)] = None
+        return QueryResult(tuple(islice(result, most)), max(0, len(result) - most))
 
     def path(self, one: Node, other: Node) -> tuple[Edge, ...]:
         """The shortest chain of edges between two nodes, in either direction; empty if none is near enough.
 
         Paths between two components use components only, so that not every pair of GPUs is joined by a common fault.
         """
-        plain = one.sort is other.sort is Sort.ENTITY
+        plain = one.sort is other.sort is NodeKind.ENTITY
         return self.paths(one, (other,), plain=plain).get(other, ())
 
     def paths(self, start: Node, ends: Iterable[Node], *, plain: bool = True) -> dict[Node, tuple[Edge, ...]]:
@@ -206,14 +206,14 @@ class KnowledgeGraph:
         if node.entity is not None:
             yield from self._of_entity(node)
             return
-        if node.sort is Sort.FAULT and node.name in self.knowledge:
+        if node.sort is NodeKind.FAULT and node.name in self.knowledge:
             yield from self._of_fault(node.name)
         yield from self._into.get(node, ())
-        if node.sort is Sort.FAULT and node.name in self.knowledge:  # last: thousands may have it
+        if node.sort is NodeKind.FAULT and node.name in self.knowledge:  # last: thousands may have it
             for entity in self.topology.of_kind(self.knowledge[node.name].fault.entity):
-                yield Edge(entity_node(entity), node, Link.MAY_HAVE)
+                yield Edge(entity_node(entity), node, EdgeKind.MAY_HAVE)
 
-    def around(self, centre: Node, depth: int = 1, most: int = MOST_NODES) -> Part:
+    def around(self, centre: Node, depth: int = 1, most: int = MOST_NODES) -> Subgraph:
         """The neighborhood of a node, nearest first."""
         nodes = {centre: 0}
         edges: dict[Edge, None] = {}
@@ -231,7 +231,7 @@ class KnowledgeGraph:
                     edges[edge] = None
                 else:
                     beyond.add(there)
-        return Part(tuple(nodes), tuple(edges), len(beyond))
+        return Subgraph(tuple(nodes), tuple(edges), len(beyond))
 
     def find(self, text: str) -> Node:
         """Resolves a node: a fault, signal, action, page, or a component by key, kind/name or name.
@@ -240,12 +240,12 @@ class KnowledgeGraph:
         """
         if text in self.knowledge:
             return fault_node(text)
-        for sort, names in ((Sort.SIGNAL, catalog.signals()), (Sort.ACTION, tuple(ActionKind))):
+        for sort, names in ((NodeKind.SIGNAL, catalog.signals()), (NodeKind.ACTION, tuple(ActionKind))):
             if text in names:
                 return Node(sort, text)
         pages = {known.runbook for known in self.knowledge.values()}
         if text in pages:
-            return Node(Sort.RUNBOOK, text)
+            return Node(NodeKind.RUNBOOK, text)
         return entity_node(self.component(text, known=(*self.knowledge, *catalog.signals(), *ActionKind)))
 
     def component(self, text: str, known: Iterable[str] = ()) -> EntityRef:
@@ -256,31 +256,31 @@ class KnowledgeGraph:
         assert node.entity is not None
         yield from self._supports(node)
         for fault in self._of_kind.get(node.entity.kind, ()):
-            yield Edge(node, fault_node(fault), Link.MAY_HAVE)
+            yield Edge(node, fault_node(fault), EdgeKind.MAY_HAVE)
 
     def _supports(self, node: Node) -> Iterator[Edge]:
         """Components below and above a component."""
         if node.entity is None:
             return
         for lower in self.topology.rests_on(node.entity):
-            yield Edge(node, entity_node(lower), Link.RESTS_ON)
+            yield Edge(node, entity_node(lower), EdgeKind.RESTS_ON)
         for upper in self.topology.holds_up(node.entity):
-            yield Edge(entity_node(upper), node, Link.RESTS_ON)
+            yield Edge(entity_node(upper), node, EdgeKind.RESTS_ON)
 
     def _of_fault(self, fault: str) -> Iterator[Edge]:
         known, node = self.knowledge[fault], fault_node(fault)
         for sign in known.signs:
-            yield Edge(node, Node(Sort.SIGNAL, sign.signal), Link.SHOWS_AS, sign.moves)
+            yield Edge(node, Node(NodeKind.SIGNAL, sign.signal), EdgeKind.SHOWS_AS, sign.moves)
         for scope, members in known.explains.items():
             for other in sorted(members):
-                yield Edge(node, fault_node(other), Link.EXPLAINS, scope)
+                yield Edge(node, fault_node(other), EdgeKind.EXPLAINS, scope)
         for alike in known.look_alikes:
             if alike.name in self.knowledge:
-                yield Edge(node, fault_node(alike.name), Link.LOOKS_LIKE)
+                yield Edge(node, fault_node(alike.name), EdgeKind.LOOKS_LIKE)
         for action in known.remedy:
-            yield Edge(node, Node(Sort.ACTION, action.value), Link.REMEDIED_BY)
+            yield Edge(node, Node(NodeKind.ACTION, action.value), EdgeKind.REMEDIED_BY)
         if known.runbook:
-            yield Edge(node, Node(Sort.RUNBOOK, known.runbook), Link.DESCRIBED_IN)
+            yield Edge(node, Node(NodeKind.RUNBOOK, known.runbook), EdgeKind.DESCRIBED_IN)
 
     # --- reach ----------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class KnowledgeGraph:
         yield from (("below", place, steps) for place, steps in _walk(entity, self.topology.rests_on) if steps)
         yield from (("peers", place, steps) for place, steps in self._peers(entity))
         if entity.kind is EntityKind.CLUSTER:
-            inside = sorted((one for one in self.topology.entities if one.cluster == entity.cluster), key=_key)
+            inside = sorted((item for item in self.topology.entities if item.cluster == entity.cluster), key=_key)
             yield from (("cluster", place, 9) for place in inside)
 
     def _peers(self, entity: EntityRef) -> Iterator[tuple[EntityRef, int]]:
@@ -320,8 +320,8 @@ class KnowledgeGraph:
                     yield other, 2
 
     def _views(self, entity: EntityRef) -> Iterator[EntityRef]:
-        found = (one for one in self.topology.of_kind(EntityKind.CLUSTER) if one.cluster == entity.cluster)
-        yield next(found, EntityRef(entity.cluster, EntityKind.CLUSTER, None, entity.cluster))
+        result = (item for item in self.topology.of_kind(EntityKind.CLUSTER) if item.cluster == entity.cluster)
+        yield next(result, EntityRef(entity.cluster, EntityKind.CLUSTER, None, entity.cluster))
 
     def _check(self, entity: EntityRef) -> None:
         if entity not in self.topology.entities:
@@ -334,10 +334,10 @@ def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) ->
     while waiting:
         here, steps = waiting.popleft()
         yield here, steps
-        for found in step(here):
-            if found not in seen:
-                seen.add(found)
-                waiting.append((found, steps + 1))
+        for result in step(here):
+            if result not in seen:
+                seen.add(result)
+                waiting.append((result, steps + 1))
 
 
 def _back(came: Mapping[Node, Edge | None], end: Node) -> list[Edge]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from detectors.knowledge_graph.graph import Answers, Cause, Consequence, Edge, Link, Node, Part, Sort
+from detectors.knowledge_graph.graph import Cause, Consequence, Edge, EdgeKind, Node, NodeKind, QueryResult, Subgraph
 from outrider.documents import serialization
 from outrider.documents.summaries import entity_name, fault_name, signal_name, word
 from outrider.text.i18n import Language, translate
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 MOST_NAMED = 12  # maximum components per row
 
 
-def part_json(part: Part, language: Language) -> Json:
+def part_json(part: Subgraph, language: Language) -> Json:
     """A subgraph: nodes and edges with labels, and the number of omitted nodes."""
     return {
         "nodes": [_node(node, part.roles.get(node, ""), language) for node in part.nodes],
@@ -27,16 +27,16 @@ def label(node: Node, language: Language) -> str:
     """Label of a node."""
     if node.entity is not None:
         return entity_name(node.entity, language)
-    if node.sort is Sort.FAULT:
+    if node.sort is NodeKind.FAULT:
         return fault_name(node.name, language)
-    if node.sort is Sort.SIGNAL:
+    if node.sort is NodeKind.SIGNAL:
         return signal_name(node.name, language)
-    if node.sort is Sort.ACTION:
+    if node.sort is NodeKind.ACTION:
         return word("action_kind", node.name, language)
     return node.name.rpartition("/")[2].removesuffix(".md")
 
 
-def link(one: Link, note: str, language: Language) -> str:
+def link(one: EdgeKind, note: str, language: Language) -> str:
     """Label of an edge, with its note."""
     said = translate(f"knowledge.link.{one}", language)
     return f"{said}: {translate(f'knowledge.note.{note}', language)}" if note else said
@@ -59,7 +59,7 @@ def edge_line(edge: Edge, language: Language) -> str:
     return f"{ends[0]} -- {link(edge.link, edge.note, language)} --> {ends[1]}"
 
 
-def grouped(part: Part, language: Language, most: int = MOST_NAMED) -> list[tuple[str, str]]:
+def grouped(part: Subgraph, language: Language, most: int = MOST_NAMED) -> list[tuple[str, str]]:
     """The edges of the first node of a subgraph, one row per edge kind and direction.
 
     Of the components in a row, the first ``most`` are named and the others counted.
@@ -84,32 +84,32 @@ def _named(nodes: Sequence[Node], most: int, language: Language) -> str:
     return translate("knowledge.and_more", language, names=names, n=len(beyond)) if beyond else names
 
 
-def causes_json(answers: Answers[Cause], language: Language) -> Json:
+def causes_json(answers: QueryResult[Cause], language: Language) -> Json:
     """Possible causes of a symptom."""
     rows = [
         {
-            "entity": serialization.entity(one.entity),
-            "fault": one.fault,
-            "name": fault_name(one.fault, language),
-            "scope": one.scope,
-            "moves": one.moves,
-            "steps": one.steps,
+            "entity": serialization.entity(item.entity),
+            "fault": item.fault,
+            "name": fault_name(item.fault, language),
+            "scope": item.scope,
+            "moves": item.moves,
+            "steps": item.steps,
         }
-        for one in answers.found
+        for item in answers.found
     ]
     return {"causes": rows, "more": answers.more}
 
 
-def consequences_json(answers: Answers[Consequence], language: Language) -> Json:
+def consequences_json(answers: QueryResult[Consequence], language: Language) -> Json:
     """Effects of a fault."""
     rows = [
         {
-            "entity": serialization.entity(one.entity),
-            "fault": one.fault,
-            "name": fault_name(one.fault, language) if one.fault else translate("knowledge.any_symptom", language),
-            "scope": one.scope,
+            "entity": serialization.entity(item.entity),
+            "fault": item.fault,
+            "name": fault_name(item.fault, language) if item.fault else translate("knowledge.any_symptom", language),
+            "scope": item.scope,
         }
-        for one in answers.found
+        for item in answers.found
     ]
     return {"explains": rows, "more": answers.more}
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from detectors.knowledge_graph.graph import Edge, KnowledgeGraph, Link, Node, Part, Sort, entity_node, fault_node
+from detectors.knowledge_graph.graph import (
+    Edge,
+    EdgeKind,
+    KnowledgeGraph,
+    Node,
+    NodeKind,
+    Subgraph,
+    entity_node,
+    fault_node,
+)
 from detectors.rca.fault_catalogue import FaultKnowledge
 from outrider.model import EntityKind, EntityRef, Hypothesis, Incident
 
@@ -28,13 +37,13 @@ class _Drawing:
         self.nodes[node] = self.nodes.get(node) or role
         return node
 
-    def join(self, source: Node, target: Node, link: Link, note: str = "") -> None:
+    def join(self, source: Node, target: Node, link: EdgeKind, note: str = "") -> None:
         """Adds an edge between two existing nodes."""
         if source in self.nodes and target in self.nodes:
             self.edges[Edge(source, target, link, note)] = None
 
 
-def of_incident(graph: KnowledgeGraph, incident: Incident, wrong: Sequence[Wrong]) -> Part:
+def of_incident(graph: KnowledgeGraph, incident: Incident, wrong: Sequence[Wrong]) -> Subgraph:
     """The subgraph of an incident. ``wrong`` are the components and faults of its alerts, most important first."""
     drawing = _Drawing()
     cause = incident.suspected_cause
@@ -49,14 +58,14 @@ def of_incident(graph: KnowledgeGraph, incident: Incident, wrong: Sequence[Wrong
         _told_apart(drawing, graph, incident, cause)
         _help(drawing, graph.knowledge.get(cause.fault), fault_node(cause.fault))
     roles = {node: role for node, role in drawing.nodes.items() if role}
-    return Part(tuple(drawing.nodes), tuple(drawing.edges), drawing.left_out, roles)
+    return Subgraph(tuple(drawing.nodes), tuple(drawing.edges), drawing.left_out, roles)
 
 
 def _has(drawing: _Drawing, entity: EntityRef, fault: str | None, role: str) -> None:
     place = drawing.put(entity_node(entity), role)
     if fault is not None:
         drawing.put(fault_node(fault), role)
-        drawing.join(place, fault_node(fault), Link.HAS)
+        drawing.join(place, fault_node(fault), EdgeKind.HAS)
 
 
 def _cause(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis) -> None:
@@ -68,8 +77,8 @@ def _cause(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis) -> None:
     moves = {sign.signal: sign.moves for sign in known.signs}
     seen = dict.fromkeys(item.signal for item in cause.evidence if item.signal)
     for name in list(seen or moves)[:MOST_SIGNS]:
-        drawing.put(Node(Sort.SIGNAL, name))
-        drawing.join(fault_node(cause.fault), Node(Sort.SIGNAL, name), Link.SHOWS_AS, moves.get(name, ""))
+        drawing.put(Node(NodeKind.SIGNAL, name))
+        drawing.join(fault_node(cause.fault), Node(NodeKind.SIGNAL, name), EdgeKind.SHOWS_AS, moves.get(name, ""))
 
 
 def _symptoms(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None, wrong: Sequence[Wrong]) -> None:
@@ -86,7 +95,7 @@ def _symptoms(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None
             continue
         scope = next((scope for scope, members in known.explains.items() if fault in members), None)
         if scope is not None:
-            drawing.join(fault_node(cause.fault), fault_node(fault), Link.EXPLAINS, scope)
+            drawing.join(fault_node(cause.fault), fault_node(fault), EdgeKind.EXPLAINS, scope)
 
 
 def _services(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None, names: Iterable[str]) -> None:
@@ -97,7 +106,7 @@ def _services(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None
             continue
         drawing.put(entity_node(service), SERVICE)
         if cause is not None and known is not None and EntityKind.SERVICE in known.hurts:
-            drawing.join(fault_node(cause.fault), entity_node(service), Link.HURTS)
+            drawing.join(fault_node(cause.fault), entity_node(service), EdgeKind.HURTS)
 
 
 def _join(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None) -> None:
@@ -118,16 +127,16 @@ def _told_apart(drawing: _Drawing, graph: KnowledgeGraph, incident: Incident, ca
     known = graph.knowledge.get(cause.fault)
     alike = [other for other in incident.hypotheses[1:] if known is not None and known.resembles(other.fault)]
     for other in alike:
-        drawing.join(fault_node(cause.fault), fault_node(other.fault), Link.LOOKS_LIKE)
-    for one in incident.rejected[:MOST_REJECTED]:
-        drawing.put(fault_node(one.fault), REJECTED)
-        drawing.join(fault_node(cause.fault), fault_node(one.fault), Link.LOOKS_LIKE)
+        drawing.join(fault_node(cause.fault), fault_node(other.fault), EdgeKind.LOOKS_LIKE)
+    for item in incident.rejected[:MOST_REJECTED]:
+        drawing.put(fault_node(item.fault), REJECTED)
+        drawing.join(fault_node(cause.fault), fault_node(item.fault), EdgeKind.LOOKS_LIKE)
 
 
 def _help(drawing: _Drawing, known: FaultKnowledge | None, fault: Node) -> None:
     if known is None:
         return
     for action in known.remedy:
-        drawing.join(fault, drawing.put(Node(Sort.ACTION, action.value)), Link.REMEDIED_BY)
+        drawing.join(fault, drawing.put(Node(NodeKind.ACTION, action.value)), EdgeKind.REMEDIED_BY)
     if known.runbook:
-        drawing.join(fault, drawing.put(Node(Sort.RUNBOOK, known.runbook)), Link.DESCRIBED_IN)
+        drawing.join(fault, drawing.put(Node(NodeKind.RUNBOOK, known.runbook)), EdgeKind.DESCRIBED_IN)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base import sampling
-from detectors.base.condition_durations import Flags, silences
+from detectors.base.condition_durations import Flags, no_verdicts
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, align, scalars
 from detectors.base.stateful import StatefulDetector
@@ -40,7 +40,7 @@ from outrider.model import (
 from outrider.topology import Topology
 
 LONGEST_STEP_SECONDS = 600.0  # a reading after a data gap covers at most this long
-TELLS_SECONDS = 86400.0  # an engine page that is missing for an afternoon does not change the class of its GPU
+EXPORTED_SECONDS = 86400.0  # an engine page that is missing for an afternoon does not change the class of its GPU
 REGROUP_SECONDS = 300.0  # pods move rarely; the class of a deviating GPU is checked at once
 _BLOCK = 48  # columns of history learned per step
 _TOLD = "seen_"  # prefix of a signal name: time of its last value from a GPU
@@ -160,12 +160,12 @@ class ConditionalDetector(StatefulDetector):
     def _tells(self, memory: Arrays) -> Flags:
         """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
         told = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
-        return np.asarray(np.isfinite(told) & (told >= memory["last"][0] - TELLS_SECONDS), dtype=np.bool_)
+        return np.asarray(np.isfinite(told) & (told >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
 
     def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
         """Signals by name, ``maybe`` last, (entities, columns), NaN unknown. A signal that a GPU never exports is 0."""
         always = [key.name for key in self.keys if key.name not in self.maybe]
-        return believed(window, columns, always, self.maybe, self._tells(memory))
+        return read_signals(window, columns, always, self.maybe, self._tells(memory))
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> NDArray[np.intp]:
         """Updates the class of each GPU and drops lines of a former class. Returns groups, (entities,).
@@ -175,7 +175,7 @@ class ConditionalDetector(StatefulDetector):
         """
         at = float(window.times[-1])
         doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
-        turn, last = (np.floor((one - self.ahead_seconds) / REGROUP_SECONDS) for one in (at, memory["grouped_at"]))
+        turn, last = (np.floor((item - self.ahead_seconds) / REGROUP_SECONDS) for item in (at, memory["grouped_at"]))
         rows = np.flatnonzero(doubted | (turn != last))
         if rows.size:
             code, carries = peer_groups.classes([window.entities[row] for row in rows], topology)
@@ -195,7 +195,7 @@ class ConditionalDetector(StatefulDetector):
             memory["grouped_at"][rows] = at
         return peer_groups.numbered(memory["class"])
 
-    def _silences(
+    def _no_verdicts(
         self, window: Window, blind: Flags, status: Statuses, ripe: Flags, told: Flags, young: Flags | None = None
     ) -> list[NoVerdict]:
         """NoVerdicts: no values, too few values, or a class without learned history.
@@ -203,15 +203,15 @@ class ConditionalDetector(StatefulDetector):
         ``young`` GPUs have values that are not used yet.
         """
         learning = ~ripe & ~blind
-        found = list(silences(self.name, window.entities, status, blind))
+        result = list(no_verdicts(self.name, window.entities, status, blind))
         if learning.any() and not (ripe & ~blind).any():
-            return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
+            return [*result, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
         few = ripe & ~blind & ~told
         if young is not None:
             learning, few = learning | (few & young), few & ~young
         for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
-            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
-        return found
+            result += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
+        return result
 
 
 def told(names: Iterable[str]) -> dict[str, float]:
@@ -224,12 +224,12 @@ def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
     grouped = group >= 0
     if not grouped.any():
         return values
-    found = np.full(int(group.max()) + 1, np.nan)
-    how.at(found, group[grouped], values[grouped])
-    return np.where(grouped, found[np.maximum(group, 0)], values)
+    result = np.full(int(group.max()) + 1, np.nan)
+    how.at(result, group[grouped], values[grouped])
+    return np.where(grouped, result[np.maximum(group, 0)], values)
 
 
-def believed(
+def read_signals(
     window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str] = (), tells: Flags | None = None
 ) -> list[Floats]:
     """Signals by name, (entities, columns) each, NaN unknown; a signal of ``maybe`` that a GPU lacks is 0.
@@ -237,12 +237,12 @@ def believed(
     ``tells`` (entities, maybe) is True for signals exported within a day. While such a signal is missing, it is
     unknown.
     """
-    found = []
+    floats = []
     for name in (*names, *maybe):
         values = window.column(name)[:, columns]
         good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
         read = np.where(good, values, np.nan)
         if tells is not None and name in maybe:
             read[~tells[:, maybe.index(name)]] = 0.0
-        found.append(read)
-    return found
+        floats.append(read)
+    return floats

@@ -42,7 +42,7 @@ class DormantState:
         """The absent entities, longest absence first."""
         return self._entities
 
-    def exchange(self, state: DetectorState, entities: tuple[EntityRef, ...], at: float) -> DetectorState:
+    def swap(self, state: DetectorState, entities: tuple[EntityRef, ...], at: float) -> DetectorState:
         """Stores departed entities at unix second ``at`` and returns the state with returned ones added.
 
         Call once per cycle. The detector itself drops departed entities from its state as it follows the window. If no
@@ -52,13 +52,13 @@ class DormantState:
         if entities == state.entities:
             return state
         here, known = set(entities), set(state.entities)
-        gone = [row for row, one in enumerate(state.entities) if one not in here]
-        back = [row for row, one in enumerate(self._entities) if one in here and one not in known]
+        gone = [row for row, entity in enumerate(state.entities) if entity not in here]
+        back = [row for row, entity in enumerate(self._entities) if entity in here and entity not in known]
         if not gone and not back:
             return state
         shapes = self._detector.of_entities(0)
         resumed = self._resumed(state, back, shapes, at) if back else state
-        stay = [row for row, one in enumerate(self._entities) if one not in here and one not in known]
+        stay = [row for row, entity in enumerate(self._entities) if entity not in here and entity not in known]
         self._keep(stay)
         if gone:
             self._add(state, gone, shapes, at)
@@ -67,11 +67,11 @@ class DormantState:
         return resumed if entities else DetectorState(state.version, (), {**state.arrays, **shapes})
 
     def _resumed(self, state: DetectorState, back: list[int], shapes: Arrays, at: float) -> DetectorState:
-        memory = {name: one[back] for name, one in self._arrays.items()}
+        memory = {name: array[back] for name, array in self._arrays.items()}
         away = np.maximum(at - self._left_at[back], 0.0)
         self._detector.resume(memory, Absence(away, self._left[back], self._detector.clock(state)))
         own = self._rows(state.entities, state.arrays, np.arange(len(state.entities)), shapes)
-        arrays = {name: np.concatenate((one, memory[name])) for name, one in own.items()}
+        arrays = {name: np.concatenate((value, memory[name])) for name, value in own.items()}
         entities = (*state.entities, *(self._entities[row] for row in back))
         return DetectorState(state.version, entities, {**state.arrays, **arrays})
 
@@ -79,7 +79,7 @@ class DormantState:
         rows = self._rows(state.entities, state.arrays, np.array(gone, dtype=np.intp), shapes)
         clock = self._detector.clock(state)
         self._entities = (*self._entities, *(state.entities[row] for row in gone))
-        self._arrays = {name: np.concatenate((self._arrays[name], one)) for name, one in rows.items()}
+        self._arrays = {name: np.concatenate((self._arrays[name], item)) for name, item in rows.items()}
         self._left_at = np.concatenate((self._left_at, np.full(len(gone), at)))
         self._left = np.concatenate((self._left, np.full(len(gone), clock)))
         self._away = np.concatenate((self._away, np.zeros(len(gone))))
@@ -93,20 +93,20 @@ class DormantState:
             return
         places = np.asarray(rows, dtype=np.intp)
         self._entities = tuple(self._entities[row] for row in places)
-        self._arrays = {name: one[places] for name, one in self._arrays.items()}
+        self._arrays = {name: array[places] for name, array in self._arrays.items()}
         self._left_at, self._left, self._away = self._left_at[places], self._left[places], self._away[places]
 
     def _rows(
         self, entities: Sequence[EntityRef], arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.intp], shapes: Arrays
     ) -> Arrays:
         """Rows of the per-entity arrays; a missing or unfit array counts as that of new entities."""
-        found: Arrays = {}
+        result: Arrays = {}
         for name, empty in shapes.items():
             own = arrays.get(name)
             if own is None or own.shape != (len(entities), *empty.shape[1:]):
                 own = self._detector.of_entities(len(entities))[name]
-            found[name] = np.asarray(own[rows], dtype=empty.dtype)
-        return found
+            result[name] = np.asarray(own[rows], dtype=empty.dtype)
+        return result
 
     def stored(self, version: int) -> DetectorState | None:
         """The state for a checkpoint; None if nothing was ever stored."""
@@ -130,9 +130,9 @@ class DormantState:
         count = len(state.entities)
         when = [state.arrays.get(name, np.zeros(0)) for name in (_LEFT_AT, _LEFT, _CYCLES)]
         step = state.arrays.get(_STEP, np.zeros(0))
-        if any(one.shape != (count,) for one in when) or step.shape != (1,) or step[0] != self._step:
+        if any(item.shape != (count,) for item in when) or step.shape != (1,) or step[0] != self._step:
             return
-        self._left_at, self._left, self._away = (np.asarray(one, dtype=np.float64).copy() for one in when)
+        self._left_at, self._left, self._away = (np.asarray(item, dtype=np.float64).copy() for item in when)
         self._entities = state.entities
         self._arrays = self._rows(state.entities, state.arrays, np.arange(count), shapes)
 
@@ -142,7 +142,7 @@ def begin_anew(memory: Arrays, fresh: Arrays, names: Sequence[str]) -> None:
     memory.update({name: fresh[name] for name in names})
 
 
-def moved_on(ring: NDArray[np.float32], columns: Floats) -> NDArray[np.float32]:
+def shifted(ring: NDArray[np.float32], columns: Floats) -> NDArray[np.float32]:
     """A ring (entities, signals, columns) shifted by empty columns, a number per entity (entities,)."""
     width = ring.shape[2]
     steps = np.clip(np.nan_to_num(columns, nan=width, posinf=width), 0, width).astype(np.intp)

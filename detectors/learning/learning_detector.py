@@ -116,12 +116,12 @@ class StatisticalDetector:
         raise NotImplementedError
 
 
-def silences(name: str, window: Window, learning: NDArray[np.bool_]) -> list[NoVerdict]:
+def no_verdicts(name: str, window: Window, learning: NDArray[np.bool_]) -> list[NoVerdict]:
     """NoVerdicts for entities without a learned signal; a single one if all share one reason."""
     status = window.status[:, -1]
     absent = (status == CellStatus.ABSENT).all(axis=1)
     untrusted = ~absent & (status >= CellStatus.STALE).all(axis=1)
-    found = []
+    result = []
     for rows, reason in (
         (learning & ~absent & ~untrusted, NoVerdictReason.WARMING_UP),
         (absent, NoVerdictReason.NO_VALUES),
@@ -129,8 +129,8 @@ def silences(name: str, window: Window, learning: NDArray[np.bool_]) -> list[NoV
     ):
         if rows.all():
             return [NoVerdict(name, None, reason)]
-        found += [NoVerdict(name, window.entities[row], reason) for row in np.flatnonzero(rows)]
-    return found
+        result += [NoVerdict(name, window.entities[row], reason) for row in np.flatnonzero(rows)]
+    return result
 
 
 def fresh() -> Arrays:

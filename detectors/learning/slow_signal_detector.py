@@ -20,7 +20,7 @@ from detectors.base import hysteresis, sampling
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, scalars
 from detectors.learning import learning_detector, state_fingerprint
-from detectors.learning.dormant_state import moved_on
+from detectors.learning.dormant_state import shifted
 from detectors.statistics import peer_groups
 from detectors.statistics.baseline import held
 from detectors.statistics.theil_sen import means
@@ -86,7 +86,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         super().__init__(kind, (*watched, load), name)
         self.watched, self.load = tuple(watched), load
         self.keys = tuple(dict.fromkeys((*self.keys, *map(SignalKey, also))))
-        self._by_load = np.array([-1.0 if catalog.signal(one).good == "higher" else 1.0 for one in watched])
+        self._by_load = np.array([-1.0 if catalog.signal(item).good == "higher" else 1.0 for item in watched])
 
     def initial(self) -> DetectorState:
         """Returns the state before anything is learned."""
@@ -102,8 +102,8 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         if now.timestamp() < pool["last"][0]:
             return state, (NoVerdict(self.name, None, NoVerdictReason.CLOCK_STEP),)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
-        self._lived(window, pool, first)
-        self._heard(memory, window, topology, now)
+        self._add_learned_time(window, pool, first)
+        self._handle_events(memory, window, topology, now)
         length = max(self.beat_seconds, window.step.total_seconds())
         if pool["length"][0] not in (0.0, length):
             self._forget(memory)
@@ -113,7 +113,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         for number, columns in _beats(window, float(pool["beat"][0]), length):
             if not owned:
                 owned = True
-                memory = {name: one if name in self.replaced else one.copy() for name, one in memory.items()}
+                memory = {name: array if name in self.replaced else array.copy() for name, array in memory.items()}
             gap = 0 if np.isinf(pool["beat"][0]) else int(number - pool["beat"][0]) - 1
             beat = Beat(number, length, gap, window.entities, topology)
             self._beat(memory, pool, self._reading(window, columns), beat)
@@ -121,9 +121,9 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
             self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), length)
             pool["beat"] = np.array([number])
         pool["last"] = np.maximum(pool["last"], window.times[-1])
-        found = self._findings(window, memory, pool, topology, now)
-        silent = learning_detector.silences(self.name, window, np.asarray(~memory["known"].any(axis=1)))
-        return self._state(window.entities, memory, pool), (*found, *silent)
+        result = self._findings(window, memory, pool, topology, now)
+        silent = learning_detector.no_verdicts(self.name, window, np.asarray(~memory["known"].any(axis=1)))
+        return self._state(window.entities, memory, pool), (*result, *silent)
 
     def clock(self, state: DetectorState) -> float:
         """The number of the newest beat."""
@@ -135,7 +135,7 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
         for name, beats in self.rings.items():
             with np.errstate(invalid="ignore"):
                 missed = np.floor((away.reached + 1.0) / beats) - np.floor((away.left + 1.0) / beats)
-            memory[name] = moved_on(memory[name], missed)
+            memory[name] = shifted(memory[name], missed)
 
     @abstractmethod
     def _fresh(self, count: int) -> Arrays:
@@ -159,14 +159,14 @@ class SlowSignalDetector(learning_detector.StatisticalDetector):
     ) -> list[Finding]:
         """Returns the current findings."""
 
-    def _heard(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
+    def _handle_events(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
         """Handles events, in every cycle."""
 
     def _scalars(self) -> Arrays:
         never = {"last": np.array([-np.inf]), "beat": np.array([-np.inf]), "length": np.zeros(1)}
         return {**never, **learning_detector.fresh(), **self._calibrator.of_class(), **self._baseline.of_class()}
 
-    def _lived(self, window: Window, pool: Arrays, first: int) -> None:
+    def _add_learned_time(self, window: Window, pool: Arrays, first: int) -> None:
         seconds = sampling.spacing(window)
         for place in range(first, window.times.size):
             learning_detector.lived(pool, np.isfinite(window.values[:, place]), float(seconds[place]))
@@ -205,15 +205,15 @@ def shared(moved: NDArray[np.int8], entities: tuple[EntityRef, ...], topology: T
     group = peer_groups.groups(entities, topology)
     grouped = group >= 0
     sizes = np.bincount(group[grouped], minlength=1)
-    found = np.zeros(moved.shape, dtype=np.bool_)
+    result = np.zeros(moved.shape, dtype=np.bool_)
     for sign in (-1, 1):
         mine = moved == sign
-        found |= mine & ~hysteresis.own(mine)
+        result |= mine & ~hysteresis.own(mine)
         count = np.zeros((sizes.size, moved.shape[1]), dtype=np.intp)
         np.add.at(count, group[grouped], mine[grouped])
         others, size = count[group] - 1, sizes[group][:, None] - 1
-        found |= mine & grouped[:, None] & (others >= np.maximum(PEERS_LEAST, PEERS_RATIO * size))
-    return found
+        result |= mine & grouped[:, None] & (others >= np.maximum(PEERS_LEAST, PEERS_RATIO * size))
+    return result
 
 
 def extended(held: NDArray[np.float32], values: Floats, gap: int) -> NDArray[np.float32]:

@@ -73,5 +73,5 @@ def per_first_token(window: Window, amount: str, count: Floats, span: timedelta)
     """``amount`` of the span per ``count`` requests, NaN for fewer than ten."""
     total = np.nan_to_num(windows.total(window, amount, span))
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.where(count >= 10.0, total / count, np.nan)
-    return found
+        result: Floats = np.where(count >= 10.0, total / count, np.nan)
+    return result

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Counts, Flags, at_index, newest, newest_index, silences, spell
+from detectors.base.condition_durations import Counts, Flags, at_index, measure_run, newest, newest_index, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -82,10 +82,10 @@ class BlackboxDetector(StatefulDetector):
         entries = _look(window, memory)
         lost = self._lost_clusters(entries, now)
         gone = {item.entity.cluster for item in lost}
-        found: list[Finding | NoVerdict] = [*lost]
-        found.extend(item for item in self._shut(entries, now) if item.entity.cluster not in gone)
-        found.extend(silences(self.name, window.entities, window.column_status("probe_success"), ~entries.probed))
-        return found
+        verdicts: list[Finding | NoVerdict] = [*lost]
+        verdicts.extend(item for item in self._shut(entries, now) if item.entity.cluster not in gone)
+        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status("probe_success"), ~entries.probed))
+        return verdicts
 
     def _lost_clusters(self, entries: _Entries, now: datetime) -> list[Finding]:
         """Clusters whose entries are all unreachable, and whose services have no internal data either."""
@@ -95,15 +95,17 @@ class BlackboxDetector(StatefulDetector):
         clusters: dict[str, list[int]] = defaultdict(list)
         for row in np.flatnonzero(entries.probed):
             clusters[entries.window.entities[row].cluster].append(int(row))
-        found = []
+        findings = []
         for cluster, rows in clusters.items():
             if not (out[rows].all() and dark[rows].all()):
                 continue
             whole = EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
-            one = evidence("probe_success", 0.0, "every_entry_gone", Interval(1.0, 1.0), services=len(rows))
+            item = evidence("probe_success", 0.0, "every_entry_gone", Interval(1.0, 1.0), services=len(rows))
             since = float(entries.since[rows].min())
-            found.append(finding(self.name, whole, "cluster-lost", score=0.95, since=since, now=now, because=(one,)))
-        return found
+            findings.append(
+                finding(self.name, whole, "cluster-lost", score=0.95, since=since, now=now, because=(item,))
+            )
+        return findings
 
     def _shut(self, entries: _Entries, now: datetime) -> list[Finding]:
         """Entries at which every probe fails at the name or the handshake."""
@@ -113,12 +115,12 @@ class BlackboxDetector(StatefulDetector):
         bare = np.isnan(entries.code) & np.isnan(entries.expiry) & (entries.took < QUICK_SECONDS)
         nameless = bare & entries.memory["certified"] & entries.viewed
         orders = _orders(entries.window, now)
-        found = []
+        findings = []
         for row in np.flatnonzero(entries.failing & entries.memory["answered"] & (expired | said | nameless)):
             service = entries.window.entities[row]
             because = _why_shut(entries, int(row), orders.get(service))
             sure = bool(expired[row] or said[row]) or service in orders
-            found.append(
+            findings.append(
                 finding(
                     self.name,
                     service,
@@ -129,13 +131,13 @@ class BlackboxDetector(StatefulDetector):
                     because=because,
                 )
             )
-        return found
+        return findings
 
 
 def _look(window: Window, memory: Arrays) -> _Entries:
     success, expiry = window.column("probe_success"), window.column("probe_cert_expiry_seconds")
     seen = ~np.isnan(success)
-    run = spell(seen, np.nan_to_num(success, nan=1.0) < 0.5, window.times)
+    run = measure_run(seen, np.nan_to_num(success, nan=1.0) < 0.5, window.times)
     at: Counts = newest_index(seen)
     viewed = np.zeros(len(window.entities), dtype=np.bool_)
     for name in _SEEN:
@@ -173,13 +175,13 @@ def _why_shut(entries: _Entries, row: int, order: Event | None) -> tuple[Evidenc
     expiry, code = float(entries.expiry[row]), entries.code[row]
     if expiry <= 0:
         days = round(-expiry / 86400.0, 1)
-        found = [evidence("probe_cert_expiry_seconds", expiry, "certificate_over", Interval(0.0, None), days=days)]
+        result = [evidence("probe_cert_expiry_seconds", expiry, "certificate_over", Interval(0.0, None), days=days)]
     elif code == DNS:
-        found = [evidence("probe_outcome_code", DNS, "name_not_found", Interval(0.0, 0.0))]
+        result = [evidence("probe_outcome_code", DNS, "name_not_found", Interval(0.0, 0.0))]
     elif code == TLS:
-        found = [evidence("probe_outcome_code", TLS, "handshake_fails", Interval(0.0, 0.0))]
+        result = [evidence("probe_outcome_code", TLS, "handshake_fails", Interval(0.0, 0.0))]
     else:
-        found = [evidence("probe_success", 0.0, "no_handshake", Interval(1.0, 1.0))]
+        result = [evidence("probe_success", 0.0, "no_handshake", Interval(1.0, 1.0))]
     if order is not None:
-        found.append(evidence("probe_success", 0.0, "certificate_not_issued", line=order.attributes["text"][:160]))
-    return tuple(found)
+        result.append(evidence("probe_success", 0.0, "certificate_not_issued", line=order.attributes["text"][:160]))
+    return tuple(result)

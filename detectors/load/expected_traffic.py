@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.base.condition_durations import Flags
 from detectors.base.findings import evidence
 from detectors.base.state_arrays import Arrays
-from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
+from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Expectation
 from outrider.model import Evidence, Floats, ForecastView, Interval, Window
 from outrider.vocabulary import catalog
 
@@ -25,7 +25,7 @@ SPAN = timedelta(minutes=10)  # a slot of the forecast; quantiles of longer slot
 SCALES = 3.0  # around the baseline, if it replaces the forecast
 
 
-class Against(StrEnum):
+class Reference(StrEnum):
     """Reference of the comparison, as the key of its text."""
 
     FORECAST = "traffic_was_forecast"
@@ -35,14 +35,14 @@ class Against(StrEnum):
     OTHER_SLOT = "usual_forecast_other_slot"
 
 
-_AGAINST = tuple(Against)
+_AGAINST = tuple(Reference)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTraffic:
     """Expected requests per second and their source; arrays of shape (entities,), NaN unknown.
 
-    ``against`` are indexes into ``Against``, ``place`` those of the entities in ``foreseen``, -1 for none.
+    ``against`` are indexes into ``Reference``, ``place`` those of the entities in ``foreseen``, -1 for none.
     """
 
     low: Floats
@@ -56,8 +56,8 @@ class ExpectedTraffic:
     @property
     def forecast(self) -> Flags:
         """True if the forecast is used."""
-        found: Flags = self.against == _AGAINST.index(Against.FORECAST)
-        return found
+        result: Flags = self.against == _AGAINST.index(Reference.FORECAST)
+        return result
 
     def why(self, row: int) -> Evidence:
         """Reference of a row: the forecast and its time, or the reason that there is none."""
@@ -66,49 +66,49 @@ class ExpectedTraffic:
             return evidence(RATE, None, text)
         ago = max(0.0, self.at - float(said.made_at[place]))  # after a clock step back it lies in the future
         told = {"minutes": f"{ago / 60.0:.0f}"}
-        if text is Against.FORECAST:
-            low, middle, high = (float(one[row]) for one in (self.low, self.middle, self.high))
+        if text is Reference.FORECAST:
+            low, middle, high = (float(item[row]) for item in (self.low, self.middle, self.high))
             return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **told)
-        if text is Against.OTHER_SIGNAL:
+        if text is Reference.OTHER_SIGNAL:
             other = said.signals[place]
             units = {"unit": _unit(other), "wanted_unit": _unit(RATE)}
             return evidence(RATE, None, text, None, other=other, wanted=RATE, **units)
-        if text is Against.OTHER_SLOT:
+        if text is Reference.OTHER_SLOT:
             long, wanted = float(said.step_seconds[place]), SPAN.total_seconds()
             return evidence(RATE, None, text, None, seconds=long, wanted=wanted)
         return evidence(RATE, None, text, None, **told)
 
 
-def expected(window: Window, memory: Arrays, usual: Usual) -> ExpectedTraffic:
+def expected(window: Window, memory: Arrays, usual: Expectation) -> ExpectedTraffic:
     """Expected traffic now; ``usual`` is the baseline of the one signal, ``memory`` its state."""
     at, count = float(window.times[-1]), len(window.entities)
     ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
     level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
     low, middle, high = level - reach, level, level + reach
     said = window.foreseen
-    against, place = np.full(count, _AGAINST.index(Against.NONE)), np.full(count, -1, dtype=np.intp)
+    against, place = np.full(count, _AGAINST.index(Reference.NONE)), np.full(count, -1, dtype=np.intp)
     if said is not None:
         rows = {entity: row for row, entity in enumerate(said.entities)}
-        place = np.fromiter((rows.get(one, -1) for one in window.entities), dtype=np.intp, count=count)
+        place = np.fromiter((rows.get(item, -1) for item in window.entities), dtype=np.intp, count=count)
         there = place >= 0
         against = np.where(there, _judged(said, at)[place], against) if there.any() else against
-        use = against == _AGAINST.index(Against.FORECAST)
+        use = against == _AGAINST.index(Reference.FORECAST)
         low, middle, high = (
-            np.where(use, one[place], other) if there.any() else other
-            for one, other in ((said.low, low), (said.middle, middle), (said.high, high))
+            np.where(use, item[place], other) if there.any() else other
+            for item, other in ((said.low, low), (said.middle, middle), (said.high, high))
         )
     return ExpectedTraffic(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
 
 
 def _judged(said: ForecastView, at: float) -> NDArray[np.intp]:
-    """Usability of each forecast, as an index into ``Against``."""
+    """Usability of each forecast, as an index into ``Reference``."""
     same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
     reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)
     slots = np.isclose(said.step_seconds, SPAN.total_seconds())
-    kinds = [Against.OTHER_SIGNAL, Against.OTHER_SLOT, Against.PAST]
-    places = np.array([_AGAINST.index(one) for one in kinds], dtype=np.intp)
+    kinds = [Reference.OTHER_SIGNAL, Reference.OTHER_SLOT, Reference.PAST]
+    places = np.array([_AGAINST.index(kind) for kind in kinds], dtype=np.intp)
     return np.asarray(
-        np.select([~same, ~slots, ~reaches], list(places), _AGAINST.index(Against.FORECAST)), dtype=np.intp
+        np.select([~same, ~slots, ~reaches], list(places), _AGAINST.index(Reference.FORECAST)), dtype=np.intp
     )
 
 

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detectors.base import sampling
-from detectors.base.condition_durations import Flags, why_silent
-from detectors.base.findings import evidence, oddity
+from detectors.base.condition_durations import Flags, no_verdict_reasons
+from detectors.base.findings import anomaly_finding, evidence
 from detectors.base.state_arrays import Arrays
 from detectors.load.expected_traffic import RATE, SPAN, ExpectedTraffic
-from detectors.load.ingress_state import IngressDetector, Way
+from detectors.load.ingress_state import IngressDetector, IngressReading
 from outrider import windows
 from outrider.model import (
     EntityRef,
@@ -52,13 +52,13 @@ class ForecastDeviationDetector(IngressDetector):
         "off_told": False,
     }
 
-    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service that is outside for long; NoVerdict for unknown ones."""
         memory, due = way.memory, way.due
         near = _follow(window, memory, due, way.last)
         other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
-        found = _findings(window.entities, memory, near, due, other, now)
-        return (*found, *_silences(window, memory, near, due))
+        result = _findings(window.entities, memory, near, due, other, now)
+        return (*result, *_no_verdicts(window, memory, near, due))
 
 
 def _follow(window: Window, memory: Arrays, due: ExpectedTraffic, last: float) -> Floats:
@@ -88,15 +88,15 @@ def _findings(
     entities: tuple[EntityRef, ...], memory: Arrays, near: Floats, due: ExpectedTraffic, silent: Flags, now: datetime
 ) -> list[Finding]:
     """Deviations without another explanation (``silent``); no fault and no page."""
-    found = []
+    findings = []
     for row in np.flatnonzero(memory["off_told"] & ~silent & np.isfinite(near) & np.isfinite(due.middle)):
         rate, middle, more = float(near[row]), float(due.middle[row]), bool(memory["off_side"][row] > 0)
         low, high = float(due.low[row]), float(due.high[row])
         limit = Interval(None, max(high, MORE * middle)) if more else Interval(min(low, FEWER * middle), None)
         told = evidence(RATE, rate, "traffic_above" if more else "traffic_below", limit, rate=rate, due=middle)
         far = abs(rate - middle) / max(rate, middle)
-        found.append(
-            oddity(
+        findings.append(
+            anomaly_finding(
                 NAME,
                 entities[row],
                 "above" if more else "below",
@@ -109,16 +109,16 @@ def _findings(
                 because=(told, due.why(int(row))),
             )
         )
-    return found
+    return findings
 
 
-def _silences(window: Window, memory: Arrays, near: Floats, due: ExpectedTraffic) -> list[NoVerdict]:
+def _no_verdicts(window: Window, memory: Arrays, near: Floats, due: ExpectedTraffic) -> list[NoVerdict]:
     """NoVerdicts and their reasons; a running deviation does not end for that."""
     told, fit = np.isfinite(near), np.isfinite(due.middle)
     absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
     learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
     rows = np.flatnonzero(absent)
-    reasons = dict(zip(rows.tolist(), why_silent(window.column_status(RATE), rows), strict=True))
+    reasons = dict(zip(rows.tolist(), no_verdict_reasons(window.column_status(RATE), rows), strict=True))
     for row in np.flatnonzero(~(told & fit) & ~absent).tolist():
         reasons[row] = NoVerdictReason.WARMING_UP if learning[row] else NoVerdictReason.NO_EXPECTATION
     return [NoVerdict(NAME, window.entities[row], reasons[row]) for row in sorted(reasons)]

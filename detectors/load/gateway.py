@@ -13,11 +13,11 @@ from datetime import datetime
 
 import numpy as np
 
-from detectors.base.condition_durations import silences
+from detectors.base.condition_durations import no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.load import probe_window
 from detectors.load.expected_traffic import RATE
-from detectors.load.ingress_state import DROP_RATIO, FEWER, IngressDetector, Way
+from detectors.load.ingress_state import DROP_RATIO, FEWER, IngressDetector, IngressReading
 from detectors.load.probe_window import Probes
 from outrider.model import Evidence, Finding, Interval, NoVerdict, Window
 
@@ -28,14 +28,14 @@ class GatewayDetector(IngressDetector):
     name = "entry"
     state_version = 2
 
-    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service with a failing ingress or missing requests."""
         untold = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
-        quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
+        quiet = no_verdicts(self.name, window.entities, window.column_status("svc_requests_total"), untold)
         return (*self._findings(window, way, now), *quiet)
 
-    def _findings(self, window: Window, way: Way, now: datetime) -> list[Finding]:
-        found = []
+    def _findings(self, window: Window, way: IngressReading, now: datetime) -> list[Finding]:
+        findings = []
         for row in np.flatnonzero(way.memory["shut"] | way.memory["dropped"]):
             rate, held = float(way.near[row]), float(way.before[row])
             if way.memory["shut"][row]:
@@ -46,8 +46,8 @@ class GatewayDetector(IngressDetector):
                 because = (*_why_dropped(rate, held, float(way.usual[row]), way.probe, int(row)), way.due.why(int(row)))
             since = way.memory["since"][row]
             entity = window.entities[row]
-            found.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=because))
-        return found
+            findings.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=because))
+        return findings
 
 
 def _why_fewer(rate: float, before: float, ratio: float) -> Evidence:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from detectors.base import sampling
-from detectors.base.condition_durations import Flags, newest, unusable
+from detectors.base.condition_durations import Flags, newest, unusable_reason
 from detectors.base.protocols import Absence
 from detectors.base.state_arrays import Arrays, align
 from detectors.learning.dormant_state import begin_anew
@@ -44,7 +44,7 @@ _BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class IngressReading:
     """Ingress values at one time; arrays of shape (entities,), rates per second, NaN unknown.
 
     ``last`` is the time of the previous update in unix seconds, ``rate`` (entities, times) the arrivals. ``near`` is
@@ -137,7 +137,7 @@ class IngressDetector(ABC):
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """Returns the verdicts on the ingress of each service."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None or not window.entities:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
         way = self._look(state, window)
@@ -145,10 +145,10 @@ class IngressDetector(ABC):
         return self._state(window, way.memory, way.last), verdicts
 
     @abstractmethod
-    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+    def judge(self, window: Window, way: IngressReading, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Returns the verdicts on the window's services; changes ``way.memory``."""
 
-    def _look(self, state: DetectorState, window: Window) -> Way:
+    def _look(self, state: DetectorState, window: Window) -> IngressReading:
         """Returns the current ingress values, and learns them."""
         memory, last = self._follow(state, window)
         _note_calendar(window, memory)
@@ -162,7 +162,7 @@ class IngressDetector(ABC):
         healthy = _healthy(window)
         self._judge(memory, probe, near, before, due, healthy)
         self._learn(window, memory, rate, each, healthy, last)
-        return Way(memory, last, probe, rate, near[0], before[0], usual.level[:, 0], due)
+        return IngressReading(memory, last, probe, rate, near[0], before[0], usual.level[:, 0], due)
 
     def _judge(
         self,
@@ -264,8 +264,8 @@ def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: fl
     """True if arrivals, in total and per backend, are below a share of the earlier level by more than chance."""
     seconds = MINUTE.total_seconds()
     far = (before[0] - near[0]) * seconds > SIGMAS * np.sqrt(np.maximum(before[0] * seconds, 1.0))
-    found: Flags = (near[0] < ratio * before[0]) & (near[1] < ratio * before[1]) & far
-    return found
+    result: Flags = (near[0] < ratio * before[0]) & (near[1] < ratio * before[1]) & far
+    return result
 
 
 def _healthy(window: Window) -> Flags:
@@ -280,5 +280,5 @@ def _healthy(window: Window) -> Flags:
     none = (ready[:, columns] < 1).any(axis=1) | (newest(window, ready) < 1)
     with np.errstate(invalid="ignore"):
         free = ~(queue > np.maximum(1.0, QUEUE_SHARE * flight)).any(axis=1)
-        found: Flags = free & ~none & (failed <= FAILED_MOST * np.maximum(answered, 20.0))
-    return found
+        result: Flags = free & ~none & (failed <= FAILED_MOST * np.maximum(answered, 20.0))
+    return result

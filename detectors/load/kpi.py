@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, silences
+from detectors.base.condition_durations import newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -74,7 +74,7 @@ class KpiDetector(StatefulDetector):
         arrivals.follow(memory, "scatter", np.abs(value - memory["usual"]), step, frozen)
         arrivals.follow(memory, "usual", value, step, frozen)
         invalid = windows.mean_by_row(window.column(INVALID)[:, columns])
-        found = [
+        result = [
             finding(
                 self.name,
                 window.entities[row],
@@ -88,8 +88,8 @@ class KpiDetector(StatefulDetector):
         ]
         status = window.column_status(KPI)
         untold = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
-        quiet = silences(self.name, window.entities, status, untold) if window.entities else ()
-        return (*found, *quiet)
+        quiet = no_verdicts(self.name, window.entities, status, untold) if window.entities else ()
+        return (*result, *quiet)
 
 
 def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:

@@ -73,7 +73,7 @@ class LoadImbalanceDetector(StatefulDetector):
         memory["since"] = np.where(memory["skewed"], begun, np.nan)
         unsure = memory["skewed"] | known & (np.nan_to_num(share) > SHARE_HOLDS * before)
         arrivals.follow(memory, "share", share, window.step.total_seconds(), unsure)
-        found = []
+        verdicts = []
         for row in np.flatnonzero(memory["skewed"]):
             seconds = SPAN.total_seconds()
             rate, others = float(came[row]) / seconds, float(usual[row]) / seconds
@@ -85,8 +85,10 @@ class LoadImbalanceDetector(StatefulDetector):
             )  # fmt: skip
             since = memory["since"][row]
             entity = window.entities[row]
-            found.append(finding(self.name, entity, "traffic-skew", score=0.85, since=since, now=now, because=because))
-        return found
+            verdicts.append(
+                finding(self.name, entity, "traffic-skew", score=0.85, since=since, now=now, because=because)
+            )
+        return verdicts
 
 
 def _came(window: Window) -> Floats:
@@ -99,8 +101,8 @@ def _came(window: Window) -> Floats:
     before = np.take_along_axis(np.where(seen, flight, np.nan), np.maximum(previous_index(seen), 0), axis=1)
     each = np.where(np.isnan(gaps(seen, window.times)), np.nan, answered + flight - before)[:, columns]
     known = (~np.isnan(each)).sum(axis=1)
-    found: Floats = np.where(known >= np.maximum(3, each.shape[1] - 1), np.nan_to_num(each).sum(axis=1), np.nan)
-    return np.maximum(found, 0.0)
+    result: Floats = np.where(known >= np.maximum(3, each.shape[1] - 1), np.nan_to_num(each).sum(axis=1), np.nan)
+    return np.maximum(result, 0.0)
 
 
 def _flight(window: Window) -> Floats:

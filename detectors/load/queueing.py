@@ -183,8 +183,8 @@ def _capped(window: Window) -> Flags:
         return np.zeros(len(window.entities), dtype=np.bool_)
     filled = np.where(np.isnan(running), 0.0, running)
     most, least = filled.max(axis=1), filled.min(axis=1)
-    found: Flags = (least > 0) & (most - least <= CEILING_SPREAD * most) & (np.nan_to_num(waiting) > 0).all(axis=1)
-    return found
+    result: Flags = (least > 0) & (most - least <= CEILING_SPREAD * most) & (np.nan_to_num(waiting) > 0).all(axis=1)
+    return result
 
 
 def _lowered(window: Window, changed: Floats) -> Flags:
@@ -196,8 +196,8 @@ def _lowered(window: Window, changed: Floats) -> Flags:
         np.where((apart < 0) & (apart >= -MINUTE.total_seconds()) & (waiting > 0), running, np.nan)
     )
     with np.errstate(invalid="ignore"):
-        found: Flags = newest(window, running) < (1.0 - CEILING_SPREAD) * before
-    return found
+        result: Flags = newest(window, running) < (1.0 - CEILING_SPREAD) * before
+    return result
 
 
 def _note_changes(window: Window, memory: Arrays) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, silences
+from detectors.base.condition_durations import Flags, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -99,14 +99,14 @@ class RequestOutcomeDetector(StatefulDetector):
             for row in np.flatnonzero(memory[f"{short}_on"]):
                 observed, usual = float(share[row]), float(before[row])
                 limit = Interval(None, usual + RISE[fault])
-                one = evidence(_SIGNAL[fault], observed, _TEXT[fault], limit, share=observed, before=usual)
+                item = evidence(_SIGNAL[fault], observed, _TEXT[fault], limit, share=observed, before=usual)
                 started = memory[f"{short}_since"][row] - SPAN.total_seconds()
                 verdicts.append(
-                    finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(one,))
+                    finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(item,))
                 )
         status = window.column_status("svc_refused_total")
         untold = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)
-        verdicts.extend(silences(self.name, window.entities, status, untold))
+        verdicts.extend(no_verdicts(self.name, window.entities, status, untold))
         learning = ~untold & np.isnan(memory["refused"])
         verdicts.extend(
             NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in np.flatnonzero(learning)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, newest, spell
+from detectors.base.condition_durations import Flags, measure_run, newest
 from detectors.base.findings import evidence, finding, fingerprint
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -68,8 +68,8 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
     seen = ~np.isnan(waiting)
     length = newest(window, waiting)
     batch = np.nan_to_num(newest(window, running))
-    queueing = spell(seen, np.nan_to_num(waiting) > 0, window.times)
-    longer = spell(seen, np.nan_to_num(waiting) > np.maximum(np.nan_to_num(running), 1.0), window.times)
+    queueing = measure_run(seen, np.nan_to_num(waiting) > 0, window.times)
+    longer = measure_run(seen, np.nan_to_num(waiting) > np.maximum(np.nan_to_num(running), 1.0), window.times)
     lasting = queueing.lasts(SUSTAINED.total_seconds(), SUSTAINED_SCRAPES)
     peak = np.nan_to_num(waiting[:, windows.recent(window, SUSTAINED)]).max(axis=1, initial=0.0)
     growing = length >= DRAINING * peak
@@ -99,12 +99,14 @@ def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
 def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
     """Queue length of a row, and its TTFT if known."""
     length, running = float(queue.length[row]), float(queue.running[row])
-    found = [evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)]
+    evidence_items = [
+        evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)
+    ]
     if not np.isnan(queue.ttft[row]):
         value = float(queue.ttft[row])
         limit = Interval(None, TTFT_LIMIT_SECONDS)
-        found.append(evidence(ttft, value, "ttft_late", limit, seconds=value, limit=TTFT_LIMIT_SECONDS))
-    return found
+        evidence_items.append(evidence(ttft, value, "ttft_late", limit, seconds=value, limit=TTFT_LIMIT_SECONDS))
+    return evidence_items
 
 
 class SaturationDetector(StatefulDetector):
@@ -208,5 +210,5 @@ def _grown(window: Window, memory: Arrays, queue: Queue, full: Flags) -> Floats:
     arrivals.follow(memory, "held", held, step, pressed)
     arrivals.follow(memory, "prompt", prompt, step, pressed)
     with np.errstate(invalid="ignore"):
-        found: Floats = grown / longer
-    return found
+        result: Floats = grown / longer
+    return result

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, silences, spell, unusable
+from detectors.base.condition_durations import Flags, measure_run, no_verdicts, unusable_reason
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import empty
 from outrider.model import DetectorState, EntityKind, EntityRef, Finding, Interval, NoVerdict, SignalKey, Window
@@ -37,19 +37,19 @@ class AutoscalerDetector:
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """A finding while the autoscaler of a workload fails to read its metric."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None or not window.entities:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
         values = window.column(ERRORS)
         seen: Flags = ~np.isnan(values)
         untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
-        run = spell(seen, np.nan_to_num(values) > 0, window.times)
+        run = measure_run(seen, np.nan_to_num(values) > 0, window.times)
         stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
         oldest: dict[EntityRef, int] = {}  # a service may have several workloads with an autoscaler each
         for row in np.flatnonzero(stuck):
             for service in _services(window.entities[row], topology):
-                oldest[service] = min(oldest.get(service, int(row)), int(row), key=lambda one: int(run.start[one]))
-        found = [
+                oldest[service] = min(oldest.get(service, int(row)), int(row), key=lambda item: int(run.start[item]))
+        result = [
             finding(
                 self.name,
                 service,
@@ -63,7 +63,7 @@ class AutoscalerDetector:
             )
             for service, row in oldest.items()
         ]
-        return state, (*found, *silences(self.name, window.entities, window.column_status(ERRORS), untold))
+        return state, (*result, *no_verdicts(self.name, window.entities, window.column_status(ERRORS), untold))
 
 
 def _services(workload: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, newest, silences, spell, unusable
+from detectors.base.condition_durations import Flags, measure_run, newest, no_verdicts, unusable_reason
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import align, empty
 from detectors.statistics.theil_sen import steps
@@ -66,11 +66,11 @@ class ContainerFaultDetector:
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """Judges every container of the window."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         memory = align(state, window.entities, _DEFAULTS)
-        found: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
+        verdicts: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
         used = window.column("container_memory_working_set_bytes")
         level, growth, climbing = _climb(window, used)
         if not state.entities:  # containers in the first window have mostly run for long
@@ -85,7 +85,7 @@ class ContainerFaultDetector:
         for row in np.flatnonzero(leaks):
             before, now_used = float(memory["steady"][row]) / 2**30, float(level[row]) / 2**30
             rate = float(growth[row]) / 2**30 / (CLIMB.total_seconds() / 60.0)
-            one = evidence(
+            item = evidence(
                 "container_memory_working_set_bytes",
                 float(level[row]),
                 "memory_climbs",
@@ -95,24 +95,26 @@ class ContainerFaultDetector:
                 rate=rate,
             )
             pod, since = _pod_of(window.entities[row], topology), float(memory["leaks_since"][row])
-            found.append(finding(self.name, pod, "host-memory-leak", score=0.8, since=since, now=now, because=(one,)))
+            verdicts.append(
+                finding(self.name, pod, "host-memory-leak", score=0.8, since=since, now=now, because=(item,))
+            )
         memory["steady"] = np.where(_is_steady(window, used), level, memory["steady"])
         quiet = np.isnan(level) & np.isnan(newest(window, window.column("container_cpu_usage_cores")))
         status = window.column_status("container_memory_working_set_bytes")
-        found.extend(silences(self.name, window.entities, status, quiet))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        verdicts.extend(no_verdicts(self.name, window.entities, status, quiet))
+        return DetectorState(self.state_version, window.entities, memory), tuple(verdicts)
 
     def _throttled(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
         share = window.column("container_cpu_throttled_ratio")
-        run = spell(~np.isnan(share), share >= THROTTLED_RATIO, window.times)
+        run = measure_run(~np.isnan(share), share >= THROTTLED_RATIO, window.times)
         value = newest(window, share)
-        found = []
+        findings = []
         for row in np.flatnonzero((run.seconds >= THROTTLED_SECONDS) & (value >= THROTTLED_RATIO)):
             limit, ratio = Interval(None, THROTTLED_RATIO), float(value[row])
-            one = evidence("container_cpu_throttled_ratio", ratio, "cpu_held_back", limit, ratio=ratio)
+            item = evidence("container_cpu_throttled_ratio", ratio, "cpu_held_back", limit, ratio=ratio)
             pod, since = _pod_of(window.entities[row], topology), float(window.times[run.start[row]])
-            found.append(finding(self.name, pod, "cpu-throttled", score=0.85, since=since, now=now, because=(one,)))
-        return found
+            findings.append(finding(self.name, pod, "cpu-throttled", score=0.85, since=since, now=now, because=(item,)))
+        return findings
 
 
 def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, newest, silences, spell
+from detectors.base.condition_durations import Flags, measure_run, newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -79,7 +79,7 @@ class HostFaultDetector(StatefulDetector):
         self, window: Window, memory: Arrays, _topology: Topology, now: datetime
     ) -> Iterable[Finding | NoVerdict]:
         """Judges every node on its newest scrapes and the log lines of the window."""
-        found: list[Finding | NoVerdict] = [
+        verdicts: list[Finding | NoVerdict] = [
             *self._disk_full(window, now),
             *self._disk_slow(window, now),
             *self._clock(window, now),
@@ -90,18 +90,18 @@ class HostFaultDetector(StatefulDetector):
         for key in self.keys:
             seen |= ~np.isnan(newest(window, window.column(key)))
         status = window.column_status("node_filesystem_available_ratio")
-        found.extend(silences(self.name, window.entities, status, ~seen))
-        return found
+        verdicts.extend(no_verdicts(self.name, window.entities, status, ~seen))
+        return verdicts
 
     def _disk_full(self, window: Window, now: datetime) -> list[Finding]:
         """The disk is full, or the kubelet reports eviction for disk pressure."""
         free = window.column("node_filesystem_available_ratio")
         left = newest(window, free)
-        run = spell(~np.isnan(free), free < DISK_FULL_RATIO, window.times)
+        run = measure_run(~np.isnan(free), free < DISK_FULL_RATIO, window.times)
         full = (left < DISK_FULL_RATIO) & (run.scrapes >= 2)
         lines = _lines(window.events, _DISK_FULL, now, until=_DISK_EASED)
         told = lines.rows(window.entities) & ~(left >= DISK_SHORT_RATIO)
-        found = []
+        findings = []
         for row in np.flatnonzero(full | told):
             node, ratio = window.entities[row], float(left[row])
             limit = Interval(DISK_FULL_RATIO, None)
@@ -111,19 +111,19 @@ class HostFaultDetector(StatefulDetector):
             if told[row]:
                 because.append(evidence("node_pressure", 1.0, "disk_line", line=lines.text[node]))
             since = min([float(window.times[run.start[row]])] * bool(full[row]) + lines.at.get(node, []))
-            found.append(self._finding(node, "disk-full", 0.95, since, now, tuple(because)))
-        return found
+            findings.append(self._finding(node, "disk-full", 0.95, since, now, tuple(because)))
+        return findings
 
     def _disk_slow(self, window: Window, now: datetime) -> list[Finding]:
         """Disk requests time out, or the disk is busy for longer than any load."""
         busy, stall = window.column("node_disk_busy_ratio"), window.column("node_io_stall_ratio")
         held = (busy >= DISK_BUSY_RATIO) & (stall >= IO_STALL_RATIO)
-        run = spell(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
+        run = measure_run(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
         lines = _lines(window.events, frozenset({"disk-error"}), now)
         stalled_now = newest(window, stall) >= IO_STALL_RATIO
         erring = lines.rows(window.entities)
         sure = erring & stalled_now | lines.rows(window.entities, DISK_ERRORS)
-        found = []
+        findings = []
         for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
             node, because = window.entities[row], []
             share, stalled = (float(newest(window, values)[row]) for values in (busy, stall))
@@ -135,21 +135,21 @@ class HostFaultDetector(StatefulDetector):
                 because.append(evidence("node_io_stall_ratio", stalled, "io_stalls", limit, busy=share, stall=stalled))
             since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + lines.at.get(node, []))
             score = 0.9 if sure[row] else 0.75
-            found.append(self._finding(node, "disk-slow", score, since, now, tuple(because)))
-        return found
+            findings.append(self._finding(node, "disk-slow", score, since, now, tuple(because)))
+        return findings
 
     def _clock(self, window: Window, now: datetime) -> list[Finding]:
         offset = window.column("node_clock_offset_seconds")
-        run = spell(~np.isnan(offset), np.abs(offset) > CLOCK_SECONDS, window.times)
+        run = measure_run(~np.isnan(offset), np.abs(offset) > CLOCK_SECONDS, window.times)
         value = newest(window, offset)
-        found = []
+        findings = []
         for row in np.flatnonzero((np.abs(value) > CLOCK_SECONDS) & run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
             limit = Interval(-CLOCK_SECONDS, CLOCK_SECONDS)
             seconds = float(value[row])
-            one = evidence("node_clock_offset_seconds", seconds, "clock_off", limit, seconds=seconds)
+            item = evidence("node_clock_offset_seconds", seconds, "clock_off", limit, seconds=seconds)
             since = float(window.times[run.start[row]])
-            found.append(self._finding(window.entities[row], "clock-skew", 0.9, since, now, (one,)))
-        return found
+            findings.append(self._finding(window.entities[row], "clock-skew", 0.9, since, now, (one,)))
+        return findings
 
     def _network(self, window: Window, now: datetime) -> list[Finding]:
         """Packet loss above a share; a few errors on a busy card do not count."""
@@ -158,27 +158,27 @@ class HostFaultDetector(StatefulDetector):
         with np.errstate(divide="ignore", invalid="ignore"):
             share = errors / np.maximum(packets, errors)
         bad = (share >= PACKETS_LOST_RATIO) & (errors >= LEAST_ERRORS_PER_SECOND)
-        run = spell(~np.isnan(share), bad, window.times)
-        found = []
+        run = measure_run(~np.isnan(share), bad, window.times)
+        findings = []
         for row in np.flatnonzero(run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
             rate, part = float(newest(window, errors)[row]), float(newest(window, share)[row])
             limit = Interval(None, LEAST_ERRORS_PER_SECOND)
-            one = evidence("node_network_errors_per_second", rate, "packets_lost", limit, rate=rate, share=part)
+            item = evidence("node_network_errors_per_second", rate, "packets_lost", limit, rate=rate, share=part)
             since = float(window.times[run.start[row]])
-            found.append(self._finding(window.entities[row], "network-loss", 0.85, since, now, (one,)))
-        return found
+            findings.append(self._finding(window.entities[row], "network-loss", 0.85, since, now, (one,)))
+        return findings
 
     def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
         """A hardware sensor reported a failed power supply or fan."""
         lines = _lines(window.events, frozenset({"sensor-alarm"}), now)
         heard = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
         memory["alarm_at"] = np.fmax(memory["alarm_at"], heard)
-        found = []
+        findings = []
         for row in np.flatnonzero(now.timestamp() - memory["alarm_at"] < ALARM_HOLD_SECONDS):
             node, at = window.entities[row], float(memory["alarm_at"][row])
-            one = evidence("hw_accel_temperature_celsius", None, "sensor_alarm", line=lines.text.get(node, "-"))
-            found.append(self._finding(node, "psu-or-fan-failed", 0.9, at, now, (one,)))
-        return found
+            item = evidence("hw_accel_temperature_celsius", None, "sensor_alarm", line=lines.text.get(node, "-"))
+            findings.append(self._finding(node, "psu-or-fan-failed", 0.9, at, now, (one,)))
+        return findings
 
     def _finding(
         self, node: EntityRef, fault: str, score: float, since: float, now: datetime, because: tuple[Evidence, ...]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, silences, spell
+from detectors.base.condition_durations import measure_run, newest, no_verdicts
 from detectors.base.findings import evidence, finding, fingerprint
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -56,11 +56,11 @@ class NodeFaultDetector(StatefulDetector):
         """Judges every node on its newest scrapes."""
         shown = np.nan_to_num(window.column("hw_accel_present"))
         memory["most"] = np.maximum(memory["most"], shown.max(axis=1, initial=0.0))
-        found: list[Finding | NoVerdict] = []
-        found.extend(self._short_of_accelerators(window, memory["most"], now))
-        found.extend(self._not_ready(window, now))
-        found.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
-        return found
+        verdicts: list[Finding | NoVerdict] = []
+        verdicts.extend(self._short_of_accelerators(window, memory["most"], now))
+        verdicts.extend(self._not_ready(window, now))
+        verdicts.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
+        return verdicts
 
     def _short_of_accelerators(self, window: Window, most: Floats, now: datetime) -> list[Finding]:
         """Fewer accelerators than the kubelet counts, if the missing one was never seen.
@@ -69,14 +69,14 @@ class NodeFaultDetector(StatefulDetector):
         """
         shown = window.column("hw_accel_present")
         capacity = newest(window, window.column("node_accel_capacity"))
-        run = spell(~np.isnan(shown), shown < capacity[:, None], window.times)
+        run = measure_run(~np.isnan(shown), shown < capacity[:, None], window.times)
         present = newest(window, shown)
         short = (run.scrapes >= LASTING_SCRAPES) & (present < capacity) & (most <= present)
-        found = []
+        findings = []
         for row in np.flatnonzero(short):
             node = window.entities[row]
             count, expected = float(present[row]), float(capacity[row])
-            one = evidence(
+            item = evidence(
                 "hw_accel_present",
                 count,
                 "accelerators_short",
@@ -85,13 +85,13 @@ class NodeFaultDetector(StatefulDetector):
                 capacity=expected,
             )
             since = float(window.times[run.start[row]])
-            found.append(finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, because=(one,)))
-        return found
+            findings.append(finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, because=(item,)))
+        return findings
 
     def _not_ready(self, window: Window, now: datetime) -> list[Finding]:
         """A node whose kubelet reports not ready: an anomaly without a fault."""
         ready = window.column("node_ready")
-        run = spell(~np.isnan(ready), ready == 0, window.times)
+        run = measure_run(~np.isnan(ready), ready == 0, window.times)
         rows = np.flatnonzero((run.scrapes >= LASTING_SCRAPES) & (newest(window, ready) == 0))
         return [
             Finding(
@@ -125,28 +125,30 @@ class PortFaultDetector(StatefulDetector):
         link = window.column("hw_link_up")
         memory["up_seen"] = memory["up_seen"] | (link == 1).any(axis=1)
         value = newest(window, link)
-        run = spell(~np.isnan(link), link == 0, window.times)
+        run = measure_run(~np.isnan(link), link == 0, window.times)
         down = memory["up_seen"] & (value == 0) & (run.scrapes >= LASTING_SCRAPES)
         ports: dict[EntityRef, list[int]] = {}
         for row in np.flatnonzero(down):
             ports.setdefault(_node_of(window.entities[row], topology), []).append(int(row))
         began = {node: float(window.times[run.start[rows]].min()) for node, rows in ports.items()}
         wired = {_node_of(window.entities[row], topology) for row in np.flatnonzero(~np.isnan(value))}
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         for switch, nodes in _behind_one_switch(began, wired, topology).items():
             names = ", ".join(sorted(node.name for node in nodes))
-            one = evidence("hw_link_up", 0.0, "links_down_together", Interval(1.0, 1.0), nodes=names)
+            item = evidence("hw_link_up", 0.0, "links_down_together", Interval(1.0, 1.0), nodes=names)
             since = min(began[node] for node in nodes)
-            found.append(finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, because=(one,)))
+            verdicts.append(
+                finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, because=(item,))
+            )
             ports = {node: rows for node, rows in ports.items() if node not in nodes}
         for node, rows in ports.items():
             names = ", ".join(sorted(window.entities[row].name for row in rows))
-            one = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
-            found.append(
-                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(one,))
+            item = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
+            verdicts.append(
+                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(item,))
             )
-        quiet = silences(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
-        return (*found, *quiet)
+        quiet = no_verdicts(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
+        return (*verdicts, *quiet)
 
 
 def _behind_one_switch(
@@ -160,14 +162,14 @@ def _behind_one_switch(
     for node in sorted(began, key=lambda node: node.key):
         for switch in topology.below(node, EntityKind.SWITCH):
             behind.setdefault(switch, []).append(node)
-    found = {}
+    result = {}
     for switch, nodes in behind.items():
         middle = float(np.median([began[node] for node in nodes]))
         together = [node for node in nodes if abs(began[node] - middle) <= TOGETHER_SECONDS]
         all_there = [node for node in topology.above(switch, EntityKind.NODE) if node in wired]
         if len(together) >= SWITCH_NODES and len(together) >= SWITCH_SHARE * len(all_there):
-            found[switch] = together
-    return found
+            result[switch] = together
+    return result
 
 
 def _node_of(port: EntityRef, topology: Topology) -> EntityRef:

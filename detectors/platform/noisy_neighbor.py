@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import newest, silences, spell
+from detectors.base.condition_durations import measure_run, newest, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.sampling import spacing
 from detectors.base.state_arrays import Arrays
@@ -49,14 +49,14 @@ class NoisyNeighborDetector(StatefulDetector):
         common = _common(over, known)
         disk = np.nan_to_num(window.column("node_disk_busy_ratio"))
         high = (over - common[None, :] >= RISE) & (disk < DISK_BUSY_RATIO)
-        run = spell(~np.isnan(busy), high, window.times)
-        found: list[Finding | NoVerdict] = []
+        run = measure_run(~np.isnan(busy), high, window.times)
+        verdicts: list[Finding | NoVerdict] = []
         started = np.where(run.scrapes > 0, window.times[run.start], np.nan)
         memory["risen_since"] = np.where(run.scrapes > 0, np.fmin(memory["risen_since"], started), np.nan)
         for row in np.flatnonzero(known & (run.seconds >= LASTING_SECONDS)):
             usual, since = float(memory["usual"][row]), float(memory["risen_since"][row])
             limit = Interval(None, usual + RISE)
-            one = evidence(
+            item = evidence(
                 "node_cpu_utilization_ratio",
                 float(value[row]),
                 "cpu_taken",
@@ -65,13 +65,15 @@ class NoisyNeighborDetector(StatefulDetector):
                 usual=usual,
             )
             node = window.entities[row]
-            found.append(finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, because=(one,)))
+            verdicts.append(
+                finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, because=(item,))
+            )
         _learn(memory, value, float(spacing(window)[-1]))
         status = window.column_status("node_cpu_utilization_ratio")
-        found.extend(silences(self.name, window.entities, status, np.isnan(value)))
+        verdicts.extend(no_verdicts(self.name, window.entities, status, np.isnan(value)))
         learning = np.flatnonzero(~known & ~np.isnan(value))
-        found.extend(NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in learning)
-        return found
+        verdicts.extend(NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in learning)
+        return verdicts
 
 
 def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.base.condition_durations import newest, silences, unusable
+from detectors.base.condition_durations import newest, no_verdicts, unusable_reason
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import empty
 from outrider.model import (
@@ -36,15 +36,15 @@ from outrider.topology import Topology
 EVENT_HOLD = timedelta(minutes=10)
 CRASH_LOOP = 3.0  # pod_waiting_reason: CrashLoopBackOff
 ENDS = 2  # a process that ends once may restart and be healthy
-RESTARTS_UNHEARD = 3.0  # restarts in the window that are a loop without kubelet events
-UNHEARD_SCORE = 0.6  # lower score: an engine that died once and cannot start restarts as often
+RESTARTS_WITHOUT_EVENTS = 3.0  # restarts in the window that are a loop without kubelet events
+SCORE_WITHOUT_EVENTS = 0.6  # lower score: an engine that died once and cannot start restarts as often
 KILLED = frozenset({"oom-kill", "OOMKilling", "OOMKilled"})
 STARTED, BACK_OFF = "Started", "BackOff"
 _MADE_ANEW = frozenset({"Scheduled", "Killing", "Evicted"})
 
 
 @dataclass(slots=True)
-class _Life:
+class _PodHistory:
     """Events of one pod in the window. Times are unix seconds; ``starts`` of its newest incarnation.
 
     ``ends`` counts processes that started and ended by themselves, in every incarnation.
@@ -92,71 +92,73 @@ class PodFaultDetector:
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """Judges every pod on the window's events and restarts."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         lives = _lives(window.events, now)
         told = window.column("pod_restarts")
         restarts = np.where(np.isfinite(told), np.maximum(told, 0.0), 0.0)
-        found = self._killed(window, lives, restarts, now)
+        result = self._killed(window, lives, restarts, now)
         for entity, verdict in self._loops(window, lives, restarts, now).items():
-            found.setdefault(entity, verdict)
-        verdicts: list[Finding | NoVerdict] = [found[entity] for entity in sorted(found, key=lambda one: one.key)]
+            result.setdefault(entity, verdict)
+        verdicts: list[Finding | NoVerdict] = [result[entity] for entity in sorted(result, key=lambda item: item.key)]
         unseen = np.isnan(newest(window, window.column("pod_ready")))
-        verdicts.extend(silences(self.name, window.entities, window.column_status("pod_ready"), unseen))
+        verdicts.extend(no_verdicts(self.name, window.entities, window.column_status("pod_ready"), unseen))
         return state, tuple(verdicts)
 
     def _killed(
-        self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
+        self, window: Window, lives: dict[EntityRef, _PodHistory], restarts: Floats, now: datetime
     ) -> dict[EntityRef, Finding]:
         """Pods with an OOM-killed process in the window, by the kernel or the kubelet."""
         ended = newest(window, window.column("pod_last_terminated_oom")) == 1
         since = _first(restarts, window.times)
-        found: dict[EntityRef, Finding] = {}
+        result: dict[EntityRef, Finding] = {}
         for row in np.flatnonzero(ended & ~np.isnan(since)):
-            one = evidence(
+            item = evidence(
                 "pod_last_terminated_oom", 1.0, "oom_killed", Interval(0.0, 0.0), times=_times(restarts, row)
             )
             pod = window.entities[row]
-            found[pod] = finding(self.name, pod, "pod-oom", score=0.9, since=float(since[row]), now=now, because=(one,))
+            result[pod] = finding(
+                self.name, pod, "pod-oom", score=0.9, since=float(since[row]), now=now, because=(item,)
+            )
         for pod, life in lives.items():
             if life.killed:
-                one = evidence(
+                item = evidence(
                     "container_oom_events", len(life.killed), "oom_line", Interval(0.0, 0.0), times=len(life.killed)
                 )
-                found[pod] = finding(
-                    self.name, pod, "pod-oom", score=0.95, since=life.killed[0], now=now, because=(one,)
+                result[pod] = finding(
+                    self.name, pod, "pod-oom", score=0.95, since=life.killed[0], now=now, because=(item,)
                 )
-        return found
+        return result
 
     def _loops(
-        self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
+        self, window: Window, lives: dict[EntityRef, _PodHistory], restarts: Floats, now: datetime
     ) -> dict[EntityRef, Finding]:
         """Pods with a process that starts and ends repeatedly."""
         waits = newest(window, window.column("pod_waiting_reason")) == CRASH_LOOP
         waiting = {window.entities[row] for row in np.flatnonzero(waits)}
         since, counted = _first(restarts, window.times), restarts.sum(axis=1)
-        found: dict[EntityRef, Finding] = {}
+        result: dict[EntityRef, Finding] = {}
         for pod, life in lives.items():
             ends = life.ends + (life.runs and pod in waiting)
             if ends >= ENDS and len(life.starts) >= ENDS:
-                found[pod] = self._loop(pod, float(ends), life.first_start, now)
+                result[pod] = self._loop(pod, float(ends), life.first_start, now)
         if not any(event.kind is EventKind.KUBERNETES for event in window.events):
-            for row in np.flatnonzero(waits & (counted >= RESTARTS_UNHEARD)):
+            for row in np.flatnonzero(waits & (counted >= RESTARTS_WITHOUT_EVENTS)):
                 pod = window.entities[row]
-                found[pod] = self._loop(pod, float(counted[row]), float(since[row]), now, score=UNHEARD_SCORE)
-        return found
+                result[pod] = self._loop(pod, float(counted[row]), float(since[row]), now, score=SCORE_WITHOUT_EVENTS)
+        return result
 
     def _loop(self, pod: EntityRef, ends: float, since: float, now: datetime, score: float = 0.9) -> Finding:
-        one = evidence("pod_restarts", ends, "crash_loop", Interval(None, 1.0), times=round(ends))
-        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, because=(one,))
+        item = evidence("pod_restarts", ends, "crash_loop", Interval(None, 1.0), times=round(ends))
+        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, because=(item,))
 
 
-def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _Life]:
-    lives: dict[EntityRef, _Life] = {}
+def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _PodHistory]:
+    lives: dict[EntityRef, _PodHistory] = {}
     for event in sorted(events, key=lambda event: event.at):
         if now - EVENT_HOLD < event.at <= now:
-            lives.setdefault(event.entity, _Life()).take(event)
+            lives.setdefault(event.entity, _PodHistory()).take(event)
     return lives
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import Flags, at_index, newest, newest_index, silences, spell
+from detectors.base.condition_durations import Flags, at_index, measure_run, newest, newest_index, no_verdicts
 from detectors.base.findings import evidence, finding
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import StatefulDetector
@@ -47,7 +47,7 @@ _DEFAULTS = {"up_seen": False, "down_since": np.nan}
 
 
 @dataclass(frozen=True, slots=True)
-class _Posts:
+class _Targets:
     """The targets of one window; arrays of shape (entities,). ``node`` is "" without a node."""
 
     entities: tuple[EntityRef, ...]
@@ -61,11 +61,11 @@ class _Posts:
 
     def rows_by_node(self) -> dict[str, list[int]]:
         """Rows of the known targets of each named node."""
-        found: dict[str, list[int]] = defaultdict(list)
+        result: dict[str, list[int]] = defaultdict(list)
         for row in np.flatnonzero(self.known):
             if self.node[row]:
-                found[self.node[row]].append(int(row))
-        return found
+                result[self.node[row]].append(int(row))
+        return result
 
 
 class ScrapeTargetDetector(StatefulDetector):
@@ -99,10 +99,10 @@ class ScrapeTargetDetector(StatefulDetector):
         verdicts.extend(self._frozen(posts, window, topology, now))
         status = window.column_status("target_up")
         ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
-        verdicts.extend(silences(self.name, window.entities, status, ~posts.known & ours))
+        verdicts.extend(no_verdicts(self.name, window.entities, status, ~posts.known & ours))
         return verdicts
 
-    def _blind(self, posts: _Posts, inside: Flags, now: datetime) -> tuple[Finding, ...]:
+    def _blind(self, posts: _Targets, inside: Flags, now: datetime) -> tuple[Finding, ...]:
         """The view of one cluster is gone: too many targets of too many nodes at once, or all of them."""
         dark, known = posts.dark & inside, posts.known & inside
         unreachable = _at_once(dark & ~np.isin(posts.code, REACHABLE), posts.since)
@@ -115,7 +115,7 @@ class ScrapeTargetDetector(StatefulDetector):
         if not wide:
             return ()
         cluster = posts.entities[rows[0]].cluster
-        one = evidence(
+        item = evidence(
             "target_up",
             float(known.sum() - dark.sum()),
             "view_lost",
@@ -125,74 +125,74 @@ class ScrapeTargetDetector(StatefulDetector):
         )
         whole = EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
         since = float(np.nanmin(posts.since[rows]))
-        return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, because=(one,)),)
+        return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, because=(item,)),)
 
-    def _lost_nodes(self, posts: _Posts, up_seen: Flags, now: datetime) -> dict[str, Finding]:
+    def _lost_nodes(self, posts: _Targets, up_seen: Flags, now: datetime) -> dict[str, Finding]:
         """Nodes whose targets are all gone, though they were present."""
-        found: dict[str, Finding] = {}
+        result: dict[str, Finding] = {}
         for node, rows in posts.rows_by_node().items():
             if len(rows) < NODE_TARGETS or not posts.dark[rows].all() or not up_seen[rows].any():
                 continue
             # A host that refuses is up without its daemons, which is weaker evidence than no response.
             refused = bool((posts.code[rows] == REFUSED).all())
-            one = evidence("target_up", 0.0, "node_dark", Interval(1.0, 1.0), targets=len(rows))
+            item = evidence("target_up", 0.0, "node_dark", Interval(1.0, 1.0), targets=len(rows))
             entity = EntityRef(posts.entities[rows[0]].cluster, EntityKind.NODE, None, node)
             since = float(np.nanmin(posts.since[rows]))
-            found[node] = finding(
-                self.name, entity, "node-lost", score=0.6 if refused else 0.9, since=since, now=now, because=(one,)
+            result[node] = finding(
+                self.name, entity, "node-lost", score=0.6 if refused else 0.9, since=since, now=now, because=(item,)
             )
-        return found
+        return result
 
     def _exporters(
-        self, posts: _Posts, judged: Flags, lost: set[str], topology: Topology, now: datetime
+        self, posts: _Targets, judged: Flags, lost: set[str], topology: Topology, now: datetime
     ) -> tuple[Finding, ...]:
         """Single exporters that are gone while their node is still visible."""
         gone: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(posts.dark & ~posts.engine & judged):
             if posts.node[row] not in lost:
                 gone[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
-        found = []
+        result = []
         for entity, rows in gone.items():
             names = ", ".join(sorted(posts.entities[row].name for row in rows))
-            one = evidence("target_up", 0.0, "exporter_dark", Interval(1.0, 1.0), targets=names)
+            item = evidence("target_up", 0.0, "exporter_dark", Interval(1.0, 1.0), targets=names)
             since = float(np.nanmin(posts.since[rows]))
-            found.append(finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, because=(one,)))
-        return tuple(found)
+            result.append(finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, because=(item,)))
+        return tuple(result)
 
-    def _frozen(self, posts: _Posts, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
+    def _frozen(self, posts: _Targets, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
         """Targets whose pages are old, or whose log lines refer to another time."""
         trust = window.column(_TRUST)
         frozen, stale = (trust == verdict.code for verdict in (TrustVerdict.FROZEN, TrustVerdict.STALE))
-        run = spell(~np.isnan(trust), frozen | stale, window.times)
+        run = measure_run(~np.isnan(trust), frozen | stale, window.times)
         verdict = newest(window, trust)
         lasting = (verdict == TrustVerdict.STALE.code) & (run.seconds >= _STALE_SECONDS)
         still = posts.known & ~posts.down & ((verdict == TrustVerdict.FROZEN.code) | lasting)
         places: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(still):
             places[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
-        found = []
+        result = []
         for entity, rows in places.items():
             names = ", ".join(sorted(posts.entities[row].name for row in rows))
             said, code = ("page_of_another_time" if lasting[rows].all() else "page_frozen"), float(verdict[rows[0]])
-            one = evidence("target_trust_code", code, said, Interval(0.0, 0.0), targets=names)
+            item = evidence("target_trust_code", code, said, Interval(0.0, 0.0), targets=names)
             since = float(min(window.times[run.start[row]] for row in rows))
-            found.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(one,)))
-        return tuple(found)
+            result.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(item,)))
+        return tuple(result)
 
 
-def _read(window: Window, memory: Arrays, topology: Topology) -> _Posts:
+def _read(window: Window, memory: Arrays, topology: Topology) -> _Targets:
     answers = window.column("target_up")
     ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
     value = newest(window, answers)
     known = ~np.isnan(value) & ours
     down = known & (value < 0.5)
     seen = ~np.isnan(answers)
-    run = spell(seen, np.nan_to_num(answers, nan=1.0) < 0.5, window.times)
+    run = measure_run(seen, np.nan_to_num(answers, nan=1.0) < 0.5, window.times)
     memory["up_seen"] = memory["up_seen"] | (np.nan_to_num(answers) >= 0.5).any(axis=1)
     started = np.where(run.scrapes > 0, window.times[run.start], np.nan)
     memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
     code = at_index(window.column("target_failure_code"), newest_index(seen))
-    return _Posts(
+    return _Targets(
         entities=window.entities,
         node=tuple(topology.label(entity, "node") for entity in window.entities),
         engine=np.array([_is_engine(entity, topology) for entity in window.entities], dtype=np.bool_),
@@ -211,8 +211,8 @@ def _at_once(gone: Flags, since: Floats) -> Flags:
         return gone
     counts = np.searchsorted(begun, begun + AT_ONCE_SECONDS, side="right") - np.arange(begun.size)
     first = begun[begun.size - 1 - np.argmax(counts[::-1])]
-    found: Flags = gone & (since >= first) & (since <= first + AT_ONCE_SECONDS)
-    return found
+    result: Flags = gone & (since >= first) & (since <= first + AT_ONCE_SECONDS)
+    return result
 
 
 def _is_engine(entity: EntityRef, topology: Topology) -> bool:

@@ -127,32 +127,32 @@ def _excess(calls: Calls, levels: _Levels, symptom: Symptom) -> Floats:
     """(n, t), negative if better than the median, NaN if unknown."""
     values = _read(calls, symptom)
     if symptom is Symptom.REQUESTS:
-        found = levels.requests - values
+        result = levels.requests - values
     else:
         requests = np.where(np.isnan(calls.requests), levels.requests, calls.requests)
         if symptom is Symptom.LATENCY:
-            found = requests * (values - levels.latency_seconds)
+            result = requests * (values - levels.latency_seconds)
         else:
-            found = requests * (levels.success_ratio - values)
-    return np.where(np.isfinite(found), found, np.nan)
+            result = requests * (levels.success_ratio - values)
+    return np.where(np.isfinite(result), result, np.nan)
 
 
 def _over(
     normal: Calls, incident: Calls, before: Calls | None, levels: _Levels, symptom: Symptom, target: int
 ) -> tuple[Floats, Floats]:
     """Excess of the incident (n, t), and the usual excess of quiet spans of that length (n,)."""
-    quiet, found = _excess(normal, levels, symptom), _excess(incident, levels, symptom)
+    quiet, result = _excess(normal, levels, symptom), _excess(incident, levels, symptom)
     if before is not None and before.requests.shape[1]:
-        found = found - _moved(quiet, _excess(before, levels, symptom), target)[:, None]
+        result = result - _moved(quiet, _excess(before, levels, symptom), target)[:, None]
     known = np.isfinite(quiet).sum(axis=1)
     nothing = (known == 0)[:, None]  # a service that was not called before is not the cause; its caller is
     if symptom is not Symptom.REQUESTS:
         nothing = nothing | (incident.requests == 0)
-    found = np.where(nothing, 0.0, found)
+    result = np.where(nothing, 0.0, result)
     usual = quantile(np.maximum(quiet, 0.0), USUAL)
-    steps = found.shape[1]
+    steps = result.shape[1]
     wide = np.sqrt(steps * (1.0 + FEW / np.maximum(known, 1)))
-    return np.maximum(found, 0.0), np.where(known > 0, np.nan_to_num(usual) * wide, 0.0)
+    return np.maximum(result, 0.0), np.where(known > 0, np.nan_to_num(usual) * wide, 0.0)
 
 
 def _moved(quiet: Floats, before: Floats, target: int) -> Floats:
@@ -171,8 +171,8 @@ def _moved(quiet: Floats, before: Floats, target: int) -> Floats:
 def _sure(excess: Floats, usual: Floats) -> Floats:
     total = np.nansum(excess, axis=1)
     scale = total**2 + usual**2
-    found: Floats = np.divide(total**2, scale, out=np.zeros_like(total), where=scale > 0)
-    return found
+    result: Floats = np.divide(total**2, scale, out=np.zeros_like(total), where=scale > 0)
+    return result
 
 
 def quantile(values: Floats, share: float) -> Floats:
@@ -185,5 +185,5 @@ def quantile(values: Floats, share: float) -> Floats:
     high = np.minimum(low + 1, np.ceil(place).astype(np.intp))
     rows = np.arange(values.shape[0])
     below, above = ordered[rows, low], ordered[rows, high]
-    found: Floats = below + (above - below) * (place - low)
-    return found
+    result: Floats = below + (above - below) * (place - low)
+    return result

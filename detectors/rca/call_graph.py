@@ -17,7 +17,7 @@ import numpy as np
 
 from detectors.rca import call_excess
 from detectors.rca.call_excess import Calls, Excess, Symptom
-from detectors.rca.call_links import SETTLED, Links, Numbers, alike, followed, joined, reached, weaker
+from detectors.rca.call_links import SETTLED, Links, Numbers, alike, connected, followed, reached, weaker
 from outrider.model import Floats, NoVerdict, NoVerdictReason
 
 NAME = "callgraph"
@@ -122,7 +122,7 @@ def _ways(start: Numbers, end: Numbers, excess: Excess, target: int, size: int) 
     links = same + weaker(related, OTHER_SYMPTOM, same, size)
     links = links + _mirrors(start, end, excess, followed(links, target, size))
     last = int(np.argmax(followed(links, target, size)))
-    aside = np.flatnonzero(~joined(start, end, (target, last), size))
+    aside = np.flatnonzero(~connected(start, end, (target, last), size))
     unlinked = alike(np.full(aside.size, last), aside, excess.own, excess.own, excess.sure)
     return links + weaker(unlinked, UNLINKED, links, size)
 
@@ -140,5 +140,5 @@ def _mirrors(start: Numbers, end: Numbers, excess: Excess, blame: Floats) -> Lin
         beside = beside[~leaf[beside] & ~reached(end, start, int(number), blame.size)[beside]]
         pairs.append(np.stack([np.full(beside.size, number), beside], axis=1))
     ends = np.concatenate(pairs)
-    found = alike(ends[:, 0], ends[:, 1], excess.each, excess.each, excess.sure)
-    return Links(found.start, found.end, MIRRORED * found.capacity)
+    result = alike(ends[:, 0], ends[:, 1], excess.each, excess.each, excess.sure)
+    return Links(result.start, result.end, MIRRORED * result.capacity)

@@ -33,8 +33,8 @@ class Links:
     def explained(self, size: int) -> Floats:
         """The share of each entity's excess that its links explain together, as independent chances."""
         left = np.log1p(-np.minimum(self.capacity, 1.0 - 1e-12))
-        found: Floats = 1.0 - np.exp(np.bincount(self.start, left, minlength=size))
-        return found
+        result: Floats = 1.0 - np.exp(np.bincount(self.start, left, minlength=size))
+        return result
 
     def __add__(self, other: Links) -> Links:
         return Links(
@@ -77,20 +77,20 @@ def followed(links: Links, target: int, size: int) -> Floats:
     return blame + here
 
 
-def joined(start: Numbers, end: Numbers, entities: Iterable[int], size: int) -> Mask:
+def connected(start: Numbers, end: Numbers, entities: Iterable[int], size: int) -> Mask:
     """True for entities on a path from or to one of the entities."""
-    found = np.zeros(size, dtype=np.bool_)
+    mask = np.zeros(size, dtype=np.bool_)
     for entity in entities:
-        found |= reached(start, end, entity, size) | reached(end, start, entity, size)
-    return found
+        mask |= reached(start, end, entity, size) | reached(end, start, entity, size)
+    return mask
 
 
 def reached(start: Numbers, end: Numbers, origin: int, size: int) -> Mask:
     """True for entities reachable from one entity, itself included."""
-    found = np.zeros(size, dtype=np.bool_)
-    found[origin] = True
+    mask = np.zeros(size, dtype=np.bool_)
+    mask[origin] = True
     while True:
-        more = end[found[start] & ~found[end]]
+        more = end[mask[start] & ~mask[end]]
         if not more.size:
-            return found
-        found[more] = True
+            return mask
+        mask[more] = True

@@ -23,7 +23,7 @@ LOG_TEXT = "incidents.evidence.log"
 CHANGE_BY_TEXT, CHANGE_FROM_TEXT = f"{CHANGE_TEXT}_by", f"{CHANGE_TEXT}_from"
 SLOWER = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
 MOST_CARDS = 8  # GPUs of one node that a driver change applies to
-_MOST_TOLD = 120  # characters of old and new values, and of a log line
+_MOST_CHARACTERS = 120  # characters of old and new values, and of a log line
 
 
 _PUT_ON_NODES = (ChangeKind.DRIVER, ChangeKind.NETWORK)
@@ -35,7 +35,7 @@ _OF_A_REVISION = frozenset({
     "gpu-memory-fragmentation", "kv-transfer-fail", "engine-asleep", "tp-topology-bad",
 })  # fmt: skip
 # Faults for which a change of each kind is relevant evidence.
-SPEAKS_FOR: Mapping[ChangeKind, frozenset[str]] = {
+FAULTS_OF_CHANGE: Mapping[ChangeKind, frozenset[str]] = {
     **dict.fromkeys(NEW_REVISION, _OF_A_REVISION),
     ChangeKind.DRIVER: frozenset({
         "gpu-slow-peer", "gpu-lost", "gpu-xid-hardware", "gpu-xid-application", "nccl-timeout", "nvlink-degraded",
@@ -51,7 +51,7 @@ SPEAKS_FOR: Mapping[ChangeKind, frozenset[str]] = {
     }),
 }  # fmt: skip
 # Faults suggested by log lines of model servers, besides lines that detectors turn into findings.
-LINE_SPEAKS_FOR: Mapping[str, str] = {
+FAULT_OF_LINE: Mapping[str, str] = {
     "engine_dead": "engine-core-dead",
     "worker_died": "engine-core-dead",
     "cuda_error": "engine-core-dead",  # a GPU fault also causes an XID, which has its own detector
@@ -84,9 +84,11 @@ class Hint:
     event: Event
     sort: ChangeKind | None
 
-    def speaks_for(self, fault: str) -> bool:
+    def supports(self, fault: str) -> bool:
         """True if it is relevant evidence for the fault."""
-        return LINE_SPEAKS_FOR.get(self.event.code) == fault if self.sort is None else fault in SPEAKS_FOR[self.sort]
+        return (
+            FAULT_OF_LINE.get(self.event.code) == fault if self.sort is None else fault in FAULTS_OF_CHANGE[self.sort]
+        )
 
     @property
     def evidence(self) -> Evidence:
@@ -96,18 +98,18 @@ class Hint:
 
 def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityRef, list[Hint]]:
     """Recent changes and lines by component, oldest first."""
-    found: dict[EntityRef, list[Hint]] = {}
-    for event in sorted(events, key=lambda one: (one.at, one.id)):
+    result: dict[EntityRef, list[Hint]] = {}
+    for event in sorted(events, key=lambda item: (item.at, item.id)):
         if event.kind is EventKind.CHANGE and now - CHANGE_WINDOW - WINDOW <= event.at <= now:
             sort = sort_of(event.code)
             places = _places(event, sort, reach) if sort is not None else ()
-        elif event.kind is EventKind.LOG and event.code in LINE_SPEAKS_FOR and now - LOG_HOLD <= event.at <= now:
+        elif event.kind is EventKind.LOG and event.code in FAULT_OF_LINE and now - LOG_HOLD <= event.at <= now:
             sort, places = None, (event.entity,)
         else:
             continue
         for entity in places:
-            found.setdefault(entity, []).append(Hint(entity, event, sort))
-    return found
+            result.setdefault(entity, []).append(Hint(entity, event, sort))
+    return result
 
 
 def _places(event: Event, sort: ChangeKind, reach: Reach) -> tuple[EntityRef, ...]:
@@ -136,7 +138,7 @@ def suggested(
 def _of_hint(hint: Hint, findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach) -> Iterator[FaultHypothesis]:
     after = hint.event.at + CHANGE_WINDOW - WINDOW
     if hint.sort is None:
-        fault = LINE_SPEAKS_FOR[hint.event.code]
+        fault = FAULT_OF_LINE[hint.event.code]
         for place in _of_kind(hint.entity, faults()[fault].entity, reach):
             yield FaultHypothesis(place, fault, hint.event.at, LOG_STRENGTH, firing=False)
     elif hint.sort is ChangeKind.NETWORK and hint.entity.kind is EntityKind.NODE:
@@ -156,7 +158,7 @@ def _of_many_nodes(
     reach: Reach,
 ) -> Iterator[FaultHypothesis]:
     """A slower service most of whose nodes have a new driver: the driver is the cause, not a single GPU."""
-    for service in {one for node in changed for one in reach.services(node)}:
+    for service in {item for node in changed for item in reach.services(node)}:
         nodes = reach.nodes(service)
         if 2 * len(nodes & changed) > len(nodes) > 1 and _slower(service, findings):
             newest = max(hint.event.at for node in nodes & changed for hint in hints[node])
@@ -181,7 +183,7 @@ def change_evidence(event: Event) -> Evidence:
     sort = sort_of(event.code) or ChangeKind.ROLLOUT
     told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
     actor = event.attributes.get("actor", "")
-    before, after = (event.attributes.get(name, "")[:_MOST_TOLD] for name in ("from", "to"))
+    before, after = (event.attributes.get(name, "")[:_MOST_CHARACTERS] for name in ("from", "to"))
     if not actor and not (before or after):
         return Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", told)
     told |= {"before": before or "-", "after": after or "-"} | ({"actor": actor} if actor else {})
@@ -190,5 +192,5 @@ def change_evidence(event: Event) -> Evidence:
 
 def line_evidence(event: Event) -> Evidence:
     """Evidence of a log line and its time."""
-    line = " ".join((event.attributes.get("text") or event.code).split())[:_MOST_TOLD]
+    line = " ".join((event.attributes.get("text") or event.code).split())[:_MOST_CHARACTERS]
     return Evidence("", None, None, LOG_TEXT, {"at": f"{event.at:%H:%M:%S}", "line": line})

@@ -18,17 +18,17 @@ from detectors.rca import incident_lifecycle, symptoms
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.hypotheses import (
-    TOLD_LATENESS,
+    EXACT_LATENESS,
     USER_FACING,
     WINDOW,
     FaultHypothesis,
     Pair,
     TopologyRelation,
     begins_later,
-    begins_when_told,
     comes_first,
     ended_before,
     gathered,
+    has_exact_start,
     over,
     pairs,
 )
@@ -70,7 +70,7 @@ def correlate(
             answer[incident.id] = standing[incident.id] = incident
             if incident.resolved_at is not None:
                 del standing[incident.id]
-    for incident in symptoms.joined(tuple(standing.values()), alerts, scene, now):
+    for incident in symptoms.attach_symptoms(tuple(standing.values()), alerts, scene, now):
         answer[incident.id] = incident
     return _told(answer, {incident.id for incident in open_incidents})
 
@@ -142,7 +142,7 @@ class _Forest:
 
 
 @dataclass(slots=True)
-class _Board:
+class _HypothesisBoard:
     """All hypotheses of one call.
 
     ``pinned`` are causes of open incidents with alerts. ``fixed`` are hypotheses already explained by such causes,
@@ -167,8 +167,8 @@ class _Board:
 def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex, now: datetime) -> list[Case]:
     """Attaches every new alert to an open case or a new one; merges cases that turn out to be one."""
     board = _board(cases, fresh, scene)
-    found = list(pairs(board.claims, scene.reach, scene.knowledge))
-    by_symptom, by_cause = gathered(found, len(board.claims))
+    result = list(pairs(board.claims, scene.reach, scene.knowledge))
+    by_symptom, by_cause = gathered(result, len(board.claims))
     forest = _Forest(list(range(len(board.claims))))
     first_of_home: dict[str, int] = {}
     for number, claim in enumerate(board.claims):
@@ -184,8 +184,8 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex,
             orphans.append(number)
         else:
             forest.join(best, number)
-    for one, other in (*_alternatives(board, scene.knowledge), *_same_service(orphans, board, scene)):
-        forest.join(one, other)
+    for alternative, other in (*_alternatives(board, scene.knowledge), *_same_service(orphans, board, scene)):
+        forest.join(alternative, other)
     groups: dict[int, list[int]] = {}
     for number in range(len(board.claims)):
         groups.setdefault(forest.root(number), []).append(number)
@@ -196,8 +196,8 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex,
     return [case for case in opened if case is not None and case.before is None]
 
 
-def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex) -> _Board:
-    board = _Board(late=scene.late)
+def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex) -> _HypothesisBoard:
+    board = _HypothesisBoard(late=scene.late)
     for case in cases:
         if case.closed or not case.alive:
             continue
@@ -229,7 +229,9 @@ def _claim(alert: Alert, home: str | None, scene: EvidenceIndex) -> FaultHypothe
     return FaultHypothesis(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
 
 
-def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:
+def _best_parent(
+    number: int, board: _HypothesisBoard, explained_by: Sequence[Pair], explains: Sequence[Pair]
+) -> int | None:
     """The hypothesis that explains this one best; None if none does or may take it over."""
     if number in board.fixed:
         return None
@@ -248,13 +250,13 @@ def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], expla
     return min(choices)[-1] if choices else None
 
 
-def _oldest_home(explains: Sequence[Pair], board: _Board) -> int | None:
+def _oldest_home(explains: Sequence[Pair], board: _HypothesisBoard) -> int | None:
     """The home of a suggestion: the oldest open incident that it could explain."""
     homes = [pair.symptom for pair in explains if board.claims[pair.symptom].home is not None]
     return min(homes, default=None)
 
 
-def _may_move(cause: FaultHypothesis, pair: Pair, board: _Board) -> bool:
+def _may_move(cause: FaultHypothesis, pair: Pair, board: _HypothesisBoard) -> bool:
     """True if a cause may take over an open incident: only if it fires, and from another incident only on the path."""
     if not cause.firing:
         return False
@@ -263,23 +265,23 @@ def _may_move(cause: FaultHypothesis, pair: Pair, board: _Board) -> bool:
     return pair.cause in board.pinned and pair.tie in (TopologyRelation.CLUSTER, TopologyRelation.PATH)
 
 
-def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
+def _alternatives(board: _HypothesisBoard, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
     """Pairs of similar faults of one entity, which are alternatives of one question."""
     at: dict[EntityRef, list[int]] = {}
     for number, claim in enumerate(board.claims):
         if claim.fault in knowledge and (claim.alerts or claim.home):
             at.setdefault(claim.entity, []).append(number)
     for numbers in at.values():
-        for place, one in enumerate(numbers):
+        for place, item in enumerate(numbers):
             for other in numbers[place + 1 :]:
-                first, second = board.claims[one], board.claims[other]
+                first, second = board.claims[item], board.claims[other]
                 if first.home is not None and second.home is not None:
                     continue
-                window = TOLD_LATENESS if begins_when_told(first) and begins_when_told(second) else WINDOW
+                window = EXACT_LATENESS if has_exact_start(first) and has_exact_start(second) else WINDOW
                 near = abs(first.since - second.since) <= window
                 near = near and not (ended_before(first, second) or ended_before(second, first))
                 if first.fault == second.fault or (near and _alike(first, second, knowledge)):
-                    yield one, other
+                    yield item, other
 
 
 def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -> bool:
@@ -288,7 +290,7 @@ def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -
     )
 
 
-def _same_service(orphans: Sequence[int], board: _Board, scene: EvidenceIndex) -> Iterable[tuple[int, int]]:
+def _same_service(orphans: Sequence[int], board: _HypothesisBoard, scene: EvidenceIndex) -> Iterable[tuple[int, int]]:
     """Pairs of symptoms without a known fault that affect users of one service within the time window."""
     by_place: dict[EntityRef, list[int]] = {}
     for number in orphans:
@@ -302,14 +304,14 @@ def _same_service(orphans: Sequence[int], board: _Board, scene: EvidenceIndex) -
                     by_place.setdefault(service, []).append(number)
     for numbers in by_place.values():
         numbers.sort(key=lambda number: board.claims[number].order[1:])
-        for one, other in pairwise(numbers):
-            first, second = board.claims[one], board.claims[other]
+        for item, other in pairwise(numbers):
+            first, second = board.claims[item], board.claims[other]
             if second.since - first.since <= WINDOW and not (first.home and second.home):
-                yield one, other
+                yield item, other
 
 
 def _gather(
-    board: _Board,
+    board: _HypothesisBoard,
     group: Sequence[int],
     by_id: Mapping[str, Case],
     fresh: Mapping[str, Alert],
@@ -337,7 +339,7 @@ def _gather(
 
 
 def _tell_candidates(
-    cases: Sequence[Case], opened: Sequence[Case | None], board: _Board, by_symptom: Sequence[Sequence[Pair]]
+    cases: Sequence[Case], opened: Sequence[Case | None], board: _HypothesisBoard, by_symptom: Sequence[Sequence[Pair]]
 ) -> None:
     """Adds hypotheses without alerts to each case in which they explain something.
 

@@ -41,10 +41,10 @@ class EvidenceIndex:
 
     def strength(self, claim: FaultHypothesis) -> float:
         """The best score of a matching finding, else the hypothesis' own strength."""
-        scores = [finding.score for finding in self.saying(claim)]
+        scores = [finding.score for finding in self.matching_findings(claim)]
         return max(scores, default=claim.strength)
 
-    def saying(self, claim: FaultHypothesis) -> list[Finding]:
+    def matching_findings(self, claim: FaultHypothesis) -> list[Finding]:
         """Findings of this fault on this entity."""
         return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
 
@@ -65,18 +65,18 @@ class EvidenceIndex:
             if name in signs and _moves(finding, signs[name])
         ]
 
-    def hinting(self, claim: FaultHypothesis) -> list[Hint]:
+    def hints_for(self, claim: FaultHypothesis) -> list[Hint]:
         """Relevant changes and log lines on the component or its nodes and services; newest first.
 
         Omits lines that a finding already reports, and changes to single nodes of a large service.
         """
         nodes = self.reach.nodes(claim.entity)
-        if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, one) for one in self.suggested):
+        if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, item) for item in self.suggested):
             nodes = frozenset()
         near = (claim.entity, *nodes, *self.reach.services(claim.entity))
-        found = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
-        told = {hint.event.id: hint for hint in found if hint.speaks_for(claim.fault or "")}
-        if self.saying(claim):
+        result = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
+        told = {hint.event.id: hint for hint in result if hint.supports(claim.fault or "")}
+        if self.matching_findings(claim):
             told = {name: hint for name, hint in told.items() if hint.sort is not None}
         return sorted(told.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
 
@@ -103,7 +103,7 @@ class EvidenceIndex:
             return not set(self.reach.services(one)).isdisjoint(self.reach.services(other))
         return False
 
-    def can_tell(self, condition: Condition, entity: EntityRef) -> bool:
+    def is_decidable(self, condition: Condition, entity: EntityRef) -> bool:
         """False if the topology lacks the subject of the condition, such as the node of a replica."""
         if condition.single is not None:
             return bool(self.reach.topology.below(entity, EntityKind(condition.single)))

@@ -14,7 +14,7 @@ from detectors.rca.ranking import AGAINST
 from outrider.model import ActionKind, EntityRef, Evidence, Hypothesis, Incident, Layer
 
 
-class Team(StrEnum):
+class OwnerTeam(StrEnum):
     """The team that owns the affected component."""
 
     MODEL = "model"
@@ -22,15 +22,15 @@ class Team(StrEnum):
     HARDWARE = "hardware"
 
 
-TEAM_OF: Mapping[Layer, Team] = {
-    Layer.HARDWARE: Team.HARDWARE,
-    Layer.PLATFORM: Team.PLATFORM,
-    Layer.MONITORING: Team.PLATFORM,
-    Layer.TRAFFIC: Team.PLATFORM,  # routing, ingress and capacity belong to the platform
-    Layer.ENGINE: Team.MODEL,
-    Layer.BUSINESS: Team.MODEL,
+TEAM_OF: Mapping[Layer, OwnerTeam] = {
+    Layer.HARDWARE: OwnerTeam.HARDWARE,
+    Layer.PLATFORM: OwnerTeam.PLATFORM,
+    Layer.MONITORING: OwnerTeam.PLATFORM,
+    Layer.TRAFFIC: OwnerTeam.PLATFORM,  # routing, ingress and capacity belong to the platform
+    Layer.ENGINE: OwnerTeam.MODEL,
+    Layer.BUSINESS: OwnerTeam.MODEL,
 }
-MOST_TELLING = 3  # signs that separate an alternative from the cause
+MOST_DISTINGUISHING = 3  # signs that separate an alternative from the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Explanation:
     cause: Hypothesis | None
     unknown: float
     known: bool
-    team: Team
-    speaks_for: tuple[Evidence, ...]
-    speaks_against: tuple[Evidence, ...]
+    team: OwnerTeam
+    supporting: tuple[Evidence, ...]
+    contradicting: tuple[Evidence, ...]
     quiet: tuple[Sign, ...]
     alternatives: tuple[Alternative, ...]
     checks: tuple[str, ...]
@@ -83,8 +83,8 @@ def explain(incident: Incident, knowledge: Knowledge) -> Explanation:
         unknown=unknown,
         known=cause is not None and cause.confidence >= unknown,
         team=TEAM_OF[incident.layer],
-        speaks_for=tuple(item for item in evidence if item.text not in AGAINST),
-        speaks_against=tuple(item for item in evidence if item.text in AGAINST),
+        supporting=tuple(item for item in evidence if item.text not in AGAINST),
+        contradicting=tuple(item for item in evidence if item.text in AGAINST),
         quiet=tuple(sign for sign in about.signs if sign.signal not in seen) if about is not None else (),
         alternatives=_alternatives(incident, about, knowledge),
         checks=about.checks if about is not None else (),
@@ -95,15 +95,15 @@ def explain(incident: Incident, knowledge: Knowledge) -> Explanation:
 
 def _alternatives(incident: Incident, about: FaultKnowledge | None, knowledge: Knowledge) -> tuple[Alternative, ...]:
     """Possible alternatives best first, then those ruled out; one per fault."""
-    found: dict[str, Alternative] = {}
+    result: dict[str, Alternative] = {}
     cause = incident.suspected_cause
     for other in incident.hypotheses[1:]:
         if cause is not None and other.fault == cause.fault:
             continue
-        found.setdefault(other.fault, _alternative(other.entity, other.fault, other.confidence, "", about, knowledge))
-    for one in incident.rejected:
-        found.setdefault(one.fault, _alternative(one.entity, one.fault, None, one.why, about, knowledge))
-    return tuple(found.values())
+        result.setdefault(other.fault, _alternative(other.entity, other.fault, other.confidence, "", about, knowledge))
+    for item in incident.rejected:
+        result.setdefault(item.fault, _alternative(item.entity, item.fault, None, item.why, about, knowledge))
+    return tuple(result.values())
 
 
 def _alternative(
@@ -119,4 +119,4 @@ def _alternative(
         return Alternative(entity, fault, confidence, why, (), ())
     shared = {(sign.signal, sign.moves) for sign in about.signs} if about is not None else set()
     telling = tuple(sign for sign in known.signs if (sign.signal, sign.moves) not in shared)
-    return Alternative(entity, fault, confidence, why, telling[:MOST_TELLING], known.checks)
+    return Alternative(entity, fault, confidence, why, telling[:MOST_DISTINGUISHING], known.checks)

@@ -29,20 +29,20 @@ class Section:
     lines: tuple[str, ...]
 
 
-def sections(found: Explanation, language: Language) -> tuple[Section, ...]:
+def sections(explanation: Explanation, language: Language) -> tuple[Section, ...]:
     """Summary, evidence for and against, alternatives, checks, remedy, runbook, owner; in this order."""
     told = {
-        "what": _what(found, language),
-        "for": [evidence_line(item, language) for item in found.speaks_for],
-        "against": _against(found, language),
-        "others": _others(found, language),
-        "check": _checks(found, language),
-        "remedy": _remedy(found, language),
-        "runbook": [found.runbook] if found.runbook else [],
-        "owner": [_owner(found, language)],
+        "what": _what(explanation, language),
+        "for": [evidence_line(item, language) for item in explanation.supporting],
+        "against": _against(explanation, language),
+        "others": _others(explanation, language),
+        "check": _checks(explanation, language),
+        "remedy": _remedy(explanation, language),
+        "runbook": [explanation.runbook] if explanation.runbook else [],
+        "owner": [_owner(explanation, language)],
     }
     if not told["for"]:
-        told["for"] = [_say("only_an_alert" if found.cause is not None else "nothing_named", language)]
+        told["for"] = [_say("only_an_alert" if explanation.cause is not None else "nothing_named", language)]
     return tuple(
         Section(name, _say(f"heading.{name}", language), tuple(dict.fromkeys(lines)))
         for name, lines in told.items()
@@ -50,42 +50,43 @@ def sections(found: Explanation, language: Language) -> tuple[Section, ...]:
     )
 
 
-def text(found: Explanation, language: Language) -> str:
+def text(explanation: Explanation, language: Language) -> str:
     """The sections as plain text."""
     parts = []
-    for section in sections(found, language):
+    for section in sections(explanation, language):
         parts += [section.heading, *(f"  {line}" for line in section.lines), ""]
     return "\n".join(parts).rstrip()
 
 
-def as_json(found: Explanation, language: Language) -> Json:
+def as_json(explanation: Explanation, language: Language) -> Json:
     """The explanation as values and texts."""
     return {
-        "incident": found.incident.id,
-        "known": found.known,
-        "unknown_confidence": round(found.unknown, 3),
-        "team": found.team.value,
-        "team_name": _say(f"team.{found.team}", language),
-        "checks": list(found.checks),
-        "remedy": [action.value for action in found.remedy],
-        "runbook": found.runbook or None,
-        "alternatives": [_alternative_json(one) for one in found.alternatives],
+        "incident": explanation.incident.id,
+        "known": explanation.known,
+        "unknown_confidence": round(explanation.unknown, 3),
+        "team": explanation.team.value,
+        "team_name": _say(f"team.{explanation.team}", language),
+        "checks": list(explanation.checks),
+        "remedy": [action.value for action in explanation.remedy],
+        "runbook": explanation.runbook or None,
+        "alternatives": [_alternative_json(alternative) for alternative in explanation.alternatives],
         "sections": [
-            {"name": one.name, "heading": one.heading, "lines": list(one.lines)} for one in sections(found, language)
+            {"name": section.name, "heading": section.heading, "lines": list(section.lines)}
+            for section in sections(explanation, language)
         ],
     }
 
 
-def page_lines(found: Explanation, language: Language) -> list[str]:
+def page_lines(explanation: Explanation, language: Language) -> list[str]:
     """Further lines of a page: owner, doubts, alternatives, first checks."""
-    lines = [_owner(found, language)]
-    if not found.known:
-        lines.append(_say("do_not_know", language, share=format_value(found.unknown, "ratio")))
-    against = [evidence_line(item, language) for item in found.speaks_against[:_MOST_PAGED]]
+    lines = [_owner(explanation, language)]
+    if not explanation.known:
+        lines.append(_say("do_not_know", language, share=format_value(explanation.unknown, "ratio")))
+    against = [evidence_line(item, language) for item in explanation.contradicting[:_MOST_PAGED]]
     lines += [_say("page.against", language, line=line) for line in against]
-    possible = [one for one in found.alternatives if one.confidence is not None]
-    lines += [_say("page.other", language, line=_other(one, language)) for one in possible[:_MOST_PAGED]]
-    return lines + _checks(found, language)
+    possible = [alternative for alternative in explanation.alternatives if alternative.confidence is not None]
+    lines += [_say("page.other", language, line=_other(entry, language)) for entry in possible[:_MOST_PAGED]]
+    return lines + _checks(explanation, language)
 
 
 def evidence_line(item: Evidence, language: Language) -> str:
@@ -103,10 +104,10 @@ def _say(key: str, language: Language, **arguments: object) -> str:
     return translate(f"knowledge.{key}", language, **arguments)
 
 
-def _what(found: Explanation, language: Language) -> list[str]:
-    incident, cause = found.incident, found.cause
+def _what(explanation: Explanation, language: Language) -> list[str]:
+    incident, cause = explanation.incident, explanation.cause
     services = ", ".join(incident.services) or translate("incidents.no_service", language)
-    share = format_value(found.unknown, "ratio")
+    share = format_value(explanation.unknown, "ratio")
     if cause is None:
         first = incident.timeline[0].arguments if incident.timeline else {}
         entity = worded(first, language).get("entity", services)
@@ -129,21 +130,21 @@ def _what(found: Explanation, language: Language) -> list[str]:
     what = f"faults.{cause.fault}.what"
     if what in texts(language):
         lines.append(translate(what, language))
-    if not found.known:
+    if not explanation.known:
         lines.append(_say("do_not_know", language, share=share))
     return lines
 
 
-def _against(found: Explanation, language: Language) -> list[str]:
-    lines = [evidence_line(item, language) for item in found.speaks_against]
-    if found.quiet:
-        lines.append(_say("quiet", language, signs=_signs(found.quiet, language)))
+def _against(explanation: Explanation, language: Language) -> list[str]:
+    lines = [evidence_line(item, language) for item in explanation.contradicting]
+    if explanation.quiet:
+        lines.append(_say("quiet", language, signs=_signs(explanation.quiet, language)))
     return lines
 
 
-def _others(found: Explanation, language: Language) -> list[str]:
-    lines = [_other(one, language) for one in found.alternatives]
-    return [*lines, _say("unknown_share", language, share=format_value(found.unknown, "ratio"))]
+def _others(explanation: Explanation, language: Language) -> list[str]:
+    lines = [_other(alternative, language) for alternative in explanation.alternatives]
+    return [*lines, _say("unknown_share", language, share=format_value(explanation.unknown, "ratio"))]
 
 
 def _other(one: Alternative, language: Language) -> str:
@@ -156,27 +157,27 @@ def _other(one: Alternative, language: Language) -> str:
     return between.join((said, _say("telling", language, signs=_signs(one.telling, language)))) if one.telling else said
 
 
-def _checks(found: Explanation, language: Language) -> list[str]:
-    names = _list((signal_name(name, language) for name in found.checks), language)
+def _checks(explanation: Explanation, language: Language) -> list[str]:
+    names = _list((signal_name(name, language) for name in explanation.checks), language)
     return [_say("look_first", language, signals=names)] if names else []
 
 
-def _remedy(found: Explanation, language: Language) -> list[str]:
+def _remedy(explanation: Explanation, language: Language) -> list[str]:
     lines = []
-    key = f"faults.{found.cause.fault}.remedy" if found.cause is not None else ""
+    key = f"faults.{explanation.cause.fault}.remedy" if explanation.cause is not None else ""
     if key in texts(language):
         lines.append(translate(key, language))
-    actions = _list((word("action_kind", action, language) for action in found.remedy), language)
+    actions = _list((word("action_kind", action, language) for action in explanation.remedy), language)
     if actions:
         lines.append(_say("may_do", language, actions=actions))
-    elif found.cause is not None:
+    elif explanation.cause is not None:
         lines.append(_say("by_hand", language))
     return lines
 
 
-def _owner(found: Explanation, language: Language) -> str:
-    layer = word("layer", found.incident.layer, language)
-    return _say("owner", language, team=_say(f"team.{found.team}", language), layer=layer)
+def _owner(explanation: Explanation, language: Language) -> str:
+    layer = word("layer", explanation.incident.layer, language)
+    return _say("owner", language, team=_say(f"team.{explanation.team}", language), layer=layer)
 
 
 def _signs(signs: Iterable[Sign], language: Language) -> str:

@@ -164,8 +164,8 @@ class _Reader(Shapes):
         if "groups" not in top:
             return
         for name, members in self.mapping(document, ("groups",), top["groups"]).items():
-            found = self.texts(document, ("groups", name), members)
-            self.groups[name] = tuple(self._known(document, path, one, faults(), "fault") for path, one in found)
+            result = self.texts(document, ("groups", name), members)
+            self.groups[name] = tuple(self._known(document, path, item, faults(), "fault") for path, item in result)
 
     def read_faults(self, document: Document, top: Mapping[str, Any]) -> None:
         for fault_id, entry in top.items():
@@ -179,10 +179,10 @@ class _Reader(Shapes):
             else:
                 below = self._below.get(fault_id)
                 keys = self._keys(document, path, entry, _KEYS, required=below is None)
-                found = self._entry(document, path, faults()[fault_id], keys)
+                result = self._entry(document, path, faults()[fault_id], keys)
                 if below is not None:
-                    found = replace(below, **{key: getattr(found, key) for key in keys})
-                self.entries[fault_id] = found
+                    result = replace(below, **{key: getattr(result, key) for key in keys})
+                self.entries[fault_id] = result
 
     def _entry(self, document: Document, path: Path_, fault: Fault, entry: Mapping[str, Any]) -> FaultKnowledge:
         signs = self.items(document, (*path, "signs"), entry.get("signs", []))
@@ -216,7 +216,7 @@ class _Reader(Shapes):
 
     def _explains(self, document: Document, path: Path_, value: Any) -> dict[Scope, frozenset[str]]:
         scopes = self._keys(document, path, value, get_args(Scope), required=False)
-        found: dict[Scope, frozenset[str]] = {}
+        result: dict[Scope, frozenset[str]] = {}
         for scope in get_args(Scope):
             members: list[str] = []
             for place, name in self.texts(document, (*path, scope), scopes.get(scope, [])):
@@ -225,15 +225,15 @@ class _Reader(Shapes):
                     members.extend(self.groups.get(group, ()))
                 else:
                     members.append(self._known(document, place, name, faults(), "fault"))
-            found[scope] = frozenset(members)
-        return found
+            result[scope] = frozenset(members)
+        return result
 
     def _look_alike(self, document: Document, path: Path_, name: str, value: Any) -> LookAlike:
         self._known(document, path, name, {*faults(), *harmless_states()}, "fault or state")
         before = len(self.problems)
         entry = self._keys(document, path, value, ("why", "when"), required=False)
         when = self.items(document, (*path, "when"), entry.get("when", []))
-        conditions = tuple(self._condition(document, (*path, "when", i), one) for i, one in enumerate(when))
+        conditions = tuple(self._condition(document, (*path, "when", i), item) for i, item in enumerate(when))
         why = entry.get("why")
         if isinstance(why, str):
             self._known(document, (*path, "why"), f"{_WHY}{why}", self._why, "text")
@@ -287,7 +287,7 @@ class _Reader(Shapes):
         """The known words of a list."""
         known = tuple(known)
         said = self.texts(document, (*path, key), entry.get(key, []))
-        return [one for place, one in said if self._known(document, place, one, known, what) in known]
+        return [item for place, item in said if self._known(document, place, item, known, what) in known]
 
     def _named(
         self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str

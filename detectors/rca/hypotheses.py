@@ -19,7 +19,7 @@ from outrider.vocabulary.faults import faults
 
 WINDOW = timedelta(minutes=15)  # conditions that start within it may be one incident
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
-TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it arrives, so earlier symptoms have another cause
+EXACT_LATENESS = timedelta(minutes=3)  # load is counted as it arrives, so earlier symptoms have another cause
 WELL_BEFORE = timedelta(minutes=5)  # all late detections have happened by then
 LATER = timedelta(seconds=30)  # minimum, or two scrapes if slower; a larger distance means a later start
 INSTANT = timedelta(minutes=2)  # tolerance of "at the same time" for scrapes some seconds apart
@@ -109,13 +109,13 @@ class Reach:
 
         If no GPU of a node is mapped to pods, a GPU reaches everything that runs on its node.
         """
-        found = self._up.get(entity)
-        if found is None:
-            found = self.topology.affected_by(entity)
-            if entity.kind is EntityKind.GPU and len(found) == 1:
-                found |= self._beside(entity)
-            self._up[entity] = found
-        return found
+        entities = self._up.get(entity)
+        if entities is None:
+            entities = self.topology.affected_by(entity)
+            if entity.kind is EntityKind.GPU and len(entities) == 1:
+                entities |= self._beside(entity)
+            self._up[entity] = entities
+        return entities
 
     def _beside(self, card: EntityRef) -> frozenset[EntityRef]:
         reached: set[EntityRef] = set()
@@ -128,17 +128,17 @@ class Reach:
 
     def services(self, entity: EntityRef) -> tuple[EntityRef, ...]:
         """The services it can affect, sorted; all of them for a cluster."""
-        found = self._services.get(entity)
-        if found is None:
+        entities = self._services.get(entity)
+        if entities is None:
             if entity.kind is EntityKind.CLUSTER:
                 everything = self.topology.of_kind(EntityKind.SERVICE)
-                found = tuple(service for service in everything if service.cluster == entity.cluster)
+                entities = tuple(service for service in everything if service.cluster == entity.cluster)
             else:
                 roots = (entity, *self._labelled(entity)) if entity.kind is EntityKind.POOL else (entity,)
                 reached = {other for root in roots for other in self.up(root) if other.kind is EntityKind.SERVICE}
-                found = tuple(sorted(reached, key=lambda other: other.key))
-            self._services[entity] = found
-        return found
+                entities = tuple(sorted(reached, key=lambda other: other.key))
+            self._services[entity] = entities
+        return entities
 
     def _labelled(self, pool: EntityRef) -> Iterator[EntityRef]:
         """Nodes that name a pool in their label, as not every topology source has the edge."""
@@ -148,11 +148,11 @@ class Reach:
 
     def nodes(self, entity: EntityRef) -> frozenset[EntityRef]:
         """The nodes it rests on, itself if it is one."""
-        found = self._nodes.get(entity)
-        if found is None:
-            found = frozenset(self.topology.below(entity, EntityKind.NODE))
-            self._nodes[entity] = found
-        return found
+        entities = self._nodes.get(entity)
+        if entities is None:
+            entities = frozenset(self.topology.below(entity, EntityKind.NODE))
+            self._nodes[entity] = entities
+        return entities
 
 
 def pairs(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
@@ -162,14 +162,14 @@ def pairs(claims: Sequence[FaultHypothesis], reach: Reach, knowledge: Knowledge)
         at.setdefault(claim.entity, []).append(number)
     places = frozenset(at)
     seen: set[tuple[int, int]] = set()
-    for found in (
+    for result in (
         *_in_cluster(claims, knowledge),
         *_on_paths(claims, at, places, reach, knowledge),
         *_among_peers(claims, reach, knowledge),
     ):
-        if (found.cause, found.symptom) not in seen:
-            seen.add((found.cause, found.symptom))
-            yield found
+        if (result.cause, result.symptom) not in seen:
+            seen.add((result.cause, result.symptom))
+            yield result
 
 
 def _in_cluster(claims: Sequence[FaultHypothesis], knowledge: Knowledge) -> Iterator[Pair]:
@@ -267,8 +267,8 @@ def _explains_below(cause: FaultHypothesis, symptom: FaultHypothesis, knowledge:
 def _in_time(cause: FaultHypothesis, symptom: FaultHypothesis, lateness: timedelta) -> bool:
     """A cause may be detected late; while it lasts it explains later symptoms."""
     after = symptom.since - cause.since
-    if begins_when_told(cause):
-        lateness = min(lateness, TOLD_LATENESS)
+    if has_exact_start(cause):
+        lateness = min(lateness, EXACT_LATENESS)
     return after >= -lateness and (cause.firing or after <= WINDOW)
 
 
@@ -302,7 +302,7 @@ def over(alerts: Iterable[Alert]) -> datetime | None:
     return max(alert.seen_at for alert in told)
 
 
-def begins_when_told(claim: FaultHypothesis) -> bool:
+def has_exact_start(claim: FaultHypothesis) -> bool:
     """True for faults with an exact start: load, and a batch limit since its flag change."""
     if claim.fault is None:
         return False

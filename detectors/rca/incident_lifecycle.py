@@ -11,7 +11,7 @@ from detectors.base.changes import CHANGE_TEXT
 from detectors.rca import change_evidence, ranking
 from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import EvidenceIndex
-from detectors.rca.hypotheses import WINDOW, FaultHypothesis, begins_when_told, over
+from detectors.rca.hypotheses import WINDOW, FaultHypothesis, has_exact_start, over
 from outrider.model import (
     Alert,
     EntityKind,
@@ -38,7 +38,7 @@ RELEASED = "incidents.timeline.released"
 RESOLVED = "incidents.timeline.resolved"
 
 REMEMBERED_STRENGTH = 0.75  # strength of a cause whose own alert ended while its symptoms last
-TELLING_CHANGE = 0.1  # smaller changes of a confidence do not update the incident
+REPORTED_CHANGE = 0.1  # smaller changes of a confidence do not update the incident
 
 _LAYER_OF_KIND = {
     EntityKind.GPU: Layer.HARDWARE,
@@ -144,7 +144,7 @@ def cause_claim(case: Case, scene: EvidenceIndex) -> FaultHypothesis | None:
         cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
     )
     opened = case.incident.opened_at
-    if timedelta(0) < since - opened <= WINDOW and not begins_when_told(claim):
+    if timedelta(0) < since - opened <= WINDOW and not has_exact_start(claim):
         return replace(claim, since=opened)  # its alert returned or came late: earlier symptoms have the same cause
     return claim
 
@@ -241,8 +241,8 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
 
 def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
     """True if every alert of a cause waits for its clear time."""
-    same = [one for one in claims if (one.entity, one.fault) == (cause.entity, cause.fault)]
-    return bool(same) and all(one.over is not None for one in same)
+    same = [claim for claim in claims if (claim.entity, claim.fault) == (cause.entity, cause.fault)]
+    return bool(same) and all(item.over is not None for item in same)
 
 
 def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
@@ -285,9 +285,9 @@ def _by_key(item: tuple[tuple[EntityRef, str | None], FaultHypothesis]) -> tuple
 
 
 def _differs(old: tuple[Hypothesis, ...], new: tuple[Hypothesis, ...]) -> bool:
-    if [(one.entity, one.fault) for one in old] != [(one.entity, one.fault) for one in new]:
+    if [(item.entity, item.fault) for item in old] != [(item.entity, item.fault) for item in new]:
         return True
-    return any(abs(one.confidence - other.confidence) > TELLING_CHANGE for one, other in zip(old, new, strict=True))
+    return any(abs(item.confidence - other.confidence) > REPORTED_CHANGE for item, other in zip(old, new, strict=True))
 
 
 def _sorted(rejected: tuple[Rejected, ...]) -> tuple[Rejected, ...]:

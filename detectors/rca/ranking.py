@@ -37,7 +37,7 @@ EXPLAINED_LOSS = 0.9
 EXPLAINS_FROM = 0.7  # weaker hypotheses take nothing from those they explain
 SUPPORT_BONUS = 0.03  # per signal that moves like the fault's signs
 COMMON_CAUSE_BONUS = 0.25  # for a change after which two components fail
-UNTOLD_STRENGTH = 0.3  # score of a look-alike without evidence for or against it
+NOT_EXCLUDED_STRENGTH = 0.3  # score of a look-alike without evidence for or against it
 LATE = timedelta(minutes=3)
 EVIDENCE_KEPT = 6
 HINTS_KEPT = 2
@@ -73,8 +73,8 @@ def ranked(
 ) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """As ``rank``, on an existing index. Hypotheses of one entity and fault are merged."""
     unique = _unique(claims, scene)
-    found = list(pairs(unique, scene.reach, scene.knowledge))
-    by_symptom, by_cause = gathered(found, len(unique))
+    result = list(pairs(unique, scene.reach, scene.knowledge))
+    by_symptom, by_cause = gathered(result, len(unique))
     numbers = range(len(unique))
     strengths = [_strength(number, unique, by_cause[number], scene) for number in numbers]
     raw = [_raw_score(number, unique, by_cause[number], strengths[number]) for number in numbers]
@@ -98,7 +98,7 @@ def ranked(
         hypothesis = Hypothesis(unique[number].entity, unique[number].fault or "", 0.0, because)
         weights.append((scale.weight(scores[number]), hypothesis))
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
-    doubt = scale.weight(UNTOLD_STRENGTH)
+    doubt = scale.weight(NOT_EXCLUDED_STRENGTH)
     weights += [(doubt / len(parts), part) for part in parts if (part.entity, part.fault) not in named]
     weights += [(doubt, hypothesis) for hypothesis in untold if (hypothesis.entity, hypothesis.fault) not in named]
     shares = scale.shares([weight for weight, _ in weights])
@@ -146,7 +146,7 @@ def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence
 
 def _apart(failing: set[EntityRef], scene: EvidenceIndex) -> set[EntityRef]:
     """Entities that rest on no other of them: a pod and its replica are one failing component."""
-    return {one for one in failing if not any(one in scene.reach.up(other) for other in failing if other != one)}
+    return {item for item in failing if not any(item in scene.reach.up(other) for other in failing if other != item)}
 
 
 def _raw_score(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
@@ -194,7 +194,7 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     """Supporting evidence, then contradicting evidence."""
     claim = claims[number]
-    told = [item for finding in scene.saying(claim) for item in finding.evidence][:EVIDENCE_KEPT]
+    told = [item for finding in scene.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
     told += [_xid(event) for event in scene.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
     known = scene.knowledge.get(claim.fault or "")
     if known is not None:
@@ -203,7 +203,7 @@ def _evidence(
             told.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    told += [hint.evidence for hint in scene.hinting(claim)[:HINTS_KEPT]]
+    told += [hint.evidence for hint in scene.hints_for(claim)[:HINTS_KEPT]]
     total = sum(bool(other.alerts) for other in claims if other is not claim)
     count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
     if count:
@@ -232,7 +232,7 @@ def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hyp
         return (), ()
     untold, rejected = [], []
     for other in known.look_alikes:
-        if not all(scene.can_tell(condition, cause.entity) for condition in other.when):
+        if not all(scene.is_decidable(condition, cause.entity) for condition in other.when):
             continue
         entity = _stands_for(cause.entity, other, scene)
         if all(scene.holds(condition, cause.entity) for condition in other.when):

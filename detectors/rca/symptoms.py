@@ -15,7 +15,7 @@ from detectors.rca.hypotheses import FaultHypothesis, Pair, TopologyRelation, be
 from outrider.model import Alert, AlertState, Incident
 
 
-def joined(
+def attach_symptoms(
     standing: Sequence[Incident], alerts: Sequence[Alert], scene: EvidenceIndex, now: datetime
 ) -> Iterator[Incident]:
     """Open incidents with the P3 symptoms that their suspected causes explain and that none contains yet.

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.base.condition_durations import late_seconds, silences, unusable
+from detectors.base.condition_durations import late_seconds, no_verdicts, unusable_reason
 from detectors.base.findings import evidence, fingerprint
 from detectors.base.sampling import spacing
 from detectors.base.state_arrays import Arrays
@@ -102,7 +102,7 @@ class BurnRateDetector:
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """One finding per entity whose budget burns, with its most urgent pair of windows."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is None and now.timestamp() < _last(state):
             reason = NoVerdictReason.CLOCK_STEP
         if reason is not None:
@@ -122,17 +122,17 @@ class BurnRateDetector:
         judged = {name: array[:count] for name, array in memory.items()}
         silent = mine & ~(judged["seen"] >= at - late_seconds(window))
         burning = [self._burning(judged, burn, at) for burn in BURNS]
-        found: list[Finding | NoVerdict] = []
+        verdicts: list[Finding | NoVerdict] = []
         open_ = mine & ~silent
-        for one in burning:
-            rows = np.flatnonzero(open_ & one.holds)
-            found += [self._finding(window.entities[row], int(row), one, now) for row in rows]
-            open_ &= ~one.holds
-        unsure = open_ & np.logical_or.reduce([one.unsure for one in burning])
+        for item in burning:
+            rows = np.flatnonzero(open_ & item.holds)
+            verdicts += [self._finding(window.entities[row], int(row), item, now) for row in rows]
+            open_ &= ~item.holds
+        unsure = open_ & np.logical_or.reduce([entry.unsure for entry in burning])
         few = NoVerdictReason.NOT_ENOUGH_EVENTS
-        found += [NoVerdict(self.name, window.entities[row], few) for row in np.flatnonzero(unsure)]
+        verdicts += [NoVerdict(self.name, window.entities[row], few) for row in np.flatnonzero(unsure)]
         status = np.stack([window.column_status(key) for key in self._slo.total], axis=2).min(axis=2)
-        return (*found, *silences(self.name, window.entities, status, silent))
+        return (*verdicts, *no_verdicts(self.name, window.entities, status, silent))
 
     def _burning(self, memory: Arrays, burn: Burn, at: float) -> _Burning:
         bad, total = (_within(memory, counted, at, burn.long) for counted in _COUNTED)
@@ -238,5 +238,5 @@ def _events(window: Window, keys: Sequence[SignalKey]) -> Floats:
     status = np.stack([window.column_status(key) for key in keys], axis=2)
     good = (status <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values) & (values >= 0)
     summed = np.where(good, values, 0.0).sum(axis=2)
-    found: Floats = np.where(good.any(axis=2), summed, np.nan)
-    return found
+    result: Floats = np.where(good.any(axis=2), summed, np.nan)
+    return result

@@ -111,13 +111,13 @@ def _rate(values: Floats, window: Window, span: timedelta) -> Floats:
 
 def _mean(values: Floats, window: Window, span: timedelta) -> Floats:
     count = (~np.isnan(values)).sum(axis=1)
-    found: Floats = _sum(values, window, span) / np.maximum(count, 1)
-    return found
+    result: Floats = _sum(values, window, span) / np.maximum(count, 1)
+    return result
 
 
 def _max(values: Floats, _window: Window, _span: timedelta) -> Floats:
-    found = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
-    return np.where(np.isinf(found), np.nan, found)
+    result = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
+    return np.where(np.isinf(result), np.nan, result)
 
 
 def _min(values: Floats, window: Window, span: timedelta) -> Floats:

@@ -134,10 +134,10 @@ class _Compiler:
     def _comparison(self, node: ast.Compare) -> Callable[[Window], Truths]:
         if len(node.ops) != 1:
             raise self._fail(node, "comparisons cannot be chained", "write a < b and b < c")
-        found = _COMPARISONS.get(type(node.ops[0]))
-        if found is None:
+        result = _COMPARISONS.get(type(node.ops[0]))
+        if result is None:
             raise self._fail(node, "expected one of > >= < <= == !=")
-        symbol, compare = found
+        symbol, compare = result
         known = dict(self._keys)
         self._keys = {}
         left, right = self._number(node.left), self._number(node.comparators[0])
@@ -258,10 +258,10 @@ class _Compiler:
 
     def _duration(self, node: ast.expr) -> timedelta:
         text = node.value if isinstance(node, ast.Constant) else None
-        found = _DURATION.fullmatch(text) if isinstance(text, str) else None
-        if found is None or int(found[1]) == 0:
+        result = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        if result is None or int(result[1]) == 0:
             raise self._fail(node, 'expected a duration in quotes, such as "30s", "5m", "1h" or "1d"')
-        span = timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        span = timedelta(seconds=int(result[1]) * _UNITS[result[2]])
         self._span = max(self._span, span)
         return span
 

@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedAlert:
     """One span of an alert with operator feedback; ``useful``: it had a real cause.
 
     Spans of one ``occasion`` (an incident) count once.
@@ -71,7 +71,7 @@ class RuleBacktest:
         waits: Floats,
         clear: timedelta,
         entities: Sequence[EntityRef],
-        judged: Sequence[Judged],
+        judged: Sequence[JudgedAlert],
     ) -> None:
         """``thresholds`` and ``waits`` (seconds) are parallel: one setting each."""
         self._dial = dial
@@ -84,10 +84,10 @@ class RuleBacktest:
         self._firing, self._kept = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         self._last = -np.inf
         places = {entity: row for row, entity in enumerate(entities)}
-        known = np.array([places.get(one.entity, -1) for one in judged], dtype=np.intp)
+        known = np.array([places.get(item.entity, -1) for item in judged], dtype=np.intp)
         self._rows, self._known = np.maximum(known, 0), known >= 0
-        self._starts = np.array([one.starts_at.timestamp() for one in judged])
-        self._ends = np.array([one.ends_at.timestamp() for one in judged])
+        self._starts = np.array([item.starts_at.timestamp() for item in judged])
+        self._ends = np.array([item.ends_at.timestamp() for item in judged])
         self.alarms = np.zeros(shape[0])
         self.caught = np.zeros((shape[0], len(judged)), dtype=bool)
         self.fired_at = np.full((shape[0], len(judged)), np.nan)

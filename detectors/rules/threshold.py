@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from detectors.base.condition_durations import unusable
+from detectors.base.condition_durations import unusable_reason
 from detectors.base.findings import evidence, fingerprint
 from detectors.base.state_arrays import empty
 from detectors.rules.evaluation import Unknown
@@ -64,15 +64,15 @@ class RuleDetector:
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """A finding if the expression holds, NoVerdict if values are missing or untrusted."""
-        reason = unusable(window, now.timestamp())
+        reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         if not window.entities:
             return state, ()
         truths = self._compiled.holds(window)
         left, right, condition = self._sides(window)
-        found = [self._finding(window, int(row), left, right, condition, now) for row in np.flatnonzero(truths.holds)]
-        return state, (*found, *self._silent(window, truths.unknown))
+        result = [self._finding(window, int(row), left, right, condition, now) for row in np.flatnonzero(truths.holds)]
+        return state, (*result, *self._silent(window, truths.unknown))
 
     def _sides(self, window: Window) -> tuple[Floats, Floats, Condition | None]:
         condition = self._compiled.condition

@@ -49,7 +49,7 @@ class TunableThreshold:
 
     def turned(self, threshold: float) -> str:
         """The expression with another threshold."""
-        return self.text[: self.start] + spelt(threshold) + self.text[self.end :]
+        return self.text[: self.start] + format_threshold(threshold) + self.text[self.end :]
 
     def stricter(self, threshold: float, than: float) -> bool:
         """True if fewer values alert."""
@@ -93,26 +93,26 @@ class TunableThreshold:
 _COMPARE = {">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less_equal}
 
 
-def spelt(threshold: float) -> str:
+def format_threshold(threshold: float) -> str:
     """A threshold in the notation of expressions."""
     return f"{threshold:.12g}" if abs(threshold) < 1e12 else repr(threshold)
 
 
-def dial_of(rule: str, expression: str) -> TunableThreshold:
+def tunable_threshold_of(rule: str, expression: str) -> TunableThreshold:
     """The tunable threshold of an expression. Raises UsageError if it cannot be compiled."""
     text = " ".join(expression.split())
     whole = compile_expression(rule, text)
     first = _first(ast.parse(text, mode="eval").body)
-    found = _number(first.comparators[0]) if first is not None and text.isascii() else None
+    result = _number(first.comparators[0]) if first is not None and text.isascii() else None
     symbol = _SYMBOLS.get(type(first.ops[0])) if first is not None else None
-    if first is None or found is None or symbol is None or not _reads(first.left):
+    if first is None or result is None or symbol is None or not _reads(first.left):
         return TunableThreshold(text, None, 0, 0, "", whole, whole, whole)
     before, after = text[: first.col_offset], text[first.end_col_offset :]
     right = first.comparators[0]
     assert right.end_col_offset is not None
     return TunableThreshold(
         text,
-        found,
+        result,
         right.col_offset,
         right.end_col_offset,
         symbol,

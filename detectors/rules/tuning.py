@@ -18,8 +18,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from detectors.rules.rule_backtest import Judged, RuleBacktest, parts, window_of
-from detectors.rules.tunable_threshold import TunableThreshold, dial_of
+from detectors.rules.rule_backtest import JudgedAlert, RuleBacktest, parts, window_of
+from detectors.rules.tunable_threshold import TunableThreshold, tunable_threshold_of
 from outrider.model import EntityRef, Floats, TimeRange, Window
 from outrider.vocabulary.indicators import wilson_interval
 from outrider.vocabulary.rules import Rule
@@ -112,13 +112,13 @@ class Proposal:
     best: Effect | None = None
     candidates: tuple[Effect, ...] = ()
     expression: str | None = None
-    unchecked: tuple[Judged, ...] = ()
+    unchecked: tuple[JudgedAlert, ...] = ()
     days: float = 0.0
 
 
 def propose(
     rule: Rule,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedAlert],
     read: Read | None,
     entities: Sequence[EntityRef],
     span: TimeRange,
@@ -134,39 +134,46 @@ def propose(
     it, by the id of the judged one. ``tried`` replaces the default settings. Pure except for ``read``. Raises
     UsageError for an expression that cannot be compiled.
     """
-    useless = [one for one in judged if not one.useful]
-    found = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, occasions(judged), occasions(useless))
+    useless = [item for item in judged if not item.useful]
+    proposal = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, occasions(judged), occasions(useless))
     if rule.expr is None or read is None:
-        return found
+        return proposal
     first = _too_little(judged, useless)
     if first is not None:
-        return replace(found, reason=first)
-    apart = {one.id: kept[one.id] for one in judged if one.starts_at < span.start and one.id in kept} if kept else {}
-    within = [one for one in judged if one.starts_at >= span.start or one.id in apart]
-    gone = tuple(one for one in judged if one.starts_at < span.start and one.id not in apart)
+        return replace(proposal, reason=first)
+    apart = (
+        {item.id: kept[item.id] for item in judged if item.starts_at < span.start and item.id in kept} if kept else {}
+    )
+    within = [item for item in judged if item.starts_at >= span.start or item.id in apart]
+    gone = tuple(item for item in judged if item.starts_at < span.start and item.id not in apart)
     if _pages(gone):
-        return replace(found, reason=ProposalReason.PAGE_NOT_CHECKED, unchecked=gone)
-    dial = dial_of(rule.name, rule.expr)
+        return replace(proposal, reason=ProposalReason.PAGE_NOT_CHECKED, unchecked=gone)
+    dial = tunable_threshold_of(rule.name, rule.expr)
     now = Setting(dial.threshold, rule.wait)
     others = tuple(tried) if tried is not None else _candidates(dial, rule, within, read, apart)
     settings = (now, *others)
     replayed = _replay(dial, settings, rule.clear, entities, within, read, span, min(piece, MOST_AT_ONCE), progress)
     _add_apart(replayed, dial, settings, rule.clear, within, apart)
     again = replayed.caught[0]
-    lost = tuple(one for one, seen in zip(within, again, strict=True) if not seen)
+    lost = tuple(item for item, seen in zip(within, again, strict=True) if not seen)
     days = (span.end - span.start) / timedelta(days=1)
-    effects = [_effect(one, place, within, replayed, days) for place, one in enumerate(settings)]
-    found = replace(
-        found, now=effects[0], candidates=tuple(effects[1:]), unchecked=(*gone, *lost), days=days, expression=dial.text
+    effects = [_effect(setting, place, within, replayed, days) for place, setting in enumerate(settings)]
+    proposal = replace(
+        proposal,
+        now=effects[0],
+        candidates=tuple(effects[1:]),
+        unchecked=(*gone, *lost),
+        days=days,
+        expression=dial.text,
     )
     if _pages(lost):
-        return replace(found, reason=ProposalReason.PAGE_NOT_CHECKED)
-    if occasions([one for one, seen in zip(within, again, strict=True) if seen]) < LEAST_VERDICTS:
-        return replace(found, reason=ProposalReason.NOT_REPRODUCED)
-    return _chosen(found, dial, effects[1:])
+        return replace(proposal, reason=ProposalReason.PAGE_NOT_CHECKED)
+    if occasions([item for item, seen in zip(within, again, strict=True) if seen]) < LEAST_VERDICTS:
+        return replace(proposal, reason=ProposalReason.NOT_REPRODUCED)
+    return _chosen(proposal, dial, effects[1:])
 
 
-def _too_little(judged: Sequence[Judged], useless: Sequence[Judged]) -> ProposalReason | None:
+def _too_little(judged: Sequence[JudgedAlert], useless: Sequence[JudgedAlert]) -> ProposalReason | None:
     if occasions(judged) < LEAST_VERDICTS:
         return ProposalReason.TOO_FEW_VERDICTS
     if occasions(useless) < LEAST_USELESS:
@@ -174,23 +181,23 @@ def _too_little(judged: Sequence[Judged], useless: Sequence[Judged]) -> Proposal
     return ProposalReason.NOTHING_USEFUL if len(useless) == len(judged) else None
 
 
-def occasions(judged: Sequence[Judged]) -> int:
+def occasions(judged: Sequence[JudgedAlert]) -> int:
     """Number of judged occasions: all alerts of one incident count once."""
     return len({one.occasion or f"{one.fingerprint} {one.starts_at}" for one in judged})
 
 
-def _pages(judged: Sequence[Judged]) -> list[Judged]:
-    return [one for one in judged if one.useful and one.is_page]
+def _pages(judged: Sequence[JudgedAlert]) -> list[JudgedAlert]:
+    return [item for item in judged if item.useful and item.is_page]
 
 
-def _chosen(found: Proposal, dial: TunableThreshold, effects: Sequence[Effect]) -> Proposal:
-    worth = [one for one in effects if one.worth > 0]
-    safe = [one for one in worth if one.safe]
+def _chosen(proposal: Proposal, dial: TunableThreshold, effects: Sequence[Effect]) -> Proposal:
+    worth = [effect for effect in effects if effect.worth > 0]
+    safe = [item for item in worth if item.safe]
     if not safe:
         reason = ProposalReason.DROPS_A_PAGE if worth else ProposalReason.NONE_BETTER
-        return replace(found, reason=reason)
-    assert found.now is not None
-    present = found.now.setting
+        return replace(proposal, reason=reason)
+    assert proposal.now is not None
+    present = proposal.now.setting
 
     def order(one: Effect) -> tuple[float, float, float]:
         far = abs((one.setting.threshold or 0.0) - (present.threshold or 0.0)) / max(
@@ -201,14 +208,14 @@ def _chosen(found: Proposal, dial: TunableThreshold, effects: Sequence[Effect]) 
     best = min(safe, key=order)
     turned = best.setting.threshold
     expression = dial.text if turned is None or turned == dial.threshold else dial.turned(turned)
-    return replace(found, reason=ProposalReason.BETTER, best=best, expression=expression)
+    return replace(proposal, reason=ProposalReason.BETTER, best=best, expression=expression)
 
 
-def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: RuleBacktest, days: float) -> Effect:
+def _effect(setting: Setting, place: int, judged: Sequence[JudgedAlert], replayed: RuleBacktest, days: float) -> Effect:
     """Effect on spans that the current setting reproduces; others are not evidence."""
     seen, caught = replayed.caught[0], replayed.caught[place]
-    useful = np.array([one.useful for one in judged], dtype=bool)
-    page = np.array([one.is_page for one in judged], dtype=bool)
+    useful = np.array([item.useful for item in judged], dtype=bool)
+    page = np.array([item.is_page for item in judged], dtype=bool)
     kept, dropped = seen & caught, seen & ~caught
     late = replayed.fired_at[place] - replayed.fired_at[0]
     delays = late[kept & useful]
@@ -231,7 +238,7 @@ def _replay(
     settings: Sequence[Setting],
     clear: timedelta,
     entities: Sequence[EntityRef],
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedAlert],
     read: Read,
     span: TimeRange,
     piece: timedelta,
@@ -248,8 +255,8 @@ def _replay(
 
 
 def _numbers(settings: Sequence[Setting]) -> tuple[Floats, Floats]:
-    thresholds = np.array([np.nan if one.threshold is None else one.threshold for one in settings])
-    return thresholds, np.array([one.wait.total_seconds() for one in settings])
+    thresholds = np.array([np.nan if setting.threshold is None else setting.threshold for setting in settings])
+    return thresholds, np.array([setting.wait.total_seconds() for setting in settings])
 
 
 def _add_apart(
@@ -257,46 +264,46 @@ def _add_apart(
     dial: TunableThreshold,
     settings: Sequence[Setting],
     clear: timedelta,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedAlert],
     apart: Mapping[str, Window],
 ) -> None:
     """Replays each span with stored values of its own; other alerts in it are unknown and do not count."""
-    for place, one in enumerate(judged):
-        window = apart.get(one.id)
+    for place, item in enumerate(judged):
+        window = apart.get(item.id)
         if window is not None:
-            alone = RuleBacktest(dial, *_numbers(settings), clear, window.entities, (one,))
-            alone.feed(window, one.starts_at)
+            alone = RuleBacktest(dial, *_numbers(settings), clear, window.entities, (item,))
+            alone.feed(window, item.starts_at)
             replayed.caught[:, place], replayed.fired_at[:, place] = alone.caught[:, 0], alone.fired_at[:, 0]
 
 
 def _candidates(
     dial: TunableThreshold,
     rule: Rule,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedAlert],
     read: Read,
     apart: Mapping[str, Window],
 ) -> tuple[Setting, ...]:
     """Thresholds just beyond the levels of useless alerts, and longer waiting times."""
-    found = [Setting(dial.threshold, wait) for wait in WAITS if wait > rule.wait][:_MOST_WAITS]
+    result = [Setting(dial.threshold, wait) for wait in WAITS if wait > rule.wait][:_MOST_WAITS]
     if dial.threshold is None:
-        return tuple(found)
-    useless = [one for one in judged if not one.useful][-_MOST_LEVELS:]
+        return tuple(result)
+    useless = [entry for entry in judged if not entry.useful][-_MOST_LEVELS:]
     levels = []
-    for one in useless:
-        window = apart.get(one.id)
+    for item in useless:
+        window = apart.get(item.id)
         if window is None:
-            end = min(one.ends_at, one.starts_at + _LEVEL_OF) + rule.wait
-            window = read(one.starts_at - window_of(dial), end)
-        levels.append(_level(dial, rule.wait, one, window))
+            end = min(item.ends_at, item.starts_at + _LEVEL_OF) + rule.wait
+            window = read(item.starts_at - window_of(dial), end)
+        levels.append(_level(dial, rule.wait, item, window))
     beyond = {dial.beyond(level) for level in levels if np.isfinite(level)}
-    steps = sorted(one for one in beyond if dial.stricter(one, dial.threshold))
+    steps = sorted(entry for entry in beyond if dial.stricter(entry, dial.threshold))
     if len(steps) > _MOST_THRESHOLDS:
         places = np.linspace(0, len(steps) - 1, _MOST_THRESHOLDS).round().astype(int)
         steps = [steps[place] for place in places]
-    return (*(Setting(one, rule.wait) for one in steps), *found)
+    return (*(Setting(step, rule.wait) for step in steps), *result)
 
 
-def _level(dial: TunableThreshold, wait: timedelta, one: Judged, window: Window) -> float:
+def _level(dial: TunableThreshold, wait: timedelta, one: JudgedAlert, window: Window) -> float:
     """The strictest threshold at which the alert would still fire, without guards; NaN if unknown."""
     if one.entity not in window.entities:
         return float("nan")

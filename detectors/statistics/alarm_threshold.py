@@ -27,7 +27,7 @@ _DAY = 86400.0
 _HAIR = 1e-5  # tolerance: peaks are stored in single precision
 
 
-class Budget:
+class AlarmThreshold:
     """The arithmetic over entities; state is a dict of arrays whose first axis is entities."""
 
     def __init__(self, alarms_per_entity_day: float, least: float = 0.0) -> None:

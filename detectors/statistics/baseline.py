@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
-from detectors.statistics.weekly_profile import Week
+from detectors.statistics.weekly_profile import WeeklyProfile
 from outrider.model import DetectorState, EntityRef, Floats
 from outrider.vocabulary import catalog
 
@@ -70,7 +70,7 @@ _TINY = 1e-12  # scales are never zero
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class Expectation:
     """Expected values at one time; all of shape (entities, signals). ``known`` is False while still learning."""
 
     level: Floats
@@ -88,10 +88,12 @@ class Baseline:
     def __init__(self, signals: Sequence[str], *, week: bool = True) -> None:
         """``signals`` are the last axis of all values. ``week`` False uses the time of day only."""
         self.signals = tuple(signals)
-        self._week = Week(len(self.signals)) if week else None
+        self._week = WeeklyProfile(len(self.signals)) if week else None
         self._holidays: tuple[Span, ...] = ()
         known = [catalog.signal(name) for name in self.signals]
-        self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
+        self._floors = np.array(
+            [_FLOOR_OF_SIGNAL.get(item.name, _FLOOR_OF_UNIT.get(item.unit, 1e-6)) for item in known]
+        )
 
     @classmethod
     def of_unknown_units(cls, metrics: int) -> Baseline:
@@ -165,11 +167,11 @@ class Baseline:
             if name in memory:
                 memory[name] = np.full_like(memory[name], -1)
 
-    def usual(self, memory: Arrays, at: float) -> Usual:
+    def usual(self, memory: Arrays, at: float) -> Expectation:
         """Expected values at unix second ``at``. With a weekly profile, call ``turn`` first."""
         return self._expect(memory, at)[0]
 
-    def _expect(self, memory: Arrays, at: float) -> tuple[Usual, Floats | float]:
+    def _expect(self, memory: Arrays, at: float) -> tuple[Expectation, Floats | float]:
         """Expected values, and the weekly profile's part of them."""
         before, after, share = _neighbours(at)
         slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
@@ -185,7 +187,7 @@ class Baseline:
             spread = spread + adds.wide
         level = np.where(ripe, day + added + memory["offset"], memory["level"])
         scale = np.maximum(np.where(ripe, spread, memory["scale"]), self._floor(memory, level))
-        return Usual(level, scale, ripe | (memory["updates"] >= MATURE_UPDATES)), added
+        return Expectation(level, scale, ripe | (memory["updates"] >= MATURE_UPDATES)), added
 
     def learn(
         self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
@@ -227,7 +229,7 @@ class Baseline:
         memory: Arrays,
         values: Floats,
         taken: NDArray[np.bool_],
-        expected: tuple[Usual, Floats | float],
+        expected: tuple[Expectation, Floats | float],
         at: float,
         seconds: float,
     ) -> None:
@@ -291,14 +293,14 @@ def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRe
     place = {entity: row for row, entity in enumerate(held)}
     rows = np.fromiter((place.get(entity, -1) for entity in entities), dtype=np.intp, count=len(entities))
     known = rows >= 0
-    found: Arrays = {}
+    result: Arrays = {}
     for name, default in fresh.items():
         array = default.copy()
         own = memory.get(name)
         if own is not None and own.shape == (len(held), *default.shape[1:]):
             array[known] = own[rows[known]]
-        found[name] = array
-    return found
+        result[name] = array
+    return result
 
 
 def held(state: DetectorState, entities: tuple[EntityRef, ...], fresh: Callable[[int], Arrays]) -> Arrays:
@@ -306,8 +308,8 @@ def held(state: DetectorState, entities: tuple[EntityRef, ...], fresh: Callable[
 
     ``fresh`` makes the arrays of a number of unknown entities; ``fresh(0)`` defines the shapes.
     """
-    shapes = {name: (len(entities), *one.shape[1:]) for name, one in fresh(0).items()}
+    shapes = {name: (len(entities), *value.shape[1:]) for name, value in fresh(0).items()}
     own = {name: state.arrays[name] for name in shapes if name in state.arrays}
-    if state.entities == entities and {name: one.shape for name, one in own.items()} == shapes:
+    if state.entities == entities and {name: value.shape for name, value in own.items()} == shapes:
         return own
     return follow(own, state.entities, entities, fresh(len(entities)))

@@ -59,8 +59,8 @@ class Deviations:
 
     def scale(self, memory: Arrays, level: Floats) -> Floats:
         """The scale of deviations from a level, (entities, metrics)."""
-        found = np.maximum(memory["steady"] * SIGMA_OF_MEAN_DEVIATION, FLOOR_OF_LEVEL * np.abs(level))
-        return np.asarray(np.maximum(found, memory["floor"]))
+        result = np.maximum(memory["steady"] * SIGMA_OF_MEAN_DEVIATION, FLOOR_OF_LEVEL * np.abs(level))
+        return np.asarray(np.maximum(result, memory["floor"]))
 
     def _learn_spread(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
         slow = pace(memory, seconds, SPREAD_TAU_SECONDS)
@@ -72,5 +72,5 @@ class Deviations:
 
 def pace(memory: Arrays, seconds: float, tau_seconds: float) -> Floats:
     """The weight of a new reading: a plain mean first, exponential forgetting later."""
-    found: Floats = np.maximum(1.0 / (memory["updates"] + 1.0), 1.0 - np.exp(-seconds / tau_seconds))
-    return found
+    result: Floats = np.maximum(1.0 / (memory["updates"] + 1.0), 1.0 - np.exp(-seconds / tau_seconds))
+    return result

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
 from detectors.statistics import reservoir
-from detectors.statistics.alarm_threshold import Budget
+from detectors.statistics.alarm_threshold import AlarmThreshold
 from detectors.statistics.baseline import RECENT, Span
 from detectors.statistics.ensemble_members import EnsembleMembers
 from detectors.statistics.residuals import Residuals
@@ -34,7 +34,7 @@ _FADE = float(np.exp(-1.0 / HOLD_READINGS))
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EnsembleScore:
     """Result for a set of readings; all of shape (entities, times). NaN without members or reading.
 
     ``fresh`` are the scores of the readings themselves. ``scores`` include the decaying earlier score if that is
@@ -60,7 +60,7 @@ class Ensemble:
         """
         self._residuals = Residuals(metrics, floors)
         self._ripe_after = ripe_after
-        self._budget = Budget(alarms_per_entity_day, LEAST_OF_ONE_METRIC if metrics == 1 else LEAST)
+        self._budget = AlarmThreshold(alarms_per_entity_day, LEAST_OF_ONE_METRIC if metrics == 1 else LEAST)
 
     @property
     def width(self) -> int:
@@ -93,7 +93,7 @@ class Ensemble:
         count = memory["held"].shape[0]
         memory.update({name: array for name, array in self.empty(count).items() if name in RECENT})
 
-    def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> Said:
+    def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> EnsembleScore:
         """Scores and alarms of new readings; changes ``memory`` and ``pool``.
 
         ``values`` (entities, times, metrics) are in time order and ``seconds`` apart. The members are those fitted
@@ -104,11 +104,11 @@ class Ensemble:
     def rows(self, memory: Arrays, values: Floats, times: Floats, seconds: float) -> NDArray[np.float32]:
         """First half of ``Ensemble.look``: residuals, (entities, times, residuals)."""
         count, length = values.shape[:2]
-        found = np.empty((count, length, self._residuals.width), dtype=np.float32)
+        result = np.empty((count, length, self._residuals.width), dtype=np.float32)
         for place in range(length):
-            found[:, place] = self._residuals.step(memory, values[:, place], float(times[place]), seconds)
-            found[memory["updates"].max(axis=1, initial=0) < self._ripe_after, place] = np.nan
-        return found
+            result[:, place] = self._residuals.step(memory, values[:, place], float(times[place]), seconds)
+            result[memory["updates"].max(axis=1, initial=0) < self._ripe_after, place] = np.nan
+        return result
 
     def judge(
         self,
@@ -118,7 +118,7 @@ class Ensemble:
         times: Floats,
         seconds: float,
         excused: NDArray[np.bool_] | None = None,
-    ) -> Said:
+    ) -> EnsembleScore:
         """Second half of ``Ensemble.look``: scores of residuals and the alarm decision.
 
         ``excused`` (entities, times) marks readings that are known to be normal.
@@ -138,15 +138,15 @@ class Ensemble:
             alarms[:, place] = self._budget.judge(memory, scores[:, place], float(times[place]), seconds)
             limits[:, place] = memory["limit"]
         reservoir.keep(pool, rows[~alarms], count, seconds)
-        return Said(scores, limits, alarms, fresh)
+        return EnsembleScore(scores, limits, alarms, fresh)
 
     def _scores(self, pool: Arrays, rows: NDArray[np.float32]) -> Floats:
-        found = np.full(rows.shape[:2], np.nan)
+        result = np.full(rows.shape[:2], np.nan)
         known = ~np.isnan(rows[:, :, 0])
         if pool["fitted"].shape[0] >= FEWEST_ROWS and known.any():
             voters = _voters(pool["fitted"].tobytes(), self._residuals.width)
-            found[known] = voters.surprises(rows[known]).mean(axis=1)
-        return found
+            result[known] = voters.surprises(rows[known]).mean(axis=1)
+        return result
 
     def _refit(self, pool: Arrays, now: float) -> None:
         enough = pool["reservoir"].shape[0] >= FEWEST_ROWS

@@ -49,8 +49,8 @@ class Tail:
         share = 1.0 - np.searchsorted(self.ranked, values) / self.ranked.size
         inside = -np.log10(np.maximum(share, 10.0**-SUREST))
         outside = -np.log10(1.0 - TAIL_FROM) + (values - self.from_) / (self.decay * np.log(10.0))
-        found: Floats = np.minimum(np.where(values > self.from_, outside, inside), SUREST)
-        return found
+        result: Floats = np.minimum(np.where(values > self.from_, outside, inside), SUREST)
+        return result
 
 
 class EnsembleMembers:
@@ -77,8 +77,8 @@ class EnsembleMembers:
         away = together.astype(np.float64) - self._middle  # in single precision the remainder is noise
         inside = away @ self._axes.T
         plane = np.sqrt(np.maximum((away**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0))
-        found: Floats = np.column_stack((breadth, self._forest.score(together), plane)).astype(np.float64)
-        return found
+        result: Floats = np.column_stack((breadth, self._forest.score(together), plane)).astype(np.float64)
+        return result
 
     def surprises(self, rows: NDArray[np.float32]) -> Floats:
         """Minus log10 of each member's tail probability, shape (rows, members)."""

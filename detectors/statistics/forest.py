@@ -57,17 +57,17 @@ class Forest:
 
     def _depths(self) -> Floats:
         """Steps from the root to each node."""
-        found = np.zeros(self._left.size)
+        result = np.zeros(self._left.size)
         level = self._roots
         for depth in range(1, self._deepest + 1):
             inner = level[self._left[level] != level]
             level = np.concatenate((self._left[inner], self._right[inner]))
-            found[level] = depth
-        return found
+            result[level] = depth
+        return result
 
 
 def usual_path(rows: Floats) -> Floats:
     """Mean path length of an unsuccessful search in a tree of ``rows`` (Liu, Ting, Zhou 2008)."""
     many = np.maximum(rows, 3.0)
-    found = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many
-    return np.where(rows <= 1, 0.0, np.where(rows == 2, 1.0, found))
+    result = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many
+    return np.where(rows <= 1, 0.0, np.where(rows == 2, 1.0, result))

@@ -23,7 +23,7 @@ TARGET = "y"
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class DriverModel:
     """The drivers of a value and the prior of their effect.
 
     ``drivers`` are one letter each, which name the sums. ``prior_mean`` and ``prior_deviation`` are relative slopes: 1
@@ -64,13 +64,13 @@ class Relation:
         columns = dict(zip((*self.drivers, TARGET), (*drivers, target), strict=True))
         use = where & np.logical_and.reduce([np.isfinite(column) for column in columns.values()])
         some = use.any(axis=0)  # usually only one column is new
-        use, columns = use[:, some], {name: np.where(use, one, 0.0)[:, some] for name, one in columns.items()}
+        use, columns = use[:, some], {name: np.where(use, item, 0.0)[:, some] for name, item in columns.items()}
         for name in self.sums:
             values = use.astype(np.float64) if name == "n" else columns[name[0]]
             total = np.einsum("ij,ij->i", values, columns[name[1]]) if len(name) > 1 else values.sum(axis=1)
             memory[f"sum_{name}"] = memory[f"sum_{name}"] * forget + total
 
-    def fit(self, memory: Arrays, group: NDArray[np.intp]) -> Line:
+    def fit(self, memory: Arrays, group: NDArray[np.intp]) -> RegressionLine:
         """The line of each entity from the sums of its group; entities of group -1 use their own."""
         groups = int(group.max(initial=-1)) + 1
         alone = group < 0
@@ -83,14 +83,16 @@ class Relation:
         # A driver with a mean of zero has no effect and no relative size.
         over = {name: np.where(mean > 0, mean, np.inf) for name, mean in means.items()}
         apart = np.zeros((size, len(letters), len(letters)))
-        for row, one in enumerate(letters):
+        for row, letter in enumerate(letters):
             for column, other in enumerate(letters[row:], start=row):
-                there = n * ((over[one] < np.inf) & (over[other] < np.inf))
-                apart[:, row, column] = apart[:, column, row] = sums[one + other] / (over[one] * over[other]) - there
+                there = n * ((over[letter] < np.inf) & (over[other] < np.inf))
+                apart[:, row, column] = apart[:, column, row] = (
+                    sums[letter + other] / (over[letter] * over[other]) - there
+                )
         slopes, covariance, noise = self._posterior(apart, n)
         drivers, mean = np.stack([means[name] for name in self.drivers], axis=-1), means[TARGET]
-        found = (n, drivers, mean, slopes, covariance, noise)
-        return Line(self, *(np.asarray(one[place]) for one in found))
+        result = (n, drivers, mean, slopes, covariance, noise)
+        return RegressionLine(self, *(np.asarray(item[place]) for item in result))
 
     def _posterior(self, apart: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
         """Slopes (groups, drivers), their covariance, and the scatter about the line as a share of the mean.
@@ -119,32 +121,32 @@ def _bounded(precision: Floats, pull: Floats, slopes: Floats) -> Floats:
     The slope furthest out of bounds is fixed at its bound and the others are refitted, until all are inside. Clipping
     alone would keep the others at values that fit another slope.
     """
-    found, held = slopes.copy(), np.zeros(slopes.shape, dtype=np.bool_)
-    rows = np.flatnonzero(((found < 0.0) | (found > 1.0)).any(axis=1))
+    result, held = slopes.copy(), np.zeros(slopes.shape, dtype=np.bool_)
+    rows = np.flatnonzero(((result < 0.0) | (result > 1.0)).any(axis=1))
     while rows.size:
-        beyond = np.where(held[rows], 0.0, np.abs(found[rows] - np.clip(found[rows], 0.0, 1.0)))
+        beyond = np.where(held[rows], 0.0, np.abs(result[rows] - np.clip(result[rows], 0.0, 1.0)))
         furthest = np.argmax(beyond, axis=1)
         held[rows, furthest] = True
-        found[rows, furthest] = np.clip(found[rows, furthest], 0.0, 1.0)
+        result[rows, furthest] = np.clip(result[rows, furthest], 0.0, 1.0)
         still = held[rows]
-        equations = np.where(still[:, :, None], np.eye(found.shape[1]), precision[rows])
-        wanted = np.where(still, found[rows], pull[rows])
-        found[rows] = np.linalg.solve(equations, wanted[:, :, None])[:, :, 0]
-        found[rows] = np.where(still, np.clip(found[rows], 0.0, 1.0), found[rows])  # rounding errors
-        outside = ~held[rows] & ((found[rows] < 0.0) | (found[rows] > 1.0))
+        equations = np.where(still[:, :, None], np.eye(result.shape[1]), precision[rows])
+        wanted = np.where(still, result[rows], pull[rows])
+        result[rows] = np.linalg.solve(equations, wanted[:, :, None])[:, :, 0]
+        result[rows] = np.where(still, np.clip(result[rows], 0.0, 1.0), result[rows])  # rounding errors
+        outside = ~held[rows] & ((result[rows] < 0.0) | (result[rows] > 1.0))
         rows = rows[outside.any(axis=1)]
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RegressionLine:
     """A fitted line per entity. ``samples``, ``mean`` and ``noise`` (share of the mean) are (entities,).
 
     ``drivers`` are their means and ``slopes`` relative to them, both (entities, drivers); ``covariance`` is that of
     the slopes.
     """
 
-    relation: Relation
+    relation: DriverModel
     samples: Floats
     drivers: Floats
     mean: Floats
@@ -164,12 +166,12 @@ class Line:
             mean = self.drivers[:, place, None]
             with np.errstate(invalid="ignore", divide="ignore"):
                 more.append(np.where(mean > 0, driver / mean - 1.0, 0.0))
-        share = 1.0 + sum(self.slopes[:, place, None] * one for place, one in enumerate(more))
+        share = 1.0 + sum(self.slopes[:, place, None] * entry for place, entry in enumerate(more))
         spread = (self.noise**2 / np.maximum(self.samples, 1.0))[:, None] + np.zeros_like(more[0])
-        for row, one in enumerate(more):
+        for row, item in enumerate(more):
             for column, other in enumerate(more[row:], start=row):
                 times = 1.0 if row == column else 2.0
-                spread += times * self.covariance[:, row, column, None] * one * other
+                spread += times * self.covariance[:, row, column, None] * item * other
         share = np.maximum(share, self.relation.least_share)
         known = self.known[:, None]
         error = np.sqrt(np.maximum(spread, 0.0)) / share
@@ -181,5 +183,5 @@ def trailing(window: Window, values: Floats, seconds: float) -> Floats:
     sums = np.concatenate((np.zeros((values.shape[0], 1)), np.cumsum(np.nan_to_num(values), axis=1)), axis=1)
     ends = np.arange(window.times.size)
     begins = np.minimum(np.searchsorted(window.times, window.times - seconds + 1e-6, side="right"), ends)
-    found: Floats = sums[:, ends + 1] - sums[:, begins]
-    return found
+    result: Floats = sums[:, ends + 1] - sums[:, begins]
+    return result

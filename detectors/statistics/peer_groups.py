@@ -27,13 +27,13 @@ def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp
     a GPU or a pod are those of the replicas that run on it.
     """
     numbers: dict[tuple[str, ...], int] = {}
-    found = np.fromiter(
+    result = np.fromiter(
         (numbers.setdefault(_group(entity, topology), len(numbers)) for entity in entities),
         dtype=np.intp,
         count=len(entities),
     )
-    sizes = np.bincount(found, minlength=len(numbers)) if found.size else np.zeros(0, dtype=np.intp)
-    return np.where(sizes[found] >= FEWEST, found, -1) if found.size else found
+    sizes = np.bincount(result, minlength=len(numbers)) if result.size else np.zeros(0, dtype=np.intp)
+    return np.where(sizes[result] >= FEWEST, result, -1) if result.size else result
 
 
 def classes(entities: Sequence[EntityRef], topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -42,24 +42,24 @@ def classes(entities: Sequence[EntityRef], topology: Topology) -> tuple[NDArray[
     Both of shape (entities,). The number is above 0 and the same in every cycle and process, so that it can be stored.
     """
     numbers: dict[tuple[str, ...], int] = {}
-    found, carries = np.zeros(len(entities), dtype=np.int64), np.zeros(len(entities), dtype=np.bool_)
+    result, carries = np.zeros(len(entities), dtype=np.int64), np.zeros(len(entities), dtype=np.bool_)
     for row, entity in enumerate(entities):
         group = _group(entity, topology)
         if group not in numbers:
             digest = blake2b("\x1f".join(group).encode(), digest_size=7).digest()
             numbers[group] = 1 + int.from_bytes(digest, "big")
-        found[row], carries[row] = numbers[group], any(group[2:])
-    return found, carries
+        result[row], carries[row] = numbers[group], any(group[2:])
+    return result, carries
 
 
 def numbered(codes: NDArray[np.int64]) -> NDArray[np.intp]:
     """Group numbers of entities with equal codes, (entities,); -1 for groups of fewer than three."""
     if not codes.size:
         return np.zeros(0, dtype=np.intp)
-    _, found, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+    _, result, sizes = np.unique(codes, return_inverse=True, return_counts=True)
     large = sizes >= FEWEST
     places = np.where(large, np.cumsum(large) - 1, -1)
-    return np.asarray(places[found], dtype=np.intp)
+    return np.asarray(places[result], dtype=np.intp)
 
 
 def _group(entity: EntityRef, topology: Topology) -> tuple[str, ...]:
@@ -67,10 +67,10 @@ def _group(entity: EntityRef, topology: Topology) -> tuple[str, ...]:
     if entity.kind is EntityKind.NODE:
         return (entity.cluster, card, model)
     reached = topology.affected_by(entity)
-    services = sorted([one.key for one in reached if one.kind is EntityKind.SERVICE])
-    runs = [one for one in reached if one.kind is EntityKind.REPLICA]
-    model = model or ",".join(sorted({topology.label(one, "model") for one in runs}))
-    role = topology.label(entity, "role") or ",".join(sorted({topology.label(one, "role") for one in runs}))
+    services = sorted([item.key for item in reached if item.kind is EntityKind.SERVICE])
+    runs = [item for item in reached if item.kind is EntityKind.REPLICA]
+    model = model or ",".join(sorted({topology.label(run, "model") for run in runs}))
+    role = topology.label(entity, "role") or ",".join(sorted({topology.label(run, "role") for run in runs}))
     return (entity.cluster, card, model, role, *services)
 
 
@@ -90,10 +90,10 @@ def apart(values: Floats, group: NDArray[np.intp], floor: Floats) -> Floats:
         away = part - _medians(part, numbers, groups_of)[numbers]
     scale = np.maximum(SIGMA_OF_MAD * _medians(np.abs(away), numbers, groups_of)[numbers], floors[grouped])
     finite = _counted(np.isfinite(part), numbers, groups_of)
-    found = np.full_like(values, np.nan)
+    result = np.full_like(values, np.nan)
     with np.errstate(invalid="ignore"):
-        found[grouped] = np.where((finite >= FEWEST)[numbers], away / scale, np.nan)
-    return found
+        result[grouped] = np.where((finite >= FEWEST)[numbers], away / scale, np.nan)
+    return result
 
 
 def _medians(values: Floats, group: NDArray[np.intp], groups_of: int) -> Floats:
@@ -124,11 +124,11 @@ def _counted(there: NDArray[np.bool_], group: NDArray[np.intp], groups_of: int) 
 
 def medians(values: Floats, group: NDArray[np.intp]) -> Floats:
     """The median of each entity's group, (entities, signals); NaN for groups with fewer than three values."""
-    found = np.full(values.shape, np.nan)
+    result = np.full(values.shape, np.nan)
     grouped = group >= 0
     if grouped.any():
         part, numbers = values[grouped], group[grouped]
         groups_of = int(numbers.max()) + 1
         enough = _counted(np.isfinite(part), numbers, groups_of) >= FEWEST
-        found[grouped] = np.where(enough, _medians(part, numbers, groups_of), np.nan)[numbers]
-    return found
+        result[grouped] = np.where(enough, _medians(part, numbers, groups_of), np.nan)[numbers]
+    return result

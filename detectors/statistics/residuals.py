@@ -103,8 +103,8 @@ class Residuals:
             memory[name] += np.where(known, share * (values - memory[name]), 0.0)
         scale = np.maximum(memory["spread"], FLOOR_OF_LEVEL * np.abs(memory["centre"]))
         scale = np.maximum(scale, self._deviations.floors)
-        found: Floats = np.minimum(np.abs(memory["lately"] - memory["before_that"]) / scale, CLIP)
-        return found
+        result: Floats = np.minimum(np.abs(memory["lately"] - memory["before_that"]) / scale, CLIP)
+        return result
 
     def _learn_steps(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
         told = known & ~np.isnan(memory["before"])

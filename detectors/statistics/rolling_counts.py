@@ -49,5 +49,5 @@ class RollingCounts:
         places: NDArray[np.intp] = (
             int(at // self.block.total_seconds()) - np.arange(int(span / self.block))
         ) % self.slots
-        found: Floats = memory[f"{self.name}_{counted}"][:, places].sum(axis=1)
-        return found
+        result: Floats = memory[f"{self.name}_{counted}"][:, places].sum(axis=1)
+        return result

@@ -35,7 +35,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepCounts:
     """Number of known, rising and falling steps between readings; all of shape (rows,)."""
 
     known: NDArray[np.intp]
@@ -80,16 +80,16 @@ def share_of(ordered: Floats | NDArray[np.float32], known: NDArray[np.intp], sha
     place = share * np.maximum(known - 1, 0)
     low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
     rows = np.arange(known.size)
-    found: Floats = ordered[rows, low] + (place - low) * (ordered[rows, high] - ordered[rows, low])
-    return np.where(known > 0, found, np.nan)
+    result: Floats = ordered[rows, low] + (place - low) * (ordered[rows, high] - ordered[rows, low])
+    return np.where(known > 0, result, np.nan)
 
 
-def steps(values: Floats, least: Floats | float = 0.0) -> Steps:
+def steps(values: Floats, least: Floats | float = 0.0) -> StepCounts:
     """Steps of each row of (rows, points); a step up to ``least``, a number or (rows, 1), does not count."""
     change = np.diff(values, axis=1)
     known = ~np.isnan(change)
     moved = np.where(known, change, 0.0)
-    return Steps(known.sum(axis=1), (known & (moved > least)).sum(axis=1), (known & (moved < -least)).sum(axis=1))
+    return StepCounts(known.sum(axis=1), (known & (moved > least)).sum(axis=1), (known & (moved < -least)).sum(axis=1))
 
 
 def medians(values: NDArray[np.float32] | Floats) -> Floats:

@@ -43,7 +43,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Adds:
+class WeeklyOffset:
     """Weekly offset at one time, all (entities, signals): the offset, its uncertainty, and its reference level."""
 
     offset: Floats
@@ -53,11 +53,11 @@ class Adds:
     def at_level(self, level: Floats) -> Floats:
         """The offset for an expected level of ``level``."""
         share = np.divide(level, self.reference, out=np.ones_like(level), where=self.reference > _TINY)
-        found: Floats = self.offset * np.clip(share, *SHAPE)
-        return found
+        result: Floats = self.offset * np.clip(share, *SHAPE)
+        return result
 
 
-class Week:
+class WeeklyProfile:
     """The arithmetic; state arrays are named ``week_...`` and their first axis is entities."""
 
     def __init__(self, signals: int) -> None:
@@ -116,7 +116,7 @@ class Week:
                 ready[stale if late else rows] = values[stale[rows]] if late else values
                 memory[f"week_{name}"] = ready
 
-    def adds(self, memory: Arrays, at: float) -> Adds:
+    def adds(self, memory: Arrays, at: float) -> WeeklyOffset:
         """The offsets at a time; zero if the state was not prepared for it."""
         knot, share = self._place(at)
         held = memory["week_knot"]
@@ -126,10 +126,10 @@ class Week:
 
         def between(name: str) -> Floats:
             first, second = memory[f"week_{name}from"], memory[f"week_{name}to"]
-            found: Floats = first + later * (second - first)
-            return found
+            result: Floats = first + later * (second - first)
+            return result
 
-        return Adds(between("") * ready[:, None], between("wide_") * ready[:, None], between("level_"))
+        return WeeklyOffset(between("") * ready[:, None], between("wide_") * ready[:, None], between("level_"))
 
     def learn(self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], at: float, seconds: float) -> None:
         """Learns one set of values. A completed part becomes the newest of its weekday."""

@@ -19,19 +19,19 @@ _FAINT = ("rejected", "alternative")
 
 def dot(graph: Json, colours: Mapping[str, str] | None = None) -> str:
     """DOT text. ``colours`` has ``text``, ``line``, ``fill`` and one per role; without them it is black on white."""
-    said = colours or {}
-    text, line = said.get("text", "black"), said.get("line", "gray50")
+    palette = colours or {}
+    text, line = palette.get("text", "black"), palette.get("line", "gray50")
     font = 'fontname="sans-serif"'
-    fill = f'style="filled", fillcolor="{said.get("fill", "white")}"'
+    fill = f'style="filled", fillcolor="{palette.get("fill", "white")}"'
     lines = [
         "digraph knowledge {",
         f'  graph [rankdir=LR, bgcolor="transparent", {font}, nodesep=0.2, ranksep=0.4];',
         f'  node [{font}, fontsize=11, color="{line}", fontcolor="{text}", {fill}, margin="0.1,0.04", height=0.3];',
-        f'  edge [{font}, fontsize=9, color="{line}", fontcolor="{said.get("muted", text)}", arrowsize=0.6];',
+        f'  edge [{font}, fontsize=9, color="{line}", fontcolor="{palette.get("muted", text)}", arrowsize=0.6];',
     ]
     names = _numbered(graph)
     for node in graph["nodes"]:
-        role = said.get(node["role"])
+        role = palette.get(node["role"])
         look = [f'label="{_quoted(node["label"])}"', f"shape={_SHAPES[node['sort']]}"]
         if role:
             look += [f'color="{role}"', "penwidth=2"]

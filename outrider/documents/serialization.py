@@ -161,7 +161,7 @@ def alert(value: Alert, language: Language = "en") -> Json:
 
 def incident(value: Incident, language: Language = "en") -> Json:
     """An incident without timeline and evidence, for lists."""
-    hypotheses = [_candidate(found) for found in value.hypotheses]
+    hypotheses = [_candidate(hypothese) for hypothese in value.hypotheses]
     return {
         "id": value.id,
         "layer": value.layer.value,
@@ -172,8 +172,8 @@ def incident(value: Incident, language: Language = "en") -> Json:
         "hypotheses": hypotheses,
         "unknown_confidence": round(value.unknown_confidence, 3),
         "rejected": [
-            {"entity": entity(found.entity), "fault": found.fault, "why": translate(found.why, language)}
-            for found in value.rejected
+            {"entity": entity(hypothese.entity), "fault": hypothese.fault, "why": translate(hypothese.why, language)}
+            for hypothese in value.rejected
         ],
         "alerts": len(value.alerts),
         "pages": value.pages,
@@ -189,8 +189,8 @@ def incident_story(value: Incident, language: Language = "en") -> Json:
     """An incident with the evidence of every hypothesis and its timeline, oldest first."""
     story = incident(value, language)
     story["hypotheses"] = [
-        {**_candidate(found), "evidence": [evidence(each, language) for each in found.evidence]}
-        for found in value.hypotheses
+        {**_candidate(hypotheses), "evidence": [evidence(each, language) for each in hypotheses.evidence]}
+        for hypotheses in value.hypotheses
     ]
     story["fault_name"] = fault_name(value.hypotheses[0].fault, language) if value.hypotheses else None
     story["timeline"] = [
@@ -242,11 +242,11 @@ def recommendation(value: Recommendation | NoRecommendation, language: Language 
 
 def _nodes(derivation: Mapping[str, Any]) -> Json | None:
     """Whole nodes of a plan; None if the node size is unknown."""
-    found = derivation.get("nodes")
-    if not found or found["nodes"] is None:
+    match = derivation.get("nodes")
+    if not match or match["nodes"] is None:
         return None
     names = ("nodes", "gpus", "idle_gpus", "stranded_gpus", "gpus_per_node", "source")
-    return {name: found[name] for name in names}
+    return {name: match[name] for name in names}
 
 
 def action(value: Action) -> Json:

@@ -70,4 +70,4 @@ class Incident:
     @property
     def unknown_confidence(self) -> float:
         """Confidence in "none of these", 0-1; 1 without hypotheses."""
-        return max(0.0, 1.0 - sum(one.confidence for one in self.hypotheses))
+        return max(0.0, 1.0 - sum(hypothesis.confidence for hypothesis in self.hypotheses))

@@ -86,16 +86,16 @@ class Window:
 
     def __post_init__(self) -> None:
         """Indexes the columns: detectors read hundreds of them per cycle."""
-        object.__setattr__(self, "_places", {key: place for place, key in enumerate(self.keys)})
+        object.__setattr__(self, "_places", {key: index for index, key in enumerate(self.keys)})
 
     def column(self, key: SignalKey | str) -> Floats:
         """The (entities, times) values of one key; all NaN if the window does not have it."""
-        place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
-        return np.full(self.values.shape[:2], np.nan) if place is None else self.values[:, :, place]
+        index = self._places.get(SignalKey(key) if isinstance(key, str) else key)
+        return np.full(self.values.shape[:2], np.nan) if index is None else self.values[:, :, index]
 
     def column_status(self, key: SignalKey | str) -> Statuses:
         """The (entities, times) statuses of one key; all ABSENT if the window does not have it."""
-        place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
-        if place is None:
+        index = self._places.get(SignalKey(key) if isinstance(key, str) else key)
+        if index is None:
             return np.full(self.values.shape[:2], CellStatus.ABSENT, dtype=np.uint8)
-        return self.status[:, :, place]
+        return self.status[:, :, index]

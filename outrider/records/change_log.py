@@ -136,7 +136,7 @@ class Startup:
 
 def lead_time_quantile(startups: Sequence[Startup], quantile: float = 0.95) -> timedelta | None:
     """Quantile of the lead times (nearest rank: an actual start); None without any."""
-    known = sorted(one.lead_time for one in startups if one.lead_time is not None)
+    known = sorted(startup.lead_time for startup in startups if startup.lead_time is not None)
     return known[max(0, math.ceil(quantile * len(known)) - 1)] if known else None
 
 
@@ -223,10 +223,10 @@ def change_of(event: Event) -> Change | None:
     """The change of an event; None for an event of another kind."""
     if event.kind is not EventKind.CHANGE:
         return None
-    said = event.attributes
-    told = {own: said.get(name, "") for own, name in _NAMES.items()}
-    kind = said.get("actor_kind", "")
-    if said.get("by") == "outrider" or event.source == "outrider":
+    fields = event.attributes
+    told = {own: fields.get(name, "") for own, name in _NAMES.items()}
+    kind = fields.get("actor_kind", "")
+    if fields.get("by") == "outrider" or event.source == "outrider":
         told["actor"], kind = "outrider", ActorKind.SYSTEM.value
     return Change(
         id=event.dedup_key or event.id,

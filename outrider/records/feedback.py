@@ -145,7 +145,7 @@ def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
     rules: dict[str, list[Usefulness]] = {}
     for (rule, _), verdict in best.items():
         rules.setdefault(rule, []).append(verdict)
-    found = [
+    precisions = [
         RulePrecision(
             rule,
             verdicts.count(Usefulness.USEFUL),
@@ -154,16 +154,16 @@ def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
         )
         for rule, verdicts in rules.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.judged, one.rule)))
+    return tuple(sorted(precisions, key=lambda one: (-one.judged, one.rule)))
 
 
 def page_counts(said: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, int]:
     """(justified pages, judged pages): a page is the first message of an incident in ``paged``."""
     ids = set(paged)
     reasons: dict[str, bool] = {}
-    for one in said:
-        if one.incident in ids:
-            reasons[one.incident] = reasons.get(one.incident, False) or one.was_justified
+    for verdict in said:
+        if verdict.incident in ids:
+            reasons[verdict.incident] = reasons.get(verdict.incident, False) or verdict.was_justified
     return sum(reasons.values()), len(reasons)
 
 

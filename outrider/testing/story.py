@@ -81,18 +81,18 @@ class Story:
 
     def commit(self) -> CycleCommit:
         """The decisions of the newest cycle."""
-        found = trouble.tell(self.now, self.lost_at) if self.lost_at else trouble.quiet(self.now)
+        result = trouble.tell(self.now, self.lost_at) if self.lost_at else trouble.quiet(self.now)
         more = tuple(self._alert(index) for index in range(self.alerts))
         cycle = CycleRecord("cycle-1", self.now, 1.8, 44, 44 if not self.lost_at else 43, 6200, 3, len(more) + 3, 1)
         return CycleCommit(
             cycle=cycle,
-            alerts=(*found.alerts, *more),
-            incidents=found.incidents,
+            alerts=(*result.alerts, *more),
+            incidents=result.incidents,
             plan=trouble.plan(self.now),
-            actions=found.actions,
-            sessions=found.sessions,
-            messages=found.messages,
-            audit=found.audit,
+            actions=result.actions,
+            sessions=result.sessions,
+            messages=result.messages,
+            audit=result.audit,
             topology=topology(self.now),
         )
 
@@ -175,12 +175,12 @@ def _buckets(name: str, requests: Floats, median: Floats, rng: np.random.Generat
     rows = []
     for count, middle in zip(requests, median, strict=True):
         values = middle * np.exp(0.45 * rng.standard_normal(int(count)))
-        places = np.searchsorted(bounds, values, side="left")
-        rows.append(np.bincount(places, minlength=bounds.size + 1).astype(np.float64))
+        indices = np.searchsorted(bounds, values, side="left")
+        rows.append(np.bincount(indices, minlength=bounds.size + 1).astype(np.float64))
     table = np.array(rows)
-    found = {SignalKey(name, bucket=index): table[:, index] for index in range(table.shape[1])}
-    found[SignalKey(name, bucket=-1)] = requests * median
-    return found
+    result = {SignalKey(name, bucket=index): table[:, index] for index in range(table.shape[1])}
+    result[SignalKey(name, bucket=-1)] = requests * median
+    return result
 
 
 def _batch(

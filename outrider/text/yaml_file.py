@@ -83,8 +83,8 @@ def parse(text: str, file: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0
-        said = getattr(error, "problem", None) or str(error).splitlines()[0]
-        problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {said}")
+        message = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {message}")
         hint = "fix that line: indent each key by spaces like its neighbors, and put a colon and a space after it"
         raise ConfigError(str(problem), (problem,), hint=hint) from error
     if problems:
@@ -127,7 +127,7 @@ def problems_of(
     error: pydantic.ValidationError, document: Document, model: type[pydantic.BaseModel]
 ) -> list[ConfigProblem]:
     """Pydantic's errors with the lines of the file, in plain words."""
-    found = []
+    result = []
     for detail in error.errors():
         path = tuple(part for part in detail["loc"] if detail["type"] == "missing" or _written(part, document))
         if detail["type"] == "extra_forbidden":
@@ -136,8 +136,8 @@ def problems_of(
             message = "is missing"
         else:
             message = yaml_words.said(detail)
-        found.append(document.problem(path, message))
-    return found
+        result.append(document.problem(path, message))
+    return result
 
 
 def _written(part: str | int, document: Document) -> bool:
@@ -161,7 +161,7 @@ def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = _model_in(inner)
-        if found is not None:
-            return found
+        result = _model_in(inner)
+        if result is not None:
+            return result
     return None

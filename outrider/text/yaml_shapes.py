@@ -35,13 +35,13 @@ class Shapes:
         if not isinstance(value, Mapping):
             self.expected(document, path, "a mapping of keys", value)
             return {}
-        found = {}
+        result = {}
         for key, inner in value.items():
             if isinstance(key, str):
-                found[key] = inner
+                result[key] = inner
             else:
                 self.expected(document, path, "keys that are text", key)
-        return found
+        return result
 
     def items(self, document: Document, path: Path_, value: Any) -> list[Any]:
         """A list."""
@@ -52,13 +52,13 @@ class Shapes:
 
     def texts(self, document: Document, path: Path_, value: Any) -> list[tuple[Path_, str]]:
         """A list of texts, each with its own path."""
-        found = []
-        for number, one in enumerate(self.items(document, path, value)):
-            if isinstance(one, str):
-                found.append(((*path, number), one))
+        result = []
+        for number, item in enumerate(self.items(document, path, value)):
+            if isinstance(item, str):
+                result.append(((*path, number), item))
             else:
-                self.expected(document, (*path, number), "text", one)
-        return found
+                self.expected(document, (*path, number), "text", item)
+        return result
 
     def number(self, document: Document, path: Path_, value: Any) -> float | None:
         """A finite number; None if it is not one."""

@@ -28,8 +28,8 @@ def said(detail: Mapping[str, Any]) -> str:
 
 def bytes_of(text: str) -> int | None:
     """``10MB``, ``64MiB``, ``1.5 G`` as bytes; None for anything else."""
-    found = _SIZE.fullmatch(text.strip())
-    return round(float(found[1]) * (1024 if found[3] else 1000) ** _POWER[found[2]]) if found else None
+    result = _SIZE.fullmatch(text.strip())
+    return round(float(result[1]) * (1024 if result[3] else 1000) ** _POWER[result[2]]) if result else None
 
 
 def shown(value: Any) -> str:

@@ -89,8 +89,8 @@ def signals() -> dict[str, Signal]:
 
 def signal(name: str) -> Signal:
     """The signal with that name, also a user's KPI. Raises KeyError with the name if there is none."""
-    found = signals().get(name)
-    return _kpi(name) if found is None and name.startswith(KPI_PREFIX) else signals()[name]
+    match = signals().get(name)
+    return _kpi(name) if match is None and name.startswith(KPI_PREFIX) else signals()[name]
 
 
 def known(name: str) -> bool:
@@ -135,5 +135,5 @@ def above_last_bucket(increments: Floats, quantile: float) -> Floats:
     """1.0 if the quantile is in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
     filled = np.nan_to_num(increments, nan=0.0)
     total = filled.sum(axis=-1)
-    found: Floats = ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)
-    return found
+    result: Floats = ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)
+    return result

@@ -112,9 +112,9 @@ def availability_time(
     Arrays of any one shape, one value per slot: ``success`` 0-1, ``probe`` 1 or 0. A slot in which both are NaN (no
     data, or no requests) is unknown.
     """
-    asked = np.full(success.shape, np.nan) if probe is None else probe
-    known = ~np.isnan(success) | ~np.isnan(asked)
-    up = (np.nan_to_num(success, nan=-1.0) >= limit_ratio) | (np.nan_to_num(asked, nan=0.0) > 0.5)
+    requested = np.full(success.shape, np.nan) if probe is None else probe
+    known = ~np.isnan(success) | ~np.isnan(requested)
+    up = (np.nan_to_num(success, nan=-1.0) >= limit_ratio) | (np.nan_to_num(requested, nan=0.0) > 0.5)
     return Availability(int((known & up).sum()), int((known & ~up).sum()), int((~known).sum()))
 
 
@@ -166,11 +166,11 @@ def latency_quantiles(
 ) -> dict[float, Latency | None]:
     """Quantiles from merged buckets of shape (..., bounds + 1); None without requests. Never averaged."""
     counts = np.nan_to_num(increments, nan=0.0).reshape(-1, increments.shape[-1]).sum(axis=0)
-    found: dict[float, Latency | None] = {}
+    result: dict[float, Latency | None] = {}
     for quantile in quantiles:
         value, below = bucket_quantile(counts, tuple(bounds), quantile)
-        found[quantile] = None if np.isnan(value) else Latency(float(value), bool(below))
-    return found
+        result[quantile] = None if np.isnan(value) else Latency(float(value), bool(below))
+    return result
 
 
 def output_validity(answers: float, empty: float, repeated: float, garbled: float) -> float | None:
@@ -330,8 +330,8 @@ def memory_rule(memory: Floats, reserved: Floats, kv_used: Floats, waiting: Floa
     """
     limit = np.maximum(0.90, np.nan_to_num(reserved, nan=0.0) + 0.05)
     crowded = (np.nan_to_num(kv_used, nan=0.0) > 0.95) & (np.nan_to_num(waiting, nan=0.0) > 0)
-    found: Mask = (np.nan_to_num(memory, nan=0.0) > limit) | crowded
-    return found
+    result: Mask = (np.nan_to_num(memory, nan=0.0) > limit) | crowded
+    return result
 
 
 def ratio(part: float, whole: float) -> float | None:

@@ -31,22 +31,22 @@ def curve(confidences: Sequence[float], right: Sequence[bool], edges: Sequence[f
     for confidence, hit in zip(confidences, right, strict=True):
         if not edges[0] <= confidence <= edges[-1]:
             raise ValueError(f"the confidence {confidence:g} lies outside of {edges[0]:g} to {edges[-1]:g}")
-        place = max(number for number, low in enumerate(edges[:-1]) if confidence >= low)
-        held[place].append((confidence, hit))
+        index = max(number for number, low in enumerate(edges[:-1]) if confidence >= low)
+        held[index].append((confidence, hit))
     return tuple(
         Bin(
-            edges[place],
-            edges[place + 1],
+            edges[index],
+            edges[index + 1],
             len(answers),
             sum(confidence for confidence, _ in answers) / len(answers),
             sum(hit for _, hit in answers) / len(answers),
         )
-        for place, answers in enumerate(held)
+        for index, answers in enumerate(held)
         if answers
     )
 
 
 def calibration_error(bins: Sequence[Bin]) -> float | None:
     """The mean distance of confidence from accuracy, weighted by answers (expected calibration error)."""
-    total = sum(one.count for one in bins)
-    return sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / total if total else None
+    total = sum(item.count for item in bins)
+    return sum(item.count * abs(item.confidence - item.accuracy) for item in bins) / total if total else None

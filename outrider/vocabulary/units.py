@@ -110,27 +110,27 @@ def read_quantity(given: str | float, unit: str) -> float:
     """
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
-    found = _AMOUNT.fullmatch(str(given).strip())
-    if found is None:
+    result = _AMOUNT.fullmatch(str(given).strip())
+    if result is None:
         raise UsageError(f"{given!r} is not a number", hint=f"give a number, with or without its unit {unit}")
-    number, said = float(found.group(1)), found.group(2).strip().lower()
-    if said.startswith(","):
+    number, stated = float(result.group(1)), result.group(2).strip().lower()
+    if stated.startswith(","):
         raise UsageError(
             f"{given!r} has a comma: it may be a thousands separator or a decimal mark",
             hint="write no thousands separator, and a decimal point, such as 1000 or 0.5",
         )
-    if _SMALL_B.search(found.group(2)):
+    if _SMALL_B.search(result.group(2)):
         raise UsageError(
             f"{given!r} has a small b: it may be bits or bytes",
             hint="write bytes as GB/s and bits as Gbit/s; eight bits are a byte",
         )
     wanted = Quantity.of(1.0, "" if unit == "ratio" else unit)
-    if not said:
+    if not stated:
         return number
-    if said in ("%", "ratio", "x"):
-        amount = Quantity(number / 100.0 if said == "%" else number)
+    if stated in ("%", "ratio", "x"):
+        amount = Quantity(number / 100.0 if stated == "%" else number)
     else:
-        amount = _amount(number, _SHORT.get(said, said))
+        amount = _amount(number, _SHORT.get(stated, stated))
     if amount.unit != wanted.unit and not _counted_apart(amount.unit, wanted.unit):
         raise UnitMismatchError(
             f"{given!r} is in {amount.unit_text}, expected {unit}", hint=f"give it in {unit}, or as a number alone"
@@ -153,11 +153,11 @@ def _amount(number: float, unit: str) -> Quantity:
 
 def _counted_apart(given: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, int], ...]) -> bool:
     """True if they differ only in counted things that ``given`` leaves out: 40/min means 40 requests/min."""
-    said, meant = dict(given), dict(wanted)
-    if not said:
+    stated, meant = dict(given), dict(wanted)
+    if not stated:
         return False
-    left_out = [word for word in meant if word not in said]
-    same = all(meant.get(word) == power for word, power in said.items())
+    left_out = [word for word in meant if word not in stated]
+    same = all(meant.get(word) == power for word, power in stated.items())
     return same and all(word in _WORDS for word in left_out)
 
 

@@ -60,11 +60,11 @@ class Bounded:
 
     def fold(self, traffic: Mapping[str, float]) -> dict[str, float]:
         """The same traffic by name; the sum is unchanged."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for value, amount in traffic.items():
             name = self.name(value)
-            found[name] = found.get(name, 0.0) + amount
-        return found
+            result[name] = result.get(name, 0.0) + amount
+        return result
 
 
 def bounded(values: Iterable[str], most: int) -> dict[str, str]:

@@ -32,5 +32,5 @@ _KEYS: Final = {  # sort keys of the stores' lists, newest first
 def position_of(entry: object) -> Position:
     """The position of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
     at, number = _KEYS[type(entry).__name__]
-    found: Any = entry
-    return Position(getattr(found, at), str(getattr(found, number)))
+    result: Any = entry
+    return Position(getattr(result, at), str(getattr(result, number)))

@@ -48,14 +48,14 @@ class Access:
 
     def sent(self) -> dict[str, str]:
         """The headers of a request. Raises CollectError that names an unreadable file."""
-        found = dict(self.headers)
-        found.update((name, _secret(file, "header file")) for name, file in self.header_files.items())
+        result = dict(self.headers)
+        result.update((name, _secret(file, "header file")) for name, file in self.header_files.items())
         if self.username is not None:
             password = _secret(self.password_file, "password file") if self.password_file else ""
-            found["Authorization"] = "Basic " + b64encode(f"{self.username}:{password}".encode()).decode()
+            result["Authorization"] = "Basic " + b64encode(f"{self.username}:{password}".encode()).decode()
         if self.bearer_token_file is not None:
-            found["Authorization"] = "Bearer " + _secret(self.bearer_token_file, "token file")
-        return found
+            result["Authorization"] = "Bearer " + _secret(self.bearer_token_file, "token file")
+        return result
 
     def trust(self) -> ssl.SSLContext | bool:
         """The ``ssl`` argument of aiohttp. Raises CollectError that names the faulty file."""

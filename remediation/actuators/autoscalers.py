@@ -129,30 +129,30 @@ class AutoscalerActuator:
         """The object to patch and its path, None for a webhook; ActuationError if it is not ours to change."""
         if not change.path:
             return None
-        path, found = change.path, self._get(client, change.path)
+        path, result = change.path, self._get(client, change.path)
         if change.kind == "knative":
-            revision = _at(found, ("status", "latestReadyRevisionName"))
+            revision = _at(result, ("status", "latestReadyRevisionName"))
             if not isinstance(revision, str):
                 raise ActuationError(f"{path} has no ready revision yet", retryable=True)
             path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
-            found = self._get(client, path)
+            result = self._get(client, path)
         elif change.kind == "deployment":
-            self._nobody_scales(client, found, path)
-        owner = owner_of(found, change.sets, controlled=change.kind != "knative")
+            self._nobody_scales(client, result, path)
+        owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
             said = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
             raise ActuationError(said, retryable=False, hint="let that one be told instead, see capacity emit")
-        return path, found
+        return path, result
 
-    def _nobody_scales(self, client: httpx.Client, found: Json, path: str) -> None:
+    def _nobody_scales(self, client: httpx.Client, result: Json, path: str) -> None:
         """Raises if an autoscaler sets the replicas of this workload."""
-        meta = found.get("metadata", {})
+        meta = result.get("metadata", {})
         for kind, where in _AUTOSCALERS.items():
             listed = self._get(client, where.format(namespace=meta.get("namespace")), missing_is_empty=True)
-            for one in listed.get("items", []):
-                target = one.get("spec", {}).get("scaleTargetRef", {})
+            for item in listed.get("items", []):
+                target = item.get("spec", {}).get("scaleTargetRef", {})
                 if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
-                    name = one["metadata"]["name"]
+                    name = item["metadata"]["name"]
                     said = f"{path}: its replicas belong to {kind} {name}"
                     raise ActuationError(said, retryable=False, hint="name that object in planner.scaling.emit")
 
@@ -167,19 +167,19 @@ class AutoscalerActuator:
         """Whether something changed, and one sentence about it."""
         if prepared is None:
             return self._post(change, hook, action)
-        path, found = prepared
-        wanted, bound = _at(change.body, change.sets), _at(found, change.most) if change.most else None
+        path, result = prepared
+        wanted, bound = _at(change.body, change.sets), _at(result, change.most) if change.most else None
         bound = _USUAL_MOST.get(change.kind) if bound is None else bound
         number, note = int(wanted), ""
         if isinstance(bound, int) and number > bound:
             number, note = bound, f" (wanted {int(wanted)}, bounded by {'.'.join(change.most)})"
         value: int | str = str(number) if isinstance(wanted, str) else number
-        held = _at(found, change.sets)
+        held = _at(result, change.sets)
         name = path.rsplit("/", 2)[-2] + "/" + path.rsplit("/", 1)[-1]
         if held == value:
             return False, f"{name}: {change.sets[-1]} is {value} already{note}"
         body = _with(change.body, change.sets, value)
-        version = found.get("metadata", {}).get("resourceVersion")
+        version = result.get("metadata", {}).get("resourceVersion")
         body = _with(body, ("metadata", "resourceVersion"), version)
         params = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if action.dry_run else {})}
         kind = {"Content-Type": "application/merge-patch+json"}
@@ -224,18 +224,18 @@ class AutoscalerActuator:
             fault = _ConflictError if answer.status_code == 409 else ActuationError
             raise fault(f"{method} {path} answered {answer.status_code}: {said}", retryable=retry, hint=hint)
         try:
-            found = answer.json()
+            result = answer.json()
         except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+            result = {}
+        return result if isinstance(result, dict) else {}
 
 
-def owner_of(found: Json, field: Sequence[str], *, controlled: bool = True) -> str:
+def owner_of(result: Json, field: Sequence[str], *, controlled: bool = True) -> str:
     """The other owner of a field: its controller, or another program's field manager; else empty.
 
     ``controlled`` False: an owner of the object is acceptable, as for Knative revisions.
     """
-    meta = found.get("metadata", {})
+    meta = result.get("metadata", {})
     for owner in meta.get("ownerReferences", []) if controlled else []:
         if owner.get("controller"):
             return f"{owner.get('kind')} {owner.get('name')}"
@@ -251,8 +251,8 @@ def owner_of(found: Json, field: Sequence[str], *, controlled: bool = True) -> s
     return ""
 
 
-def _at(found: Json, where: Sequence[str]) -> Any:
-    place: Any = found
+def _at(result: Json, where: Sequence[str]) -> Any:
+    place: Any = result
     for part in where:
         place = place.get(part) if isinstance(place, Mapping) else None
     return place

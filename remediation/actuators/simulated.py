@@ -78,10 +78,10 @@ def request(action: Action) -> dict[str, Any]:
 
 def _json(response: httpx.Response) -> dict[str, Any]:
     try:
-        found = response.json()
+        result = response.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _refusal(answer: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from outrider.model import (
     Recommendation,
 )
 from outrider.topology import Topology
-from remediation.decide.guards import Ledger
+from remediation.decide.guards import CapacityBudget
 from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
 from remediation.playbooks.model import Playbook, Selector
@@ -28,7 +28,7 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DecisionContext:
     """One round. ``history`` and ``ledger`` are shared by all its decisions.
 
     ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session.
@@ -38,7 +38,7 @@ class World:
     facts: FleetFacts
     topology: Topology
     history: History
-    ledger: Ledger
+    ledger: CapacityBudget
     plan: Plan
     playbooks: Mapping[str, Playbook]
     suspect: frozenset[EntityRef]
@@ -81,7 +81,7 @@ class World:
         if cause.kind is EntityKind.POD:
             return (cause,)
         pods = [self.topology.below(replica, EntityKind.POD) or (replica,) for replica in replicas]
-        return tuple(dict.fromkeys(pod for found in pods for pod in found))
+        return tuple(dict.fromkeys(pod for result in pods for pod in result))
 
     def replicas(self, entity: EntityRef) -> tuple[EntityRef, ...]:
         """The replicas that rest on an entity; a replica is its own."""
@@ -110,8 +110,8 @@ class World:
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """The plan's recommendation for a service."""
-        found = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
-        return next((entry for entry in found if entry.service == service), None)
+        result = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
+        return next((entry for entry in result if entry.service == service), None)
 
     def current_replicas(self, service: EntityRef) -> int:
         """Replicas ordered for the service now, ready or not.
@@ -150,11 +150,11 @@ def away(history: History, topology: Topology, facts: FleetFacts) -> dict[Entity
         for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
         for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
     }
-    found: dict[EntityRef, int] = {}
+    result: dict[EntityRef, int] = {}
     for replica in (history.shifted() | going) & facts.healthy:
         for service in topology.above(replica, EntityKind.SERVICE):
-            found[service] = found.get(service, 0) + 1
-    return found
+            result[service] = result.get(service, 0) + 1
+    return result
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

@@ -40,7 +40,7 @@ class Proposal:
     scale_in: bool = False
 
 
-class Ledger:
+class CapacityBudget:
     """Capacity already used by this round of decisions, in addition to actions in flight."""
 
     def __init__(self, facts: FleetFacts, history: History, now: datetime, away: Mapping[EntityRef, int]) -> None:
@@ -69,12 +69,12 @@ class Ledger:
 
     def ready(self, facts: FleetFacts, service: EntityRef) -> int | None:
         """Serving replicas left after all entered actions; None if unknown."""
-        found = facts.ready_replicas.get(service)
-        return None if found is None else found - self.taken.get(service, 0)
+        result = facts.ready_replicas.get(service)
+        return None if result is None else result - self.taken.get(service, 0)
 
 
 def judge(
-    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, ledger: Ledger, now: datetime
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, ledger: CapacityBudget, now: datetime
 ) -> Judgement:
     """The first refusal that applies, else the first approval request, else allow."""
     refusals = (
@@ -161,11 +161,11 @@ def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetim
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
 
 
-def _too_many(policy: Policy, ledger: Ledger) -> DecisionReason | None:
+def _too_many(policy: Policy, ledger: CapacityBudget) -> DecisionReason | None:
     return DecisionReason.RATE_LIMIT if ledger.performed >= policy.max_actions_per_hour else None
 
 
-def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger) -> DecisionReason | None:
+def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: CapacityBudget) -> DecisionReason | None:
     """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
     if proposal.kind not in CORDONING or proposal.target in ledger.nodes:
         return None
@@ -176,7 +176,7 @@ def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger
     return None if allowed else DecisionReason.TOO_MANY_NODES
 
 
-def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger) -> DecisionReason | None:
+def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: CapacityBudget) -> DecisionReason | None:
     """Safety rule 7: the minimum that a service keeps, whatever is broken."""
     shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
     for service, count in proposal.takes.items():
@@ -202,7 +202,7 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
     return DecisionReason.NO_HEADROOM if left < needed or proposal.target in facts.burning else None
 
 
-def _headroom(proposal: Proposal, facts: FleetFacts, ledger: Ledger) -> bool:
+def _headroom(proposal: Proposal, facts: FleetFacts, ledger: CapacityBudget) -> bool:
     """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning."""
     for service, count in proposal.takes.items():
         if count == 0:

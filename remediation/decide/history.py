@@ -46,8 +46,8 @@ class History:
 
     def newest(self, session: str, kind: ActionKind, target: EntityRef) -> Action | None:
         """The last decision about one step and one target."""
-        found = self.of(session, kind, target)
-        return found[-1] if found else None
+        result = self.of(session, kind, target)
+        return result[-1] if result else None
 
     def last_performed(self, kind: ActionKind, target: EntityRef) -> datetime | None:
         """Last time this was done to the target, or is in progress, in any session."""

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation
-from remediation.decide.context import World, cause_of
+from remediation.decide.context import DecisionContext, cause_of
 from remediation.decide.limits import Hold
 
 
 def holds(
-    world: World, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
+    world: DecisionContext, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
 ) -> tuple[Hold, ...]:
     """One hold per open incident without a new decision, and per service whose plan is not followed now."""
     decided = list(made)
     acted = {action.because for action in decided}
     scaled = {action.target for action in decided}
     return (
-        *_of_incidents(world, (one for one in incidents if one.resolved_at is None and one.id not in acted)),
+        *_of_incidents(
+            world, (incident for incident in incidents if incident.resolved_at is None and incident.id not in acted)
+        ),
         *_of_plan(world, scaled, troubled),
     )
 
 
-def _of_incidents(world: World, incidents: Iterable[Incident]) -> Iterator[Hold]:
+def _of_incidents(world: DecisionContext, incidents: Iterable[Incident]) -> Iterator[Hold]:
     for incident in incidents:
         cause = cause_of(incident)
         if cause is None:
@@ -36,7 +38,7 @@ def _of_incidents(world: World, incidents: Iterable[Incident]) -> Iterator[Hold]
         yield Hold(incident.id, reason)
 
 
-def _of_plan(world: World, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:
+def _of_plan(world: DecisionContext, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:
     for entry in world.plan.recommendations:
         if not isinstance(entry, Recommendation) or entry.service in scaled:
             continue

@@ -13,13 +13,13 @@ from datetime import datetime
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
 from remediation.decide import recovery, scaling
-from remediation.decide.context import World, away, cause_of, is_blind, suspects, unseen
-from remediation.decide.guards import Ledger
+from remediation.decide.context import DecisionContext, away, cause_of, is_blind, suspects, unseen
+from remediation.decide.guards import CapacityBudget
 from remediation.decide.history import History
 from remediation.decide.holds import holds
 from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
 from remediation.decide.sessions import acting, finished, open_session, refreshed
-from remediation.decide.steps import Run
+from remediation.decide.steps import PlaybookRun
 from remediation.playbooks.model import Playbook
 
 __all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
@@ -75,15 +75,15 @@ def _world(
     history: History,
     playbooks: Mapping[str, Playbook],
     now: datetime,
-) -> World:
+) -> DecisionContext:
     seen = tuple(alerts)
     facts = replace(facts, blind=facts.blind or is_blind(seen), untrusted=facts.untrusted | unseen(seen))
-    return World(
+    return DecisionContext(
         policy=policy,
         facts=facts,
         topology=topology,
         history=history,
-        ledger=Ledger(facts, history, now, away(history, topology, facts)),
+        ledger=CapacityBudget(facts, history, now, away(history, topology, facts)),
         plan=plan or Plan(),
         playbooks=playbooks,
         suspect=suspects(seen),
@@ -92,7 +92,7 @@ def _world(
 
 
 def _kept(
-    world: World, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
+    world: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
 ) -> frozenset[EntityRef]:
     """Nodes that an active session keeps cordoned, even if another one has finished."""
     return frozenset(
@@ -104,7 +104,7 @@ def _kept(
 
 
 def _tend(
-    world: World, session: RemediationSession, incident: Incident | None
+    world: DecisionContext, session: RemediationSession, incident: Incident | None
 ) -> tuple[list[Action], RemediationSession]:
     """Undoes the actions of a recovered session, and closes it when nothing is left."""
     if incident is not None and not world.recovered(incident):
@@ -118,7 +118,7 @@ def _tend(
 
 
 def _act(
-    world: World, incident: Incident, known: Sequence[RemediationSession]
+    world: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
 ) -> tuple[list[Action], RemediationSession | None]:
     """The next steps for an incident; the session is returned if it is new."""
     cause = cause_of(incident)
@@ -127,11 +127,11 @@ def _act(
     session = acting(known, incident, world.history)
     new = session is None
     session = session or open_session(incident, world.now)
-    made = Run(world, incident, cause, session).actions()
+    made = PlaybookRun(world, incident, cause, session).actions()
     return made, session if new and made else None
 
 
-def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
+def _troubled(world: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
     """Services with an open incident, which are not scaled in meanwhile."""
     services = {
         service
@@ -145,5 +145,5 @@ def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRe
     # a pool of a service (prefill, decode) is affected with it
     whole = {service: world.topology.label(service, "pool_of") for service in planned}
     return frozenset(
-        services | {one for one in planned if named & {one.name, str(one), one.key, *filter(None, [whole[one]])}}
+        services | {item for item in planned if named & {item.name, str(item), item.key, *filter(None, [whole[item]])}}
     )

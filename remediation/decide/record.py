@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outrider.model import Action, ActionStatus, DecisionReason, Verdict
 from remediation.decide import approval
-from remediation.decide.context import World
+from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Judgement, Proposal
 from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
 
@@ -12,7 +12,9 @@ from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
 
 
-def record(world: World, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None) -> list[Action]:
+def record(
+    world: DecisionContext, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None
+) -> list[Action]:
     """The action of a judgement, and the open approval request that it replaces.
 
     Empty if the same refusal or request exists already, or the action is in flight. ``ordinal`` is the number of

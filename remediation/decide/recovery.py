@@ -18,7 +18,7 @@ from outrider.model import (
     Verdict,
 )
 from remediation.decide import approval, sessions
-from remediation.decide.context import World
+from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Proposal, judge_undo
 from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
 from remediation.decide.record import record
@@ -27,7 +27,7 @@ _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by its pag
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 
 
-def wind_up(world: World, session: RemediationSession, incident: Incident | None) -> list[Action]:
+def wind_up(world: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
     """Everything to cancel and undo of a session whose cause has recovered."""
     made = [
         approval.cancelled(action, world.now, DecisionReason.RECOVERED)
@@ -43,7 +43,7 @@ def wind_up(world: World, session: RemediationSession, incident: Incident | None
     return made
 
 
-def give_back(world: World, session: RemediationSession, incident: Incident) -> list[Action]:
+def give_back(world: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
     """Routes of replicas that run elsewhere again, while the cause itself is not repaired yet."""
     cause = incident.suspected_cause
     playbook = world.playbooks.get(cause.fault) if cause else None
@@ -57,16 +57,16 @@ def give_back(world: World, session: RemediationSession, incident: Incident) -> 
     return made
 
 
-def recovering(world: World, session: RemediationSession) -> bool:
+def recovering(world: DecisionContext, session: RemediationSession) -> bool:
     """True if the session has begun to undo with an un-cordon or a cancelled step."""
     return is_over(world.history.of_session(session.id))
 
 
-def _shifted(world: World, session: RemediationSession) -> list[EntityRef]:
+def _shifted(world: DecisionContext, session: RemediationSession) -> list[EntityRef]:
     return sorted(world.history.shifted(session.id), key=lambda replica: replica.key)
 
 
-def _moved(world: World, session: RemediationSession, replica: EntityRef) -> bool:
+def _moved(world: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
     """True if this session restarted the replica long enough ago."""
     own = {replica, *world.topology.causes_of(replica)}
     ended = [
@@ -78,7 +78,7 @@ def _moved(world: World, session: RemediationSession, replica: EntityRef) -> boo
 
 
 def _undo(
-    world: World,
+    world: DecisionContext,
     session: RemediationSession,
     kind: ActionKind,
     target: EntityRef,

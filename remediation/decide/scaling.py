@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Recommendation
 from remediation.decide import approval, sessions
-from remediation.decide.context import World
+from remediation.decide.context import DecisionContext
 from remediation.decide.guards import Proposal, judge
 from remediation.decide.history import IN_FLIGHT, WAITING
 from remediation.decide.record import record
@@ -12,7 +12,7 @@ from remediation.decide.record import record
 _BECAUSE = "plan"
 
 
-def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
+def from_plan(world: DecisionContext, troubled: frozenset[EntityRef]) -> list[Action]:
     """One decision per service whose plan needs another number of replicas now.
 
     A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not scaled in. In
@@ -27,7 +27,7 @@ def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
     return made
 
 
-def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action]:
+def _service(world: DecisionContext, entry: Recommendation, troubled: bool) -> list[Action]:
     newest = world.history.newest(sessions.PLAN_SESSION, ActionKind.SCALE, entry.service)
     grows = entry.target_replicas > entry.current_replicas
     due = not grows or entry.needed_by is None or entry.needed_by <= world.now
@@ -57,7 +57,7 @@ def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action
     return record(world, proposal, judgement, ordinal=int(world.now.timestamp()))
 
 
-def _stands(world: World, newest: Action) -> bool:
+def _stands(world: DecisionContext, newest: Action) -> bool:
     """True while the same number is in flight, was only a dry run, or was set a moment ago."""
     if newest.status in IN_FLIGHT or newest.status is ActionStatus.DRY_RUN:
         return True

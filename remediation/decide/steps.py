@@ -18,7 +18,7 @@ from outrider.model import (
     Verdict,
 )
 from remediation.decide import sessions
-from remediation.decide.context import STARTS_WITHIN, World
+from remediation.decide.context import STARTS_WITHIN, DecisionContext
 from remediation.decide.guards import Judgement, Proposal, judge
 from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
 from remediation.decide.record import record
@@ -30,10 +30,12 @@ _MUST_EXIST = frozenset({"self", "node", "services"})  # a missing replica on a 
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
-class Run:
+class PlaybookRun:
     """One incident's playbook in one round."""
 
-    def __init__(self, world: World, incident: Incident, cause: Hypothesis, session: RemediationSession) -> None:
+    def __init__(
+        self, world: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession
+    ) -> None:
         """``session`` may be new: it counts only if it leads to an action."""
         self._world = world
         self._incident = incident
@@ -64,8 +66,8 @@ class Run:
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
         """Targets of the step. A lost device may leave the topology, but the session knows its node."""
-        found = self._world.targets(self._cause.entity, step.target)
-        return found or (self._session.cordoned if step.target == "node" else ())
+        result = self._world.targets(self._cause.entity, step.target)
+        return result or (self._session.cordoned if step.target == "node" else ())
 
     def _over(self, step: Step, target: EntityRef) -> bool:
         newest = self._world.history.newest(self._session.id, step.kind, target)

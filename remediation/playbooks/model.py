@@ -54,7 +54,7 @@ class Playbook:
 def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:
     """Parses playbooks by fault id. Raises ConfigError with every mistake of every document, in line order."""
     problems: list[ConfigProblem] = []
-    found: dict[str, Playbook] = {}
+    result: dict[str, Playbook] = {}
     for document in documents:
         entries = document.value.get("playbooks") if isinstance(document.value, dict) else None
         if not isinstance(entries, dict):
@@ -65,10 +65,10 @@ def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:
             problems += faulty
             if not faulty:
                 steps = tuple(_step(step) for step in entry.get("steps") or ())
-                found[fault] = Playbook(fault, steps, entry.get("serving", True))
+                result[fault] = Playbook(fault, steps, entry.get("serving", True))
     if problems:
         raise yaml_file.refuse(problems)
-    return found
+    return result
 
 
 def _check(document: yaml_file.Document, fault: str, entry: Any) -> list[ConfigProblem]:

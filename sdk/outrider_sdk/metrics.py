@@ -89,13 +89,13 @@ _lock = threading.Lock()
 def metrics_of(service: str, registry: CollectorRegistry) -> Metrics:
     """The metrics of a registry, created at its first service. Raises ValueError for a second name on one page."""
     with _lock:
-        found = _known.get(registry)
-        if found is None:
-            found = _known[registry] = Metrics(service, registry)
-        elif found.service != service:
-            message = f"this registry is the page of {found.service!r}; give {service!r} a registry of its own"
+        match = _known.get(registry)
+        if match is None:
+            match = _known[registry] = Metrics(service, registry)
+        elif match.service != service:
+            message = f"this registry is the page of {match.service!r}; give {service!r} a registry of its own"
             raise ValueError(message)
-        return found
+        return match
 
 
 def in_several_processes() -> bool:

@@ -42,10 +42,10 @@ class BusiestNames:
             self._seen += 1
             if self._seen % _EVERY == 0 and not self._fixed:
                 gone = self._change_places()
-            found = text if text in self._named else OTHER
+            result = text if text in self._named else OTHER
         if gone is not None:
             self._dropped(gone)
-        return found
+        return result
 
     def _forget_rare(self) -> None:
         """Halves every count and drops rare unnamed values, to bound memory."""

@@ -37,7 +37,7 @@ def check(text: str) -> Optional[Reason]:
 
 def _garbled(text: str) -> bool:
     # Most texts have no unusual characters: one regular-expression pass confirms it.
-    odd = sum(1 for one in _PERHAPS_ODD.findall(text) if _is_odd(one))
+    odd = sum(1 for character in _PERHAPS_ODD.findall(text) if _is_odd(character))
     return odd >= _ODD_LEAST and odd >= len(text) * _ODD_SHARE
 
 

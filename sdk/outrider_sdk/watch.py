@@ -37,11 +37,11 @@ def watched(service: ModelService, function: F, model: Told, tenant: Told, text:
 
     def spoken(result: Any) -> Optional[str]:
         try:
-            found = text(result) if text is not None else result
+            results = text(result) if text is not None else result
         except Exception as error:
             note(error, "text", service.metrics)
             return None
-        return found if isinstance(found, str) else None
+        return results if isinstance(results, str) else None
 
     if inspect.isasyncgenfunction(function):
         made: Callable[..., Any] = _of_async_generator(function, request, spoken)

@@ -1,5 +1,5 @@
-"""The HTTP API: the one door for the dashboard, the command line and buttons in chat.
+"""The HTTP API: the only interface for the dashboard, the command line and buttons in chat.
 
-What lives here: routers under ``/api/v1``, who may read and write, health pages, the uvicorn runner.
-What must not: decisions (they are made in the cycle) and texts (``outrider/text/i18n``). Called by ``service``.
+Contains routers under ``/api/v1``, access control, health endpoints and the uvicorn runner. Must not decide anything
+(the cycle does) and holds no texts (``outrider/text/i18n``).
 """

@@ -1,4 +1,4 @@
-"""The application: routers, who may call, how errors leave."""
+"""The application: routers, access control, error format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outrider.ports import MetricStore, StateStore
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.ingest import otlp_logs, push
-from service.api.ingest.endpoints import Doors, SpoolCollector
+from service.api.ingest.endpoints import IngestEndpoints, SpoolCollector
 from service.api.routers import (
     actions,
     alerts,
@@ -60,7 +60,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
 def create_app(
     state: StateStore, metrics: MetricStore, settings: ApiSettings, extras: ApiExtras | None = None
 ) -> FastAPI:
-    """Make the application. It owns nothing: closing the stores stays with the caller."""
+    """Builds the application. The caller stays responsible for closing the stores."""
     parts = extras or ApiExtras()
     app = FastAPI(
         title="Outrider",
@@ -74,7 +74,7 @@ def create_app(
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
     app.state.doors = None
     if settings.doors is not None and parts.spool is not None:
-        app.state.doors = Doors(settings.doors, parts.spool, parts.clock, parts.registry)
+        app.state.doors = IngestEndpoints(settings.doors, parts.spool, parts.clock, parts.registry)
         parts.registry.register(SpoolCollector(parts.spool))
     app.state.log_lines = LogMatcher(otlp_lines.SOURCE)
     errors.install(app)
@@ -99,7 +99,7 @@ _Middleware = Callable[[Request, _Next], Awaitable[Response]]
 
 
 def _known_host(hosts: tuple[str, ...]) -> _Middleware:
-    """Refuse names we are not known by: a page in a browser could rebind its name to our address."""
+    """Rejects unknown host names: a web page could rebind its own name to this address."""
 
     async def check(request: Request, call_next: _Next) -> Response:
         name = request.headers.get("host", "").rsplit(":", 1)[0] if _has_port(request) else request.headers.get("host")
@@ -117,7 +117,7 @@ def _has_port(request: Request) -> bool:
 
 
 def _timed(registry: CollectorRegistry) -> _Middleware:
-    """Count and time requests by route, not by path, so that ids do not become labels."""
+    """Counts and times requests per route, not per path, so that ids do not become labels."""
     seconds = Histogram(
         "outrider_api_request_seconds", "Time to answer a request.", ["method", "route", "status"], registry=registry
     )

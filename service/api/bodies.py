@@ -1,4 +1,4 @@
-"""The body of a request, read up to a limit."""
+"""Request bodies, read up to a limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outrider.errors import OutriderError
 
 
 async def read_body(request: Request, limit: int, refusal: OutriderError) -> bytes:
-    """All of it. Raises ``refusal`` once it is longer than ``limit`` bytes, or says that it will be."""
+    """The whole body. Raises ``refusal`` if it is, or declares to be, longer than ``limit`` bytes."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > limit:
         raise refusal

@@ -1,4 +1,4 @@
-"""What every router is handed: the stores, the settings, and which instant counts as now."""
+"""Context of every router: stores, settings, and the current time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LATE_AFTER_CYCLES = 3
 
 
 class CycleWatch:
-    """Tells whether cycles still come.
+    """Watches for new cycles.
 
-    Fleet time may run ahead of or faster than the wall clock, so a cycle counts as recent when its own
-    instant is near the clock's, or when this process saw it appear a short while ago.
+    Fleet time may be ahead of the wall clock or faster. A cycle is recent if its timestamp is close to the clock, or if
+    this process saw it appear a short while ago.
     """
 
     def __init__(self, clock: Clock, limit: timedelta) -> None:
-        """``limit`` is how long no new cycle is still in order."""
+        """``limit`` is the longest acceptable time without a new cycle."""
         self._clock = clock
         self._limit = limit
         self._newest: str | None = None
@@ -39,7 +39,7 @@ class CycleWatch:
         self._lock = threading.Lock()
 
     def is_fresh(self, newest: CycleRecord | None) -> bool:
-        """True while cycles come."""
+        """True while new cycles arrive."""
         if newest is None:
             return False
         with self._lock:
@@ -54,20 +54,20 @@ class CycleWatch:
 
 
 class Remembered:
-    """The last answers to costly questions. One computation serves every viewer of the same cycle."""
+    """Cache of expensive results. One computation serves every viewer of the same cycle."""
 
     def __init__(self, size: int = 16) -> None:
-        """``size`` answers are kept, the oldest go first."""
+        """Keeps ``size`` results and drops the oldest first."""
         self._size = size
         self._answers: dict[object, Any] = {}
         self._lock = threading.Lock()
 
     def peek(self, key: object) -> Any:
-        """The answer to ``key`` if it is there, else None; waits for no computation of another one."""
+        """Cached result of ``key``, else None. Does not wait for a running computation."""
         return self._answers.get(key)
 
     def get(self, key: object, compute: Callable[[], Any]) -> Any:
-        """The answer to ``key``; concurrent askers wait for one computation."""
+        """Result of ``key``. Concurrent callers wait for one computation."""
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = compute()
@@ -88,43 +88,43 @@ class Context:
     remembered: Remembered = field(default_factory=Remembered)
 
     def newest_cycle(self) -> CycleRecord | None:
-        """The newest cycle, None before the first."""
+        """The newest cycle. None before the first."""
         found = self.state.cycles(1)
         return found[0] if found else None
 
     def topology(self) -> Topology:
-        """The newest topology, read once a cycle: with 10,000 GPUs it is some megabytes."""
+        """The newest topology, read once per cycle: with 10,000 GPUs it has several megabytes."""
         newest = self.newest_cycle()
         found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
         return found
 
     def topology_of(self, incident: Incident) -> Topology:
-        """The topology that an incident is told by, made once a cycle."""
+        """Topology at the time of an incident, built once per cycle."""
         newest = self.topology()
         key = ("topology of", incident.id, newest.at)
         found: Topology = self.remembered.get(key, lambda: topology_at.of_incident(self.state, incident, newest))
         return found
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
-        """The windows of drills that one of these incidents may belong to."""
+        """Windows of drills that one of these incidents may belong to."""
         if not incidents:
             return ()
         return self.state.drill_windows(min(found.opened_at for found in incidents) - drill_marking.AFTER)
 
     def as_of(self) -> datetime:
-        """The newest cycle's instant; the clock's before the first cycle."""
+        """Time of the newest cycle, or of the clock before the first one."""
         newest = self.newest_cycle()
         return newest.at if newest else self.extras.clock.now()
 
 
 def context_of(request: Request) -> Context:
-    """The context of the application that serves the request."""
+    """Context of the application that serves the request."""
     found: Context = request.app.state.context
     return found
 
 
 def language_of(request: Request, lang: Language | None = None) -> Language:
-    """``?lang=``, else the first known language of Accept-Language, else the configured one."""
+    """Language: ``?lang=``, else the first supported language of Accept-Language, else the configured one."""
     if lang is not None:
         return lang
     for part in request.headers.get("accept-language", "").split(","):

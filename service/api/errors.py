@@ -1,4 +1,4 @@
-"""Every error leaves as ``{"error": {"message", "hint"}}`` with a fitting status."""
+"""Error responses: ``{"error": {"message", "hint"}}`` with a matching status."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _log = log.get("api")
 
 
 class NotFoundError(UsageError):
-    """Nothing has that name."""
+    """No object has that name."""
 
 
 class ConflictError(UsageError):
-    """It exists, but not in a state in which this can be done."""
+    """The state of the object does not allow the request."""
 
 
 class DeniedError(UsageError):
-    """The caller may not do this."""
+    """The caller is not authorized."""
 
 
 _STATUS: tuple[tuple[type[OutriderError], int], ...] = (
@@ -39,12 +39,12 @@ _STATUS: tuple[tuple[type[OutriderError], int], ...] = (
 
 
 def body(message: str, hint: str = "") -> dict[str, dict[str, str]]:
-    """The shape of every error."""
+    """Body of an error response."""
     return {"error": {"message": message, "hint": hint}}
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
+    """Registers the error handlers."""
     app.add_exception_handler(OutriderError, _ours)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -1,7 +1,7 @@
-"""Pages of long lists: a limit, and a cursor that says where the next page begins.
+"""Pagination of lists: a limit, and a cursor for the next result page.
 
-Lists of the stores go by key, so that a page is as cheap far down as at the top and nothing that comes in
-shifts it; short lists that are made anew for each request go by number.
+Lists of the stores use keyset pagination: each result page costs the same, and new entries do not shift it. Short
+lists that are computed per request use offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_READ = 1000  # entries looked at in one go for a filter that seldom matche
 
 
 def place_in(cursor: str) -> Position | None:
-    """Where the page before ended, None for the first page. Raises UsageError for a cursor that no page gave out."""
+    """Key after which the result page starts, None for the first. Raises UsageError for an unknown cursor."""
     if not cursor:
         return None
     try:
@@ -40,7 +40,7 @@ def place_in(cursor: str) -> Position | None:
 
 
 def cursor_of(entry: object) -> str:
-    """The cursor of the page that begins after an entry."""
+    """Cursor of the result page that starts after an entry."""
     place = position_of(entry)
     return urlsafe_b64encode(f"{place.at.isoformat()} {place.id}".encode()).decode()
 
@@ -48,9 +48,9 @@ def cursor_of(entry: object) -> str:
 def by_key(
     read: Callable[[Position | None, int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
 ) -> tuple[list[Item], str | None]:
-    """One page of a list of a store and the cursor of the next, None on the last.
+    """One result page of a stored list and the cursor of the next, None on the last.
 
-    ``read(after, n)`` gives n entries after a place, in order; fewer mean that the list ends there.
+    ``read(after, n)`` returns n entries after a key, in order. Fewer mean the end of the list.
     """
     place, count = place_in(cursor), limit + 1
     kept: list[Item] = []
@@ -65,11 +65,11 @@ def by_key(
 
 
 def _unknown(cursor: str) -> UsageError:
-    return UsageError(f"{cursor!r} is not a cursor", hint="use next_cursor of the page before as it is")
+    return UsageError(f"{cursor!r} is not a cursor", hint="pass next_cursor of the previous response unchanged")
 
 
 def offset_of(cursor: str) -> int:
-    """Where a page begins. Raises UsageError for a cursor that no page gave out."""
+    """Offset of a result page. Raises UsageError for an unknown cursor."""
     if not cursor:
         return 0
     if not cursor.isdecimal():
@@ -80,10 +80,10 @@ def offset_of(cursor: str) -> int:
 def page(
     read: Callable[[int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
 ) -> tuple[list[Item], str | None]:
-    """One page of a list that is made for the request, and the cursor of the next, None on the last.
+    """One result page of a computed list and the cursor of the next, None on the last.
 
-    ``read(n)`` gives the first n entries in order. With a filter more is read until the page is full or
-    the list ends; what is read doubles, so a rare match costs at most twice the list.
+    ``read(n)`` returns the first n entries in order. With a filter, reads double until the page is full or the list
+    ends, so a rare match costs at most twice the list.
     """
     offset = offset_of(cursor)
     wanted = offset + limit + 1

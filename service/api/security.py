@@ -1,8 +1,8 @@
-"""Who may read and who may write.
+"""Access control: readers, writers, senders.
 
-Reads are open on loopback. Every write needs ``Authorization: Bearer <admin token>``; who pushes metrics, KPIs
-and logs may bring a token that opens those doors alone (``receive.token_file``). A refused write is
-audited, at most ``REFUSALS_PER_MINUTE`` a minute, so that a stranger cannot fill the disk.
+Reads are open on loopback. Every write requires ``Authorization: Bearer <admin token>``. Senders of metrics, KPIs and
+logs may use a token for the ingest endpoints only (``receive.token_file``). Refused writes are audited, at most
+``REFUSALS_PER_MINUTE`` per minute, so that an intruder cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME_LIMIT = 64
 
 
 class Limiter:
-    """True at most ``count`` times a minute."""
+    """Rate limit of ``count`` per minute."""
 
     def __init__(self, clock: Clock, count: int) -> None:
         """Counts on the monotonic clock."""
@@ -34,7 +34,7 @@ class Limiter:
         self._lock = threading.Lock()
 
     def allow(self) -> bool:
-        """Take one turn; False when there is none left in this minute."""
+        """Takes one slot; False if none is left in this minute."""
         with self._lock:
             now = self._clock.monotonic()
             while self._times and now - self._times[0] > 60:
@@ -46,9 +46,9 @@ class Limiter:
 
 
 def reader(ctx: Ctx, authorization: Annotated[str, Header()] = "") -> None:
-    """Let a read pass. Raises DeniedError when reads need the token and it is not there."""
+    """Allows a read. Raises DeniedError if reads require the token and it is missing."""
     if ctx.settings.reads_need_token and not _holds(authorization, ctx.settings.token):
-        raise DeniedError("This API asks for its token.", hint="send the header Authorization: Bearer <admin token>")
+        raise DeniedError("This API requires a token.", hint="send the header Authorization: Bearer <admin token>")
 
 
 def writer(
@@ -57,15 +57,15 @@ def writer(
     authorization: Annotated[str, Header()] = "",
     x_outrider_user: Annotated[str, Header()] = "",
 ) -> str:
-    """The name a write is recorded under. Raises DeniedError, audited, without the admin token."""
+    """Name under which a write is recorded. Raises DeniedError, audited, without the admin token."""
     if _holds(authorization, ctx.settings.token):
         return x_outrider_user.strip()[:_NAME_LIMIT] or "admin"
     _audit_refusal(request, ctx, authorization)
     if not ctx.settings.token:
-        raise DeniedError("This API has no admin token, so it changes nothing.", hint="set api.token_file")
+        raise DeniedError("This API has no admin token, so writes are disabled.", hint="set api.token_file")
     raise DeniedError(
-        "A change needs the admin token.",
-        hint="send the header Authorization: Bearer <token>; the token lies beside the store",
+        "A change requires the admin token.",
+        hint="send the header Authorization: Bearer <token>; the token file is next to the store",
     )
 
 
@@ -75,13 +75,13 @@ def sender(
     authorization: Annotated[str, Header()] = "",
     x_scope_orgid: Annotated[str, Header()] = "",
 ) -> str:
-    """Who pushes: its address, with the tenant it names. Raises DeniedError, audited, without a token for that."""
+    """Sender: its address, with the tenant it names. Raises DeniedError, audited, without a valid token."""
     doors = ctx.settings.doors
     own = doors.token if doors is not None else ""
     if not _holds(authorization, own) and not _holds(authorization, ctx.settings.token):
         _audit_refusal(request, ctx, authorization)
         raise DeniedError(
-            "What is pushed needs the push token or the admin token.",
+            "Ingestion requires the push token or the admin token.",
             hint="send the header Authorization: Bearer <token>; "
             + ("receive.token_file names the push token" if own else "name a push token with receive.token_file"),
         )

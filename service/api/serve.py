@@ -1,4 +1,4 @@
-"""The api process: open the store, make the application, run it with uvicorn."""
+"""The API process: opens the store, builds the application, runs it with uvicorn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store import factory
 
 
 def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
-    """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
+    """Serves until the process is stopped. Raises StoreError if the store cannot be opened."""
     state_url, metrics_url = factory.urls_of(settings.store_url)
     state, metrics = factory.open_state(state_url), factory.open_metrics(metrics_url, settings.metrics)
     spool, ledger = factory.open_ingest_buffer(state_url), factory.open_change_log(state_url)

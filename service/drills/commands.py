@@ -12,7 +12,7 @@ from service.drills import dataset, remote_drill, scenario_choice
 from service.drills.runner import Progress, Seen, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
 from simulator.scoring.score import (
-    Injected,
+    InjectedFault,
     Run,
     Verdict,
     drill_result,
@@ -97,7 +97,7 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _truth(injected: Injected) -> dict[str, Any]:
+def _truth(injected: InjectedFault) -> dict[str, Any]:
     return {
         "fault": injected.fault,
         "entity": serialization.entity(injected.entity),

@@ -24,7 +24,7 @@ from outrider.documents import serialization
 from outrider.errors import UsageError
 from service.drills.recording import Matrix, Recorded
 from simulator.scenarios import Scenario
-from simulator.scoring.score import Injected, Run
+from simulator.scoring.score import InjectedFault, Run
 
 QUIET = "quiet"
 
@@ -103,7 +103,7 @@ def _truth(run: Run) -> dict[str, Any]:
     }
 
 
-def _fault(one: Injected) -> dict[str, Any]:
+def _fault(one: InjectedFault) -> dict[str, Any]:
     return {
         "fault": one.fault,
         "entity": serialization.entity(one.entity),

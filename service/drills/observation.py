@@ -23,9 +23,9 @@ from outrider.model import (
 from outrider.ports import StateReader
 from outrider.topology import Topology
 from simulator.faults.base import Truth
-from simulator.scoring.grouping import Fired
+from simulator.scoring.grouping import FiredAlert
 from simulator.scoring.recovery import Recovery
-from simulator.scoring.score import GRACE, Acted, Injected, Opened
+from simulator.scoring.score import GRACE, ScoredAction, InjectedFault, ScoredIncident
 
 ALL = 1_000_000
 
@@ -57,13 +57,13 @@ class Watched:
             self.seen = topology
         self.recovery.look()
 
-    def injected(self) -> Injected:
+    def injected(self) -> InjectedFault:
         """The fault as the score wants it."""
         truth, at = self.truth, self.recovery.at
         path = self.path or frozenset({truth.entity, *truth.touches})
         recovered = None if at is None else from_unix(at)
         rings = (frozenset({truth.entity, *truth.touches}), path, self.beside)
-        return Injected(truth.fault, truth.entity, truth.start, truth.end, path, recovered, rings)
+        return InjectedFault(truth.fault, truth.entity, truth.start, truth.end, path, recovered, rings)
 
 
 def path_of(truth: Truth, topology: Topology) -> frozenset[EntityRef]:
@@ -97,7 +97,7 @@ class Watch:
             self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
             self.seen = topology
 
-    def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Fired, ...]:
+    def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[FiredAlert, ...]:
         """Alerts that fired, each with the incident that it was folded into."""
         holding: dict[str, list[Incident]] = {}
         for incident in sorted(incidents, key=_ended):
@@ -105,7 +105,7 @@ class Watch:
                 holding.setdefault(fingerprint, []).append(incident)
         heirs = {incident.id: heir for incident in incidents if (heir := _heir(incident)) is not None}
         return tuple(
-            Fired(
+            FiredAlert(
                 self.posts.get(alert.entity, alert.entity),
                 alert.starts_at,
                 _last(_holder(alert, holding.get(alert.fingerprint, ())), heirs),
@@ -113,7 +113,7 @@ class Watch:
             for alert in fired(alerts)
         )
 
-    def injected(self) -> tuple[Injected, ...]:
+    def injected(self) -> tuple[InjectedFault, ...]:
         """What was put in, negative states apart."""
         return tuple(one.injected() for one in self.faults if not one.truth.negative)
 
@@ -158,7 +158,7 @@ def fired(alerts: Sequence[Alert]) -> list[Alert]:
     ]
 
 
-def opened(state: StateReader, since: datetime | None = None) -> tuple[Opened, ...]:
+def opened(state: StateReader, since: datetime | None = None) -> tuple[ScoredIncident, ...]:
     """Every incident as seen from outside."""
     entity_of = {alert.fingerprint: alert.entity for alert in state.alerts(limit=ALL)}
     messages = state.messages(limit=ALL)
@@ -176,10 +176,10 @@ def opened(state: StateReader, since: datetime | None = None) -> tuple[Opened, .
     )
 
 
-def acted(state: StateReader, since: datetime | None = None) -> tuple[Acted, ...]:
+def acted(state: StateReader, since: datetime | None = None) -> tuple[ScoredAction, ...]:
     """Every action that was really done."""
     return tuple(
-        Acted(action.because, action.kind.value, action.target, action.ended_at)
+        ScoredAction(action.because, action.kind.value, action.target, action.ended_at)
         for action in state.actions(since=since, limit=ALL)
         if _was_done(action) and action.ended_at is not None
     )
@@ -189,10 +189,10 @@ def _was_done(action: Action) -> bool:
     return action.status is ActionStatus.DONE and not action.dry_run
 
 
-def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> Opened:
+def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> ScoredIncident:
     causes = tuple((one.entity, one.fault) for one in incident.hypotheses)
     folded = {entity_of[fingerprint] for fingerprint in incident.alerts if fingerprint in entity_of}
-    return Opened(
+    return ScoredIncident(
         id=incident.id,
         opened_at=incident.opened_at,
         resolved_at=incident.resolved_at,

@@ -17,7 +17,7 @@ from outrider.records.drill import Drill
 from service.drills import observation
 from service.drills.control import FaultControl
 from simulator.faults import Truth
-from simulator.scoring.score import GRACE, LOUD, Injected, Opened, Run, Verdict, has_remedy, repaired, verdicts
+from simulator.scoring.score import GRACE, LOUD, InjectedFault, ScoredIncident, Run, Verdict, has_remedy, repaired, verdicts
 
 BY_HAND = "by_hand"
 
@@ -138,11 +138,11 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
     }
 
 
-def _was_told(incident: Opened | None) -> bool:
+def _was_told(incident: ScoredIncident | None) -> bool:
     return incident is not None and incident.notified_at is not None
 
 
-def _of_a_state(state: Injected, free: Sequence[Opened]) -> Verdict:
+def _of_a_state(state: InjectedFault, free: Sequence[ScoredIncident]) -> Verdict:
     """The verdict on a state that is no fault: ``incident`` is one that should not have been opened."""
     loud = (
         one
@@ -154,10 +154,10 @@ def _of_a_state(state: Injected, free: Sequence[Opened]) -> Verdict:
     return Verdict("live", state, next(loud, None), None, False, False, False, None)
 
 
-def _injected(drill: Drill, recovered_at: str | None) -> Injected:
+def _injected(drill: Drill, recovered_at: str | None) -> InjectedFault:
     at = None if recovered_at is None else parse_rfc3339(recovered_at)
     path = frozenset({drill.entity, *drill.path})
-    return Injected(drill.fault, drill.entity, drill.starts_at, drill.over_at, path, at)
+    return InjectedFault(drill.fault, drill.entity, drill.starts_at, drill.over_at, path, at)
 
 
 def _truth(told: Mapping[str, Any]) -> Truth:

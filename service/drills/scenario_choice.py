@@ -10,7 +10,7 @@ from functools import cache
 from outrider.errors import UsageError
 from simulator import scenarios as shipped
 from simulator.faults import FAULTS
-from simulator.scenarios import Planned, Scenario
+from simulator.scenarios import PlannedFault, Scenario
 from simulator.scenarios.reading import LEAD
 from simulator.traffic.shapes import SHAPES
 
@@ -26,7 +26,7 @@ def one(name: str, load: str | None = None) -> Scenario:
     by_id = {scenario.id: scenario for scenario in scenarios()}
     found = by_id.get(name)
     if found is None and name in FAULTS:
-        planned = Planned(name, LEAD, FAULTS[name].lasts)
+        planned = PlannedFault(name, LEAD, FAULTS[name].lasts)
         found = Scenario(name, (planned,), negative=FAULTS[name].negative)
     if found is None:
         near = _near(name, dict.fromkeys([*by_id, *FAULTS]))

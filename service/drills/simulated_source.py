@@ -14,7 +14,7 @@ from collectors.scrape.target_health import TargetHealth
 from outrider.errors import CollectError, CollectReason
 from outrider.ports import Collected
 from simulator.exporters.targets import Answer, Pages
-from simulator.servers.event_feed import Heard
+from simulator.servers.event_feed import EventFeed
 from simulator.world import ClusterTarget, World
 
 _FAILED = {
@@ -32,7 +32,7 @@ class FleetSource:
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = ScrapeManager([])
         self._deduplicator = EventDeduplicator()  # an XID of the kernel log also shows on a page
-        self._heard = [Heard(fleet) for fleet in world.fleets]
+        self._heard = [EventFeed(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
     @property

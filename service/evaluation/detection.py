@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.statistics.ensemble import Ensemble, Said
+from detectors.statistics.ensemble import Ensemble, EnsembleScore
 from outrider.model import Floats
 from service.evaluation import events, nab, recordings, vus
 from service.evaluation.recordings import Recording
@@ -69,7 +69,7 @@ def _judge_class(
     length = train + max(one.times.size - one.train for one in alike)
     ensemble = Ensemble(alike[0].values.shape[1], budget)
     memory, pool = ensemble.empty(len(alike)), ensemble.empty_pool()
-    said: list[Said] = []
+    said: list[EnsembleScore] = []
     for start in range(0, length, BLOCK):
         stop = min(start + BLOCK, length)
         values = np.full((len(alike), stop - start, alike[0].values.shape[1]), np.nan)
@@ -87,8 +87,8 @@ def _judge_class(
     return {one.name: _judged(one, whole, row, spans[one.name], step_seconds) for row, one in enumerate(alike)}
 
 
-def _joined(said: Sequence[Said]) -> Said:
-    return Said(
+def _joined(said: Sequence[EnsembleScore]) -> EnsembleScore:
+    return EnsembleScore(
         np.concatenate([part.scores for part in said], axis=1),
         np.concatenate([part.limits for part in said], axis=1),
         np.concatenate([part.alarms for part in said], axis=1),
@@ -96,7 +96,7 @@ def _joined(said: Sequence[Said]) -> Said:
     )
 
 
-def _judged(one: Recording, said: Said, row: int, span: slice, step_seconds: float) -> Judged:
+def _judged(one: Recording, said: EnsembleScore, row: int, span: slice, step_seconds: float) -> Judged:
     return Judged(
         times=one.times[one.train :],
         scores=said.scores[row, span],

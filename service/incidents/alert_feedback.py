@@ -9,7 +9,7 @@ import numpy as np
 
 from detectors.rules import tuning
 from detectors.rules.rule_backtest import window_of
-from detectors.rules.tunable_threshold import dial_of
+from detectors.rules.tunable_threshold import tunable_threshold_of
 from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import StoreError, UsageError
@@ -108,7 +108,7 @@ def values_of(
         try:
             read = reader_of(rule, metrics, interval, (one.entity,))
             end = min(spell.ends_at or one.at, spell.starts_at + LONGEST)
-            window = read(spell.starts_at - window_of(dial_of(rule.name, rule.expr or "")), end + interval)
+            window = read(spell.starts_at - window_of(tunable_threshold_of(rule.name, rule.expr or "")), end + interval)
         except StoreError as error:
             _log.warning("values_not_kept", alert=one.fingerprint, error=error.message)
             continue
@@ -125,4 +125,4 @@ def reader_of(rule: Rule, metrics: MetricStore, interval: timedelta, entities: S
 
 def keys_of(rule: Rule) -> tuple[SignalKey, ...]:
     """The columns that the rule's expression looks at."""
-    return dial_of(rule.name, rule.expr or "").whole.keys
+    return tunable_threshold_of(rule.name, rule.expr or "").whole.keys

@@ -14,7 +14,7 @@ from pathlib import Path
 from alerts.rules import editor
 from alerts.rules import files as rule_files
 from detectors.rules import threshold
-from detectors.rules.tunable_threshold import dial_of, spelt
+from detectors.rules.tunable_threshold import format_threshold, tunable_threshold_of
 from detectors.rules.tuning import Setting
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import UsageError
@@ -52,11 +52,11 @@ def change_of(rule: Rule, setting: Setting, files: Sequence[Path]) -> RuleChange
     file = _file_of(rule.name, files)
     before = _read(file)
     text = before.decode("utf-8-sig")
-    dial = dial_of(rule.name, rule.expr or "")
+    dial = tunable_threshold_of(rule.name, rule.expr or "")
     if setting.threshold is not None and setting.threshold != dial.threshold:
         key, was, value = "expr", dial.text, dial.turned(setting.threshold)
         changed = editor.with_key(
-            text, str(file), rule.name, key, value, part=(dial.start, dial.end, spelt(setting.threshold))
+            text, str(file), rule.name, key, value, part=(dial.start, dial.end, format_threshold(setting.threshold))
         )
     else:
         key, was, value = "wait", _spelt(rule.wait.total_seconds()), _spelt(setting.wait.total_seconds())

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.rules.rule_backtest import Judged
-from detectors.rules.tunable_threshold import dial_of
+from detectors.rules.rule_backtest import JudgedAlert
+from detectors.rules.tunable_threshold import tunable_threshold_of
 from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
@@ -102,13 +102,13 @@ def proposal_of(
     )
 
 
-def _judged_since(rule: Rule, state: StateReader, since: datetime | None, now: datetime) -> list[Judged]:
+def _judged_since(rule: Rule, state: StateReader, since: datetime | None, now: datetime) -> list[JudgedAlert]:
     """What was said of alerts of the rule that began since then."""
     said = state.feedback(rule=rule.name, limit=fleet_state.UNLIMITED)
     return judged_of([one for one in said if since is None or one.starts_at >= since], state, now)
 
 
-def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> list[Judged]:
+def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> list[JudgedAlert]:
     """One entry a spell, oldest first: useful when anybody found a reason for it."""
     spells: dict[tuple[str, datetime], list[Feedback]] = {}
     for one in said:
@@ -120,7 +120,7 @@ def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> li
         alert = alert_feedback.spell_of(state, fingerprint, starts_at)
         ends_at = (alert.ends_at or now) if alert else starts_at + alert_feedback.LONGEST
         found.append(
-            Judged(
+            JudgedAlert(
                 fingerprint=fingerprint,
                 entity=first.entity,
                 priority=min((one.priority for one in verdicts), key=lambda found: found.rank),
@@ -157,7 +157,7 @@ def budgets_of(
 
 
 def _budget_of(
-    kind: EntityKind, own: Sequence[Judged], metrics: MetricStore, settings: Settings, now: datetime
+    kind: EntityKind, own: Sequence[JudgedAlert], metrics: MetricStore, settings: Settings, now: datetime
 ) -> Budget:
     """The budget of one class of entities by the verdicts on alerts of that class."""
     useful, useless = sum(one.useful for one in own), sum(not one.useful for one in own)
@@ -213,4 +213,4 @@ def _begin(rule: Rule, metrics: MetricStore, span: TimeRange, interval: timedelt
 
 def threshold_of(rule: Rule) -> float | None:
     """The number that a rule's expression compares with; None where it has none that could be another."""
-    return dial_of(rule.name, rule.expr).threshold if rule.expr else None
+    return tunable_threshold_of(rule.name, rule.expr).threshold if rule.expr else None

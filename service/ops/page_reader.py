@@ -129,7 +129,7 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
         return target_of(cluster, {"name": name, "adapter": adapter, "url": place}), None
     path = Path(place)
     try:
-        body = reader.plain(path.read_bytes(), place)
+        body = reader.decompressed(path.read_bytes(), place)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is no path"
         raise UsageError(f"{place} cannot be read: {said}", hint=_hint(adapter, place)) from error

@@ -9,7 +9,7 @@ from outrider.audit import AuditEvent
 from outrider.model import ActionKind, AlertState, EntityKind, HoldReason, Plan, Recommendation, Verdict
 from outrider.ports import StateStore
 from remediation.decide.context import away, unseen
-from remediation.decide.guards import Ledger, Proposal, judge
+from remediation.decide.guards import CapacityBudget, Proposal, judge
 from remediation.decide.history import History
 from remediation.decide.limits import FleetFacts, Policy
 from service.engine import fleet_state
@@ -54,7 +54,7 @@ def refusal(policy: Policy, state: StateStore, found: Recommendation, now: datet
         touches=members if shrinks else (),
     )
     verdict, reason = judge(
-        proposal, policy, fleet, history, Ledger(fleet, history, now, away(history, topology, fleet)), now
+        proposal, policy, fleet, history, CapacityBudget(fleet, history, now, away(history, topology, fleet)), now
     )
     return reason.value if verdict is Verdict.REFUSED else None
 

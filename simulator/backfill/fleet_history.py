@@ -32,7 +32,7 @@ from simulator.backfill.replica_profile import SAMPLE_SECONDS, Profile, profile
 from simulator.cluster.pods import Pod, Pods
 from simulator.hardware.gpus import Gpus, ambient_celsius
 from simulator.hardware.nodes import Nodes, steady_cpu, steady_memory_available
-from simulator.maintenance import Planned, away, planned
+from simulator.maintenance import MaintenanceTask, planned, under_maintenance
 from simulator.spec.fleets import FleetSpec, ServiceSpec
 from simulator.spec.names import gpu_uuid
 from simulator.traffic.arrivals import rates
@@ -71,7 +71,7 @@ def backfill(
     grid = np.arange(start.timestamp(), end.timestamp(), step.total_seconds())
     longest = (1 + max(service.replicas for service in spec.services)) * spec.startup.total_seconds
     before = start.timestamp() - longest  # a rollout that began earlier may still be under way
-    past = _Past(spec, seed, planned(spec, seed, before, end.timestamp()) if upkeep else ())
+    past = _History(spec, seed, planned(spec, seed, before, end.timestamp()) if upkeep else ())
     per_block = max(1, round(BLOCK / step))
     for number in range(0, grid.size, per_block):
         yield from past.blocks(grid[number : number + per_block], step.total_seconds())
@@ -80,21 +80,21 @@ def backfill(
 def events(spec: FleetSpec, seed: int, start: datetime, end: datetime) -> tuple[Event, ...]:
     """The rollouts and restarts of the plan in [start, end), as the platform would have heard of them."""
     found = []
-    for deed in planned(spec, seed, start.timestamp(), end.timestamp()):
-        service = spec.service(deed.service)
-        if deed.replica is None:
+    for task in planned(spec, seed, start.timestamp(), end.timestamp()):
+        service = spec.service(task.service)
+        if task.replica is None:
             kind, code, about = EventKind.CHANGE, "rollout", (EntityKind.SERVICE, service.name)
         else:
-            kind, code, about = EventKind.KUBERNETES, "Killing", (EntityKind.POD, f"{service.name}-{deed.replica}")
+            kind, code, about = EventKind.KUBERNETES, "Killing", (EntityKind.POD, f"{service.name}-{task.replica}")
         entity = EntityRef(spec.cluster, about[0], service.namespace, about[1])
-        key = f"{entity.key}/{code}/{deed.at:.0f}"
-        found.append(Event(key, kind, entity, from_unix(deed.at), kind.value, code, {}, key))
+        key = f"{entity.key}/{code}/{task.at:.0f}"
+        found.append(Event(key, kind, entity, from_unix(task.at), kind.value, code, {}, key))
     return tuple(found)
 
 
-class _Past:
-    def __init__(self, spec: FleetSpec, seed: int, deeds: Sequence[Planned]) -> None:
-        self._spec, self._seed, self._deeds = spec, seed, deeds
+class _History:
+    def __init__(self, spec: FleetSpec, seed: int, tasks: Sequence[MaintenanceTask]) -> None:
+        self._spec, self._seed, self._actions = spec, seed, tasks
         self._gpus = Gpus(spec, seed)
         self._nodes = Nodes(spec, seed, 0.0)
         self._pods = Pods(spec, self._gpus.node, self._gpus.healthy, seed)
@@ -111,8 +111,8 @@ class _Past:
         gpu_values = self._idle_gpus(times)
         for service in self._spec.services:
             pods = [pod for pod in self._ready if pod.service is service]
-            gone = away(self._spec, service.name, self._deeds, times)
-            drawn = _Drawn.draw(service, ~gone, times, step, self._seed, random)
+            gone = under_maintenance(self._spec, service.name, self._actions, times)
+            drawn = _SampledLoad.draw(service, ~gone, times, step, self._seed, random)
             replicas += [_replica_columns(drawn, place, step) for place in range(len(pods))]
             absent.append(gone)
             services.append(_service_columns(drawn, step))
@@ -139,7 +139,7 @@ class _Past:
         values[:, :, 4] = gpus.idle[:, None]
         return values
 
-    def _gpu_columns(self, pod: Pod, drawn: _Drawn, times: Floats, random: np.random.Generator) -> Floats:
+    def _gpu_columns(self, pod: Pod, drawn: _SampledLoad, times: Floats, random: np.random.Generator) -> Floats:
         """Utilisation, tensor activity, memory ratio, temperature and power of a pod's devices."""
         gpus, index = self._gpus, np.array(pod.gpus)
         shape = (index.size, times.size)
@@ -190,7 +190,7 @@ class _Past:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _SampledLoad:
     """What a service's replicas did in every step: arrays of shape (replicas, times)."""
 
     up: np.ndarray  # bool, which of them serve
@@ -210,7 +210,7 @@ class _Drawn:
     @staticmethod
     def draw(
         service: ServiceSpec, up: np.ndarray, times: Floats, step: float, seed: int, random: np.random.Generator
-    ) -> _Drawn:
+    ) -> _SampledLoad:
         """Draw every step of a service; those that serve share the load of all."""
         shape, size = profile(service), up.shape
         each = rates(service, times, seed) / np.maximum(up.sum(axis=0), 1)
@@ -223,7 +223,7 @@ class _Drawn:
         running = np.clip(np.rint(running), 0.0, service.engine.max_sequences) * serves
         kv = shape.mean_at("kv", each) * running / np.maximum(shape.mean_at("running", each), 1e-9)
         total = requests.sum(axis=0).astype(np.int64)
-        return _Drawn(
+        return _SampledLoad(
             up=up,
             each=each,
             shape=shape,
@@ -265,7 +265,7 @@ _RATES = ("engine_generation_tokens_per_second", "engine_requests_per_second")
 _NODE_KEYS = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_memory_available_ratio"))
 
 
-def _service_columns(drawn: _Drawn, step: float) -> Columns:
+def _service_columns(drawn: _SampledLoad, step: float) -> Columns:
     requests = drawn.requests.sum(axis=0)
     ready = drawn.up.sum(axis=0).astype(np.float64)
     found = {
@@ -284,7 +284,7 @@ def _service_columns(drawn: _Drawn, step: float) -> Columns:
     return found | _histogram("svc_latency_seconds", drawn.e2e, drawn.sum_of("e2e", requests))
 
 
-def _replica_columns(drawn: _Drawn, place: int, step: float) -> Columns:
+def _replica_columns(drawn: _SampledLoad, place: int, step: float) -> Columns:
     prompt = drawn.at("prompt_tokens", "mean")
     found = {
         SignalKey("engine_up"): np.ones(prompt.shape),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from outrider.model import Floats
-from simulator.effects import ServiceLevers
+from simulator.effects import ServiceEffects
 from simulator.spec.parts import FleetSpec
 
 AT_MAXIMUM, BLIND = 1, 2
@@ -32,12 +32,12 @@ class Autoscaler:
         self.errors: Floats = np.zeros(self.maximum.size)
         self._names = [service.name for service in spec.services]
 
-    def advance(self, seconds: float, ordered: Mapping[str, int], levers: ServiceLevers) -> None:
-        """Follow the orders and what ``levers`` add to them."""
-        stuck = np.round(levers.autoscaler_stuck)
+    def advance(self, seconds: float, ordered: Mapping[str, int], effects: ServiceEffects) -> None:
+        """Follow the orders and what ``effects`` add to them."""
+        stuck = np.round(effects.autoscaler_stuck)
         base = np.array([ordered[name] for name in self._names], dtype=np.float64)
         self.blind = stuck == BLIND
-        self.wanted = base + np.where(self.blind, 0.0, levers.desired_extra)
+        self.wanted = base + np.where(self.blind, 0.0, effects.desired_extra)
         # Stuck at its maximum: somebody has set that to what runs now.
         most = np.where(stuck == AT_MAXIMUM, base, self.maximum)
         self.desired = np.minimum(self.wanted, most)

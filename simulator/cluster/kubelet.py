@@ -8,7 +8,7 @@ import numpy as np
 
 from outrider.model import EntityKind
 from simulator.cluster.pod import Phase, Pod
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -37,14 +37,14 @@ class Kubelets:
     def advance(self) -> None:
         """Look at every host once; called every tick."""
         fleet = self._fleet
-        levers = fleet.levers.nodes
-        alive = levers.alive > 0.5
+        effects = fleet.effects.nodes
+        alive = effects.alive > 0.5
         for node in np.flatnonzero(self._alive & ~alive).tolist():
             self._stop(node)
         for node in np.flatnonzero(alive & ~self._alive).tolist():
             self._boot(node)
         self._alive = alive
-        self._heartbeats(~(alive & (levers.reachable > 0.5)))
+        self._heartbeats(~(alive & (effects.reachable > 0.5)))
         self._disks()
         self._memory()
         fleet.pods.blocked = ~fleet.nodes.ready | fleet.nodes.disk_pressure
@@ -66,7 +66,7 @@ class Kubelets:
         fleet.pods.dark[node] = False
         fleet.nodes.reboot(node, fleet.at)
         fleet.gpus.reload(fleet.gpus.node == node)
-        self._say(node, "Rebooted", f"Node {fleet.nodes.names[node]} has been rebooted", "Warning")
+        self._log_event(node, "Rebooted", f"Node {fleet.nodes.names[node]} has been rebooted", "Warning")
         for pod in fleet.pods.on_node(node):
             fleet.pods.cure(pod.slot, pod.generation, HOST_GONE, fleet.at)
 
@@ -80,12 +80,12 @@ class Kubelets:
         back = ~hosts.ready & ~silent
         hosts.ready = (hosts.ready | back) & ~lost
         for node in np.flatnonzero(lost).tolist():
-            self._say(node, "NodeNotReady", f"Node {hosts.names[node]} status is now: NodeNotReady")
+            self._log_event(node, "NodeNotReady", f"Node {hosts.names[node]} status is now: NodeNotReady")
         for node in np.flatnonzero(back).tolist():
-            self._say(node, "NodeReady", f"Node {hosts.names[node]} status is now: NodeReady")
+            self._log_event(node, "NodeReady", f"Node {hosts.names[node]} status is now: NodeReady")
         for node in np.flatnonzero(quiet >= SILENT_SECONDS + TOLERATION_SECONDS).tolist():
             for pod in fleet.pods.on_node(node):
-                fleet.pods.say(pod, fleet.at, "TaintManagerEviction", "Marking for deletion Pod " + pod.name)
+                fleet.pods.write(pod, fleet.at, "TaintManagerEviction", "Marking for deletion Pod " + pod.name)
                 fleet.restart(pod.slot)
 
     def _disks(self) -> None:
@@ -96,17 +96,19 @@ class Kubelets:
             return
         for node in np.flatnonzero(full & np.isinf(self._full_since)).tolist():
             self._full_since[node], self._evict_at[node] = fleet.at, fleet.at + EVICTION_AFTER_SECONDS
-            self._say(
+            self._log_event(
                 node, "NodeHasDiskPressure", f"Node {hosts.names[node]} status is now: NodeHasDiskPressure", "Warning"
             )
         for node in np.flatnonzero(~full & np.isfinite(self._full_since)).tolist():
             self._full_since[node] = self._evict_at[node] = np.inf
-            self._say(node, "NodeHasNoDiskPressure", f"Node {hosts.names[node]} status is now: NodeHasNoDiskPressure")
+            self._log_event(
+                node, "NodeHasNoDiskPressure", f"Node {hosts.names[node]} status is now: NodeHasNoDiskPressure"
+            )
         for node in np.flatnonzero(fleet.at >= self._evict_at).tolist():
             self._evict_at[node] = fleet.at + EVICTION_EVERY_SECONDS
             for pod in fleet.pods.on_node(node)[:1]:
                 text = "The node was low on resource: ephemeral-storage. Threshold quantity: 10%."
-                fleet.pods.say(pod, fleet.at, "Evicted", text, "Warning")
+                fleet.pods.write(pod, fleet.at, "Evicted", text, "Warning")
                 fleet.restart(pod.slot)
 
     def _memory(self) -> None:
@@ -129,11 +131,11 @@ class Kubelets:
             f"anon-rss:{limit:.0f}kB, file-rss:0kB, shmem-rss:0kB, UID:0 oom_score_adj:-997"
         )
         where = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
-        fleet.journal.say(fleet.at, Voice.KERNEL, where, "oom-kill", text, pod=pod.name)
-        self._say(node, "OOMKilling", text, "Warning")
+        fleet.journal.write(fleet.at, JournalSource.KERNEL, where, "oom-kill", text, pod=pod.name)
+        self._log_event(node, "OOMKilling", text, "Warning")
         fleet.crash(pod.slot, OOM_KILLED, held=False, ended=OOM_KILLED)
 
-    def _say(self, node: int, code: str, text: str, kind: str = "Normal") -> None:
+    def _log_event(self, node: int, code: str, text: str, kind: str = "Normal") -> None:
         fleet = self._fleet
         about = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
-        fleet.journal.say(fleet.at, Voice.KUBERNETES, about, code, text, type=kind)
+        fleet.journal.write(fleet.at, JournalSource.KUBERNETES, about, code, text, type=kind)

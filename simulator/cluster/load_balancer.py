@@ -6,7 +6,7 @@ import numpy as np
 
 from outrider.model import Floats
 from simulator.cluster.pods import Pods
-from simulator.effects import Levers
+from simulator.effects import FleetEffects
 from simulator.traffic.arrivals import Arrivals
 
 
@@ -53,9 +53,9 @@ class Router:
         self._healthy = self.believed_up = self._pods.ready.copy()
         self._process = self._pods.process.copy()
 
-    def shares(self, levers: Levers) -> Floats:
+    def shares(self, effects: FleetEffects) -> Floats:
         """The part of its service's requests that each slot is sent, shape (slots,)."""
-        raw = self.weights * levers.slots.weight_factor * self.believed_up
+        raw = self.weights * effects.slots.weight_factor * self.believed_up
         totals = np.bincount(self._service, raw, self._services)[self._service]
         return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
 

@@ -15,7 +15,7 @@ import numpy as np
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
 from simulator.cluster.pod import Phase, Pod
-from simulator.journal import Journal, Voice
+from simulator.journal import Journal, JournalSource
 from simulator.spec.parts import FleetSpec
 
 __all__ = ["BACKOFF_SECONDS", "Pace", "Phase", "Pod", "Pods"]
@@ -178,11 +178,11 @@ class Pods:
         free = (self.owner < 0) & self.healthy & ~(self.cordoned | self.blocked)[self.node_of_gpu]
         return np.bincount(self.node_of_gpu[free], minlength=self.nodes)
 
-    def say(self, pod: Pod, at: float, code: str, text: str, kind: str = "Normal") -> None:
+    def write(self, pod: Pod, at: float, code: str, text: str, kind: str = "Normal") -> None:
         """What the scheduler or the kubelet tells about a pod."""
         if self.journal is not None:
             about = EntityRef(self.spec.cluster, EntityKind.POD, pod.service.namespace, pod.name)
-            self.journal.say(at, Voice.KUBERNETES, about, code, text, type=kind)
+            self.journal.write(at, JournalSource.KUBERNETES, about, code, text, type=kind)
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -226,14 +226,14 @@ class Pods:
             if not self._place(pod):
                 if not waits:
                     why = f"0/{self.nodes} nodes are available: {self.nodes} Insufficient nvidia.com/gpu."
-                    self.say(pod, at, "FailedScheduling", why, "Warning")
+                    self.write(pod, at, "FailedScheduling", why, "Warning")
                 pod.left_seconds = max(startup.schedule_seconds, LEAST_SECONDS)
                 return
             pod.phase, pod.left_seconds = Phase.PULLING, self._lasts(startup.pull_seconds)
             where = self.node_names[pod.node or 0]
-            self.say(pod, at, "Scheduled", f"Successfully assigned {pod.service.namespace}/{pod.name} to {where}")
+            self.write(pod, at, "Scheduled", f"Successfully assigned {pod.service.namespace}/{pod.name} to {where}")
         elif pod.phase is Phase.PULLING:
-            self.say(pod, at, "Pulled", f"Successfully pulled image in {pod.phase_seconds['pull']:.3f}s")
+            self.write(pod, at, "Pulled", f"Successfully pulled image in {pod.phase_seconds['pull']:.3f}s")
             self._start_process(pod, at)
         elif pod.phase is Phase.LOADING:
             pod.phase, pod.left_seconds = Phase.WARMING, self._lasts(startup.warm_seconds)
@@ -247,7 +247,7 @@ class Pods:
         pod.phase, pod.moved_at = Phase.LOADING, at
         pod.left_seconds = self._lasts(self.spec.startup.load_seconds)
         pod.phase_seconds = {name: spent for name, spent in pod.phase_seconds.items() if name in ("schedule", "pull")}
-        self.say(pod, at, "Started", "Started container vllm")
+        self.write(pod, at, "Started", "Started container vllm")
 
     def _place(self, pod: Pod) -> bool:
         need = pod.service.tensor_parallel
@@ -265,7 +265,7 @@ class Pods:
     def _stop(self, pod: Pod, at: float) -> None:
         """Its kubelet, if it still answers, stops the container that runs, and says so."""
         if pod.node is not None and pod.phase in _RUNNING and not self.dark[pod.node]:
-            self.say(pod, at, "Killing", "Stopping container vllm")
+            self.write(pod, at, "Killing", "Stopping container vllm")
         self.owner[list(pod.gpus)] = -1
         pod.node, pod.gpus = None, ()
 
@@ -278,7 +278,7 @@ class Pods:
             pod.restarts += 1
             pod.next_restart += BACKOFF_SECONDS[min(pod.tries, len(BACKOFF_SECONDS) - 1)]
             pod.tries += 1
-            self.say(pod, at, "BackOff", f"Back-off restarting failed container vllm in pod {pod.name}", "Warning")
+            self.write(pod, at, "BackOff", f"Back-off restarting failed container vllm in pod {pod.name}", "Warning")
 
     def _restart_in_place(self, pod: Pod, at: float) -> None:
         pod.restarts, pod.process = pod.restarts + 1, pod.process + 1

@@ -16,7 +16,7 @@ from outrider.model import Floats
 from simulator.engine.counters import EngineCounters
 from simulator.engine.request_table import PREFILL, WAITING, RequestTable
 from simulator.engine.scheduling import Scheduler
-from simulator.engine.step import Done, Limits, Parameters
+from simulator.engine.step import Limits, Parameters, StepResult
 from simulator.spec.parts import EngineModel
 
 LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
@@ -237,7 +237,7 @@ class EngineBank:
         self._scheduler.lost_transfers += whole
         self.counters.add("kv_transfer_failures", np.arange(self.size), whole)
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, done: StepResult) -> None:
         """Count what is complete."""
         table, counters = self.table, self.counters
         counters.add("generation_tokens", np.arange(self.size), done.made)
@@ -286,7 +286,7 @@ class EngineBank:
         self.waiting = np.where(stalled, self.waiting, queue)
         self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, used)
 
-    def _work(self, done: Done, end: float, span: float, stalled: np.ndarray) -> Work:
+    def _work(self, done: StepResult, end: float, span: float, stalled: np.ndarray) -> Work:
         """Steps are noted when they end; the share of those in progress belongs to this slice."""
         scheduler = self._scheduler
         in_progress = scheduler.working() & ~stalled

@@ -17,7 +17,7 @@ from simulator.engine.batching import Batches
 from simulator.engine.counters import EngineCounters
 from simulator.engine.prefix_cache import Prefixes
 from simulator.engine.request_table import DECODE, DONE, PREFILL, WAITING, RequestTable, group_sum
-from simulator.engine.step import Done, Limits, Parameters, Plan
+from simulator.engine.step import Limits, Parameters, Plan, StepResult
 
 MOST_STEPS = 1e9
 
@@ -47,9 +47,9 @@ class Scheduler:
         self._queue = np.empty(0, dtype=np.int64)
         self._head = self._tail = np.zeros(replicas, dtype=np.int64)
 
-    def advance(self, end: float, limits: Limits) -> Done:
+    def advance(self, end: float, limits: Limits) -> StepResult:
         """Do every step that ends by ``end``."""
-        self._limits, self._done = limits, Done(self.clock.size)
+        self._limits, self._done = limits, StepResult(self.clock.size)
         self._line_up()
         working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
         active = np.flatnonzero(working & ~limits.stalled)

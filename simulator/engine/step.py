@@ -45,7 +45,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Done:
+class StepResult:
     """What one slice did, shape (replicas,): seconds in steps, those with prompts in them, seconds times batch."""
 
     replicas: int

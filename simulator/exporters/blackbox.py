@@ -31,7 +31,7 @@ KPI = "accepted_answers_ratio"
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """What the probe of each service found, shape (services,).
 
     ``status`` is the HTTP status, 0 where none came; latencies are NaN where nothing was generated,
@@ -47,7 +47,7 @@ class Probed:
     expiry_seconds: Floats
 
 
-class EntryProbe:
+class IngressProbe:
     """Asks the entry of every service for a short answer."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -58,20 +58,20 @@ class EntryProbe:
         self._issued = fleet.at - draw.uniform(0.0, CERTIFICATE_SECONDS - RENEWED_BEFORE_SECONDS, self._services)
         self._name_lost = draw.random(self._services) < 0.5
         self._at = -1.0
-        self._found: Probed | None = None
+        self._found: ProbeResult | None = None
 
-    def look(self) -> Probed:
+    def look(self) -> ProbeResult:
         """What a probe finds at this instant; two looks at one instant find the same."""
         if self._found is None or self._at != self._fleet.at:
             self._at, self._found = self._fleet.at, self._asked()
         return self._found
 
-    def _asked(self) -> Probed:
+    def _asked(self) -> ProbeResult:
         fleet = self._fleet
         draw = np.random.default_rng([fleet.seed, 12, int(fleet.at)])
         luck, noise = draw.random((3, self._services)), 1.0 + SCATTER * draw.standard_normal((2, self._services))
-        entry = fleet.levers.services
-        gone = np.full(self._services, fleet.levers.cluster.alive[0] < 0.5)
+        entry = fleet.effects.services
+        gone = np.full(self._services, fleet.effects.cluster.alive[0] < 0.5)
         shut = entry.entry_fails > 0.5
         slot = self._routed(luck[0])
         place = np.maximum(slot, 0)
@@ -82,13 +82,13 @@ class EntryProbe:
         ttft = self._ttft() * noise[0]
         itl = (fleet.bank.step_time * coupling.stretch(fleet))[place] * noise[1]
         late = hangs | (ttft + PROBE_TOKENS * itl > PATIENCE_SECONDS)
-        coreless = fleet.levers.slots.core_dead[place] > 0.5
+        coreless = fleet.effects.slots.core_dead[place] > 0.5
         status = np.where(refused | ~served, 503.0, np.where(coreless, 503.0, np.where(failed, 500.0, 200.0)))
         status = np.where(gone | shut | (late & (status == 200.0)), 0.0, status)
         good = status == 200.0
         whole = NETWORK_SECONDS + ttft + (PROBE_TOKENS - 1) * itl
         quick = np.where(gone | (late & ~shut & (status == 0.0)), PATIENCE_SECONDS, NETWORK_SECONDS)
-        return Probed(
+        return ProbeResult(
             success=np.where(good, 1.0, 0.0),
             status=status,
             ttft=np.where(good, ttft, np.nan),
@@ -114,7 +114,7 @@ class EntryProbe:
         return found
 
     def _reachable(self) -> np.ndarray:
-        nodes = self._fleet.levers.nodes
+        nodes = self._fleet.effects.nodes
         return np.asarray(coupling.on_slots(self._fleet, nodes.reachable * nodes.alive, 1.0) > 0.5)
 
     def _ttft(self) -> Floats:
@@ -178,7 +178,7 @@ class OwnersCount:
         grown = np.where(now < before, now, now - before)
         self._before = now.copy()
         answers = np.bincount(fleet.pods.service_of_slot, grown, self._services)
-        spoilt = np.clip(fleet.levers.slots.invalid_output_ratio + INVALID_WHEN_WELL, 0.0, 1.0)
+        spoilt = np.clip(fleet.effects.slots.invalid_output_ratio + INVALID_WHEN_WELL, 0.0, 1.0)
         invalid = np.bincount(fleet.pods.service_of_slot, grown * spoilt, self._services)
         self.answers += answers
         self._invalid += invalid
@@ -186,7 +186,7 @@ class OwnersCount:
         self._votes[:, 1] += VOTES_DOWN * (answers - invalid) + VOTES_DOWN_INVALID * invalid
         draw = np.random.default_rng([fleet.seed, 13, int(fleet.at)]).standard_normal(self._services)
         valid = 1.0 - invalid / np.maximum(answers, 1.0)
-        kpi = ACCEPTED_RATIO * fleet.levers.services.kpi_factor * valid * (1.0 + 0.01 * draw)
+        kpi = ACCEPTED_RATIO * fleet.effects.services.kpi_factor * valid * (1.0 + 0.01 * draw)
         self._answered_at = np.where(answers > 0, fleet.at, self._answered_at)
         silent = fleet.at - self._answered_at > FORGET_SECONDS
         self.kpi = np.where(answers > 0, np.clip(kpi, 0.0, 1.0), np.where(silent, 0.0, self.kpi))

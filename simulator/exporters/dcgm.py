@@ -140,7 +140,7 @@ def numbers(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _error_counters(fleet: Fleet) -> dict[str, Floats]:
-    gpus, lever = fleet.gpus, fleet.levers.gpus
+    gpus, effects = fleet.gpus, fleet.effects.gpus
     return {
         "ecc_correctable": np.floor(gpus.ecc_correctable),
         "ecc_uncorrectable": np.floor(gpus.ecc_uncorrectable),
@@ -149,21 +149,21 @@ def _error_counters(fleet: Fleet) -> dict[str, Floats]:
         "pcie_replays": np.floor(gpus.pcie_replays),
         "link_errors": np.floor(gpus.link_errors),
         "link_replays": np.floor(0.4 * gpus.link_errors),
-        "remap_pending": (lever.row_remap_pending > 0.5).astype(np.float64),
-        "remap_failed": (lever.row_remap_failed > 0.5).astype(np.float64),
+        "remap_pending": (effects.row_remap_pending > 0.5).astype(np.float64),
+        "remap_failed": (effects.row_remap_failed > 0.5).astype(np.float64),
     }
 
 
 def _health(fleet: Fleet) -> Floats:
     """What DCGM's background checks say, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
-    gpus, lever = fleet.gpus, fleet.levers.gpus
-    memory = np.where(lever.row_remap_pending > 0.5, _WARN, 0.0)
-    memory[(lever.row_remap_failed > 0.5) | (lever.ecc_uncorrectable_per_second > 0)] = _FAIL
-    links = np.where(lever.link_errors_per_second > 0, _WARN, 0.0)
-    links[lever.link_factor < 0.5] = _FAIL
+    gpus, effects = fleet.gpus, fleet.effects.gpus
+    memory = np.where(effects.row_remap_pending > 0.5, _WARN, 0.0)
+    memory[(effects.row_remap_failed > 0.5) | (effects.ecc_uncorrectable_per_second > 0)] = _FAIL
+    links = np.where(effects.link_errors_per_second > 0, _WARN, 0.0)
+    links[effects.link_factor < 0.5] = _FAIL
     return np.stack(
         [
-            np.where(lever.pcie_replays_per_second > _MOST_REPLAYS_PER_SECOND, _WARN, 0.0),
+            np.where(effects.pcie_replays_per_second > _MOST_REPLAYS_PER_SECOND, _WARN, 0.0),
             links,
             memory,
             np.where(gpus.temperature > gpus.throttle_at, _WARN, 0.0),

@@ -85,13 +85,13 @@ class View:
     @property
     def asleep(self) -> np.ndarray:
         """Which engines were put to sleep."""
-        return self._mine(self.fleet.levers.slots.asleep) > 0.5
+        return self._mine(self.fleet.effects.slots.asleep) > 0.5
 
     @property
     def still(self) -> np.ndarray:
         """Which engine cores stand still: what they last said stays."""
-        levers = self.fleet.levers.slots
-        return self._mine(levers.hung + levers.core_dead + levers.asleep) > 0.5
+        effects = self.fleet.effects.slots
+        return self._mine(effects.hung + effects.core_dead + effects.asleep) > 0.5
 
     @property
     def ready_at(self) -> Floats:
@@ -156,7 +156,7 @@ class EnginePages(ABC):
 
     def page(self, fleet: Fleet, pod: Pod) -> bytes:
         """The page of a pod that serves."""
-        changed = bool(fleet.levers.slots.names_changed[pod.slot] > 0.5)
+        changed = bool(fleet.effects.slots.names_changed[pod.slot] > 0.5)
         key = (pod.service.name, self.release(changed))
         if key not in self._tables:
             self._tables[key] = _Table(self, fleet, pod.service, release(key[1]))
@@ -292,4 +292,4 @@ def process_columns(view: View, open_files: float) -> dict[str, Floats | float]:
 
 def status(fleet: Fleet, slot: int) -> int:
     """The HTTP status of ``GET /metrics``: 503 while there is no engine core behind the server."""
-    return 503 if fleet.levers.slots.core_dead[slot] > 0.5 else 200
+    return 503 if fleet.effects.slots.core_dead[slot] > 0.5 else 200

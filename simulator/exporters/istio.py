@@ -15,7 +15,7 @@ from simulator.engine.counters import HISTOGRAMS
 from simulator.exporters.text import go_number, header, labels
 from simulator.fleet import Fleet
 from simulator.spec.parts import ServiceSpec
-from simulator.traffic.gateway import Edge
+from simulator.traffic.gateway import GatewayCounters
 
 # Envoy's default bounds of a histogram, milliseconds.
 BOUNDS = (
@@ -79,7 +79,7 @@ class IstioPage:
 
     def _totals(self, fleet: Fleet) -> Floats:
         """Requests by service and code. Errors that no engine made are the gateway's own."""
-        edge: Edge = fleet.traffic.edge
+        edge: GatewayCounters = fleet.traffic.edge
         failed = fleet.bank.counters.plain["http_5xx"]
         grown = np.where(failed >= self._failed, failed - self._failed, failed)
         self._failed = failed.copy()

@@ -51,10 +51,10 @@ class KubeNodes:
 
 
 def _views(fleet: Fleet) -> list[NodeView]:
-    hosts, lever, vendors = fleet.nodes, fleet.levers.nodes, fleet.gpus.vendor
+    hosts, effects, vendors = fleet.nodes, fleet.effects.nodes, fleet.gpus.vendor
     healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy & fleet.gpus.visible, hosts.size)
     first = np.searchsorted(fleet.gpus.node, np.arange(hosts.size))
-    heard = hosts.ready | ((lever.alive > 0.5) & (lever.reachable > 0.5))
+    heard = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
     columns = (
         range(hosts.size),
         hosts.ready.tolist(),

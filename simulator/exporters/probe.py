@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from simulator.exporters.blackbox import EntryProbe
+from simulator.exporters.blackbox import IngressProbe
 from simulator.exporters.text import go_number, header
 from simulator.fleet import Fleet
 
@@ -28,12 +28,12 @@ class ProbePages:
     """Writes the page of any service. What a probe did not get to know is not on its page."""
 
     def __init__(self) -> None:
-        self._probe: EntryProbe | None = None
+        self._probe: IngressProbe | None = None
 
     def page(self, fleet: Fleet, service: int) -> bytes:
         """The page of a service, by its place in the fleet's specification."""
         if self._probe is None:
-            self._probe = EntryProbe(fleet)
+            self._probe = IngressProbe(fleet)
         found = self._probe.look()
         expiry = float(found.expiry_seconds[service])
         values = (

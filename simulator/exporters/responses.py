@@ -49,10 +49,10 @@ def host_status(fleet: Fleet, node: int | None) -> Status:
 
     ``node`` None stands for hosts outside the pools, such as those of the control plane.
     """
-    levers = fleet.levers
-    if levers.cluster.alive[0] < 0.5 or levers.cluster.seen[0] < 0.5:
+    effects = fleet.effects
+    if effects.cluster.alive[0] < 0.5 or effects.cluster.seen[0] < 0.5:
         return Status.TIMEOUT
-    if node is not None and (levers.nodes.alive[node] < 0.5 or levers.nodes.reachable[node] < 0.5):
+    if node is not None and (effects.nodes.alive[node] < 0.5 or effects.nodes.reachable[node] < 0.5):
         return Status.TIMEOUT
     return Status.OK
 

@@ -190,7 +190,7 @@ class Pages:
             return Status.REFUSED if target.name in fleet.exporters_down else Status.OK
         if not fleet.pods.pods[slot].ready:
             return Status.REFUSED
-        return Status.HTTP_503 if fleet.levers.slots.core_dead[slot] > 0.5 else Status.OK
+        return Status.HTTP_503 if fleet.effects.slots.core_dead[slot] > 0.5 else Status.OK
 
     def _probed(self, target: SimulatedTarget, status: Status) -> tuple[int | None, float | None]:
         """A hung or sleeping engine says it is healthy; the requests in flight are vLLM's to tell."""
@@ -200,7 +200,7 @@ class Pages:
         return (503 if status is Status.HTTP_503 else 200), load
 
     def _loss_ratio(self, target: SimulatedTarget) -> float:
-        return 0.0 if target.node is None else float(self.fleet.levers.nodes.packet_loss_ratio[target.node])
+        return 0.0 if target.node is None else float(self.fleet.effects.nodes.packet_loss_ratio[target.node])
 
     def _body(self, target: SimulatedTarget) -> bytes:
         if not self._stands_still(target):
@@ -211,7 +211,7 @@ class Pages:
         return self._frozen[target.name]
 
     def _stands_still(self, target: SimulatedTarget) -> bool:
-        return target.slot is not None and self.fleet.levers.slots.page_frozen[target.slot] > 0.5
+        return target.slot is not None and self.fleet.effects.slots.page_frozen[target.slot] > 0.5
 
     def _written(self, target: SimulatedTarget) -> bytes:
         fleet = self.fleet

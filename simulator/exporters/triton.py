@@ -100,7 +100,7 @@ class TritonPages(EnginePages):
             "gpu_memory_total": gpus.memory[at] * _MEBI,
             "gpu_memory_used": np.round(gpus.memory_used[at]) * _MEBI,
             "gpu_watts": np.round(gpus.power[at], 3),
-            "gpu_limit_watts": gpus.limit[at] * view.fleet.levers.gpus.power_limit_ratio[at],
+            "gpu_limit_watts": gpus.limit[at] * view.fleet.effects.gpus.power_limit_ratio[at],
         }
 
 

@@ -1,4 +1,4 @@
-"""What faults do once, beside bending levers: the named functions that a fault file's ``deeds`` call.
+"""What faults do once, beside bending levers: the named functions that a fault file's ``actions`` call.
 
 They live in ``breaking`` (processes, devices, exporters), ``rolling`` (rollouts, flags, replicas) and
 ``telling`` (lines of logs, events and changes). Each takes the fleet, the fault at work and the
@@ -17,11 +17,11 @@ from typing import Any
 from simulator.faults import breaking, log_events, rolling
 from simulator.faults.log_events import ABOUT, FIELDS
 
-__all__ = ["ABOUT", "DEEDS", "FIELDS", "Deed"]
+__all__ = ["ABOUT", "ACTIONS", "FIELDS", "Action"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """A function and what its arguments are: name to annotation, and the names without a default."""
 
     call: Callable[..., Any]
@@ -50,13 +50,13 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
 )
 
 
-def _read(function: Callable[..., Any]) -> Deed:
+def _read(function: Callable[..., Any]) -> Action:
     arguments = list(inspect.signature(function).parameters.values())[2:]
-    return Deed(
+    return Action(
         function,
         {argument.name: str(argument.annotation) for argument in arguments},
         frozenset(argument.name for argument in arguments if argument.default is inspect.Parameter.empty),
     )
 
 
-DEEDS: dict[str, Deed] = {function.__name__: _read(function) for function in _FUNCTIONS}
+ACTIONS: dict[str, Action] = {function.__name__: _read(function) for function in _FUNCTIONS}

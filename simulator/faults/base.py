@@ -11,12 +11,12 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef
-from simulator.faults.actions import DEEDS
-from simulator.faults.impact import hurt_slots
-from simulator.faults.places import NOTHING, Places, spots
+from simulator.faults.actions import ACTIONS
+from simulator.faults.impact import impacted_slots
+from simulator.faults.scope import NOTHING, Scope, fleet_entities
 
 if TYPE_CHECKING:
-    from simulator.faults.declared import Declared, DeclaredDeed, Effect
+    from simulator.faults.declared import Declared, DeclaredAction, Effect
     from simulator.fleet import Fleet
 
 Undo = Callable[["Fleet"], None]
@@ -43,12 +43,12 @@ class Truth:
 class _Due:
     """A deed that is still to be done, ``at`` so many seconds after the start."""
 
-    deed: DeclaredDeed
+    action: DeclaredAction
     at: float
 
 
 @dataclass(slots=True)
-class _Held:
+class _ProcessScope:
     """Whom it holds: the processes of some slots as they were when it began, or pods of a revision."""
 
     slots: np.ndarray = field(default_factory=lambda: NOTHING)
@@ -68,14 +68,14 @@ class Injection:
         self.started = False
         self.random = np.random.default_rng([seed, 13])
         self.draw = float(np.random.default_rng([seed, 11]).random())
-        self._spot = spots(fleet, entity.kind)[entity]
+        self._fleet_entity = fleet_entities(fleet, entity.kind)[entity]
         self._start = start.timestamp()
         self._end = self._start + duration.total_seconds()
-        self._due = [_Due(deed, deed.at_seconds) for deed in declared.deeds if deed.at_seconds is not None]
-        self._held = _Held()
+        self._due = [_Due(action, action.at_seconds) for action in declared.actions if action.at_seconds is not None]
+        self._held = _ProcessScope()
         self.heard: set[tuple[int, float]] = set()  # deaths (slot, instant) whose last words are in the log
         self._values: list[np.ndarray] = []
-        self._hurt = np.zeros(fleet.bank.size, dtype=bool)
+        self._impacted = np.zeros(fleet.bank.size, dtype=bool)
         self._been = np.zeros(fleet.bank.size, dtype=bool)
         self._undo: list[Undo] = []
         self._later: list[tuple[float, Undo]] = []
@@ -85,7 +85,7 @@ class Injection:
             start,
             start + duration,
             declared.symptoms,
-            touched(fleet, declared, entity, self._spot.places(fleet)),
+            touched(fleet, declared, entity, self._fleet_entity.places(fleet)),
             declared.negative,
         )
 
@@ -101,7 +101,7 @@ class Injection:
         if not self.started:
             self._begin(fleet)
         self._do_due(fleet)
-        self._bend(fleet)
+        self._apply_effects(fleet)
         self._watch(fleet)
         return False
 
@@ -114,12 +114,12 @@ class Injection:
             self.truth = replace(self.truth, end=from_unix(self._end))
         self._finish(fleet)
 
-    def harm(self, fleet: Fleet) -> np.ndarray:
+    def impact(self, fleet: Fleet) -> np.ndarray:
         """The slots that this fault hurts now: those it bends that get requests, and those it put out of service.
 
         A slot it once hurt counts until its pod is ready again where the fault does not reach. Indices, sorted.
         """
-        return np.flatnonzero(self._bad(fleet) | (self._hurt & _wanting(fleet)))
+        return np.flatnonzero(self._bad(fleet) | (self._impacted & _wanting(fleet)))
 
     # --- what deeds use -------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ class Injection:
         """Seconds since it began."""
         return fleet.at - self._start
 
-    def here(self, fleet: Fleet) -> Places:
+    def here(self, fleet: Fleet) -> Scope:
         """The places it still holds: where its entity is now, less the slots that are free of it."""
-        here = self._spot.places(fleet)
+        here = self._fleet_entity.places(fleet)
         if self.declared.holds == "place":
             return here
         pods = fleet.pods.pods
@@ -159,11 +159,11 @@ class Injection:
             held = [slot for slot in here.slots.tolist() if pods[slot].revision == self._held.revision]
             slots = np.array(held, dtype=np.int64)
         gpus = np.flatnonzero(np.isin(fleet.pods.owner, slots)) if slots.size else NOTHING
-        return Places(gpus, np.unique(fleet.gpus.node[gpus]), slots, here.services)
+        return Scope(gpus, np.unique(fleet.gpus.node[gpus]), slots, here.services)
 
-    def hurts(self, slot: int) -> None:
+    def mark_impacted(self, slot: int) -> None:
         """A deed put this slot out of service."""
-        self._hurt[slot] = True
+        self._impacted[slot] = True
 
     def later(self, fleet: Fleet, seconds: float, what: Undo) -> None:
         """Do something so long from now (inf: never before), or at the end if that comes first."""
@@ -173,13 +173,13 @@ class Injection:
 
     def _begin(self, fleet: Fleet) -> None:
         self.started = True
-        here = self._spot.places(fleet)
+        here = self._fleet_entity.places(fleet)
         self.truth = replace(self.truth, touches=touched(fleet, self.declared, self.entity, here))
         self._held.slots = here.slots[fleet.pods.ready[here.slots]]
         self._held.processes = fleet.pods.process[self._held.slots]
         self._values = [self._magnitude(fleet, effect, here) for effect in self.declared.effects]
 
-    def _magnitude(self, fleet: Fleet, effect: Effect, here: Places) -> np.ndarray:
+    def _magnitude(self, fleet: Fleet, effect: Effect, here: Scope) -> np.ndarray:
         """The value of an effect: one for all its places, or one for each service where it is a share of capacity."""
         value = effect.value(self.draw)
         if not effect.of_capacity:
@@ -195,14 +195,14 @@ class Injection:
             what(fleet)
         elapsed = self.elapsed(fleet)
         for due in [due for due in self._due if due.at <= elapsed]:
-            self._do(fleet, due.deed)
-            if due.deed.every_seconds is None:
+            self._do(fleet, due.action)
+            if due.action.every_seconds is None:
                 self._due.remove(due)
             else:
-                due.at += due.deed.every_seconds
+                due.at += due.action.every_seconds
 
-    def _do(self, fleet: Fleet, deed: DeclaredDeed) -> None:
-        undo = DEEDS[deed.do].call(fleet, self, **deed.arguments)
+    def _do(self, fleet: Fleet, action: DeclaredAction) -> None:
+        undo = ACTIONS[action.do].call(fleet, self, **action.arguments)
         if undo is not None:
             self._undo.append(undo)
 
@@ -215,20 +215,20 @@ class Injection:
         begun = [max(since, fleet.pods.pods[slot].started_at) for slot in where.tolist()]
         return np.array([onset.strength(fleet.at - start) for start in begun])
 
-    def _bend(self, fleet: Fleet) -> None:
+    def _apply_effects(self, fleet: Fleet) -> None:
         here = self.here(fleet)
         for effect, value in zip(self.declared.effects, self._values, strict=True):
             where = here.of(effect.group)
             strength = self._strength(fleet, effect, where)
             if where.size == 0 or not strength.any():
                 continue
-            levers = fleet.levers.bend(effect.group, effect.lever)
+            effects = fleet.effects.adjust(effect.group, effect.effect_name)
             if effect.do == "multiply":
-                levers[where] *= 1.0 + (value - 1.0) * strength
+                effects[where] *= 1.0 + (value - 1.0) * strength
             elif effect.do == "add":
-                levers[where] += value * strength
+                effects[where] += value * strength
             else:
-                levers[where] = np.where(strength > 0.5, value, levers[where])
+                effects[where] = np.where(strength > 0.5, value, effects[where])
 
     def _bad(self, fleet: Fleet) -> np.ndarray:
         """Slots that its bent levers hurt now."""
@@ -238,16 +238,16 @@ class Injection:
         here = self.here(fleet)
         for effect in self.declared.effects:
             if self._strength(fleet, effect, here.of(effect.group)).any():
-                found |= hurt_slots(fleet, effect.group, effect.lever, here, self._been)
+                found |= impacted_slots(fleet, effect.group, effect.effect_name, here, self._been)
         return found
 
     def _watch(self, fleet: Fleet) -> None:
         """Note whom it holds, whom it hurts, and who is well again."""
         self._been[self.here(fleet).slots] = True
         bad = self._bad(fleet)
-        if bad.any() or self._hurt.any():
-            self._hurt |= bad
-            self._hurt &= bad | _wanting(fleet)
+        if bad.any() or self._impacted.any():
+            self._impacted |= bad
+            self._impacted &= bad | _wanting(fleet)
 
     def _finish(self, fleet: Fleet) -> None:
         """Put back what deeds did, last first, then do the deeds of the end."""
@@ -258,9 +258,9 @@ class Injection:
         for _, what in self._later:
             what(fleet)
         self._later, self._undo = [], []
-        for deed in self.declared.deeds:
-            if deed.at_seconds is None:
-                self._do(fleet, deed)
+        for action in self.declared.actions:
+            if action.at_seconds is None:
+                self._do(fleet, action)
         self._due = []
 
 
@@ -269,7 +269,7 @@ def _wanting(fleet: Fleet) -> np.ndarray:
     return np.asarray(fleet.pods.existing & ~fleet.pods.ready)
 
 
-def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Places) -> tuple[EntityRef, ...]:
+def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
     """The entity, and everything its levers reach: devices and hosts bent, replicas on them, services bent."""
     pods, found = fleet.pods.pods, [entity]
     whole = declared.removes and entity.kind is not EntityKind.GPU

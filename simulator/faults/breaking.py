@@ -12,8 +12,8 @@ import numpy as np
 from outrider.model import EntityKind
 from simulator.cluster.pods import Phase
 from simulator.faults import lines
-from simulator.faults.log_events import fill, pod_entity, pods_here, running_here, say_event
-from simulator.journal import Voice
+from simulator.faults.log_events import fill, pod_entity, pods_here, running_here, write_event
+from simulator.journal import JournalSource
 
 if TYPE_CHECKING:
     from simulator.cluster.pods import Pod
@@ -45,7 +45,9 @@ def crash(
         if not (pod.ready or (starting and pod.phase in _STARTING)) or pod.started_at > youngest:
             continue
         if code:
-            fleet.journal.say(fleet.at, Voice.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
+            fleet.journal.write(
+                fleet.at, JournalSource.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod)
+            )
         _kill(fleet, fault, pod, held=held)
 
 
@@ -53,7 +55,7 @@ def oom_kill(fleet: Fleet, fault: Injection) -> None:
     """The kernel kills the process of every pod here at its memory limit; the kubelet starts it again."""
     for pod in running_here(fleet, fault):
         fleet.kubelets.kill_for_memory(pod)
-        fault.hurts(pod.slot)
+        fault.mark_impacted(pod.slot)
 
 
 def xid(fleet: Fleet, fault: Injection, code: tuple[int, ...], one: bool = False, lasting: bool = False) -> Undo | None:
@@ -68,7 +70,7 @@ def xid(fleet: Fleet, fault: Injection, code: tuple[int, ...], one: bool = False
         device = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(gpu))
         owner = int(fleet.pods.owner[gpu])
         text = lines.xid_text(number, None if owner < 0 else fleet.pods.pods[owner].name)
-        fleet.journal.say(fleet.at, Voice.KERNEL, device, "xid", text, xid=str(number))
+        fleet.journal.write(fleet.at, JournalSource.KERNEL, device, "xid", text, xid=str(number))
     fleet.gpus.xid[gpus] = number
 
     def driver_reset(fleet: Fleet) -> None:
@@ -105,15 +107,17 @@ def vanish(fleet: Fleet, fault: Injection) -> Undo:
 def evict(fleet: Fleet, fault: Injection, count: int = 1, text: str = lines.EVICTED) -> None:
     """The kubelet evicts ``count`` of the pods here; their controller makes new ones."""
     for pod in _some(fleet, fault, count):
-        say_event(fleet, pod_entity(fleet, pod), "Evicted", fill(fleet, fault, text, pod))
-        fault.hurts(pod.slot)
+        write_event(fleet, pod_entity(fleet, pod), "Evicted", fill(fleet, fault, text, pod))
+        fault.mark_impacted(pod.slot)
         fleet.restart(pod.slot)
 
 
 def restart_some(fleet: Fleet, fault: Injection, count: int = 1, text: str = "planned restart of {pod}") -> None:
     """An operator replaces ``count`` of the pods here on purpose. The seed chooses among those that serve."""
     for pod in _some(fleet, fault, count):
-        fleet.journal.say(fleet.at, Voice.CHANGE, pod_entity(fleet, pod), "restart", fill(fleet, fault, text, pod))
+        fleet.journal.write(
+            fleet.at, JournalSource.CHANGE, pod_entity(fleet, pod), "restart", fill(fleet, fault, text, pod)
+        )
         fleet.restart(pod.slot)
 
 
@@ -147,7 +151,7 @@ def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:
 def _kill(fleet: Fleet, fault: Injection, pod: Pod, *, held: bool = True) -> None:
     """Its process dies; while ``held`` it can start again only at the fault's end."""
     fleet.crash(pod.slot, fault.why, held=held)
-    fault.hurts(pod.slot)
+    fault.mark_impacted(pod.slot)
     slot, generation, why = pod.slot, pod.generation, fault.why
 
     def cure(fleet: Fleet) -> None:

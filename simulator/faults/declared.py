@@ -27,7 +27,7 @@ class Effect:
     """
 
     group: str
-    lever: str
+    effect_name: str
     do: Doing
     low: float
     high: float
@@ -43,8 +43,8 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredDeed:
-    """A call of a function of ``deeds``: ``at_seconds`` after the start, None for the end, again every so often."""
+class DeclaredAction:
+    """A call of a function of ``actions``: ``at_seconds`` after the start, None for the end, again every so often."""
 
     do: str
     at_seconds: float | None
@@ -65,7 +65,7 @@ class Declared:
     likely: str
     holds: Hold
     effects: tuple[Effect, ...]
-    deeds: tuple[DeclaredDeed, ...]
+    actions: tuple[DeclaredAction, ...]
     symptoms: tuple[str, ...]
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()

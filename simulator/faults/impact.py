@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.faults.places import Places
+from simulator.faults.scope import Scope
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -20,14 +20,14 @@ QUEUE_RATIO = 0.05  # of the most sequences at once: a queue longer than this ma
 Mask = np.ndarray  # bool, shape (slots,)
 
 
-def served(fleet: Fleet, here: Places) -> Mask:
+def served(fleet: Fleet, here: Scope) -> Mask:
     """Slots of these places that get requests."""
     found = np.zeros(fleet.bank.size, dtype=bool)
     found[here.slots] = fleet.requests_per_second[here.slots] > 0
     return found
 
 
-def _slowed(fleet: Fleet, here: Places) -> Mask:
+def _slowed(fleet: Fleet, here: Scope) -> Mask:
     """Those with a device here whose clock has really fallen."""
     low = here.gpus[fleet.gpus.clock_ratio[here.gpus] < SLOWED_CLOCK_RATIO]
     owners = fleet.pods.owner[low]
@@ -36,28 +36,28 @@ def _slowed(fleet: Fleet, here: Places) -> Mask:
     return np.asarray(found & served(fleet, here))
 
 
-def _starting(fleet: Fleet, here: Places) -> Mask:
+def _starting(fleet: Fleet, here: Scope) -> Mask:
     """Those that should serve and do not yet."""
     pods, found = fleet.pods, np.zeros(fleet.bank.size, dtype=bool)
     found[here.slots] = True
     return np.asarray(found & pods.existing & ~pods.ready)
 
 
-def _copying(fleet: Fleet, here: Places) -> Mask:
+def _copying(fleet: Fleet, here: Scope) -> Mask:
     """Those whose steps wait for copies over PCIe."""
-    slow = here.gpus[fleet.levers.gpus.pcie_factor[here.gpus] < COPIES_WAIT_BELOW]
+    slow = here.gpus[fleet.effects.gpus.pcie_factor[here.gpus] < COPIES_WAIT_BELOW]
     owners = fleet.pods.owner[slow]
     found = np.zeros(fleet.bank.size, dtype=bool)
     found[owners[owners >= 0]] = True
     return np.asarray(found & served(fleet, here))
 
 
-def _queued(fleet: Fleet, here: Places) -> Mask:
+def _queued(fleet: Fleet, here: Scope) -> Mask:
     """Those with more requests waiting than a batch takes in its stride."""
     return np.asarray(served(fleet, here) & (fleet.bank.waiting > QUEUE_RATIO * fleet.bank.max_sequences))
 
 
-def _asked(fleet: Fleet, here: Places) -> Mask:
+def _asked(fleet: Fleet, here: Scope) -> Mask:
     """Slots that people's requests are meant for, whether or not these arrive: operators gave them a weight."""
     wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
     found = np.zeros(fleet.bank.size, dtype=bool)
@@ -65,16 +65,16 @@ def _asked(fleet: Fleet, here: Places) -> Mask:
     return np.asarray(found & wanted & (fleet.router.weights > 0))
 
 
-def _nobody(fleet: Fleet, here: Places) -> Mask:
+def _nobody(fleet: Fleet, here: Scope) -> Mask:
     del here
     return np.zeros(fleet.bank.size, dtype=bool)
 
 
-def _each(group: str, rule: Callable[[Fleet, Places], Mask], *levers: str) -> dict[tuple[str, str], Rule]:
-    return {(group, lever): rule for lever in levers}
+def _each(group: str, rule: Callable[[Fleet, Scope], Mask], *effects: str) -> dict[tuple[str, str], Rule]:
+    return {(group, effect_name): rule for effect_name in effects}
 
 
-Rule = Callable[["Fleet", Places], Mask]
+Rule = Callable[["Fleet", Scope], Mask]
 _RULES: dict[tuple[str, str], Rule] = {
     **_each("gpus", _slowed, "cooling_factor", "power_limit_ratio"),
     **_each("gpus", _copying, "pcie_factor"),
@@ -98,13 +98,13 @@ _RULES: dict[tuple[str, str], Rule] = {
 }
 
 
-def hurt_slots(fleet: Fleet, group: str, lever: str, here: Places, been: np.ndarray) -> Mask:
+def impacted_slots(fleet: Fleet, group: str, effect_name: str, here: Scope, been: np.ndarray) -> Mask:
     """The slots that a bent lever hurts now, bool of shape (slots,).
 
     ``been`` (bool, by slot) were on its places before: they are hurt while they do not serve, where the lever
     hinders pods that start. A lever without a rule of its own hurts all on its places that get requests.
     """
-    rule = _RULES.get((group, lever), served)
+    rule = _RULES.get((group, effect_name), served)
     late = _starting(fleet, replace(here, slots=np.flatnonzero(been)))
     if rule is _starting:
         return late

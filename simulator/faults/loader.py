@@ -49,23 +49,23 @@ from outrider.text.yaml_file import Document, Path_, near, read
 from outrider.vocabulary.catalog import signals
 from outrider.vocabulary.faults import faults
 from outrider.vocabulary.units import parse_duration
-from simulator.effects import ClusterLevers, GpuLevers, NodeLevers, ServiceLevers, SlotLevers
-from simulator.faults.actions import ABOUT, DEEDS, FIELDS
-from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredDeed, Effect
+from simulator.effects import ClusterEffects, GpuEffects, NodeEffects, ServiceEffects, SlotEffects
+from simulator.faults.actions import ABOUT, ACTIONS, FIELDS
+from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredAction, Effect
 from simulator.faults.lines import KNOWN_XIDS
 from simulator.faults.needs import NEEDS
 from simulator.faults.onset import SHAPES, Onset
-from simulator.faults.places import LIKELY
+from simulator.faults.scope import LIKELY
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 LEVERS = {
-    "gpus": GpuLevers.NEUTRAL,
-    "nodes": NodeLevers.NEUTRAL,
-    "slots": SlotLevers.NEUTRAL,
-    "services": ServiceLevers.NEUTRAL,
-    "cluster": ClusterLevers.NEUTRAL,
+    "gpus": GpuEffects.NEUTRAL,
+    "nodes": NodeEffects.NEUTRAL,
+    "slots": SlotEffects.NEUTRAL,
+    "services": ServiceEffects.NEUTRAL,
+    "cluster": ClusterEffects.NEUTRAL,
 }
-_ALL_LEVERS = tuple(f"{group}.{lever}" for group, levers in LEVERS.items() for lever in levers)
+_ALL_EFFECTS = tuple(f"{group}.{effect_name}" for group, effects in LEVERS.items() for effect_name in effects)
 _FILE = {"fault", "negative", "entity", "lasts", "onset", "likely", "holds", "needs", "excludes", "removes"}
 _KEYS = tuple(sorted(_FILE | {"effects", "deeds", "symptoms"}))
 _EFFECT = ("lever", "do", "to", "onset", "after", "of", "least", "since")
@@ -124,8 +124,8 @@ class _Reader:
         fault = str(top["fault"])
         negative = bool(top.get("negative", False))
         holds = self._word(top, ("holds",), HOLDS, "place")
-        deeds = tuple(self._deeds(top))
-        if holds == "revision" and not any(deed.do in ("rollout", "reconfigure") for deed in deeds):
+        actions = tuple(self._actions(top))
+        if holds == "revision" and not any(action.do in ("rollout", "reconfigure") for action in actions):
             self.problem(("holds",), "is revision, and no deed is a rollout or reconfigure that would bring one")
         return Declared(
             fault=fault,
@@ -137,7 +137,7 @@ class _Reader:
             likely=self._word(top, ("likely",), tuple(LIKELY), "any"),
             holds=holds,  # type: ignore[arg-type]  # one of HOLDS by now
             effects=tuple(self._effects(top, kind)),
-            deeds=deeds,
+            actions=actions,
             symptoms=self._words(top, "symptoms", tuple(signals()), "signal"),
             needs=self._words(top, "needs", tuple(NEEDS), "need"),
             excludes=self._words(top, "excludes", tuple(faults()), "fault id"),
@@ -199,17 +199,17 @@ class _Reader:
             path: Path_ = ("effects", number)
             given = self._mapping(entry, path)
             self._known(given, path, _EFFECT)
-            lever = str(given.get("lever", ""))
-            group, _, name = lever.partition(".")
+            effect_name = str(given.get("lever", ""))
+            group, _, name = effect_name.partition(".")
             if name not in LEVERS.get(group, {}):
-                self.problem((*path, "lever"), f'"{lever}" is no lever{near(lever, _ALL_LEVERS)}')
+                self.problem((*path, "lever"), f'"{effect_name}" is no lever{near(effect_name, _ALL_EFFECTS)}')
                 continue
             if group == "cluster" and kind is not EntityKind.CLUSTER:
                 self.problem((*path, "lever"), f"bends the whole cluster, and the fault is about one {kind.value}")
             found.append(self._effect(given, path, group, name))
         return found
 
-    def _effect(self, given: Mapping[str, Any], path: Path_, group: str, lever: str) -> Effect:
+    def _effect(self, given: Mapping[str, Any], path: Path_, group: str, effect_name: str) -> Effect:
         do = self._word(given, (*path, "do"), DOINGS, "set")
         if "do" not in given:
             self.problem(path, f"needs do: {', '.join(DOINGS)}")
@@ -225,7 +225,7 @@ class _Reader:
         anew = self._word(given, (*path, "since"), ("process",), "") == "process"
         if anew and group != "slots":
             self.problem((*path, "since"), "process is for levers of slots only")
-        neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][lever])
+        neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][effect_name])
         if not of_capacity and (abs(high - neutral) < abs(low - neutral) or (low - neutral) * (high - neutral) < 0):
             self.problem(
                 (*path, "to"), f"runs from {low:g} to {high:g}: write it from mild to severe, away from {neutral:g}"
@@ -233,7 +233,7 @@ class _Reader:
         after = self._duration(given, (*path, "after")) if "after" in given else None
         return Effect(
             group=group,
-            lever=lever,
+            effect_name=effect_name,
             do=do,  # type: ignore[arg-type]  # one of DOINGS by now
             low=low,
             high=high,
@@ -246,20 +246,20 @@ class _Reader:
 
     # --- deeds ----------------------------------------------------------------------------------------
 
-    def _deeds(self, top: Mapping[str, Any]) -> list[DeclaredDeed]:
+    def _actions(self, top: Mapping[str, Any]) -> list[DeclaredAction]:
         found = []
         for number, entry in enumerate(self._list(top, "deeds")):
             path: Path_ = ("deeds", number)
             given = self._mapping(entry, path)
             name = str(given.get("do", ""))
-            if name not in DEEDS:
-                self.problem((*path, "do"), f'"{name}" is no deed{near(name, DEEDS)}')
+            if name not in ACTIONS:
+                self.problem((*path, "do"), f'"{name}" is no deed{near(name, ACTIONS)}')
                 continue
             every = self._duration(given, (*path, "every")) if "every" in given else None
             if every is not None and every <= timedelta(0):
                 self.problem((*path, "every"), "must be more than 0 s")
             found.append(
-                DeclaredDeed(
+                DeclaredAction(
                     name,
                     self._at(given, path),
                     every.total_seconds() if every else None,
@@ -283,11 +283,13 @@ class _Reader:
         return after.total_seconds() if after else 0.0
 
     def _arguments(self, given: Mapping[str, Any], path: Path_, name: str) -> dict[str, object]:
-        deed = DEEDS[name]
-        self._known(given, path, ("at", "every", "do", *deed.arguments))
-        for missing in sorted(deed.required - set(given)):
+        action = ACTIONS[name]
+        self._known(given, path, ("at", "every", "do", *action.arguments))
+        for missing in sorted(action.required - set(given)):
             self.problem(path, f"{name} needs {missing}")
-        return {key: self._argument(given, (*path, key), deed.arguments[key]) for key in deed.arguments if key in given}
+        return {
+            key: self._argument(given, (*path, key), action.arguments[key]) for key in action.arguments if key in given
+        }
 
     def _argument(self, given: Mapping[str, Any], path: Path_, kind: str) -> object:
         value = given[str(path[-1])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outrider.model import EntityKind, EntityRef
 from simulator.faults import lines
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -31,7 +31,7 @@ def kernel_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> No
     """A line in the kernel log of every node here. Without ``text``, the usual one of its code."""
     for node in fault.here(fleet).nodes.tolist():
         where = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
-        fleet.journal.say(fleet.at, Voice.KERNEL, where, code, fill(fleet, fault, text, None, node))
+        fleet.journal.write(fleet.at, JournalSource.KERNEL, where, code, fill(fleet, fault, text, None, node))
 
 
 def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died: timedelta | None = None) -> None:
@@ -40,12 +40,12 @@ def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died:
     With ``died``, only of those whose process ended so recently, once for each end: its last words.
     """
     for pod in pods_here(fleet, fault):
-        if died is not None and not _unheard(fleet, fault, pod, died.total_seconds()):
+        if died is not None and not _is_new_death(fleet, fault, pod, died.total_seconds()):
             continue
-        fleet.journal.say(fleet.at, Voice.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
+        fleet.journal.write(fleet.at, JournalSource.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
 
 
-def _unheard(fleet: Fleet, fault: Injection, pod: Pod, within_seconds: float) -> bool:
+def _is_new_death(fleet: Fleet, fault: Injection, pod: Pod, within_seconds: float) -> bool:
     if pod.crashed_at is None or fleet.at - pod.crashed_at >= within_seconds:
         return False
     death = (pod.slot, pod.crashed_at)
@@ -60,7 +60,7 @@ def kubernetes_event(
 ) -> None:
     """An event of the API server about each pod or node here, or about the service or the entity itself."""
     for where, pod, node in subjects(fleet, fault, about):
-        say_event(fleet, where, code, fill(fleet, fault, text, pod, node), "Normal" if normal else "Warning")
+        write_event(fleet, where, code, fill(fleet, fault, text, pod, node), "Normal" if normal else "Warning")
 
 
 def change(fleet: Fleet, fault: Injection, code: str, text: str, about: str = "entity") -> None:
@@ -72,9 +72,9 @@ def change(fleet: Fleet, fault: Injection, code: str, text: str, about: str = "e
 # --- what other deeds use -----------------------------------------------------------------------------
 
 
-def say_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
+def write_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
     """A Kubernetes event of type ``kind``."""
-    fleet.journal.say(fleet.at, Voice.KUBERNETES, where, code, text, type=kind)
+    fleet.journal.write(fleet.at, JournalSource.KUBERNETES, where, code, text, type=kind)
 
 
 def pods_here(fleet: Fleet, fault: Injection) -> list[Pod]:

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.faults.places import Places
+from simulator.faults.scope import Scope
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 
-def _traffic(fleet: Fleet, here: Places) -> str:
+def _traffic(fleet: Fleet, here: Scope) -> str:
     """The services get requests: what multiplies nothing changes nothing."""
     if here.services.size and ((fleet.demand(fleet.at) * fleet.entry)[here.services] > 0).any():
         return ""
     return "gets no requests now, so there is no traffic to change"
 
 
-def _pods(fleet: Fleet, here: Places) -> str:
+def _pods(fleet: Fleet, here: Scope) -> str:
     """A pod is on it: what breaks or starts one needs one."""
     del fleet
     return "" if here.slots.size else "has no pod on it now, so nothing would show"
 
 
-def _redundant(fleet: Fleet, here: Places) -> str:
+def _redundant(fleet: Fleet, here: Scope) -> str:
     """Two pods serve: a rolling update of one would be an outage by itself."""
     ready = int(fleet.pods.ready[here.slots].sum())
     return "" if ready > 1 else "has fewer than two pods that serve, so a rolling update would be an outage by itself"
 
 
-def orders(fleet: Fleet, here: Places) -> dict[str, int]:
+def orders(fleet: Fleet, here: Scope) -> dict[str, int]:
     """How many replicas to order of each service that fits here, so that one or more find no place.
 
     Empty when all would. The widest groups first, since they are the first that do not fit.
@@ -54,12 +54,12 @@ def orders(fleet: Fleet, here: Places) -> dict[str, int]:
     return {}
 
 
-def _scarce(fleet: Fleet, here: Places) -> str:
+def _scarce(fleet: Fleet, here: Scope) -> str:
     """Its services may have more replicas than there are GPUs for."""
     return "" if orders(fleet, here) else "has room for every replica its services may have, so none would wait"
 
 
-NEEDS: dict[str, Callable[[Fleet, Places], str]] = {
+NEEDS: dict[str, Callable[[Fleet, Scope], str]] = {
     "traffic": _traffic,
     "pods": _pods,
     "redundant": _redundant,
@@ -67,6 +67,6 @@ NEEDS: dict[str, Callable[[Fleet, Places], str]] = {
 }
 
 
-def unmet(fleet: Fleet, needs: tuple[str, ...], here: Places) -> str:
+def unmet(fleet: Fleet, needs: tuple[str, ...], here: Scope) -> str:
     """Why the first unmet need of a fault forbids it here, empty when all are met."""
     return next((why for need in needs if (why := NEEDS[need](fleet, here))), "")

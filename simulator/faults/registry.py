@@ -18,7 +18,7 @@ from simulator.faults.compose import conflict
 from simulator.faults.declared import Declared
 from simulator.faults.loader import load
 from simulator.faults.needs import unmet
-from simulator.faults.places import choose, places, spots
+from simulator.faults.scope import choose, fleet_entities, places
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -97,7 +97,7 @@ def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
 
 
 def _find(fleet: Fleet, declared: Declared, entity: EntityRef | str) -> EntityRef:
-    known = list(spots(fleet, declared.kind))
+    known = list(fleet_entities(fleet, declared.kind))
     name = entity if isinstance(entity, str) else entity.name
     found = next((ref for ref in known if entity in (ref, ref.name)), None)
     if found is None:

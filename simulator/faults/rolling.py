@@ -72,7 +72,7 @@ def fill_pool(fleet: Fleet, fault: Injection, text: str = "") -> Undo:
         for name in wanted:
             for pod in fleet.pods.of_service(name):
                 if pod.unschedulable:
-                    fault.hurts(pod.slot)
+                    fault.mark_impacted(pod.slot)
 
     fault.later(fleet, PLACED_SECONDS, left_over)
     return undo

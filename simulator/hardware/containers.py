@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cluster.pods import Pods
-from simulator.effects import SlotLevers
+from simulator.effects import SlotEffects
 from simulator.hardware.nodes import MEMORY_PER_POD
 
 CPUS_PER_POD = 4.0
@@ -48,16 +48,16 @@ class Containers:
         for values in self._counters:
             np.multiply(values, factor, out=values)
 
-    def advance(self, seconds: float, stalled: np.ndarray, levers: SlotLevers) -> None:
+    def advance(self, seconds: float, stalled: np.ndarray, effects: SlotEffects) -> None:
         """Move on; ``stalled`` engines (bool) hardly use their CPUs."""
         pods = self._pods
         runs = pods.loaded_ratio > 0
         self._served_seconds = np.where(pods.ready, self._served_seconds + seconds, 0.0)
         warm = 1.0 - np.exp(-self._served_seconds / WARM_SECONDS)
         usual = self.usual_bytes * pods.loaded_ratio * (WARM_SHARE + (1.0 - WARM_SHARE) * warm)
-        self.working_set_bytes = np.where(runs, usual + levers.host_memory_bytes, 0.0)
+        self.working_set_bytes = np.where(runs, usual + effects.host_memory_bytes, 0.0)
         cores = np.where(pods.ready, np.where(stalled, STALLED_CORES, BUSY_CORES), BUSY_CORES * pods.loading)
-        throttled = np.clip(levers.cpu_throttled_ratio, 0.0, 0.95) * pods.ready
+        throttled = np.clip(effects.cpu_throttled_ratio, 0.0, 0.95) * pods.ready
         self.cpu_seconds += seconds * cores * (1.0 - 0.5 * throttled)
         self.throttled_seconds += seconds * throttled * CPUS_PER_POD
         self.periods += seconds / PERIOD_SECONDS * runs

@@ -54,7 +54,7 @@ def worst_of_group(fleet: Fleet, values: Floats) -> Floats:
 
 def stretch(fleet: Fleet) -> Floats:
     """How much longer a step takes on each slot, shape (slots,): a group runs at the pace of its slowest device."""
-    gpu, slot, node = fleet.levers.gpus, fleet.levers.slots, fleet.levers.nodes
+    gpu, slot, node = fleet.effects.gpus, fleet.effects.slots, fleet.effects.nodes
     alone = fleet.gpus.slow * gpu.step_factor
     copies = 1.0 + HOST_RATIO * (1.0 / np.maximum(gpu.pcie_factor, 1e-3) - 1.0)
     reduces = 1.0 + REDUCE_RATIO * (1.0 / np.maximum(gpu.link_factor, 1e-3) - 1.0)
@@ -66,16 +66,16 @@ def stretch(fleet: Fleet) -> Floats:
 
 def cpu_stretch(fleet: Fleet) -> Floats:
     """What of it is the CPU's fault, so that the device idles meanwhile."""
-    return 1.0 + THROTTLED_STRETCH * np.clip(fleet.levers.slots.cpu_throttled_ratio, 0.0, 1.0)
+    return 1.0 + THROTTLED_STRETCH * np.clip(fleet.effects.slots.cpu_throttled_ratio, 0.0, 1.0)
 
 
 def pace(fleet: Fleet) -> Pace:
     """How much longer than usual pulling and loading take, and which loads fail."""
-    node, slot = fleet.levers.nodes, fleet.levers.slots
+    node, slot = fleet.effects.nodes, fleet.effects.slots
     disk = on_slots(fleet, node.disk_factor, 1.0)
     lost = 1.0 + 20.0 * on_slots(fleet, node.packet_loss_ratio, 0.0)  # a lossy path halves TCP at a few percent
     read = np.maximum(disk, on_slots(fleet, node.storage_factor, 1.0)) * lost
-    copy = worst_of_group(fleet, 1.0 / np.maximum(fleet.levers.gpus.pcie_factor, 1e-3))
+    copy = worst_of_group(fleet, 1.0 / np.maximum(fleet.effects.gpus.pcie_factor, 1e-3))
     pull = on_slots(fleet, node.pull_factor, 1.0) * (1.0 + DISK_OF_PULL_RATIO * (disk - 1.0)) * lost
     load = slot.load_factor * (1.0 + READ_RATIO * (read - 1.0) + COPY_RATIO * (copy - 1.0))
     return Pace(pull, load, slot.load_fails > 0.5)
@@ -83,15 +83,15 @@ def pace(fleet: Fleet) -> Pace:
 
 def stalled(fleet: Fleet) -> np.ndarray:
     """Slots whose core stands still, bool of shape (slots,)."""
-    lever = fleet.levers.slots
-    return np.asarray((lever.hung > 0.5) | (lever.core_dead > 0.5) | (lever.asleep > 0.5))
+    effects = fleet.effects.slots
+    return np.asarray((effects.hung > 0.5) | (effects.core_dead > 0.5) | (effects.asleep > 0.5))
 
 
 def answering(fleet: Fleet) -> np.ndarray:
     """Slots whose ``/health`` says 200 to the load balancer when their process runs, bool of shape (slots,)."""
-    node = fleet.levers.nodes
+    node = fleet.effects.nodes
     there = on_slots(fleet, np.minimum(node.alive, node.reachable), 1.0) > 0.5
-    return np.asarray(there & (fleet.levers.slots.core_dead < 0.5))
+    return np.asarray(there & (fleet.effects.slots.core_dead < 0.5))
 
 
 def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
@@ -137,13 +137,13 @@ def host_work(fleet: Fleet) -> HostWork:
         total(fleet.requests_per_second),
         total(pods.ready.astype(np.float64)),
         total(pods.loading.astype(np.float64)),
-        total(np.where(pods.loaded_ratio > 0, fleet.levers.slots.host_memory_bytes, 0.0)),
+        total(np.where(pods.loaded_ratio > 0, fleet.effects.slots.host_memory_bytes, 0.0)),
         hottest,
     )
 
 
 def failing_ratio(fleet: Fleet) -> Floats:
     """The share of requests that each slot answers 500 at once, shape (slots,)."""
-    lost = on_slots(fleet, fleet.levers.nodes.packet_loss_ratio, 0.0)
+    lost = on_slots(fleet, fleet.effects.nodes.packet_loss_ratio, 0.0)
     # TCP hides single losses; requests fail where several in a row are lost.
-    return np.clip(fleet.levers.slots.error_ratio + np.square(lost), 0.0, 1.0)
+    return np.clip(fleet.effects.slots.error_ratio + np.square(lost), 0.0, 1.0)

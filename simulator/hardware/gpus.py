@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider.model import Floats
-from simulator.effects import GpuLevers
+from simulator.effects import GpuEffects
 from simulator.spec.devices import GPU_TYPES
 from simulator.spec.parts import FleetSpec
 
@@ -154,29 +154,29 @@ class Gpus:
         return np.floor(self.rows_remapped_correctable) + self.rows_remapped_uncorrectable
 
     def advance(
-        self, at: float, seconds: float, work: Activity, load: Load, levers: GpuLevers, air: Floats | float = 1.0
+        self, at: float, seconds: float, work: Activity, load: Load, effects: GpuEffects, air: Floats | float = 1.0
     ) -> None:
-        """Move on by ``seconds`` of ``work`` under ``load``, bent by ``levers``; ``air`` above 1: less of it passes."""
+        """Move on by ``seconds`` of ``work`` under ``load``, bent by ``effects``; ``air`` above 1: less of it passes."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
         jitter = 1.0 + self._random.normal(0.0, 0.012, self.size)
         asked = np.where(load.grouped & (self.link_bytes > 0), load.tokens * LINK_BYTES_PER_TOKEN, 0.0)
-        linked = np.minimum(asked * levers.link_factor, self.link_bytes)
+        linked = np.minimum(asked * effects.link_factor, self.link_bytes)
         hosted = IDLE_PCIE_BYTES + load.tokens * PCIE_BYTES_PER_TOKEN + load.loading + SPILL_RATIO * (asked - linked)
         for name, now in (
             ("utilization", work.utilization),
             ("tensor", work.tensor),
             ("bandwidth", work.memory_bandwidth),
             ("nvlink", linked),
-            ("pcie", np.minimum(hosted, self.pcie_bytes * levers.pcie_factor)),
+            ("pcie", np.minimum(hosted, self.pcie_bytes * effects.pcie_factor)),
         ):
             shown = getattr(self, name)
             setattr(self, name, shown + (now * jitter - shown) * follow)
-        self._draw_power(at, seconds, work.power_share * jitter, levers, levers.cooling_factor * air)
+        self._draw_power(at, seconds, work.power_share * jitter, effects, effects.cooling_factor * air)
         self.nvlink_megabytes += self.nvlink * seconds / 1e6
         self.energy_millijoules += self.power * seconds * 1e3
         held = np.where(load.held > 0, load.held * self.memory - self.spread * (load.held > 0.5), 4.0)
-        self.memory_used = np.minimum(held + levers.extra_memory_mebibytes, self.memory - DRIVER_MEBIBYTES)
-        self._count_errors(seconds, levers)
+        self.memory_used = np.minimum(held + effects.extra_memory_mebibytes, self.memory - DRIVER_MEBIBYTES)
+        self._count_errors(seconds, effects)
 
     def reload(self, where: np.ndarray) -> None:
         """The driver loads anew on these devices (bool), as after a boot: no last code, and counters from zero.
@@ -187,10 +187,10 @@ class Gpus:
             getattr(self, name)[where] = 0
         self.xid[where] = 0
 
-    def _draw_power(self, at: float, seconds: float, share: Floats, levers: GpuLevers, cooling: Floats) -> None:
+    def _draw_power(self, at: float, seconds: float, share: Floats, effects: GpuEffects, cooling: Floats) -> None:
         """Power, heat, and the clock that both leave."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
-        self.power_limit = self.limit * levers.power_limit_ratio
+        self.power_limit = self.limit * effects.power_limit_ratio
         drawn = np.minimum(self.steady_power(share, self.clock_ratio), self.power_limit)
         self.power += (drawn - self.power) * follow
         goal = self.steady_temperature(self.power, at, cooling)
@@ -204,12 +204,12 @@ class Gpus:
         self.thermal_nanoseconds += np.where(hot > 0, seconds * 1e9, 0.0)
         self.power_nanoseconds += np.where(fed < THROTTLED_BELOW_RATIO, seconds * 1e9, 0.0)
 
-    def _count_errors(self, seconds: float, levers: GpuLevers) -> None:
-        self.link_errors += levers.link_errors_per_second * seconds
-        self.pcie_replays += levers.pcie_replays_per_second * seconds
-        self.ecc_correctable += levers.ecc_correctable_per_second * seconds
-        self.ecc_uncorrectable += levers.ecc_uncorrectable_per_second * seconds
-        self.rows_remapped_correctable += levers.ecc_correctable_per_second * seconds / ERRORS_PER_REMAPPED_ROW
+    def _count_errors(self, seconds: float, effects: GpuEffects) -> None:
+        self.link_errors += effects.link_errors_per_second * seconds
+        self.pcie_replays += effects.pcie_replays_per_second * seconds
+        self.ecc_correctable += effects.ecc_correctable_per_second * seconds
+        self.ecc_uncorrectable += effects.ecc_uncorrectable_per_second * seconds
+        self.rows_remapped_correctable += effects.ecc_correctable_per_second * seconds / ERRORS_PER_REMAPPED_ROW
 
 
 _SINCE_DRIVER = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider.model import Floats
-from simulator.effects import NodeLevers
+from simulator.effects import NodeEffects
 from simulator.spec.parts import FleetSpec
 
 CPU_PER_REQUEST = 0.006  # share of the node's CPUs for one request a second (tokenizer, HTTP, scheduler)
@@ -107,27 +107,27 @@ class Nodes:
         for name in _COUNTED_FROM_ZERO:
             setattr(self, name, np.zeros(self.size))
 
-    def advance(self, seconds: float, work: HostWork, levers: NodeLevers) -> None:
-        """Move on by ``seconds`` of ``work``, bent by ``levers``. A host that is not alive counts nothing."""
+    def advance(self, seconds: float, work: HostWork, effects: NodeEffects) -> None:
+        """Move on by ``seconds`` of ``work``, bent by ``effects``. A host that is not alive counts nothing."""
         noise = self._random.normal(0.0, 0.004, (3, self.size))
-        runs = seconds * (levers.alive > 0.5).astype(np.float64)
+        runs = seconds * (effects.alive > 0.5).astype(np.float64)
         reading = np.minimum(work.loading, 2)
-        asked = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + levers.neighbour_cpu_ratio
+        asked = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + effects.neighbour_cpu_ratio
         self.cpu_busy_ratio = np.clip(asked + noise[0], 0.005, 1.0)
         used = work.extra_bytes / self.memory_bytes
         free = steady_memory_available(work.pods) - used
         self.memory_available_ratio = np.clip(free + noise[1] * 0.5, 0.002, 1.0)
-        self.filesystem_available_ratio = np.clip(self._free_disk - levers.disk_lost_ratio, 0.0, 1.0)
+        self.filesystem_available_ratio = np.clip(self._free_disk - effects.disk_lost_ratio, 0.0, 1.0)
         self.disk_pressure = self.filesystem_available_ratio < DISK_PRESSURE_BELOW_RATIO
         self.memory_pressure = self.memory_available_ratio < MEMORY_PRESSURE_BELOW_RATIO
         self._drift = 0.9 * self._drift + 4e-6 * noise[2] / 0.004
-        self.clock_offset = self._drift + levers.clock_offset_seconds
-        self._sense(work, levers)
+        self.clock_offset = self._drift + effects.clock_offset_seconds
+        self._sense(work, effects)
         busy = self.cpu_busy_ratio * runs * self.cpus
         self.busy_seconds += busy
         self.idle_seconds += runs * self.cpus - busy
-        self._wait(runs, asked, reading, levers)
-        self._talk(runs, work, reading, levers)
+        self._wait(runs, asked, reading, effects)
+        self._talk(runs, work, reading, effects)
 
     def reboot(self, node: int, at: float) -> None:
         """The host starts anew: its counters begin at zero."""
@@ -135,37 +135,37 @@ class Nodes:
         for name in (*_COUNTED_FROM_ZERO, *_COUNTED):
             getattr(self, name)[node] = 0.0
 
-    def _sense(self, work: HostWork, levers: NodeLevers) -> None:
+    def _sense(self, work: HostWork, effects: NodeEffects) -> None:
         """What the management controller's sensors read."""
         wanted = np.minimum(FAN_RPM + FAN_RPM_PER_KELVIN * np.maximum(work.hottest - 25.0, 0.0), MOST_FAN_RPM)
-        self.fan_rpm = wanted * levers.fan_factor
-        self.supplies_failed = np.clip(np.round(levers.supplies_failed), 0, POWER_SUPPLIES)
-        up = levers.port_up > 0.5
+        self.fan_rpm = wanted * effects.fan_factor
+        self.supplies_failed = np.clip(np.round(effects.supplies_failed), 0, POWER_SUPPLIES)
+        up = effects.port_up > 0.5
         self.link_downs += self.port_up & ~up
         self.port_up = up
 
-    def _wait(self, runs: Floats, asked: Floats, reading: Floats, levers: NodeLevers) -> None:
+    def _wait(self, runs: Floats, asked: Floats, reading: Floats, effects: NodeEffects) -> None:
         """Time lost to disks, to too few CPUs and to too little memory."""
         # The same reads take that much longer on a slow disk, and a full one is busy all the time.
-        disk = np.clip((0.004 + 0.45 * reading) * levers.disk_factor + 0.12 * (levers.disk_factor - 1.0), 0.0, 1.0)
+        disk = np.clip((0.004 + 0.45 * reading) * effects.disk_factor + 0.12 * (effects.disk_factor - 1.0), 0.0, 1.0)
         self.disk_seconds += runs * disk
         self.io_pressure_seconds += runs * np.clip(0.05 * disk + 0.5 * np.maximum(disk - 0.6, 0.0), 0.0, 1.0)
         self.cpu_pressure_seconds += runs * np.clip(0.01 * asked + 2.0 * np.maximum(asked - 0.8, 0.0), 0.0, 1.0)
         short = np.maximum(2 * MEMORY_PRESSURE_BELOW_RATIO - self.memory_available_ratio, 0.0)
         self.memory_pressure_seconds += runs * np.clip(5.0 * short, 0.0, 1.0)
 
-    def _talk(self, runs: Floats, work: HostWork, reading: Floats, levers: NodeLevers) -> None:
+    def _talk(self, runs: Floats, work: HostWork, reading: Floats, effects: NodeEffects) -> None:
         """The network: bytes, and what is lost of them."""
-        received = runs * (4.0e5 + 9.0e3 * work.requests_per_second + 1.5e9 * reading / levers.storage_factor)
+        received = runs * (4.0e5 + 9.0e3 * work.requests_per_second + 1.5e9 * reading / effects.storage_factor)
         sent = runs * (3.0e5 + 4.0e4 * work.requests_per_second)
-        lost = np.clip(levers.packet_loss_ratio, 0.0, 0.9)
+        lost = np.clip(effects.packet_loss_ratio, 0.0, 0.9)
         self.received_bytes += received * (1.0 - lost)
         self.sent_bytes += sent * (1.0 + lost)
         self.receive_errors += CORRUPT_RATIO * lost * received / SEGMENT_BYTES
         self.receive_drops += DROPPED_RATIO * lost * received / SEGMENT_BYTES
         self.transmit_drops += DROPPED_RATIO * lost * sent / SEGMENT_BYTES
         self.tcp_retransmits += lost * sent / SEGMENT_BYTES
-        self.rdma_errors += levers.rdma_errors_per_second * runs
+        self.rdma_errors += effects.rdma_errors_per_second * runs
 
 
 _COUNTED = (

@@ -20,7 +20,7 @@ import numpy as np
 from outrider.model import EntityKind
 from simulator.cluster.pod import Pod
 from simulator.fleet import Fleet
-from simulator.journal import Happening, Voice
+from simulator.journal import JournalEntry, JournalSource
 from simulator.kubernetes import objects
 from simulator.kubernetes.workloads import Workload, changed, first_workload, returned
 from simulator.spec.names import pod_uid
@@ -88,7 +88,7 @@ class KubernetesView:
         self._version = 1_000
         self._number = 0
         self._resources = {name: _Resource() for name in KINDS}
-        self._told: dict[tuple[object, ...], objects.Told] = {}
+        self._told: dict[tuple[object, ...], objects.EventRecord] = {}
         self._ordered: dict[str, str] = {}
         begun = float(fleet.nodes.boot.max())
         self._workloads = {service.name: first_workload(service, begun) for service in fleet.spec.services}
@@ -156,8 +156,8 @@ class KubernetesView:
         self._update("replicasets", self._replicasets())
         self._update("events", self._events())
 
-    def _take(self, line: Happening) -> None:
-        if line.voice is Voice.CHANGE:
+    def _take(self, line: JournalEntry) -> None:
+        if line.source is JournalSource.CHANGE:
             workload = self._workloads.get(line.entity.name)
             if line.entity.kind in (EntityKind.SERVICE, EntityKind.WORKLOAD) and workload is not None:
                 after = changed(workload, line)
@@ -169,16 +169,16 @@ class KubernetesView:
             notes = {objects.CHANGE: line.code}
             notes |= {objects.FROM: line.attributes["from"]} if "from" in line.attributes else {}
             notes |= {objects.TO: line.attributes["to"]} if "to" in line.attributes else {}
-            self._told[line.number,] = objects.Told(line.number, line, line.at, line.at, notes=notes)
-        elif line.voice is Voice.KUBERNETES:
+            self._told[line.number,] = objects.EventRecord(line.number, line, line.at, line.at, notes=notes)
+        elif line.source is JournalSource.KUBERNETES:
             key = (line.entity, line.code, line.text, self._uid(line))
             known = self._told.get(key)
             if known is None:
-                self._told[key] = objects.Told(line.number, line, line.at, line.at, self._uid(line))
+                self._told[key] = objects.EventRecord(line.number, line, line.at, line.at, self._uid(line))
             else:
                 known.last, known.count = line.at, known.count + 1
 
-    def _uid(self, line: Happening) -> str:
+    def _uid(self, line: JournalEntry) -> str:
         """The uid of the pod or node a line is about; empty for anything else."""
         cluster, entity = self._fleet.spec.cluster, line.entity
         if entity.kind is EntityKind.POD:

@@ -15,7 +15,7 @@ import numpy as np
 from outrider.model import EntityKind, EntityRef
 from simulator.cluster.pod import Phase, Pod
 from simulator.fleet import Fleet
-from simulator.journal import Happening
+from simulator.journal import JournalEntry
 from simulator.kubernetes.workloads import Revision, Template, Workload, instant
 from simulator.spec.names import pod_uid
 
@@ -280,11 +280,11 @@ def _replica_spec(workload: Workload, revision: Revision) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Told:
+class EventRecord:
     """One Event object: the same words about the same object again raise its count."""
 
     number: int
-    line: Happening
+    line: JournalEntry
     first: float
     last: float
     uid: str = ""
@@ -292,7 +292,7 @@ class Told:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def event_object(cluster: str, told: Told) -> dict[str, Any]:
+def event_object(cluster: str, told: EventRecord) -> dict[str, Any]:
     """``v1 Event``."""
     line = told.line
     api, kind = _involved(line.entity, line.attributes)

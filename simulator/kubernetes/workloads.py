@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from outrider.clock import from_unix
 from simulator.cluster.pod import FIRST_REVISION
 from simulator.exporters.kube_pods import replica_set
-from simulator.journal import Happening
+from simulator.journal import JournalEntry
 from simulator.spec.parts import ServiceSpec
 
 # Image and flags by engine; fields: model, parallel (tensor parallel), sequences (most that run at once).
@@ -109,7 +109,7 @@ def first_workload(service: ServiceSpec, at: float) -> Workload:
     return Workload(service.name, service.namespace, service.engine_kind, (Revision(1, template, at),), at)
 
 
-def changed(workload: Workload, line: Happening) -> Workload | None:
+def changed(workload: Workload, line: JournalEntry) -> Workload | None:
     """The workload after a change that the journal tells; None when its deployment does not show such a one.
 
     ``from`` and ``to`` of the line are versions, images or flags, by its code; ``revision`` is the fleet's name.

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from simulator.scenarios.arranging import arrange
 from simulator.scenarios.choosing import WORDS
-from simulator.scenarios.reading import Planned, Scenario, load
+from simulator.scenarios.reading import PlannedFault, Scenario, load
 
 TUNING_SEEDS = (1, 2, 3, 7)
 TUNING_SHAPES = ("steady", "diurnal")
@@ -36,7 +36,7 @@ __all__ = [
     "TUNING_SEEDS",
     "TUNING_SHAPES",
     "WORDS",
-    "Planned",
+    "PlannedFault",
     "Scenario",
     "arrange",
     "load",

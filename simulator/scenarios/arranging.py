@@ -11,10 +11,10 @@ import numpy as np
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.text import yaml_file
 from simulator.faults import FAULTS, Truth, inject
-from simulator.faults.places import places
+from simulator.faults.scope import places
 from simulator.fleet import Fleet
-from simulator.scenarios.choosing import WORDS, Struck, candidates, is_name
-from simulator.scenarios.reading import Planned, Scenario
+from simulator.scenarios.choosing import WORDS, EarlierFault, candidates, is_name
+from simulator.scenarios.reading import PlannedFault, Scenario
 
 if TYPE_CHECKING:
     from simulator.world import World
@@ -27,7 +27,7 @@ def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth
     line and key when an entity does not exist, or none fits the words; nothing stays injected then.
     """
     fleets = (target,) if isinstance(target, Fleet) else tuple(target.fleets)
-    before: dict[str, list[Struck]] = {"main": [], "standby": []}
+    before: dict[str, list[EarlierFault]] = {"main": [], "standby": []}
     truths: list[Truth] = []
     known = [list(fleet.injections) for fleet in fleets]
     try:
@@ -35,7 +35,7 @@ def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth
             fleet = _fleet(fleets, planned)
             drawn = int(np.random.default_rng([seed, number, zlib.crc32(scenario.id.encode())]).integers(2**31))
             truth = _inject(fleet, planned, before[planned.cluster], drawn)
-            before[planned.cluster].append(Struck(truth.entity, places(fleet, truth.entity)))
+            before[planned.cluster].append(EarlierFault(truth.entity, places(fleet, truth.entity)))
             truths.append(truth)
     except UsageError:
         for fleet, kept in zip(fleets, known, strict=True):
@@ -44,14 +44,14 @@ def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth
     return tuple(truths)
 
 
-def _fleet(fleets: Sequence[Fleet], planned: Planned) -> Fleet:
+def _fleet(fleets: Sequence[Fleet], planned: PlannedFault) -> Fleet:
     place = 1 if planned.cluster == "standby" else 0
     if place >= len(fleets):
         raise _refused(planned, "this world has no standby cluster; expected a world of two fleets")
     return fleets[place]
 
 
-def _inject(fleet: Fleet, planned: Planned, before: Sequence[Struck], seed: int) -> Truth:
+def _inject(fleet: Fleet, planned: PlannedFault, before: Sequence[EarlierFault], seed: int) -> Truth:
     start = fleet.now + planned.after
     if is_name(planned.entity):
         try:
@@ -72,7 +72,7 @@ def _inject(fleet: Fleet, planned: Planned, before: Sequence[Struck], seed: int)
     raise _refused(planned, f"the fleet has no {declared.kind.value} {wanted} for {planned.fault}{reason}")
 
 
-def _refused(planned: Planned, message: str) -> ConfigError:
+def _refused(planned: PlannedFault, message: str) -> ConfigError:
     where = planned.where
     problem = ConfigProblem(where.file, where.line, where.key, message)
     return ConfigError(str(problem), (problem,), hint="change the scenario's entity, or the world it runs on")

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.model import EntityKind, EntityRef
-from simulator.faults.places import LIKELY, Places, spots
+from simulator.faults.scope import LIKELY, Scope, fleet_entities
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class EarlierFault:
     """An entity that an earlier fault of the scenario strikes, with what it stood for at the beginning."""
 
     entity: EntityRef
-    here: Places
+    here: Scope
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     fleet: Fleet
     entity: EntityRef
-    here: Places
-    before: Sequence[Struck]
+    here: Scope
+    before: Sequence[EarlierFault]
 
 
 def _share(left: np.ndarray, right: np.ndarray) -> bool:
@@ -78,14 +78,14 @@ def is_name(entity: str) -> bool:
 
 
 def candidates(
-    fleet: Fleet, kind: EntityKind, words: Sequence[str], likely: str, before: Sequence[Struck], seed: int
-) -> Iterator[tuple[EntityRef, Places]]:
+    fleet: Fleet, kind: EntityKind, words: Sequence[str], likely: str, before: Sequence[EarlierFault], seed: int
+) -> Iterator[tuple[EntityRef, Scope]]:
     """Entities of a kind that all words allow, in an order drawn by the seed; entities struck before come last.
 
     ``likely`` is the fault's own word, which holds unless the words contain another one of its sort.
     """
     wanted = list(words) if any(word in LIKELY for word in words) else [*words, likely]
-    known, past = list(spots(fleet, kind).items()), {struck.entity for struck in before}
+    known, past = list(fleet_entities(fleet, kind).items()), {earlier.entity for earlier in before}
     order = [known[number] for number in np.random.default_rng([seed, 19]).permutation(len(known))]
     for entity, spot in sorted(order, key=lambda pair: pair[0] in past):
         here = spot.places(fleet)

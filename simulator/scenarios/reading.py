@@ -45,7 +45,7 @@ _SHAPES = tuple(name for name in SHAPES if name != "trace")  # a trace needs a f
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFault:
     """One fault of a scenario. ``where`` is its place in the file, for errors that show only on a world."""
 
     fault: str
@@ -66,7 +66,7 @@ class Scenario:
     """What happens on a world. ``faults`` are in order of the file."""
 
     id: str
-    faults: tuple[Planned, ...]
+    faults: tuple[PlannedFault, ...]
     load: str = "weekly"
     negative: bool = False
     storm: bool = False
@@ -149,7 +149,7 @@ class _Reader:
         note = " ".join(str(entry.get("note", "")).split())
         return Scenario(str(identity), tuple(planned), load_shape, negative, storm, world, note)
 
-    def _fault(self, place: int, entry: Any, world: str) -> Planned | None:
+    def _fault(self, place: int, entry: Any, world: str) -> PlannedFault | None:
         path = (*self.path, "faults", place)
         if not self._mapping(path, entry, _FAULT_KEYS):
             return None
@@ -166,9 +166,9 @@ class _Reader:
         after = self._duration((*path, "after"), entry.get("after"), LEAD, zero=True)
         lasts = self._duration((*path, "lasts"), entry.get("lasts"), FAULTS[name].lasts)
         where = self.document.problem((*path, "entity" if "entity" in entry else "fault"), "")
-        return Planned(str(name), after, lasts, str(entity), cluster, where)
+        return PlannedFault(str(name), after, lasts, str(entity), cluster, where)
 
-    def _check_together(self, planned: Sequence[Planned], negative: bool) -> None:
+    def _check_together(self, planned: Sequence[PlannedFault], negative: bool) -> None:
         """What the faults say about each other."""
         kinds = {FAULTS[one.fault].negative for one in planned}
         if planned and negative and kinds != {True}:
@@ -233,7 +233,7 @@ class _Reader:
         self.problems.append(self.document.problem(path, message))
 
 
-def _same_place(one: Planned, other: Planned) -> bool:
+def _same_place(one: PlannedFault, other: PlannedFault) -> bool:
     """Two plans of the same fault that name, or can only mean, one entity."""
     if (one.fault, one.cluster) != (other.fault, other.cluster):
         return False

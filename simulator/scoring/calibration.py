@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from outrider.vocabulary.reliability import calibration_error, curve
 
 if TYPE_CHECKING:
-    from simulator.scoring.score import Opened, Run
+    from simulator.scoring.score import Run, ScoredIncident
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class RankedAnswer:
     """The answers of one incident, best first. ``right`` is the place (from 0) of the one that was true, None: none."""
 
     confidences: tuple[float, ...]
@@ -29,24 +29,24 @@ class Named:
         return self.right == 0
 
 
-def answers_of(runs: Iterable[Run], grace: timedelta) -> list[Named]:
+def answers_of(runs: Iterable[Run], grace: timedelta) -> list[RankedAnswer]:
     """What each incident with confidences said, and which of it was injected then; until ``grace`` after its end."""
     return [
-        Named(incident.confidences, _right(run, incident, grace))
+        RankedAnswer(incident.confidences, _right(run, incident, grace))
         for run in runs
         for incident in run.incidents
         if incident.confidences
     ]
 
 
-def _right(run: Run, incident: Opened, grace: timedelta) -> int | None:
+def _right(run: Run, incident: ScoredIncident, grace: timedelta) -> int | None:
     true = {
         (fault.entity, fault.fault) for fault in run.injected if fault.start <= incident.opened_at <= fault.end + grace
     }
     return next((place for place, one in enumerate(incident.hypotheses) if one in true), None)
 
 
-def reliability(answers: Iterable[Named]) -> dict[str, Any]:
+def reliability(answers: Iterable[RankedAnswer]) -> dict[str, Any]:
     """``calibration_error`` (0-1, None for no answers) and ``reliability``: a row for each range of confidence."""
     known = list(answers)
     bins = curve([min(1.0, one.confidences[0]) for one in known], [one.first_right for one in known])

@@ -20,13 +20,13 @@ from outrider.model import EntityKind, EntityRef
 from outrider.vocabulary.indicators import pairwise_f1, ratio
 
 if TYPE_CHECKING:
-    from simulator.scoring.score import Injected, Run
+    from simulator.scoring.score import InjectedFault, Run
 
 Faults = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class FiredAlert:
     """An alert that fired: what it is about, since when, and the incident that holds it in the end, None for none."""
 
     entity: EntityRef
@@ -67,7 +67,7 @@ def pairs_of(run: Run, grace: timedelta) -> Pairs:
     return _count(truth, held)
 
 
-def _faults_of(alert: Fired, injected: Sequence[Injected], grace: timedelta) -> Faults:
+def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: timedelta) -> Faults:
     """The numbers of the faults that an alert may belong to."""
     near = {
         number: distance
@@ -78,7 +78,7 @@ def _faults_of(alert: Fired, injected: Sequence[Injected], grace: timedelta) -> 
     return frozenset(number for number, distance in near.items() if distance == nearest)
 
 
-def _distance(entity: EntityRef, fault: Injected) -> int | None:
+def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
     """Which ring of a fault an entity lies in, from 0; a fault of a cluster reaches all of it, beyond its rings."""
     rings = fault.rings or (fault.path,)
     found = next((number for number, ring in enumerate(rings) if entity in ring), None)

@@ -42,7 +42,7 @@ class Recovery:
 
         One that was cured before it did harm is over once all that it held serves again.
         """
-        harms = bool(self.injection.harm(self.fleet).size)
+        harms = bool(self.injection.impact(self.fleet).size)
         self._harmed |= harms
         if self._harmed or self.injection.declared.holds == "place":
             return harms

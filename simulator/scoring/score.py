@@ -20,7 +20,7 @@ from scipy.special import gammaincinv
 from outrider.model import EntityRef, Priority
 from outrider.vocabulary.faults import faults
 from simulator.scoring.calibration import answers_of, reliability
-from simulator.scoring.grouping import Fired, Pairs, pairs_of
+from simulator.scoring.grouping import FiredAlert, Pairs, pairs_of
 
 GRACE = timedelta(seconds=120)
 STORM_ENTITIES = 10  # a truth that touches so many is a storm
@@ -30,7 +30,7 @@ BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class InjectedFault:
     """A fault that was put in. ``path`` holds the entity with everything above and below it.
 
     ``recovered_at`` is when its harm to the service ended before the fault itself did, None if never. ``rings`` are
@@ -48,7 +48,7 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ScoredIncident:
     """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
 
     ``hypotheses`` are (entity, fault id), best first, ``confidences`` what was said of each, 0-1; what is left of 1
@@ -75,7 +75,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
+class ScoredAction:
     """An action that the guard rails allowed and that was done, not as a dry run."""
 
     incident: str
@@ -95,13 +95,13 @@ class Run:
     start: datetime
     end: datetime
     targets: int
-    injected: tuple[Injected, ...]
-    incidents: tuple[Opened, ...]
+    injected: tuple[InjectedFault, ...]
+    incidents: tuple[ScoredIncident, ...]
     alerts: int
-    acted: tuple[Acted, ...] = ()
+    acted: tuple[ScoredAction, ...] = ()
     negative: bool = False
     storm: bool = False
-    fired: tuple[Fired, ...] = ()
+    fired: tuple[FiredAlert, ...] = ()
 
     @property
     def target_days(self) -> float:
@@ -114,8 +114,8 @@ class Verdict:
     """What became of one injected fault. Instants are relative to its start, in seconds; None: never."""
 
     scenario: str
-    injected: Injected
-    incident: Opened | None
+    injected: InjectedFault
+    incident: ScoredIncident | None
     rank: int | None  # place of the true (entity, fault) among the hypotheses, from 1
     entity_correct: bool
     fault_correct: bool
@@ -142,12 +142,12 @@ def verdicts(run: Run) -> tuple[Verdict, ...]:
     return tuple(found)
 
 
-def _answers(incident: Opened, injected: Injected) -> bool:
+def _answers(incident: ScoredIncident, injected: InjectedFault) -> bool:
     in_time = injected.start <= incident.opened_at <= injected.end + GRACE
     return in_time and not injected.path.isdisjoint(incident.entities)
 
 
-def _verdict(run: Run, injected: Injected, incident: Opened | None) -> Verdict:
+def _verdict(run: Run, injected: InjectedFault, incident: ScoredIncident | None) -> Verdict:
     truth = (injected.entity, injected.fault)
     named = incident.hypotheses if incident else ()
     return Verdict(
@@ -162,12 +162,12 @@ def _verdict(run: Run, injected: Injected, incident: Opened | None) -> Verdict:
     )
 
 
-def _open_during(incident: Opened, injected: Injected) -> bool:
+def _open_during(incident: ScoredIncident, injected: InjectedFault) -> bool:
     until = incident.resolved_at
     return incident.opened_at <= injected.end + GRACE and (until is None or until >= injected.start)
 
 
-def _repaired_after(run: Run, injected: Injected, incident: Opened | None) -> float | None:
+def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident | None) -> float | None:
     """Seconds to recovery, when an allowed action for its incident, or on its path, came before it."""
     done = injected.recovered_at
     if incident is None or done is None:

@@ -24,7 +24,7 @@ from outrider.errors import UsageError
 from outrider.model import EntityRef
 from simulator.fleet import Fleet
 from simulator.servers.control import Control
-from simulator.servers.fault_endpoint import FaultDoor
+from simulator.servers.fault_endpoint import FaultEndpoint
 from simulator.servers.request_parsing import body_of, duration, entity, needed, refusal, seed
 
 INBOX_MESSAGES, INBOX_CHARACTERS = 500, 20_000
@@ -38,7 +38,7 @@ class ControlRoutes:
     ) -> None:
         """``listed`` gives the targets, ``sync`` makes the ports follow what has been done."""
         self.controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
-        self.faults = FaultDoor(fleets)
+        self.faults = FaultEndpoint(fleets)
         self.inbox: deque[str] = deque(maxlen=INBOX_MESSAGES)
         self._home = fleets[0].spec.cluster
         self._listed, self._sync = listed, sync

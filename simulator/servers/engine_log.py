@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from outrider.clock import from_unix
 from simulator.cluster.pod import Phase, Pod
 from simulator.fleet import Fleet
-from simulator.journal import Happening, Voice
+from simulator.journal import JournalEntry, JournalSource
 
 MOST_LINES = 500  # of one pod
 LINES = {
@@ -50,7 +50,7 @@ _HEADS = {"vllm": "(EngineCore_DP0 pid=278) ERROR {} [core.py:708] ", "sglang": 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LogQuery:
     """What a reader of a log wants; instants are unix seconds."""
 
     since: float | None = None
@@ -66,14 +66,14 @@ class EngineLogs:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._number = 0
-        self._lines: dict[int, deque[Happening]] = {}
+        self._lines: dict[int, deque[JournalEntry]] = {}
         self._slot_of = {pod.name: pod.slot for pod in fleet.pods.pods}
 
     def waits(self, pod: Pod) -> bool:
         """True while no container has started, so that there is no log yet."""
         return pod.phase in _WAITING or not pod.exists
 
-    def text(self, pod: Pod, asked: Asked) -> str:
+    def text(self, pod: Pod, asked: LogQuery) -> str:
         """The log of a pod's container, or of the one before it; oldest line first."""
         self._read_on()
         running = pod.phase is not Phase.CRASHED
@@ -95,7 +95,7 @@ class EngineLogs:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             slot = self._slot_of.get(line.entity.name)
-            if line.voice is Voice.ENGINE and slot is not None:
+            if line.source is JournalSource.ENGINE and slot is not None:
                 self._lines.setdefault(slot, deque(maxlen=MOST_LINES)).append(line)
 
     def _said(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from outrider.model import Event
 from simulator.exporters.responses import Status, host_status
 from simulator.fleet import Fleet
-from simulator.journal import Happening, Voice
+from simulator.journal import JournalEntry, JournalSource
 
 
-class Heard:
+class EventFeed:
     """The journal of a fleet as its doors let it out: a line of a host out of reach waits until that answers."""
 
     def __init__(self, fleet: Fleet) -> None:
         """Nothing of it has been heard yet."""
         self._fleet, self._read = fleet, 0
-        self._waiting: list[Happening] = []
+        self._waiting: list[JournalEntry] = []
 
     def news(self) -> list[Event]:
         """What can be heard since the last call."""
@@ -25,8 +25,8 @@ class Heard:
         late = {line.number for line in self._waiting}
         return [line.event for line in lines if line.number not in late]
 
-    def _reaches(self, line: Happening) -> bool:
-        if line.voice is not Voice.KERNEL and host_status(self._fleet, None) is not Status.OK:
+    def _reaches(self, line: JournalEntry) -> bool:
+        if line.source is not JournalSource.KERNEL and host_status(self._fleet, None) is not Status.OK:
             return False
-        node = self._fleet.node_of(line.entity) if line.voice in (Voice.KERNEL, Voice.ENGINE) else None
+        node = self._fleet.node_of(line.entity) if line.source in (JournalSource.KERNEL, JournalSource.ENGINE) else None
         return node is None or host_status(self._fleet, node) is Status.OK

@@ -18,7 +18,7 @@ from simulator.fleet import Fleet
 from simulator.scoring.recovery import Recovery
 
 
-class FaultDoor:
+class FaultEndpoint:
     """Injects faults into fleets that are being served, and follows each one's harm."""
 
     def __init__(self, fleets: Sequence[Fleet]) -> None:

@@ -31,7 +31,7 @@ SILENT_SECONDS = 60.0  # how long a request that gets no answer is held; clients
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
+class _ServedTarget:
     """A target where it is served, and who writes its page."""
 
     target: SimulatedTarget
@@ -49,7 +49,7 @@ class FleetServer:
         self._door = ControlRoutes(self.fleets, self.targets, self.sync)
         self._pages = [Pages(fleet) for fleet in self.fleets]
         self._ports: dict[str, Port] = {}
-        self._by_path: dict[str, _Served] = {}
+        self._by_path: dict[str, _ServedTarget] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -100,7 +100,7 @@ class FleetServer:
     def _reconcile(self) -> None:
         self._door.faults.look()
         self._by_path = {
-            self._prefix(number) + target.path: _Served(target, self._pages[number])
+            self._prefix(number) + target.path: _ServedTarget(target, self._pages[number])
             for number, fleet in enumerate(self.fleets)
             for target in every_target(fleet)
         }
@@ -190,7 +190,7 @@ class FleetServer:
                 await asyncio.wait_for(self._closing.wait(), SILENT_SECONDS)
         return _reset(request)
 
-    def _wanted(self, request: web.Request) -> _Served:
+    def _wanted(self, request: web.Request) -> _ServedTarget:
         path = request.path.rsplit("/", 1)[0] + "/metrics"
         if path not in self._by_path:
             raise web.HTTPNotFound(text=f"the fleet has no target at {request.path}\n")

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from simulator.fleet import Fleet
-from simulator.journal import Happening, Voice
+from simulator.journal import JournalEntry, JournalSource
 from simulator.spec.names import boot_id, pci_address, pod_uid
 
 MOST_RECORDS = 2_000  # of one node; a real ring buffer of 1 MiB holds about as many
@@ -79,10 +79,10 @@ class KernelLogs:
     def _read_on(self) -> None:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
-            if line.voice is Voice.KERNEL:
+            if line.source is JournalSource.KERNEL:
                 node = self._fleet.node_of(line.entity)
                 if node is not None and line.at >= self.boot_time(node):
-                    self._say(self._log(node), line)
+                    self._write(self._log(node), line)
 
     def _log(self, node: int) -> _Log:
         """A node's log; a new one, with the first lines of a boot, when it has booted since."""
@@ -95,17 +95,17 @@ class KernelLogs:
             known.write(boot + 12.1, INFORMATION, "mlx5_core 0000:5e:00.0: firmware version: 28.43.2566")
         return known
 
-    def _say(self, log: _Log, line: Happening) -> None:
+    def _write(self, log: _Log, line: JournalEntry) -> None:
         if line.attributes.get("xid"):
-            self._say_xid(log, line)
+            self._write_xid(log, line)
         elif line.code == "oom-kill":
-            self._say_killed(log, line)
+            self._write_oom_kill(log, line)
         else:
             priority = INFORMATION if line.code == "link-up" else WARNING
             for message in (line.text or LINES.get(line.code, line.code)).splitlines():
                 log.write(line.at, priority, message)
 
-    def _say_xid(self, log: _Log, line: Happening) -> None:
+    def _write_xid(self, log: _Log, line: JournalEntry) -> None:
         gpu = self._fleet.gpu_named.get(line.entity.name)
         index = 0 if gpu is None else int(self._fleet.gpus.index[gpu])
         address = pci_address(index)[4:-2].lower()
@@ -121,7 +121,7 @@ class KernelLogs:
         who = f"pid={pid}, name={name}" if pid.isdigit() else f"pid='{pid}', name={name}"
         log.write(line.at, ERROR, f"NVRM: Xid (PCI:{address}): {line.attributes['xid']}, {who}, {told}")
 
-    def _say_killed(self, log: _Log, line: Happening) -> None:
+    def _write_oom_kill(self, log: _Log, line: JournalEntry) -> None:
         killed = _KILLED.search(line.text)
         slot = self._fleet.pods.slot_named.get(line.entity.name)
         life = f"{line.entity.name}/{0 if slot is None else self._fleet.pods.pods[slot].generation}"

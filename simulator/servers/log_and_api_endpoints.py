@@ -21,7 +21,7 @@ from outrider.clock import from_unix, parse_rfc3339, rfc3339
 from simulator.exporters.responses import Status, host_status
 from simulator.fleet import Fleet
 from simulator.kubernetes.api_view import KINDS, ExpiredError, KubernetesView, SelectorError, Wanted, selector
-from simulator.servers.engine_log import Asked, EngineLogs
+from simulator.servers.engine_log import EngineLogs, LogQuery
 from simulator.servers.kernel_log import KernelLogs
 
 WATCH_SECONDS = 300.0  # how long a watch lasts when it does not say
@@ -30,19 +30,19 @@ _CORE, _APPS = ("events", "nodes", "pods"), ("deployments", "replicasets", "stat
 
 def add_routes(app: web.Application, fleet: Fleet, prefix: str = "") -> None:
     """Add the doors of a fleet to an application that is not running yet, under ``prefix``."""
-    doors = _Doors(fleet)
-    app.on_startup.append(doors.opened)
-    app.on_shutdown.append(doors.closing)
+    endpoints = _Endpoints(fleet)
+    app.on_startup.append(endpoints.opened)
+    app.on_shutdown.append(endpoints.closing)
     add, base = app.router.add_get, f"{prefix}/k8s"
-    add(f"{prefix}/klog/{{node}}", doors.kernel_log)
-    add(f"{base}/version", doors.version)
-    add(f"{base}/api/v1/namespaces/{{namespace}}/pods/{{name}}/log", doors.container_log)
+    add(f"{prefix}/klog/{{node}}", endpoints.kernel_log)
+    add(f"{base}/version", endpoints.version)
+    add(f"{base}/api/v1/namespaces/{{namespace}}/pods/{{name}}/log", endpoints.container_log)
     for group, names in (("api/v1", _CORE), ("apis/apps/v1", _APPS)):
         resource = f"{{resource:{'|'.join(names)}}}"
-        add(f"{base}/{group}/{resource}", doors.objects)
-        add(f"{base}/{group}/namespaces/{{namespace}}/{resource}", doors.objects)
-        add(f"{base}/{group}/namespaces/{{namespace}}/{resource}/{{name}}", doors.one)
-    add(f"{base}/api/v1/{{resource:nodes}}/{{name}}", doors.one)
+        add(f"{base}/{group}/{resource}", endpoints.objects)
+        add(f"{base}/{group}/namespaces/{{namespace}}/{resource}", endpoints.objects)
+        add(f"{base}/{group}/namespaces/{{namespace}}/{resource}/{{name}}", endpoints.one)
+    add(f"{base}/api/v1/{{resource:nodes}}/{{name}}", endpoints.one)
 
 
 def event_settings(base_url: str, *, cluster: str | None = None) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def event_settings(base_url: str, *, cluster: str | None = None) -> list[dict[st
     ]
 
 
-class _Doors:
+class _Endpoints:
     """The handlers of one fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -218,14 +218,14 @@ async def _write(answer: web.StreamResponse, lines: list[bytes]) -> bool:
     return True
 
 
-def _asked(query: Any, now: float, *, previous: bool) -> Asked:
+def _asked(query: Any, now: float, *, previous: bool) -> LogQuery:
     since: float | None = None
     if query.get("sinceTime"):
         since = parse_rfc3339(query["sinceTime"]).timestamp()
     elif query.get("sinceSeconds"):
         since = now - int(query["sinceSeconds"])
     tail, limit = query.get("tailLines"), query.get("limitBytes")
-    return Asked(
+    return LogQuery(
         since=since,
         previous=previous,
         timestamps=query.get("timestamps") == "true",

@@ -14,11 +14,11 @@ import numpy as np
 from scipy.special import betaincinv
 
 from outrider.model import Floats
-from simulator.effects import ServiceLevers
+from simulator.effects import ServiceEffects
 from simulator.engine.engine import EngineBank
 from simulator.spec.fleets import FleetSpec, Lengths, ServiceSpec, TrafficSpec
 from simulator.traffic import shapes
-from simulator.traffic.gateway import Edge
+from simulator.traffic.gateway import GatewayCounters
 from simulator.traffic.shapes import SHAPES, Load
 
 __all__ = ["SHAPES", "Arrivals", "Traffic", "fit_to_engine", "rates", "with_load"]
@@ -91,7 +91,7 @@ class Arrivals:
 
 
 @dataclass(slots=True)
-class _Bend:
+class _TrafficChange:
     """How an instant's requests differ from the usual, each of shape (services,)."""
 
     prompt: Floats
@@ -108,25 +108,25 @@ class Traffic:
         self.spec = spec
         self.seed = seed
         size = len(spec.services)
-        self._levers = ServiceLevers(size)
+        self._levers = ServiceEffects(size)
         self._bank: EngineBank | None = None
         self._service_of_slot = np.empty(0, dtype=np.int64)
-        self._edge = Edge(size)
+        self._edge = GatewayCounters(size)
         self._lengths = _lengths_of(spec.services)
         self._random = np.random.default_rng([seed, 1])
         self._slot = -1.0
         self._usual = np.zeros(size)
-        self._shape = _Bend(np.ones(size), np.ones(size), np.ones(size), np.zeros(size), np.zeros(size))
+        self._shape = _TrafficChange(np.ones(size), np.ones(size), np.ones(size), np.zeros(size), np.zeros(size))
         self._coming_back = np.zeros(size, dtype=np.int64)
         self._failed_before = np.zeros(size)
         self._late_before = 0.0
 
-    def attend(self, levers: ServiceLevers, bank: EngineBank, service_of_slot: np.ndarray) -> None:
+    def attend(self, effects: ServiceEffects, bank: EngineBank, service_of_slot: np.ndarray) -> None:
         """Follow these levers, and what becomes of requests in this bank, whose row i serves ``service_of_slot[i]``."""
-        self._levers, self._bank, self._service_of_slot = levers, bank, service_of_slot
+        self._levers, self._bank, self._service_of_slot = effects, bank, service_of_slot
 
     @property
-    def edge(self) -> Edge:
+    def edge(self) -> GatewayCounters:
         """The gateway's totals as of now."""
         if self._bank is not None:
             self._edge.take(self._bank.counters, self._service_of_slot)
@@ -147,22 +147,22 @@ class Traffic:
 
     def draw(self, start: float, span: float, per_second: Floats) -> Arrivals:
         """Poisson arrivals in [start, start + span) that get past the gateway, retries among them."""
-        levers = self._levers
-        counts = self._random.poisson(per_second * (1.0 - np.clip(levers.entry_fails, 0.0, 1.0)) * span)
+        effects = self._levers
+        counts = self._random.poisson(per_second * (1.0 - np.clip(effects.entry_fails, 0.0, 1.0)) * span)
         counts = counts + self._retried(start, span)
         total = int(counts.sum())
         at = start + span * np.sort(self._random.random(total))
         service = self._random.permutation(np.repeat(np.arange(counts.size), counts))
-        if levers.gateway_error_ratio.any():
-            lost = self._chosen(service, levers.gateway_error_ratio)
+        if effects.gateway_error_ratio.any():
+            lost = self._chosen(service, effects.gateway_error_ratio)
             self.unanswered(service[lost])
             service, at = service[~lost], at[~lost]
         found = self._lengths.draw(self._random, service, at, self._bent())
-        if levers.bad_request_ratio.any():
-            found = replace(found, bad=self._chosen(service, levers.bad_request_ratio))
-        if levers.abort_ratio.any():
+        if effects.bad_request_ratio.any():
+            found = replace(found, bad=self._chosen(service, effects.bad_request_ratio))
+        if effects.abort_ratio.any():
             leaves = at + self._random.uniform(*LEAVES_SECONDS, service.size)
-            found = replace(found, aborts_at=np.where(self._chosen(service, levers.abort_ratio), leaves, np.inf))
+            found = replace(found, aborts_at=np.where(self._chosen(service, effects.abort_ratio), leaves, np.inf))
         return found
 
     def _look_up(self, instant: Floats) -> None:
@@ -172,12 +172,12 @@ class Traffic:
             for name in ("prompt", "output", "cached", "shift", "retries"):
                 getattr(self._shape, name)[number] = getattr(found, name)[0]
 
-    def _bent(self) -> _Bend:
-        levers, shape = self._levers, self._shape
-        return _Bend(
-            shape.prompt * levers.prompt_factor,
-            shape.output * levers.output_factor,
-            shape.cached * levers.cached_factor,
+    def _bent(self) -> _TrafficChange:
+        effects, shape = self._levers, self._shape
+        return _TrafficChange(
+            shape.prompt * effects.prompt_factor,
+            shape.output * effects.output_factor,
+            shape.cached * effects.cached_factor,
             shape.shift,
             self._shape.retries,
         )
@@ -232,35 +232,37 @@ class _LengthTable:
         self.several = most > 1
         self.alone = np.array([len(service.tenants) < 2 for service in services])
 
-    def draw(self, random: np.random.Generator, service: np.ndarray, at: Floats, bend: _Bend | None) -> Arrivals:
+    def draw(
+        self, random: np.random.Generator, service: np.ndarray, at: Floats, change: _TrafficChange | None
+    ) -> Arrivals:
         """Lengths of requests at their arrival, cut to what their engine accepts."""
-        tenant = self._tenants(random, service, bend)
+        tenant = self._tenants(random, service, change)
         kind = service * self.shares.shape[1] + tenant
         drawn = random.standard_normal((2, service.size))
         prompt, prompt_sigma, output, output_sigma = (values[kind] for values in self.normal)
         prompt = np.exp(prompt + prompt_sigma * drawn[0])
         output = np.exp(output + output_sigma * drawn[1])
-        if bend is not None:
-            shift = np.where(self.alone, bend.shift, 0.0)
-            prompt *= np.maximum(bend.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6)[service]
-            output *= np.maximum(bend.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6)[service]
+        if change is not None:
+            shift = np.where(self.alone, change.shift, 0.0)
+            prompt *= np.maximum(change.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6)[service]
+            output *= np.maximum(change.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6)[service]
         limit = self.limit[service]
         prompt = np.clip(np.round(prompt), 1.0, np.floor(limit * 0.75))
         output = np.clip(np.round(output), 1.0, limit - prompt)
         hit = self.hits[kind, random.integers(HIT_LEVELS, size=service.size)]
-        if bend is not None:
-            hit = np.minimum(hit * bend.cached[service], MOST_SHARED)
+        if change is not None:
+            hit = np.minimum(hit * change.cached[service], MOST_SHARED)
         computed = np.maximum(1.0, np.ceil(prompt * (1 - hit)))
         stays, good = np.full(service.size, np.inf), np.zeros(service.size, dtype=bool)
         return Arrivals(service, at, prompt, computed, output, tenant, stays, good)
 
-    def _tenants(self, random: np.random.Generator, service: np.ndarray, bend: _Bend | None) -> np.ndarray:
+    def _tenants(self, random: np.random.Generator, service: np.ndarray, change: _TrafficChange | None) -> np.ndarray:
         if not self.several:
             return np.zeros(service.size, dtype=np.int64)
         shares = self.shares
-        if bend is not None and bend.shift.any():
-            shares = shares * (1.0 - bend.shift[:, None])
-            shares[np.arange(shares.shape[0]), self.last] += bend.shift
+        if change is not None and change.shift.any():
+            shares = shares * (1.0 - change.shift[:, None])
+            shares[np.arange(shares.shape[0]), self.last] += change.shift
         edges = np.cumsum(shares, axis=1)[service]
         found = (random.random(service.size)[:, None] >= edges).sum(axis=1)
         return np.asarray(np.minimum(found, self.last[service]))

@@ -14,7 +14,7 @@ from simulator.engine.counters import EngineCounters
 _FROM_ENGINES = ("http_ok", "http_4xx", "http_5xx", "finished_stop", "finished_length", "finished_abort")
 
 
-class Edge:
+class GatewayCounters:
     """Totals since the fleet began, each of shape (services,); nothing here ever falls.
 
     A request counts once it has ended: ``answered_2xx`` whole answers, ``answered_4xx`` bad requests (429

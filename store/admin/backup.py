@@ -106,29 +106,29 @@ def _claim(handle: IO[bytes], part: Path, file: Path) -> None:
 
 @contextmanager
 def _databases(store_url: str) -> Iterator[dict[metadata.Database, Database]]:
-    found = runner.databases_of(store_url, create=False)
+    databases = runner.databases_of(store_url, create=False)
     try:
-        for database in found.values():
+        for database in databases.values():
             if not database.exists():
                 raise StoreError(
                     f"No store found at {database.place}.",
                     hint="Check store.url, or run outrider in the folder of the file.",
                 )
-        yield found
+        yield databases
     finally:
-        for database in found.values():
+        for database in databases.values():
             database.close()
 
 
 def _revisions(databases: dict[metadata.Database, Database]) -> dict[metadata.Database, str]:
-    found: dict[metadata.Database, str] = {}
+    revisions: dict[metadata.Database, str] = {}
     for name, database in databases.items():
         revision = runner.current(database, name)
         if revision is None:
             raise StoreError(f"No store found in {database.place}.", hint="Check store.url.")
         runner.refuse_newer(name, revision, database.place)
-        found[name] = revision
-    return found
+        revisions[name] = revision
+    return revisions
 
 
 def _need_room(databases: dict[metadata.Database, Database], file: Path) -> None:
@@ -183,19 +183,19 @@ def _copy_pages(database: Database, source: sa.Connection, path: Path, progress:
             target, pages=_PAGES_AT_ONCE, progress=lambda _, left, total: progress(1 - left / total if total else 1.0)
         )
         target.execute("PRAGMA journal_mode=DELETE")  # a single file, readable anywhere
-        (said,) = target.execute("PRAGMA quick_check(1)").fetchone()
+        (message,) = target.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as error:
         if "full" in str(error):
             raise StoreError(f"The disk of {path.parent.parent} is full.", hint="Free space there.") from error
-        found = database.sentence(error)
-        if not isinstance(found, StoreDamagedError):
-            raise found from error
-        said = str(error)
+        result = database.sentence(error)
+        if not isinstance(result, StoreDamagedError):
+            raise result from error
+        message = str(error)
     finally:
         target.close()
-    if said != "ok":
+    if message != "ok":
         raise StoreDamagedError(
-            f"{database.place} is damaged ({said.strip().splitlines()[-1]}); no backup was written.",
+            f"{database.place} is damaged ({message.strip().splitlines()[-1]}); no backup was written.",
             hint="Run `outrider db check` for details; restore an older backup: outrider db restore FILE --force",
         )
 

@@ -105,7 +105,7 @@ def _lists(connection: sa.Connection, tell: Tell) -> tuple[Any, Any, Any]:
     keys = np.array(sorted(signals), dtype=np.int64)
     columns = {number: _members(row, keys, "keyset", tell) for number, row in _rows(connection, metadata.keyset)}
     keysets = {
-        number: None if members is None else tuple(signals[one] for one in members.tolist())
+        number: None if members is None else tuple(signals[item] for item in members.tolist())
         for number, members in columns.items()
     }
     return cohorts, keysets, columns
@@ -120,26 +120,26 @@ def _rows(connection: sa.Connection, table: sa.Table) -> list[tuple[int, Any]]:
 
 
 def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
-    found = set()
+    result = set()
     for number, row in _rows(connection, metadata.entity):
-        found.add(number)
+        result.add(number)
         try:
             wrong = EntityRef.from_key(row.key).kind.value != row.kind
         except (ValueError, KeyError):
             wrong = True
         if wrong:
             tell(f"Entity {number} of the metrics has the key {row.key!r}, which is not a valid {row.kind} key.")
-    return found
+    return result
 
 
 def _signals(connection: sa.Connection, tell: Tell) -> dict[int, SignalKey]:
-    found = {}
+    result = {}
     for number, row in _rows(connection, metadata.signal):
         try:
-            found[number] = SignalKey.parse(row.key)
+            result[number] = SignalKey.parse(row.key)
         except (ValueError, KeyError):
             tell(f"Column {number} of the metrics has the key {row.key!r}, which is not a known signal.")
-    return found
+    return result
 
 
 def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids | None:

@@ -62,14 +62,14 @@ def check(
     An unreadable table does not stop the check of the next one.
     """
     with database.reading() as connection:
-        found = [table for table in introspection.of(connection, name) if table.name != "block"]
-    for place, table in enumerate(found):
+        result = [table for table in introspection.of(connection, name) if table.name != "block"]
+    for place, table in enumerate(result):
         try:
             with database.reading() as connection:
                 _table(connection, table, tell, deep=deep)
         except StoreDamagedError as error:
             tell(f"Table {table.name}: {error.message}", error.hint)
-        progress((place + 1) / len(found))
+        progress((place + 1) / len(result))
 
 
 def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool) -> None:

@@ -21,11 +21,11 @@ _COST_OF_BYTES = 50  # cost of a row with a block, in plain rows
 
 def copy(source: sa.Connection, target: sa.Connection, name: metadata.Database, progress: Progress) -> dict[str, int]:
     """Copies every row of every table; returns row counts by table. The target is empty and at the same revision."""
-    found = introspection.of(source, name)
-    costs = {table.name: introspection.count(source, table) * _cost(table) for table in found}
+    result = introspection.of(source, name)
+    costs = {table.name: introspection.count(source, table) * _cost(table) for table in result}
     total, done = sum(costs.values()) or 1, 0
     copied: dict[str, int] = {}
-    for table in found:
+    for table in result:
         introspection.fit(target, table)
         copied[table.name] = 0
         with _writing(target, table) as write:
@@ -100,18 +100,18 @@ def _last_number(connection: sa.Connection, table: str, column: str) -> int:
         sequence = connection.execute(_SEQUENCE, {"table": table, "column": column}).scalar()
         if sequence is None:
             return 0
-        asked = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"  # noqa: S608 - the server's own spelling
-        return int(connection.exec_driver_sql(asked).scalar_one())
+        query = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"  # noqa: S608 - the server's own spelling
+        return int(connection.exec_driver_sql(query).scalar_one())
     if not _is_counted(connection, table):
         return 0
-    found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).scalar()
-    return int(found or 0)
+    value = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).scalar()
+    return int(value or 0)
 
 
 def _is_counted(connection: sa.Connection, table: str) -> bool:
     """True for an SQLite table that never reuses an id."""
-    asked = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
-    made: str | None = connection.exec_driver_sql(asked, (table,)).scalar()
+    query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+    made: str | None = connection.exec_driver_sql(query, (table,)).scalar()
     return made is not None and "AUTOINCREMENT" in made.upper()
 
 

@@ -66,9 +66,9 @@ class Report:
 
     def add(self, message: str, hint: str = RESTORE) -> None:
         """Adds a problem, unless too many were reported."""
-        found = Problem(message, hint)
-        if len(self.problems) < _MOST and found not in self.problems:
-            self.problems.append(found)
+        result = Problem(message, hint)
+        if len(self.problems) < _MOST and result not in self.problems:
+            self.problems.append(result)
 
 
 def check(
@@ -85,14 +85,14 @@ def check(
         if not any(database.exists() for database in databases.values()):
             place = databases["state"].place
             raise StoreError(f"No store found at {place}.", hint="Check store.url; outrider db upgrade creates one.")
-        found = _Found()
+        result = _Found()
         for name, database in databases.items():
             if _is_sound_outside(database, reports[name]):
-                _inside(database, reports[name], found, spooled, partial(progress, name), deep=deep)
+                _inside(database, reports[name], result, spooled, partial(progress, name), deep=deep)
         if spooled is None:
             reports["metrics"].notes.append("values are stored on the server of store.metrics and were not checked")
-        elif found.values is not None:
-            _half(found.cycles, found.values, reports["metrics"], found.elsewhere)
+        elif result.values is not None:
+            _half(result.cycles, result.values, reports["metrics"], result.elsewhere)
     finally:
         for database in databases.values():
             database.close()
@@ -178,11 +178,11 @@ def _is_known(database: Database, report: Report) -> bool:
 
 def _count(database: Database, report: Report) -> None:
     """Counts rows and bytes. An unreadable table does not stop the count of the next one."""
-    found: Sequence[sa.Table] = ()
+    result: Sequence[sa.Table] = ()
     with _told(report), database.reading() as connection:
-        found = introspection.of(connection, report.name)
+        result = introspection.of(connection, report.name)
         report.bytes = introspection.size(connection, report.name)
-    for table in found:
+    for table in result:
         with _told(report), database.reading() as connection:
             report.rows[table.name] = introspection.count(connection, table)
 
@@ -195,9 +195,9 @@ def _pages(database: Database, report: Report) -> None:
         if is_postgresql(connection):
             _server_pages(connection, report)
             return
-        for (said,) in connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST})"):
-            if said != "ok":
-                report.add(f"{database.place} is damaged: {said.strip().splitlines()[-1]}.")
+        for (lines,) in connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST})"):
+            if lines != "ok":
+                report.add(f"{database.place} is damaged: {lines.strip().splitlines()[-1]}.")
         orphans: dict[str, int] = {}
         for table, *_ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
             orphans[table] = orphans.get(table, 0) + 1
@@ -225,8 +225,8 @@ def _server_pages(connection: sa.Connection, report: Report) -> None:
     for oid, index in connection.execute(_INDEXES, {"names": names}).all():
         _ask_amcheck(connection, report, f"SELECT {quoted}.bt_index_check({int(oid)}, true)", f"index {index}")
     for name in names:
-        asked = f"SELECT * FROM {quoted}.verify_heapam(to_regclass(quote_ident('{name}')))"  # noqa: S608 - our own names
-        _ask_amcheck(connection, report, asked, f"table {name}")
+        query = f"SELECT * FROM {quoted}.verify_heapam(to_regclass(quote_ident('{name}')))"  # noqa: S608 - our own names
+        _ask_amcheck(connection, report, query, f"table {name}")
 
 
 def _ask_amcheck(connection: sa.Connection, report: Report, asked: str, what: str) -> None:
@@ -237,11 +237,11 @@ def _ask_amcheck(connection: sa.Connection, report: Report, asked: str, what: st
                     report.add(f"{report.place}: {what}, block {row[0]}: {row[3]}.")
     except sa.exc.DBAPIError as error:
         code = getattr(error.orig, "sqlstate", None)
-        said = str(error.orig).strip().splitlines()[0]
+        message = str(error.orig).strip().splitlines()[0]
         if code == "42501":
-            report.notes.append(f"{what} was not checked by amcheck: {said}")
+            report.notes.append(f"{what} was not checked by amcheck: {message}")
         elif code in ("XX000", "XX001", "XX002"):
-            report.add(f"{report.place}: {what}: {said}.", _REINDEX if what.startswith("index") else RESTORE)
+            report.add(f"{report.place}: {what}: {message}.", _REINDEX if what.startswith("index") else RESTORE)
         else:
             raise
 
@@ -255,14 +255,14 @@ _REINDEX = "Run REINDEX DATABASE there, then check again; if that fails, outride
 def _cycles(connection: sa.Connection) -> dict[int, str]:
     """Timestamps of the cycles that wrote values, with their ids. Read before the blocks: values are written first."""
     table = metadata.cycle
-    found: dict[int, str] = {}
+    cycles: dict[int, str] = {}
     for row in connection.execute(sa.select(table.c.id, table.c.at_us, table.c.body)):
         try:
             if json_codec.loads(CycleRecord, row.body).signals_written > 0:
-                found[row.at_us] = row.id
+                cycles[row.at_us] = row.id
         except StoreError:
             continue  # reported by the check of the rows
-    return found
+    return cycles
 
 
 def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: BufferedCycles) -> None:
@@ -303,13 +303,13 @@ def as_plain(reports: Collection[Report]) -> list[dict[str, Any]]:
     """The reports as JSON values."""
     return [
         {
-            "name": one.name,
-            "place": one.place,
-            "revision": one.revision,
-            "bytes": one.bytes,
-            "tables": [{"name": name, "rows": rows} for name, rows in one.rows.items()],
-            "problems": [{"message": found.message, "hint": found.hint} for found in one.problems],
-            "notes": list(one.notes),
+            "name": report.name,
+            "place": report.place,
+            "revision": report.revision,
+            "bytes": report.bytes,
+            "tables": [{"name": name, "rows": rows} for name, rows in report.rows.items()],
+            "problems": [{"message": problem.message, "hint": problem.hint} for problem in report.problems],
+            "notes": list(report.notes),
         }
-        for one in reports
+        for report in reports
     ]

@@ -26,9 +26,9 @@ def of(connection: sa.Connection, name: schema_metadata.Database) -> tuple[sa.Ta
     metadata: sa.MetaData = getattr(schema_metadata, name)
     wide = {f"{prefix}{kind.value}" for prefix in WIDE for kind in EntityKind} if name == "metrics" else set()
     mine = sorted((set(metadata.tables) | wide) & set(inspector.get_table_names()))
-    found = sa.MetaData()
-    found.reflect(connection, only=mine)
-    return tuple(table for table in found.sorted_tables if table.name in mine)
+    result = sa.MetaData()
+    result.reflect(connection, only=mine)
+    return tuple(table for table in result.sorted_tables if table.name in mine)
 
 
 def count(connection: sa.Connection, table: sa.Table) -> int:
@@ -39,9 +39,9 @@ def count(connection: sa.Connection, table: sa.Table) -> int:
 def rows(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[sa.Row[Any]]]:
     """All rows by primary key, in batches that fit into memory."""
     big = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
-    asked = sa.select(table).order_by(*table.primary_key)
+    query = sa.select(table).order_by(*table.primary_key)
     part = _WITH_BYTES_AT_ONCE if big else _AT_ONCE
-    yield from connection.execute(asked, execution_options={"yield_per": part}).partitions()
+    yield from connection.execute(query, execution_options={"yield_per": part}).partitions()
 
 
 def size(connection: sa.Connection, name: schema_metadata.Database) -> int:

@@ -101,18 +101,18 @@ def _into_files(
     databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
     force: bool, now: datetime,
 ) -> RestoreResult:  # fmt: skip
-    places = {name: database.file for name, database in databases.items() if database.file is not None}
+    files = {name: database.file for name, database in databases.items() if database.file is not None}
     filled = {name: _has_rows(database) for name, database in databases.items()}
     _need_force(force or not any(filled.values()), databases["state"].place)
     for database in databases.values():
         database.close()
-    for place in places.values():
+    for place in files.values():
         if atomic_swap.in_use(place):
             raise StoreError(
                 f"Another program has {place} open.", hint="Stop outrider and every shell on that file, then try again."
             )
         _settle(place)
-    state = places["state"]
+    state = files["state"]
     folder = state.with_name(f".{state.name}.restore")
     shutil.rmtree(folder, ignore_errors=True)  # left behind by a killed run
     try:
@@ -121,7 +121,7 @@ def _into_files(
         _unpack(file, folder, progress)
         mark = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         moves = []
-        for name, place in places.items():
+        for name, place in files.items():
             ready = place.with_name(f"{place.name}.restored")
             (folder / archive.MEMBERS[name]).replace(ready)
             moves.append(atomic_swap.Move(ready.name, place.name, _free(place, mark) if filled[name] else None))
@@ -147,8 +147,8 @@ def _has_rows(database: Database) -> bool:
     try:
         with database.reading() as connection:
             names = sa.inspect(connection).get_table_names()
-            found = [sa.table(name) for name in names if name not in metadata.VERSION_TABLES.values()]
-            return any(_has_row(connection, one) for one in found)
+            tables = [sa.table(name) for name in names if name not in metadata.VERSION_TABLES.values()]
+            return any(_has_row(connection, table) for table in tables)
     except StoreDamagedError:
         return True
 

@@ -42,12 +42,12 @@ class MemoryMetricStore:
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Keeps one cycle; returns the number of cells with a value. A second write of a timestamp replaces it."""
         merged = self._merger.merge(at, batches)
-        for found in merged:
-            cohort = self._cohorts.setdefault(found.entities.tobytes(), len(self._cohorts))
-            self._cycles.setdefault(found.kind, {})[micros(at)] = _Cycle(micros(at), cohort, found)
+        for result in merged:
+            cohort = self._cohorts.setdefault(result.entities.tobytes(), len(self._cohorts))
+            self._cycles.setdefault(result.kind, {})[micros(at)] = _Cycle(micros(at), cohort, result)
         for event in events:
             self._events.setdefault(event.dedup_key or event.id, event)
-        return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
+        return sum(int(np.count_nonzero(~np.isnan(result.values[:-1]))) for result in merged)
 
     def read_windows(
         self,
@@ -65,8 +65,8 @@ class MemoryMetricStore:
         return self._window(kind, keys, cycles, Grid(keys, start, end, step, statistic), entities, total=True)
 
     def _between(self, kind: EntityKind, start: int, end: int) -> list[_Cycle]:
-        found = self._cycles.get(kind, {})
-        return [found[at] for at in sorted(found) if start <= at < end]
+        match = self._cycles.get(kind, {})
+        return [match[at] for at in sorted(match) if start <= at < end]
 
     def _window(
         self,
@@ -81,20 +81,22 @@ class MemoryMetricStore:
         wanted = wants(keys, sum_deltas=total)
         names = {want.name for want in wanted}
         sections = [sections_of(cycle.merged.keys) for cycle in cycles]
-        pairs = [(cycle, found) for cycle, found in zip(cycles, sections, strict=True) if not names.isdisjoint(found)]
+        pairs = [
+            (cycle, section) for cycle, section in zip(cycles, sections, strict=True) if not names.isdisjoint(section)
+        ]
         if asked is None:
             present: Ids = np.unique(
                 np.concatenate([*(cycle.merged.entities for cycle, _ in pairs), np.empty(0, np.int32)])
             )
             asked = sorted_entities([self._entities.named[number] for number in present.tolist()], kind)
         grid.open(len(asked))
-        places = Rows(asked, {found: number for number, found in self._entities.named.items()})
+        indices = Rows(asked, {section: number for number, section in self._entities.named.items()})
         for want in wanted:
             column = grid.column(want)
-            for cycle, found in pairs:
-                if want.name in found:
-                    rows = places.of(cycle.cohort, cycle.merged.entities)
-                    fill(column, want, _piece(cycle, found[want.name]), *rows)
+            for cycle, section in pairs:
+                if want.name in section:
+                    rows = indices.of(cycle.cohort, cycle.merged.entities)
+                    fill(column, want, _piece(cycle, section[want.name]), *rows)
             column.finish()
         start, end = (instant(at) for at in grid.span)
         events = tuple(event for event in self.events(start, end) if event.entity.kind is kind)
@@ -121,8 +123,8 @@ class MemoryMetricStore:
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
         """Events in [start, end), oldest first."""
         inside = (event for event in self._events.values() if start <= event.at < end)
-        found = [event for event in inside if entity is None or event.entity == entity]
-        return tuple(sorted(found, key=lambda event: (event.at, event.dedup_key or event.id)))
+        result = [event for event in inside if entity is None or event.entity == entity]
+        return tuple(sorted(result, key=lambda event: (event.at, event.dedup_key or event.id)))
 
     def close(self) -> None:
         """Drops all data."""

@@ -179,11 +179,11 @@ class MemoryStateStore(MemoryStateReader):
         new = 0
         with self._lock:
             self._feedback_values.update(values or {})
-            for one in said:
-                before = self._feedback.get(one.id)
-                if before is None or not one.says_as(before):
-                    self._feedback[one.id] = one
-                    self._append([state_rows.told(one, before)])
+            for verdict in said:
+                before = self._feedback.get(verdict.id)
+                if before is None or not verdict.says_as(before):
+                    self._feedback[verdict.id] = verdict
+                    self._append([state_rows.told(verdict, before)])
                     new += 1
         return new
 
@@ -218,10 +218,10 @@ class MemoryStateStore(MemoryStateReader):
         self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
 
     def _keep_plan(self, plan: Plan) -> None:
-        self._points += [point for said in plan.forecasts for point in plan_rows.points_of(said)]
-        for found in plan.calibrations:
-            if plan_rows.is_baseline(found):
-                self._baselines[plan_rows.shape_of(found)] = found
+        self._points += [point for forecast in plan.forecasts for point in plan_rows.points_of(forecast)]
+        for calibration in plan.calibrations:
+            if plan_rows.is_baseline(calibration):
+                self._baselines[plan_rows.shape_of(calibration)] = calibration
 
     def _keep_topology(self, graph: Topology, at: datetime) -> None:
         """A graph that differs only in its timestamp replaces the previous one."""

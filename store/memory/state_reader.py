@@ -82,14 +82,14 @@ class MemoryStateReader:
         after: Position | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before."""
-        found = [
+        result = [
             alert
             for alert in self._alerts.values()
             if (states is None or alert.state in states)
             and (priorities is None or alert.priority in priorities)
             and (since is None or alert.ends_at is None or alert.ends_at >= since)
         ]
-        return keyset_pagination.page(found, after, limit, rising=True)
+        return keyset_pagination.page(result, after, limit, rising=True)
 
     def alert(self, fingerprint: str) -> Alert | None:
         """The newest occurrence of an alert; None if unknown."""
@@ -97,8 +97,8 @@ class MemoryStateReader:
 
     def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
         """All occurrences of an alert, newest first; empty if unknown."""
-        found = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
-        return tuple(sorted(found, key=lambda alert: alert.starts_at, reverse=True)[:limit])
+        result = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
+        return tuple(sorted(result, key=lambda alert: alert.starts_at, reverse=True)[:limit])
 
     def incidents(
         self,
@@ -109,12 +109,12 @@ class MemoryStateReader:
         after: Position | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that time."""
-        found = [
+        result = [
             incident
             for incident in self._incidents.values()
             if incident.resolved_at is None or not (open_only or (since is not None and incident.resolved_at < since))
         ]
-        return keyset_pagination.page(found, after, limit)
+        return keyset_pagination.page(result, after, limit)
 
     def incident(self, incident_id: str) -> Incident | None:
         """An incident; None if unknown."""
@@ -139,7 +139,7 @@ class MemoryStateReader:
         after: Position | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` refers to the time of the decision."""
-        found = [
+        result = [
             action
             for action in self._actions.values()
             if (incident is None or action.because == incident)
@@ -147,7 +147,7 @@ class MemoryStateReader:
             and (statuses is None or action.status in statuses)
             and (since is None or action.decided_at >= since)
         ]
-        return keyset_pagination.page(found, after, limit)
+        return keyset_pagination.page(result, after, limit)
 
     def action(self, action_id: str) -> Action | None:
         """An action; None if unknown."""
@@ -155,16 +155,16 @@ class MemoryStateReader:
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""
-        found = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
-        return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
+        result = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
+        return tuple(sorted(result, key=lambda session: (session.opened_at, session.id)))
 
     def messages(
         self, *, incident: str | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         everything = [sending.message for sending in self._outbox.values()]
-        found = [message for message in everything if incident is None or message.incident == incident]
-        return keyset_pagination.page(found, after, limit)
+        result = [message for message in everything if incident is None or message.incident == incident]
+        return keyset_pagination.page(result, after, limit)
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""
@@ -189,19 +189,19 @@ class MemoryStateReader:
         until: datetime | None = None,
     ) -> tuple[ForecastPoint, ...]:
         """Forecasts for times in [since, until), by that time, then by time of creation."""
-        found = [
+        result = [
             point
             for point in self._points
             if (entity is None or point.entity == entity)
             and (since is None or point.at >= since)
             and (until is None or point.at < until)
         ]
-        return tuple(sorted(found, key=lambda point: (point.at, point.made_at)))
+        return tuple(sorted(result, key=lambda point: (point.at, point.made_at)))
 
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
         """The newest measured calibration per service and shape, newest first."""
-        found = [one for one in self._baselines.values() if service is None or one.service == service]
-        return _newest_first(found)
+        result = [baseline for baseline in self._baselines.values() if service is None or baseline.service == service]
+        return _newest_first(result)
 
     def load_tests(self) -> tuple[Calibration, ...]:
         """The newest load-test result per shape and source, newest first."""
@@ -211,8 +211,8 @@ class MemoryStateReader:
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
         """Drills, newest first."""
-        found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
-        return keyset_pagination.page(found, after, limit)
+        result = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
+        return keyset_pagination.page(result, after, limit)
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
         """Times and clusters of drills, newest first."""
@@ -228,23 +228,23 @@ class MemoryStateReader:
         after: Position | None = None,
     ) -> tuple[Feedback, ...]:
         """Verdicts, newest first. ``since`` refers to the time of the verdict."""
-        found = [
-            one
-            for one in self._feedback.values()
-            if (rule is None or one.rule == rule)
-            and (incident is None or one.incident == incident)
-            and (since is None or one.at >= since)
+        result = [
+            verdict
+            for verdict in self._feedback.values()
+            if (rule is None or verdict.rule == rule)
+            and (incident is None or verdict.incident == incident)
+            and (since is None or verdict.at >= since)
         ]
-        return keyset_pagination.page(found, after, limit)
+        return keyset_pagination.page(result, after, limit)
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
         """Values stored with verdicts, by id; verdicts without values are left out."""
-        return {one: self._feedback_values[one] for one in ids if one in self._feedback_values}
+        return {verdict: self._feedback_values[verdict] for verdict in ids if verdict in self._feedback_values}
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Active silences, the first to end first."""
-        found = [silence for silence in self._silences.values() if silence.until > now]
-        return tuple(sorted(found, key=lambda silence: (silence.until, silence.id)))
+        result = [silence for silence in self._silences.values() if silence.until > now]
+        return tuple(sorted(result, key=lambda silence: (silence.until, silence.id)))
 
     def standings(self) -> tuple[DetectorStanding, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""

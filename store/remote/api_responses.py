@@ -51,7 +51,7 @@ def matrix(body: bytes) -> Matrix:
         pairs = np.fromstring(plain, sep=",") if runs else np.empty(0)
     except ValueError:
         pairs = np.empty(0)
-    labels = tuple(one["metric"] for one in series)
+    labels = tuple(sery["metric"] for sery in series)
     if len(labels) != len(counts) or pairs.size != 2 * sum(counts):
         raise StoreError(
             "The response of the metric store is not a matrix of numbers.", hint="Check store.metrics.url_read."
@@ -62,19 +62,19 @@ def matrix(body: bytes) -> Matrix:
 
 def numbers(body: bytes) -> Iterator[tuple[Mapping[str, str], float]]:
     """The labels and the number of each series at one time. Raises StoreError for anything else."""
-    for one in _result(body, "vector"):
-        yield one["metric"], float(one["value"][1])
+    for item in _result(body, "vector"):
+        yield item["metric"], float(item["value"][1])
 
 
 def _result(body: bytes, kind: str) -> Sequence[Mapping[str, Any]]:
     try:
         document = json.loads(body)
-        found = document["data"]["result"] if document["data"]["resultType"] == kind else None
+        result = document["data"]["result"] if document["data"]["resultType"] == kind else None
     except (ValueError, KeyError, TypeError):
-        found = None
-    if not isinstance(found, list):
+        result = None
+    if not isinstance(result, list):
         raise StoreError(
             f"The metric store did not return a {kind}: {body[:100].decode(errors='replace')!r}.",
             hint="Check that store.metrics.url_read points to the Prometheus API of the server.",
         )
-    return found
+    return result

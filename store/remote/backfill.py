@@ -118,10 +118,10 @@ def _windows(
 def _written(target: Target, window: Window) -> int:
     """Writes a window without its empty steps and entities."""
     values, status = window.values.copy(), window.status.copy()
-    for place, key in enumerate(window.keys):
+    for index, key in enumerate(window.keys):
         if key.quantile is not None:
             derived = _has_buckets(window, key.name)
-            values[..., place][derived], status[..., place][derived] = np.nan, CellStatus.ABSENT
+            values[..., index][derived], status[..., index][derived] = np.nan, CellStatus.ABSENT
     some = status != CellStatus.ABSENT
     rows, times = some.any(axis=(1, 2)), some.any(axis=(0, 2))
     if not rows.any():
@@ -133,8 +133,8 @@ def _written(target: Target, window: Window) -> int:
 
 def _has_buckets(window: Window, name: str) -> np.ndarray:
     """True where a histogram has buckets, from which its quantiles follow: shape (entities, times)."""
-    found = np.zeros(window.status.shape[:2], dtype=bool)
-    for place, key in enumerate(window.keys):
+    result = np.zeros(window.status.shape[:2], dtype=bool)
+    for index, key in enumerate(window.keys):
         if key.name == name and key.bucket is not None:
-            found |= window.status[..., place] != CellStatus.ABSENT
-    return found
+            result |= window.status[..., index] != CellStatus.ABSENT
+    return result

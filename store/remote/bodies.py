@@ -41,8 +41,8 @@ def _request(labels: Sequence[tuple[str, str]], samples: Sequence[tuple[float, i
 
 def _serialised(labels: Sequence[tuple[str, str]]) -> bytes:
     """Labels as inside a series; concatenating two such pieces is a protobuf merge."""
-    found: bytes = _request(labels).timeseries[0].SerializeToString()
-    return found
+    result: bytes = _request(labels).timeseries[0].SerializeToString()
+    return result
 
 
 _SERIES_TAG: Final = _request((("a", "b"),)).SerializeToString()[:1]
@@ -50,11 +50,11 @@ _SAMPLE: Final = np.frombuffer(_request((), ((1.0, _EARLIEST),)).timeseries[0].S
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    result = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        result.append(number & 127 | 128)
         number >>= 7
-    return bytes((*found, number))
+    return bytes((*result, number))
 
 
 class SeriesBytes:
@@ -70,10 +70,10 @@ class SeriesBytes:
     def of(self, names: Sequence[SeriesName], entities: Sequence[EntityRef]) -> list[bytes]:
         """The labels of all these series, by entity, without the length prefix."""
         numbers = [self._number(name) for name in names]
-        found: list[bytes] = []
+        result: list[bytes] = []
         for entity in entities:
-            found += self._row(entity, numbers)
-        return found
+            result += self._row(entity, numbers)
+        return result
 
     def trim(self, most: int) -> None:
         """Clears the cache if it holds more entities than given: most of them have left by then."""
@@ -100,11 +100,11 @@ class SeriesBytes:
             given = {"cluster": entity.cluster, "kind": entity.kind.value, "name": entity.name, OWNER: self._owner}
             if entity.namespace:
                 given["namespace"] = entity.namespace
-            one = _serialised([(name, given[name]) for name in _ENTITY_FIRST])
+            item = _serialised([(name, given[name]) for name in _ENTITY_FIRST])
             two = _serialised([(name, given[name]) for name in _ENTITY_LAST if name in given])
             for number in missing:
                 first, middle, last = self._pieces[number]
-                row[number] = b"".join((first, one, middle, two, last))
+                row[number] = b"".join((first, item, middle, two, last))
         return [row[number] or b"" for number in numbers]
 
 
@@ -116,7 +116,7 @@ def single(labels: Sequence[tuple[str, str]]) -> bytes:
 def with_length(labels: Sequence[bytes]) -> list[bytes]:
     """Labels with the prefix of a series of one sample."""
     heads = {size: _SERIES_TAG + _varint(size + _SAMPLE_BYTES) for size in set(map(len, labels))}
-    return [heads[len(one)] + one for one in labels]
+    return [heads[len(label)] + label for label in labels]
 
 
 def samples(values: Floats, stamps: Stamps | int) -> list[bytes]:
@@ -160,12 +160,12 @@ def history(labels: Sequence[bytes], values: Floats, stamps: Stamps, most: int) 
     """
     parts: list[bytes] = []
     size = 0
-    for one, row in zip(labels, values, strict=True):
+    for label, row in zip(labels, values, strict=True):
         kept = ~np.isnan(row)
         count = int(np.count_nonzero(kept))
         if not count:
             continue
-        parts += (_SERIES_TAG, _varint(len(one) + count * _SAMPLE_BYTES), one, *samples(row[kept], stamps[kept]))
+        parts += (_SERIES_TAG, _varint(len(label) + count * _SAMPLE_BYTES), label, *samples(row[kept], stamps[kept]))
         size += count
         if size >= most:
             yield _compressed(parts), size

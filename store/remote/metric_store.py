@@ -71,12 +71,12 @@ class PrometheusMetricStore(SqlMetricStore):
         with self._cycle:
             with self._writing(micros(at)) as connection:
                 merged = self._merger.merge(at, batches)
-                for found in merged:
-                    self._seen.note(found.kind, found.entities, micros(at))
+                for result in merged:
+                    self._seen.note(result.kind, result.entities, micros(at))
                 self._seen.tell(connection, micros(at))
                 event_rows.add(connection, events)
                 named = self._dictionary.entities.named
-                entities = [[named[number] for number in found.entities.tolist()] for found in merged]
+                entities = [[named[number] for number in result.entities.tolist()] for result in merged]
             try:
                 return self._sender.cycle(at, list(zip(merged, entities, strict=True)))
             finally:
@@ -145,8 +145,8 @@ class PrometheusMetricStore(SqlMetricStore):
         key. The server aggregates long spans (``store.remote.query_ranges``).
         """
         grid = Grid(keys, start, end, step, statistic)
-        found = self._reader.fill(grid, kind, wants(keys), entities)
-        return self._told(grid, kind, found)
+        result = self._reader.fill(grid, kind, wants(keys), entities)
+        return self._told(grid, kind, result)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind.
@@ -160,8 +160,8 @@ class PrometheusMetricStore(SqlMetricStore):
         if keys is None:
             keys = self.keys(kind, end - LOOK_BACK, end)
         grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
-        found = self._reader.fill(grid, kind, wants(keys, sum_deltas=False), None)
-        return replace(self._told(grid, kind, found), times=np.array([newest / 1e6]))
+        result = self._reader.fill(grid, kind, wants(keys, sum_deltas=False), None)
+        return replace(self._told(grid, kind, result), times=np.array([newest / 1e6]))
 
     def _told(self, grid: Grid, kind: EntityKind, entities: tuple[EntityRef, ...]) -> Window:
         """The filled grid with the events of its span."""

@@ -91,8 +91,8 @@ class ServerAggregation:
 
     def places(self, stamps: Stamps) -> NDArray[np.intp]:
         """Indices by the ends of the steps."""
-        found = (stamps - self.start) // self.step
-        return np.where((found >= 0) & (found < self.steps), found, -1).astype(np.intp)
+        result = (stamps - self.start) // self.step
+        return np.where((result >= 0) & (result < self.steps), result, -1).astype(np.intp)
 
 
 def folds(count: Count, span: tuple[int, int], step: int, series: int) -> bool:

@@ -20,8 +20,8 @@ from store.tsdb.chunk_codec import Numeric
 
 def has_number(status: Statuses) -> NDArray[np.bool_]:
     """True for cells whose number is sent."""
-    found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
-    return found
+    result: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
+    return result
 
 
 def status_name(spelled: str) -> SeriesName:
@@ -54,24 +54,24 @@ class Columns:
 
     def samples(self, values: Numeric, status: Statuses) -> Floats:
         """The samples of matrices of shape (keys, cells): numbers of shape (names, cells), NaN for none."""
-        found = np.empty((len(self.names), values.shape[1]))
-        found[: self.plain.size] = np.where(has_number(status[self.plain]), values[self.plain], np.nan)
+        result = np.empty((len(self.names), values.shape[1]))
+        result[: self.plain.size] = np.where(has_number(status[self.plain]), values[self.plain], np.nan)
         first = self.plain.size
         for histogram in self.histograms:
             present = status[histogram.places] == CellStatus.PRESENT
             counts = np.zeros((histogram.size, values.shape[1]))
             counts[histogram.buckets] = np.where(present, values[histogram.places], 0.0)
-            part = found[first : first + histogram.size]
+            part = result[first : first + histogram.size]
             np.cumsum(counts, axis=0, out=part)
             part[:, ~present.any(axis=0)] = np.nan
             first += histogram.size
-        return found
+        return result
 
     def statuses(self, status: Statuses) -> dict[SeriesName, Floats]:
         """The statuses to send, of shape (cells,), NaN for none; series without any are left out."""
         silent = (status == CellStatus.PRESENT) | (status == CellStatus.ABSENT)
         telling = np.where(silent, np.nan, status)
-        found: dict[SeriesName, Floats] = {}
+        result: dict[SeriesName, Floats] = {}
         for histogram in self.histograms:
             codes = np.full((histogram.size, status.shape[1]), CellStatus.ABSENT, dtype=np.uint8)
             codes[histogram.buckets] = status[histogram.places]
@@ -79,28 +79,28 @@ class Columns:
             tell = (codes != CellStatus.PRESENT) & (some | (codes != CellStatus.ABSENT))
             if histogram.sum_place is not None and histogram.places.size == histogram.size:
                 alike = tell.all(axis=0) & (codes == status[histogram.sum_place]).all(axis=0)
-                found[status_name(histogram.name + WHOLE)] = np.where(alike, codes[0], np.nan)
+                result[status_name(histogram.name + WHOLE)] = np.where(alike, codes[0], np.nan)
                 tell[:, alike] = False
                 telling[histogram.sum_place, alike] = np.nan
             for bucket in np.flatnonzero(tell.any(axis=1)).tolist():
                 key = SignalKey(histogram.name, bucket=bucket)
-                found[status_name(str(key))] = np.where(tell[bucket], codes[bucket], np.nan)
-        for place in self.plain.tolist():
-            found[status_name(str(self.keys[place]))] = telling[place]
-        return {name: told for name, told in found.items() if not np.isnan(told).all()}
+                result[status_name(str(key))] = np.where(tell[bucket], codes[bucket], np.nan)
+        for index in self.plain.tolist():
+            result[status_name(str(self.keys[index]))] = telling[index]
+        return {name: told for name, told in result.items() if not np.isnan(told).all()}
 
 
 @lru_cache(maxsize=256)
 def columns_of(keys: tuple[SignalKey, ...]) -> Columns:
     """The encoding of these stored columns."""
     ladders: dict[str, dict[int, int]] = {}
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         if key.bucket is not None and key.bucket >= 0 and bounds_of(key.name):
-            ladders.setdefault(key.name, {})[key.bucket] = place
-    histograms = tuple(_histogram(name, places, keys) for name, places in ladders.items())
-    bucketed = {int(place) for histogram in histograms for place in histogram.places}
-    plain = [place for place in range(len(keys)) if place not in bucketed]
-    names = [name_of(keys[place]) for place in plain]
+            ladders.setdefault(key.name, {})[key.bucket] = index
+    histograms = tuple(_histogram(name, indices, keys) for name, indices in ladders.items())
+    bucketed = {int(index) for histogram in histograms for index in histogram.places}
+    plain = [index for index in range(len(keys)) if index not in bucketed]
+    names = [name_of(keys[index]) for index in plain]
     for histogram in histograms:
         names += [name_of(SignalKey(histogram.name, bucket=bucket)) for bucket in range(histogram.size)]
     return Columns(keys, tuple(names), np.array(plain, dtype=np.intp), histograms)

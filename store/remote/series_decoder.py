@@ -27,13 +27,13 @@ Slab = tuple[str, Floats]
 def series_of(want: ColumnRequest) -> list[SeriesName]:
     """The series of a signal's stored columns; for a bucket also the next lower one."""
     buckets: set[int] = set()
-    found: list[SeriesName] = []
+    result: list[SeriesName] = []
     for key in want.stored:
         if key.bucket is not None and key.bucket != SUM_BUCKET and bounds_of(key.name):
             buckets.update(bucket for bucket in (key.bucket - 1, key.bucket) if bucket >= 0)
         else:
-            found.append(name_of(key))
-    return found + [name_of(SignalKey(want.name, bucket=bucket)) for bucket in sorted(buckets)]
+            result.append(name_of(key))
+    return result + [name_of(SignalKey(want.name, bucket=bucket)) for bucket in sorted(buckets)]
 
 
 def narrowed(selector: Selector, those: Mapping[tuple[tuple[str, str], ...], int]) -> Selector:
@@ -59,20 +59,20 @@ def scatter(held: Floats, rows: Sequence[tuple[int, int]], answer: Matrix, part:
     """Writes the samples of a response into their cells. ``rows`` are slot and entity of each series, -1 for none."""
     _, entities, times = held.shape
     starts = np.array([-1 if min(pair) < 0 else (pair[0] * entities + pair[1]) * times for pair in rows], dtype=np.intp)
-    at, places = np.repeat(starts, answer.counts), part.places(answer.stamps)
-    counts = (at >= 0) & (places >= 0)
-    held.reshape(-1)[at[counts] + places[counts]] = answer.values[counts]
+    at, indices = np.repeat(starts, answer.counts), part.places(answer.stamps)
+    counts = (at >= 0) & (indices >= 0)
+    held.reshape(-1)[at[counts] + indices[counts]] = answer.values[counts]
 
 
 def stored(want: ColumnRequest, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
     """The stored columns of the series: a bucket is the difference between two cumulative ones."""
-    found = np.empty((len(want.stored), *held.shape[1:]))
-    for place, key in enumerate(want.stored):
-        found[place] = held[slots[name_of(key)]]
+    result = np.empty((len(want.stored), *held.shape[1:]))
+    for index, key in enumerate(want.stored):
+        result[index] = held[slots[name_of(key)]]
         if key.bucket is not None and key.bucket > 0 and bounds_of(key.name):
             below = held[slots[name_of(SignalKey(key.name, bucket=key.bucket - 1))]]
-            found[place] = np.maximum(found[place] - below, 0.0)
-    return found
+            result[index] = np.maximum(result[index] - below, 0.0)
+    return result
 
 
 def codes_of(want: ColumnRequest, told: Mapping[str, list[Slab]], shape: tuple[int, ...]) -> Floats | None:
@@ -80,14 +80,14 @@ def codes_of(want: ColumnRequest, told: Mapping[str, list[Slab]], shape: tuple[i
     slabs = told.get(want.name)
     if not slabs:
         return None
-    found = np.full((len(want.stored), *shape), np.nan)
-    spelled = {str(key): place for place, key in enumerate(want.stored)}
-    of_buckets = [place for place, key in enumerate(want.stored) if key.bucket is not None]
+    result = np.full((len(want.stored), *shape), np.nan)
+    spelled = {str(key): index for index, key in enumerate(want.stored)}
+    of_buckets = [index for index, key in enumerate(want.stored) if key.bucket is not None]
     for text, codes in slabs:
-        places = of_buckets if text.endswith(WHOLE) else [spelled[text]] if text in spelled else []
-        for place in places:
-            found[place] = np.where(np.isnan(codes), found[place], codes)
-    return found
+        indices = of_buckets if text.endswith(WHOLE) else [spelled[text]] if text in spelled else []
+        for index in indices:
+            result[index] = np.where(np.isnan(codes), result[index], codes)
+    return result
 
 
 def section_of(values: Floats, codes: Floats | None, part: Part) -> Section:

@@ -51,23 +51,23 @@ class UnflushedCycles:
     def keep(self, sent: UnflushedCycle) -> None:
         """Keeps a cycle that counts from now on."""
         self._sent.append(sent)
-        while len(self._sent) > 1 and sum(len(body) for one in self._sent for body, _ in one.bodies) > _MOST_BYTES:
+        while len(self._sent) > 1 and sum(len(body) for cycle in self._sent for body, _ in cycle.bodies) > _MOST_BYTES:
             self._sent.popleft()
 
     def make_sure(self, until: float) -> None:
         """Sends lost cycles again, once. Raises StoreUnavailableError if they cannot be sent."""
-        known = [one for one in self._sent if not one.again and time.monotonic() - one.at >= SEARCHABLE_AFTER]
+        known = [cycle for cycle in self._sent if not cycle.again and time.monotonic() - cycle.at >= SEARCHABLE_AFTER]
         if not known or not self._lost(known):
             return
         _log.warning("server_lost_cycles", sent_again=len(known), hint="the server was killed, or lost its disk")
-        for one in known:
-            for body, count in one.bodies:
+        for cycle in known:
+            for body, count in cycle.bodies:
                 self._server.write(body, count, until)
-            one.again = True
+            cycle.again = True
 
     def _lost(self, known: Sequence[UnflushedCycle]) -> bool:
         """True if the server misses one of these cycles; False also if the query fails."""
-        wanted = {(kind.value, stamp) for one in known for kind, stamp in one.stamps}
+        wanted = {(kind.value, stamp) for cycle in known for kind, stamp in cycle.stamps}
         stamps = [stamp for _, stamp in wanted]
         selector = Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner)
         try:

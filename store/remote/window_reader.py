@@ -65,7 +65,7 @@ class WindowRequest:
     @staticmethod
     def of(kind: EntityKind, entities: Sequence[EntityRef], *, all_of_kind: bool) -> WindowRequest:
         """``all_of_kind``: the entities are all of their kind, and need not be named."""
-        rows = {(one.cluster, one.namespace or "", one.name): row for row, one in enumerate(entities)}
+        rows = {(entity.cluster, entity.namespace or "", entity.name): row for row, entity in enumerate(entities)}
         return WindowRequest(kind, rows, () if all_of_kind or len(entities) > _NAMED else tuple(entities))
 
 
@@ -104,8 +104,8 @@ class Reader:
         entities = len(about.rows)
         for part in parts:
             told = self._statuses(about, {want.name for want in wanted}, part)
-            asked = partial(self._cells, about, part, told)
-            cells = self._pool.map(asked, columns, wanted)
+            query = partial(self._cells, about, part, told)
+            cells = self._pool.map(query, columns, wanted)
             for column, want, section in zip(columns, wanted, cells, strict=True):
                 if section is not None:
                     column.add(slice(0, len(want.stored)), slice(0, entities), part.times, section)
@@ -121,30 +121,30 @@ class Reader:
             told = matrix(self._server.query(path, fields))
             counts = np.repeat(np.arange(len(told.labels)), told.counts)
             those = np.unique(counts[stamped.places(told.stamps) >= 0]).tolist()
-            labels = [told.labels[one] for one in those]
+            labels = [told.labels[label] for label in those]
         else:
             fields = selector.folded_once("count_over_time", start // 1000, -(-end // 1000))
-            labels = [found for found, _ in numbers(self._server.query("query", fields))]
-        return sorted_entities([entity_of(one, kind) for one in labels], kind)
+            labels = [result for result, _ in numbers(self._server.query("query", fields))]
+        return sorted_entities([entity_of(label, kind) for label in labels], kind)
 
     def keys(self, kind: EntityKind, start: int, end: int) -> list[SignalKey]:
         """Every column with a cell in [start, end) (microseconds), in stored order."""
         others = f"{STATUS_METRIC}|{CYCLE_METRIC}"
         every = self._of_kind("", kind)
         every = Selector("", (*every.matchers, f'__name__!~"{others}"'))
-        found: set[SignalKey] = set()
+        result: set[SignalKey] = set()
         for labels in self._grouped(every, ("__name__", *TELLING), start, end):
             key = key_of(labels)
             if key is not None and key != SCRAPE_OFFSET:
-                found.add(key)
+                result.add(key)
         for labels in self._grouped(self._of_kind(STATUS_METRIC, kind), ("signal",), start, end):
-            found.update(_keys_spelled(labels.get("signal", "")))
-        return sorted(found, key=column_order)
+            result.update(_keys_spelled(labels.get("signal", "")))
+        return sorted(result, key=column_order)
 
     def _grouped(self, selector: Selector, labels: Sequence[str], start: int, end: int) -> list[Mapping[str, str]]:
         fields = selector.folded_once(_LAST, start // 1000, -(-end // 1000))
         fields["query"] = f"count by ({','.join(labels)}) ({fields['query']})"
-        return [found for found, _ in numbers(self._server.query("query", fields))]
+        return [result for result, _ in numbers(self._server.query("query", fields))]
 
     def _of_kind(self, metric: str, kind: EntityKind) -> Selector:
         return Selector(metric).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
@@ -152,14 +152,14 @@ class Reader:
     # --- cells ------------------------------------------------------------------------------------
 
     def _selector(self, metric: str, about: WindowRequest) -> Selector:
-        found = self._of_kind(metric, about.kind)
+        result = self._of_kind(metric, about.kind)
         if not about.named:
-            return found
+            return result
         for label in ("cluster", "namespace"):
             values = {getattr(entity, label) or "" for entity in about.named}
             if len(values) == 1:
-                found = found.equal(label, values.pop())
-        return found.among("name", sorted({entity.name for entity in about.named}))
+                result = result.equal(label, values.pop())
+        return result.among("name", sorted({entity.name for entity in about.named}))
 
     def _cells(
         self, about: WindowRequest, part: Part, told: Mapping[str, list[Slab]], column: Column, want: ColumnRequest
@@ -169,15 +169,15 @@ class Reader:
         slots = {name: slot for slot, name in enumerate(series_of(want))}
         shape = (len(slots), len(about.rows), part.times.size)
         held = np.full(shape, np.nan)
-        found = False
+        result = False
         for metric in dict.fromkeys(name.metric for name in slots):
             those = {name.labels: slot for name, slot in slots.items() if name.metric == metric}
             answer = self._ask(narrowed(self._selector(metric, about), those), fold, part)
-            found |= bool(answer.labels)
+            result |= bool(answer.labels)
             rows = [(those.get(telling(labels), -1), about.rows.get(place_of(labels), -1)) for labels in answer.labels]
             scatter(held, rows, answer, part)
         codes = codes_of(want, told, shape[1:])
-        if not found and codes is None:
+        if not result and codes is None:
             return None
         return section_of(stored(want, held, slots), codes, part)
 
@@ -195,10 +195,10 @@ class Reader:
         slots = {text: slot for slot, text in enumerate(spelled)}
         rows = [(slots[labels.get("signal", "")], about.rows.get(place_of(labels), -1)) for labels in answer.labels]
         scatter(held, rows, answer, part)
-        found: dict[str, list[Slab]] = {}
+        result: dict[str, list[Slab]] = {}
         for text, slot in slots.items():
-            found.setdefault(text.partition("#")[0].partition("@")[0], []).append((text, held[slot]))
-        return found
+            result.setdefault(text.partition("#")[0].partition("@")[0], []).append((text, held[slot]))
+        return result
 
 
 def _keys_spelled(text: str) -> Sequence[SignalKey]:

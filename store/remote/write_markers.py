@@ -83,12 +83,12 @@ class Cycles:
         with self._lock:
             newest = self._newest.get(kind)
             own: Mapping[int, int] = self._written.get(kind, {})
-            found = {stamp: own[stamp] for stamp in range(first, first + _SPARE) if stamp in own}
+            result = {stamp: own[stamp] for stamp in range(first, first + _SPARE) if stamp in own}
         if newest is None or first <= newest:
             told = self._told(kind, first, first + _SPARE - 1)
             instants = np.rint(told.values).astype(np.int64)
-            found = {**dict(zip(told.stamps.tolist(), instants.tolist(), strict=True)), **found}
-        return found
+            result = {**dict(zip(told.stamps.tolist(), instants.tolist(), strict=True)), **result}
+        return result
 
     def note(self, kind: EntityKind, written: Iterable[tuple[int, int]]) -> None:
         """Adds cycles that count from now on: pairs of stamp and timestamp."""
@@ -114,11 +114,11 @@ class Cycles:
 
     def count(self, kind: EntityKind, start: int, end: int) -> Count:
         """Number of cycles of a span (microseconds), or slightly more. Raises StoreUnavailableError or StoreError."""
-        asked = self.selector(kind).folded_once("count_over_time", start // 1000, end // 1000 + _SPARE)
-        found = {
-            labels.get("write", FIRST): int(value) for labels, value in numbers(self._server.query("query", asked))
+        query = self.selector(kind).folded_once("count_over_time", start // 1000, end // 1000 + _SPARE)
+        match = {
+            labels.get("write", FIRST): int(value) for labels, value in numbers(self._server.query("query", query))
         }
-        return Count(found.get(FIRST, 0), found.get(AGAIN, 0))
+        return Count(match.get(FIRST, 0), match.get(AGAIN, 0))
 
     def newest(self, kind: EntityKind, now: float) -> int | None:
         """The newest timestamp in microseconds; None if there is none. ``now`` in unix seconds."""

@@ -51,19 +51,19 @@ class Writer:
         sent: list[Future[int]] = []
         kept: list[tuple[bytes, int]] = []
         ends: list[tuple[EntityKind, int, str]] = []
-        for found, entities in merged:
-            stamp, write = self._cycles.free_stamp(found.kind, time)
-            for body, count in self._bodies(found, entities, stamp):
+        for result, entities in merged:
+            stamp, write = self._cycles.free_stamp(result.kind, time)
+            for body, count in self._bodies(result, entities, stamp):
                 sent.append(self._pool.submit(self._server.write, body, count, until))
                 kept.append((body, count))
-            ends.append((found.kind, stamp, write))
+            ends.append((result.kind, stamp, write))
         refused = sum(count for _, count in kept) - _gathered(sent)
         rows = [(self._cycles.labels(kind, write), stamp) for kind, stamp, write in ends]
         kept += self._make_count(rows, np.full(len(rows), time), until)
         self._recent.keep(UnflushedCycle([(kind, stamp) for kind, stamp, _ in ends], kept))
         for kind, stamp, _ in ends:
             self._cycles.note(kind, [(stamp, time)])
-        return max(0, sum(_numbers(found) for found, _ in merged) - refused)
+        return max(0, sum(_numbers(result) for result, _ in merged) - refused)
 
     def _bodies(self, found: CycleMatrix, entities: Entities, stamp: int) -> Iterator[tuple[bytes, int]]:
         columns, labels = self._layout(found, entities)
@@ -81,15 +81,15 @@ class Writer:
 
     def _layout(self, found: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
         """Layout of the entities and columns of a cycle, mostly that of the previous cycle."""
-        place = (found.kind, id(found.entities), id(found.keys))
-        if place not in self._layouts:
+        index = (found.kind, id(found.entities), id(found.keys))
+        if index not in self._layouts:
             columns = columns_of(found.keys)
             self._series.trim(_KEPT * len(entities) + 10_000)
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
             labels = with_length(self._series.of(columns.names, entities))
-            self._layouts[place] = (found, columns, labels)  # kept alive: no other object can take its identity
-        return self._layouts[place][1:]
+            self._layouts[index] = (found, columns, labels)  # kept alive: no other object can take its identity
+        return self._layouts[index][1:]
 
     # --- history ----------------------------------------------------------------------------------
 
@@ -124,9 +124,9 @@ class Writer:
         """Labels, and numbers of shape (series, times)."""
         columns, (_, count, length) = columns_of(keys), values.shape
         flat = status.reshape(len(keys), -1)
-        found = columns.samples(values.reshape(len(keys), -1), flat).reshape(-1, count, length)
+        result = columns.samples(values.reshape(len(keys), -1), flat).reshape(-1, count, length)
         labels = self._series.of(columns.names, entities)
-        rows = [found.transpose(1, 0, 2).reshape(-1, length)]
+        rows = [result.transpose(1, 0, 2).reshape(-1, length)]
         for name, statuses in columns.statuses(flat).items():
             labels += self._series.of([name], entities)
             rows.append(statuses.reshape(count, length))
@@ -165,8 +165,8 @@ def _numbers(found: CycleMatrix) -> int:
 def _gathered(sent: Iterable[Future[int]]) -> int:
     """The sum of accepted samples; the first failure cancels requests that have not started."""
     try:
-        return sum(one.result() for one in sent)
+        return sum(future.result() for future in sent)
     except BaseException:
-        for one in sent:
-            one.cancel()
+        for future in sent:
+            future.cancel()
         raise

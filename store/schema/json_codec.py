@@ -42,13 +42,13 @@ def text_of(plain: Any) -> str:
 def loads(kind: type[T], text: str) -> T:
     """Parses what ``dumps`` wrote. Raises StoreError if the text does not fit the type."""
     try:
-        found: T = from_plain(kind, json.loads(text))
+        result: T = from_plain(kind, json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"A stored {kind.__name__} cannot be read: {error}.",
             hint="`outrider db check --deep` lists it; restore a backup: outrider db restore FILE --force",
         ) from error
-    return found
+    return result
 
 
 def to_plain(value: Any) -> Any:

@@ -70,11 +70,11 @@ class Database:
             self._opened.vacuum()
 
     def _in_words(self, error: sa.exc.DBAPIError) -> StoreError:
-        found = self._opened.sentence(error, self.place)
-        if found is None:
-            said = str(error.orig).strip()
-            found = StoreError(f"{self.place} rejected the statement: {said}.", hint="Run `outrider db check`.")
-        return found
+        translated = self._opened.sentence(error, self.place)
+        if translated is None:
+            message = str(error.orig).strip()
+            translated = StoreError(f"{self.place} rejected the statement: {message}.", hint="Run `outrider db check`.")
+        return translated
 
     def sentence(self, error: Exception) -> StoreError:
         """The StoreError for a driver error, for code that calls the driver directly."""

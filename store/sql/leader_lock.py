@@ -51,10 +51,10 @@ class AdvisoryLease:
         """The session that holds the lock, for display; empty if it is free."""
         try:
             with self._server.readers.connect() as connection:
-                found = connection.execute(_HOLDER, {"key": _KEY}).first()
+                row = connection.execute(_HOLDER, {"key": _KEY}).first()
         except sa.exc.DBAPIError as error:
             raise self._sentence(error) from error
-        return "" if found is None else f"session {found[0]} from {found[1]}"
+        return "" if row is None else f"session {row[0]} from {row[1]}"
 
     def held(self) -> bool:
         """True while the session with the lock lives."""
@@ -77,7 +77,7 @@ class AdvisoryLease:
                 self._connection = None
 
     def _sentence(self, error: sa.exc.DBAPIError) -> StoreError:
-        found = self._server.sentence(error, self._server.place)
-        return found or StoreError(
+        translated = self._server.sentence(error, self._server.place)
+        return translated or StoreError(
             f"{self._server.place} rejected the statement: {error.orig}.", hint="Run `outrider db check`."
         )

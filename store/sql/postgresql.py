@@ -84,19 +84,19 @@ def _vacuum(pool: sa.Engine) -> None:
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     code: str | None = getattr(error.orig, "sqlstate", None)
-    said = str(error.orig)
+    message = str(error.orig)
     if code in _COMPLAINTS:
         sentence, hint = _COMPLAINTS[code]
         put = sentence.format(place=place)
         kind = StoreDamagedError if code in _DAMAGE else StoreUnavailableError
         return kind(put[0].upper() + put[1:], hint=hint)
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
-        refusal = next((hint for words, hint in _REFUSALS if words in said), None)
+        refusal = next((hint for words, hint in _REFUSALS if words in message), None)
         if refusal is not None:
-            return StoreUnavailableError(f"The {place} refuses the connection: {_first_line(said)}.", hint=refusal)
+            return StoreUnavailableError(f"The {place} refuses the connection: {_first_line(message)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreUnavailableError(
-                f"The {place} does not answer: {_first_line(said)}.",
+                f"The {place} does not answer: {_first_line(message)}.",
                 hint="Start the server, or check host, port and network; outrider reconnects by itself.",
             )
     return None

@@ -81,9 +81,9 @@ def _vacuum(engine: sa.Engine) -> None:
 
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
-    said = str(error.orig).lower()
+    message = str(error.orig).lower()
     for word, sentence, hint in _COMPLAINTS:
-        if word in said:
+        if word in message:
             kind = StoreDamagedError if word in _DAMAGE else StoreUnavailableError
             return kind(sentence.format(path=place), hint=hint)
     return None

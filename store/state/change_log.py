@@ -55,7 +55,7 @@ class SqlChangeLog:
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Adds changes; a change with a known id stays unchanged."""
-        rows = [_of_change(one) for one in changes]
+        rows = [_of_change(change) for change in changes]
         count = 0
         if rows:
             with self._database.writing() as connection:
@@ -65,7 +65,7 @@ class SqlChangeLog:
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
         """Adds ends of changes."""
-        rows = [{"change_id": one.change, "at_us": micros(one.at), "body": json_codec.dumps(one)} for one in ends]
+        rows = [{"change_id": end.change, "at_us": micros(end.at), "body": json_codec.dumps(end)} for end in ends]
         if rows:
             with self._database.writing() as connection:
                 connection.execute(sa.insert(metadata.change_end), rows)
@@ -80,30 +80,30 @@ class SqlChangeLog:
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         table, ends = metadata.change, metadata.change_end
-        asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
-            asked = asked.where(table.c.at_us >= micros(since))
+            query = query.where(table.c.at_us >= micros(since))
         if until is not None:
-            asked = asked.where(table.c.at_us < micros(until))
-        asked = keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after)
+            query = query.where(table.c.at_us < micros(until))
+        query = keyset_pagination.beyond(query, table.c.at_us, table.c.id, after)
         with self._database.reading() as connection:
-            found = connection.execute(asked).all()
-            newest = asked.with_only_columns(table.c.id).subquery()
+            rows = connection.execute(query).all()
+            newest = query.with_only_columns(table.c.id).subquery()
             wanted = sa.select(ends.c.change_id, ends.c.body).where(ends.c.change_id.in_(sa.select(newest.c.id)))
             told = connection.execute(wanted.order_by(ends.c.id)).all()
         end_of = {row.change_id: json_codec.loads(ChangeEnd, row.body) for row in told}
-        return tuple(with_end(json_codec.loads(Change, row.body), end_of.get(row.id)) for row in found)
+        return tuple(with_end(json_codec.loads(Change, row.body), end_of.get(row.id)) for row in rows)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
         """Writes start-ups, replacing those with the same id."""
         rows = [
             {
-                "id": one.id,
-                "began_at_us": micros(one.began_at),
-                "gone_at_us": None if one.gone_at is None else micros(one.gone_at),
-                "body": json_codec.dumps(one),
+                "id": startup.id,
+                "began_at_us": micros(startup.began_at),
+                "gone_at_us": None if startup.gone_at is None else micros(startup.gone_at),
+                "body": json_codec.dumps(startup),
             }
-            for one in startups
+            for startup in startups
         ]
         if not rows:
             return
@@ -115,18 +115,18 @@ class SqlChangeLog:
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after a time, newest first."""
         table = metadata.startup
-        asked = sa.select(table.c.body).order_by(table.c.began_at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.began_at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
-            asked = asked.where(table.c.began_at_us >= micros(since))
-        asked = keyset_pagination.beyond(asked, table.c.began_at_us, table.c.id, after)
-        return self._startups(asked)
+            query = query.where(table.c.began_at_us >= micros(since))
+        query = keyset_pagination.beyond(query, table.c.began_at_us, table.c.id, after)
+        return self._startups(query)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
         """The start-ups whose pods existed at a time."""
         table = metadata.startup
         there = sa.or_(table.c.gone_at_us.is_(None), table.c.gone_at_us > micros(at))
-        asked = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
-        return self._startups(asked.order_by(table.c.began_at_us.desc(), table.c.id.desc()))
+        query = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
+        return self._startups(query.order_by(table.c.began_at_us.desc(), table.c.id.desc()))
 
     def _startups(self, asked: sa.Select[Any]) -> tuple[Startup, ...]:
         with self._database.reading() as connection:
@@ -148,9 +148,9 @@ class SqlChangeLog:
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
         """Queued events since a time with a number above ``after``, oldest first."""
         table = metadata.posted
-        asked = sa.select(table.c.id, table.c.body).where(table.c.id > after, table.c.came_at_us >= micros(since))
+        query = sa.select(table.c.id, table.c.body).where(table.c.id > after, table.c.came_at_us >= micros(since))
         with self._database.reading() as connection:
-            rows = connection.execute(asked.order_by(table.c.id)).all()
+            rows = connection.execute(query.order_by(table.c.id)).all()
         return tuple((row.id, json_codec.loads(Event, row.body)) for row in rows)
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
@@ -163,9 +163,9 @@ class SqlChangeLog:
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """A stored document with its time."""
         table = metadata.document
-        asked = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
+        query = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
         with self._database.reading() as connection:
-            row = connection.execute(asked).first()
+            row = connection.execute(query).first()
         return None if row is None else (instant(row.at_us), json.loads(row.payload))
 
     @property
@@ -195,14 +195,14 @@ class MemoryChangeLog:
         """Adds changes; a change with a known id stays unchanged."""
         with self._lock:
             before = len(self._changes)
-            for one in changes:
-                self._changes.setdefault(one.id, one)
+            for change in changes:
+                self._changes.setdefault(change.id, change)
             return len(self._changes) - before
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
         """Adds ends of changes."""
         with self._lock:
-            self._ends.update({one.change: one for one in ends})
+            self._ends.update({end.change: end for end in ends})
 
     def changes(
         self,
@@ -214,31 +214,37 @@ class MemoryChangeLog:
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         with self._lock:
-            found = [
-                with_end(one, self._ends.get(one.id))
-                for one in self._changes.values()
-                if (since is None or one.at >= since) and (until is None or one.at < until)
+            match = [
+                with_end(change, self._ends.get(change.id))
+                for change in self._changes.values()
+                if (since is None or change.at >= since) and (until is None or change.at < until)
             ]
-        return keyset_pagination.page(found, after, limit)
+        return keyset_pagination.page(match, after, limit)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
         """Writes start-ups, replacing those with the same id."""
         with self._lock:
-            self._startups.update({one.id: one for one in startups})
+            self._startups.update({startup.id: startup for startup in startups})
 
     def startups(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Startup, ...]:
         """Start-ups that began at or after a time, newest first."""
         with self._lock:
-            found = [one for one in self._startups.values() if since is None or one.began_at >= since]
-        return keyset_pagination.page(found, after, limit)
+            result = [startup for startup in self._startups.values() if since is None or startup.began_at >= since]
+        return keyset_pagination.page(result, after, limit)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
         """The start-ups whose pods existed at a time."""
         with self._lock:
             everyone = list(self._startups.values())
-        return _newest([one for one in everyone if one.began_at <= at and (one.gone_at is None or one.gone_at > at)])
+        return _newest(
+            [
+                startup
+                for startup in everyone
+                if startup.began_at <= at and (startup.gone_at is None or startup.gone_at > at)
+            ]
+        )
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
         """Queues events for the engine."""
@@ -249,9 +255,9 @@ class MemoryChangeLog:
                     self._numbers, added = self._numbers + 1, added + 1
                     self._posted[event.dedup_key] = (self._numbers, now, event)
             kept = {
-                key: found
-                for key, found in self._posted.items()
-                if found[1] >= now - KEPT_POSTED and found[0] > self._numbers - MOST_POSTED
+                key: result
+                for key, result in self._posted.items()
+                if result[1] >= now - KEPT_POSTED and result[0] > self._numbers - MOST_POSTED
             }
             self._posted = kept
             return added
@@ -259,8 +265,8 @@ class MemoryChangeLog:
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
         """Queued events since a time with a number above ``after``, oldest first."""
         with self._lock:
-            found = [(number, event) for number, came, event in self._posted.values() if came >= since]
-        return tuple(sorted((one for one in found if one[0] > after), key=lambda one: one[0]))
+            result = [(number, event) for number, came, event in self._posted.values() if came >= since]
+        return tuple(sorted((one for one in result if one[0] > after), key=lambda one: one[0]))
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Stores a document for other processes."""
@@ -270,8 +276,8 @@ class MemoryChangeLog:
     def document(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """A stored document with its time."""
         with self._lock:
-            found = self._papers.get(name)
-        return None if found is None else (found[0], json.loads(found[1]))
+            match = self._papers.get(name)
+        return None if match is None else (match[0], json.loads(match[1]))
 
     def close(self) -> None:
         """No resources to release."""

@@ -40,16 +40,19 @@ class CommitRows:
         """Packs the rows. Takes no lock."""
         return cls(
             {
-                (_fit(metadata.alert.c.fingerprint, one.fingerprint), micros(one.starts_at)): (
-                    one,
-                    state_rows.of_alert(one),
+                (_fit(metadata.alert.c.fingerprint, alert.fingerprint), micros(alert.starts_at)): (
+                    alert,
+                    state_rows.of_alert(alert),
                 )
-                for one in commit.alerts
+                for alert in commit.alerts
             },
-            {_fit(metadata.incident.c.id, one.id): (one, state_rows.of_incident(one)) for one in commit.incidents},
-            {_fit(metadata.action.c.id, one.id): (one, state_rows.of_action(one)) for one in commit.actions},
-            list({one.id: state_rows.of_session(one) for one in commit.sessions}.values()),
-            [state_rows.of_message(one) for one in commit.messages],
+            {
+                _fit(metadata.incident.c.id, alert.id): (alert, state_rows.of_incident(alert))
+                for alert in commit.incidents
+            },
+            {_fit(metadata.action.c.id, alert.id): (alert, state_rows.of_action(alert)) for alert in commit.actions},
+            list({alert.id: state_rows.of_session(alert) for alert in commit.sessions}.values()),
+            [state_rows.of_message(alert) for alert in commit.messages],
         )
 
     def write(self, connection: sa.Connection) -> None:
@@ -64,19 +67,19 @@ class CommitRows:
     def _alerts(self, connection: sa.Connection) -> Iterator[Row]:
         table = metadata.alert
         key = sa.tuple_(table.c.fingerprint, table.c.starts_at_us)
-        asked = sa.select(table.c.fingerprint, table.c.starts_at_us, table.c.state, table.c.body)
+        query = sa.select(table.c.fingerprint, table.c.starts_at_us, table.c.state, table.c.body)
         stored = {
             (row.fingerprint, row.starts_at_us): row
             for part in _parts(self.alerts)
-            for row in connection.execute(asked.where(key.in_(part)))
+            for row in connection.execute(query.where(key.in_(part)))
         }
         for spell, (alert, row) in self.alerts.items():
-            found = stored.get(spell)
-            if found is None:
+            match = stored.get(spell)
+            if match is None:
                 yield row
-            elif found.body != row["body"]:
-                ended = found.state == AlertState.RESOLVED.value  # the others were not resolved manually
-                kept = state_rows.keep_hand(json_codec.loads(Alert, found.body), alert) if ended else alert
+            elif match.body != row["body"]:
+                ended = match.state == AlertState.RESOLVED.value  # the others were not resolved manually
+                kept = state_rows.keep_hand(json_codec.loads(Alert, match.body), alert) if ended else alert
                 if kept is alert:
                     yield row
 
@@ -105,8 +108,8 @@ class CommitRows:
 
 
 def _stored(connection: sa.Connection, table: sa.Table, ids: Iterable[str]) -> dict[str, str]:
-    asked = sa.select(table.c.id, table.c.body)
-    return {row.id: row.body for part in _parts(ids) for row in connection.execute(asked.where(table.c.id.in_(part)))}
+    query = sa.select(table.c.id, table.c.body)
+    return {row.id: row.body for part in _parts(ids) for row in connection.execute(query.where(table.c.id.in_(part)))}
 
 
 def _fit(column: sa.Column[str], key: str) -> str:

@@ -47,11 +47,11 @@ class SqlIngestBuffer:
     def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
         """The oldest blocks above ``after``, up to a number of samples, but at least one."""
         table = metadata.pushed
-        asked = sa.select(table.c.id, table.c.samples).where(table.c.id > after).order_by(table.c.id)
+        query = sa.select(table.c.id, table.c.samples).where(table.c.id > after).order_by(table.c.id)
         with self._database.reading() as connection:
             chosen: list[int] = []
             samples = 0
-            for number, count in connection.execute(asked):
+            for number, count in connection.execute(query):
                 if chosen and samples + count > most_samples:
                     break
                 chosen.append(number)
@@ -136,7 +136,7 @@ class MemoryIngestBuffer:
         """Size of the buffer."""
         with self._lock:
             held = list(self._blocks)
-        return Waiting(len(held), sum(one.samples for one in held), sum(len(one.payload) for one in held))
+        return Waiting(len(held), sum(block.samples for block in held), sum(len(block.payload) for block in held))
 
     def count(self, dropped: Mapping[str, int]) -> None:
         """Adds to the counts of rejected samples."""

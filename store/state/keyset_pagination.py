@@ -28,8 +28,8 @@ def page(entries: Iterable[Entry], place: Position | None, limit: int, *, rising
     """The entries after a position, newest first."""
     placed: list[tuple[datetime, Any, Entry]] = []
     for entry in entries:
-        found, numbered = position_of(entry), isinstance(getattr(entry, "id", None), int)
-        placed.append((found.at, _mark(found, numbered=numbered), entry))
+        result, numbered = position_of(entry), isinstance(getattr(entry, "id", None), int)
+        placed.append((result.at, _mark(result, numbered=numbered), entry))
     placed.sort(key=lambda item: item[1], reverse=not rising)
     placed.sort(key=lambda item: item[0], reverse=True)
     if place is not None:

@@ -37,13 +37,13 @@ PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
 def write(connection: sa.Connection, commit: CycleCommit) -> None:
     """Writes a plan into its query tables."""
     plan = commit.plan or Plan()
-    points = [of_point(point) for said in plan.forecasts for point in points_of(said)]
+    points = [of_point(point) for forecast in plan.forecasts for point in points_of(forecast)]
     if points:
         connection.execute(sa.insert(metadata.forecast), points)
     answers = [of_recommendation(item, commit.cycle.id) for item in plan.recommendations]
     if answers:
         connection.execute(sa.insert(metadata.recommendation), answers)
-    measured = [of_calibration(found) for found in plan.calibrations if is_baseline(found)]
+    measured = [of_calibration(calibration) for calibration in plan.calibrations if is_baseline(calibration)]
     if measured:
         put(connection, metadata.baseline, *measured)
 
@@ -53,23 +53,23 @@ def points_of(said: Forecast) -> Iterator[ForecastPoint]:
     half = said.step.total_seconds() / 2
     for horizon in HORIZONS:
         wanted = said.made_at.timestamp() + horizon.total_seconds()
-        place = int(np.searchsorted(said.times, wanted - half))
-        if place < said.times.size and said.times[place] < wanted + half:
+        index = int(np.searchsorted(said.times, wanted - half))
+        if index < said.times.size and said.times[index] < wanted + half:
             yield ForecastPoint(
                 made_at=said.made_at,
                 entity=said.entity,
                 signal=said.signal,
                 model=said.model,
                 horizon=horizon,
-                at=instant(round(float(said.times[place]) * 1e6)),
-                quantiles=_known(said.quantiles, place),
-                peaks=_known(said.peaks, place),
+                at=instant(round(float(said.times[index]) * 1e6)),
+                quantiles=_known(said.quantiles, index),
+                peaks=_known(said.peaks, index),
             )
 
 
 def _known(quantiles: Mapping[float, Floats], place: int) -> dict[float, float]:
-    values = {level: found for level, found in quantiles.items() if level in QUANTILES}
-    return {level: float(found[place]) for level, found in values.items() if np.isfinite(found[place])}
+    values = {level: quantile for level, quantile in quantiles.items() if level in QUANTILES}
+    return {level: float(quantile[place]) for level, quantile in values.items() if np.isfinite(quantile[place])}
 
 
 def of_point(point: ForecastPoint) -> dict[str, Any]:
@@ -107,17 +107,17 @@ def _read(row: Any, columns: Mapping[float, str]) -> dict[float, float]:
 
 def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> dict[str, Any]:
     """Columns of table ``recommendation``; without a recommendation all but the reason are NULL."""
-    said = item if isinstance(item, Recommendation) else None
+    recommendation = item if isinstance(item, Recommendation) else None
     plain = ("gpu_type", "current_replicas", "target_replicas", "gpus", "floor", "ceiling", "binding", "cost_per_hour")
     return {
         "made_at_us": micros(item.made_at),
         "cycle": cycle,
         "service": item.service.key,
         "reason": item.reason.value,
-        **{name: getattr(said, name, None) for name in (*plain, "currency")},
-        "need_at_us": micros(said.need_at) if said and said.need_at else None,
-        "needed_by_us": micros(said.needed_by) if said and said.needed_by else None,
-        "lead_time_seconds": said.lead_time.total_seconds() if said else None,
+        **{name: getattr(recommendation, name, None) for name in (*plain, "currency")},
+        "need_at_us": micros(recommendation.need_at) if recommendation and recommendation.need_at else None,
+        "needed_by_us": micros(recommendation.needed_by) if recommendation and recommendation.needed_by else None,
+        "lead_time_seconds": recommendation.lead_time.total_seconds() if recommendation else None,
     }
 
 

@@ -81,7 +81,7 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
         if connection.execute(old.limit(1)).first() is None:
             return 0
     key = sa.tuple_(*keys) if len(keys) > 1 else keys[0]
-    guarded = any(table is one for one in _APPEND_ONLY)
+    guarded = any(table is item for item in _APPEND_ONLY)
     with database.writing() as connection, forgetting(connection) if guarded else nullcontext():
         return int(connection.execute(sa.delete(table).where(key.in_(old))).rowcount)
 

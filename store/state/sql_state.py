@@ -99,10 +99,10 @@ class SqlStateStore(SqlStateReader):
             table.c.status == ActionStatus.INTENDED.value,
             sa.and_(table.c.status == ActionStatus.CLAIMED.value, table.c.lease_until_us <= micros(now)),
         )
-        asked = sa.select(table.c.body).where(free).order_by(table.c.decided_at_us, table.c.id).limit(limit)
+        query = sa.select(table.c.body).where(free).order_by(table.c.decided_at_us, table.c.id).limit(limit)
         claimed: list[Action] = []
         with self._database.writing() as connection:
-            for (body,) in connection.execute(asked).all():
+            for (body,) in connection.execute(query).all():
                 action = replace(json_codec.loads(Action, body), status=ActionStatus.CLAIMED, started_at=now)
                 changes = {
                     **state_rows.of_action(action),
@@ -134,11 +134,11 @@ class SqlStateStore(SqlStateReader):
             sa.and_(table.c.status == "waiting", table.c.retry_at_us <= micros(now)),
             sa.and_(table.c.status == "claimed", table.c.lease_until_us <= micros(now)),
         )
-        asked = sa.select(table.c.body).where(free).order_by(table.c.created_at_us, table.c.id).limit(limit)
+        query = sa.select(table.c.body).where(free).order_by(table.c.created_at_us, table.c.id).limit(limit)
         changes: dict[str, Any] = {"status": "claimed", "owner": owner, "lease_until_us": micros(now + lease)}
         claimed: list[Message] = []
         with self._database.writing() as connection:
-            for (body,) in connection.execute(asked).all():
+            for (body,) in connection.execute(query).all():
                 message = json_codec.loads(Message, body)
                 update = sa.update(table).where(table.c.id == message.id, free)
                 done = connection.execute(update.values({**changes, "attempts": table.c.attempts + 1}))
@@ -180,9 +180,9 @@ class SqlStateStore(SqlStateReader):
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
         """Resolves an alert manually, with audit; False if it is unknown or already resolved."""
         table = metadata.alert
-        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        query = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
         with self._database.writing() as connection:
-            body = connection.execute(asked.order_by(table.c.starts_at_us.desc()).limit(1)).scalar()
+            body = connection.execute(query.order_by(table.c.starts_at_us.desc()).limit(1)).scalar()
             alert = None if body is None else json_codec.loads(Alert, body)
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
@@ -243,12 +243,12 @@ class SqlStateStore(SqlStateReader):
         """Writes verdicts in one transaction, with audit; returns the number of new ones."""
         new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
         with self._database.writing() as connection:
-            for one in said:
-                before = _stored(connection, Feedback, metadata.feedback, one.id)
-                if before is None or not one.says_as(before):
-                    more = {"payload": packed[one.id]} if one.id in packed else {}
-                    put(connection, metadata.feedback, state_rows.of_feedback(one) | more)
-                    _append(connection, [state_rows.told(one, before)])
+            for verdict in said:
+                before = _stored(connection, Feedback, metadata.feedback, verdict.id)
+                if before is None or not verdict.says_as(before):
+                    more = {"payload": packed[verdict.id]} if verdict.id in packed else {}
+                    put(connection, metadata.feedback, state_rows.of_feedback(verdict) | more)
+                    _append(connection, [state_rows.told(verdict, before)])
                     new += 1
         return new
 
@@ -274,13 +274,13 @@ class SqlStateStore(SqlStateReader):
 
     def load_detector_states(self) -> dict[str, DetectorState]:
         """The newest checkpoint; empty if there is none. Damaged states are logged and left out."""
-        found: dict[str, DetectorState] = {}
+        result: dict[str, DetectorState] = {}
         for name, payload in self._documents("detector").items():
             try:
-                found[name] = state_rows.unpack_state(payload)
+                result[name] = state_rows.unpack_state(payload)
             except StoreError as error:
                 _log.error("detector_state_damaged", detector=name, error=error.message, hint=error.hint)
-        return found
+        return result
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
         """Deletes expired rows in short transactions; returns counts by table."""
@@ -297,10 +297,10 @@ class SqlStateStore(SqlStateReader):
 
 
 def _flag(connection: sa.Connection, name: str) -> str | None:
-    found: str | None = connection.execute(
+    value: str | None = connection.execute(
         sa.select(metadata.flag.c.value).where(metadata.flag.c.name == name)
     ).scalar()
-    return found
+    return value
 
 
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:

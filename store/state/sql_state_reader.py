@@ -66,15 +66,15 @@ class SqlStateReader:
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before."""
         table = metadata.alert
-        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
         if states is not None:
-            asked = asked.where(table.c.state.in_([state.value for state in states]))
+            query = query.where(table.c.state.in_([state.value for state in states]))
         if priorities is not None:
-            asked = asked.where(table.c.priority.in_([priority.value for priority in priorities]))
+            query = query.where(table.c.priority.in_([priority.value for priority in priorities]))
         if since is not None:
-            asked = asked.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
-        asked = keyset_pagination.beyond(asked, table.c.starts_at_us, table.c.fingerprint, after, rising=True)
-        return self._read(Alert, asked)
+            query = query.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
+        query = keyset_pagination.beyond(query, table.c.starts_at_us, table.c.fingerprint, after, rising=True)
+        return self._read(Alert, query)
 
     def alert(self, fingerprint: str) -> Alert | None:
         """The newest occurrence of an alert; None if unknown."""
@@ -83,8 +83,8 @@ class SqlStateReader:
     def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
         """All occurrences of an alert, newest first; empty if unknown."""
         table = metadata.alert
-        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
-        return self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(limit))
+        query = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        return self._read(Alert, query.order_by(table.c.starts_at_us.desc()).limit(limit))
 
     def incidents(
         self,
@@ -96,12 +96,12 @@ class SqlStateReader:
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that time."""
         table = metadata.incident
-        asked = sa.select(table.c.body).order_by(table.c.opened_at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.opened_at_us.desc(), table.c.id.desc()).limit(limit)
         if open_only:
-            asked = asked.where(table.c.resolved_at_us.is_(None))
+            query = query.where(table.c.resolved_at_us.is_(None))
         if since is not None:
-            asked = asked.where(table.c.resolved_at_us.is_(None) | (table.c.resolved_at_us >= micros(since)))
-        return self._read(Incident, keyset_pagination.beyond(asked, table.c.opened_at_us, table.c.id, after))
+            query = query.where(table.c.resolved_at_us.is_(None) | (table.c.resolved_at_us >= micros(since)))
+        return self._read(Incident, keyset_pagination.beyond(query, table.c.opened_at_us, table.c.id, after))
 
     def incident(self, incident_id: str) -> Incident | None:
         """An incident; None if unknown."""
@@ -115,10 +115,10 @@ class SqlStateReader:
     def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
         """Plans, newest first, to compare forecasts with observed values."""
         table = metadata.plan
-        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
-            asked = asked.where(table.c.at_us >= micros(since))
-        return self._read(Plan, asked)
+            query = query.where(table.c.at_us >= micros(since))
+        return self._read(Plan, query)
 
     def actions(
         self,
@@ -132,52 +132,52 @@ class SqlStateReader:
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` refers to the time of the decision."""
         table = metadata.action
-        asked = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
         if incident is not None:
-            asked = asked.where(table.c.because == incident)
+            query = query.where(table.c.because == incident)
         if sessions is not None:
-            asked = asked.where(table.c.session.in_(sessions))
+            query = query.where(table.c.session.in_(sessions))
         if statuses is not None:
-            asked = asked.where(table.c.status.in_([one.value for one in statuses]))
+            query = query.where(table.c.status.in_([status.value for status in statuses]))
         if since is not None:
-            asked = asked.where(table.c.decided_at_us >= micros(since))
-        return self._read(Action, keyset_pagination.beyond(asked, table.c.decided_at_us, table.c.id, after))
+            query = query.where(table.c.decided_at_us >= micros(since))
+        return self._read(Action, keyset_pagination.beyond(query, table.c.decided_at_us, table.c.id, after))
 
     def action(self, action_id: str) -> Action | None:
         """An action; None if unknown."""
-        asked = sa.select(metadata.action.c.body).where(metadata.action.c.id == action_id)
-        return next(iter(self._read(Action, asked)), None)
+        query = sa.select(metadata.action.c.body).where(metadata.action.c.id == action_id)
+        return next(iter(self._read(Action, query)), None)
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""
         table = metadata.session
-        asked = sa.select(table.c.body).order_by(table.c.opened_at_us, table.c.id)
+        query = sa.select(table.c.body).order_by(table.c.opened_at_us, table.c.id)
         if open_only:
-            asked = asked.where(table.c.closed_at_us.is_(None))
-        return self._read(RemediationSession, asked)
+            query = query.where(table.c.closed_at_us.is_(None))
+        return self._read(RemediationSession, query)
 
     def messages(
         self, *, incident: str | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         table = metadata.message
-        asked = sa.select(table.c.body).order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit)
         if incident is not None:
-            asked = asked.where(table.c.incident == incident)
-        return self._read(Message, keyset_pagination.beyond(asked, table.c.created_at_us, table.c.id, after))
+            query = query.where(table.c.incident == incident)
+        return self._read(Message, keyset_pagination.beyond(query, table.c.created_at_us, table.c.id, after))
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""
         table = metadata.cycle
-        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
-        return self._read(CycleRecord, asked)
+        query = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        return self._read(CycleRecord, query)
 
     def audit(self, limit: int = 1000, after: Position | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         table = metadata.audit
-        asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         with self._database.reading() as connection:
-            rows = connection.execute(keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after)).all()
+            rows = connection.execute(keyset_pagination.beyond(query, table.c.at_us, table.c.id, after)).all()
         return tuple(replace(json_codec.loads(AuditRecord, row.body), id=row.id) for row in rows)
 
     def topology(self, at: datetime | None = None) -> Topology:
@@ -194,54 +194,54 @@ class SqlStateReader:
     ) -> tuple[ForecastPoint, ...]:
         """Forecasts for times in [since, until), by that time, then by time of creation."""
         table = metadata.forecast
-        asked = sa.select(table).order_by(table.c.at_us, table.c.made_at_us, table.c.id)
+        query = sa.select(table).order_by(table.c.at_us, table.c.made_at_us, table.c.id)
         if entity is not None:
-            asked = asked.where(table.c.entity == entity.key)
+            query = query.where(table.c.entity == entity.key)
         if since is not None:
-            asked = asked.where(table.c.at_us >= micros(since))
+            query = query.where(table.c.at_us >= micros(since))
         if until is not None:
-            asked = asked.where(table.c.at_us < micros(until))
+            query = query.where(table.c.at_us < micros(until))
         with self._database.reading() as connection:
-            rows = connection.execute(asked).all()
+            rows = connection.execute(query).all()
         return tuple(plan_rows.point(row) for row in rows)
 
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
         """The newest measured calibration per service and shape, newest first."""
         table = metadata.baseline
-        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.model)
+        query = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.model)
         if service is not None:
-            asked = asked.where(table.c.service == service.key)
-        return self._read(Calibration, asked)
+            query = query.where(table.c.service == service.key)
+        return self._read(Calibration, query)
 
     def load_tests(self) -> tuple[Calibration, ...]:
         """The newest load-test result per shape and source, newest first."""
         table = metadata.load_test
-        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.source)
-        return self._read(Calibration, asked)
+        query = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.source)
+        return self._read(Calibration, query)
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Active silences, the first to end first."""
         table = metadata.silence
-        asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
-        return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
+        query = sa.select(table.c.body).where(table.c.until_us > micros(now))
+        return self._read(Silence, query.order_by(table.c.until_us, table.c.id))
 
     def drills(
         self, *, since: datetime | None = None, limit: int = 1000, after: Position | None = None
     ) -> tuple[Drill, ...]:
         """Drills, newest first."""
         table = metadata.drill
-        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
-            asked = asked.where(table.c.ends_at_us >= micros(since))
-        return self._read(Drill, keyset_pagination.beyond(asked, table.c.starts_at_us, table.c.id, after))
+            query = query.where(table.c.ends_at_us >= micros(since))
+        return self._read(Drill, keyset_pagination.beyond(query, table.c.starts_at_us, table.c.id, after))
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
         """Times and clusters of drills, newest first. The ground truth is not read."""
         table = metadata.drill
         columns = (table.c.cluster, table.c.starts_at_us, table.c.ends_at_us, table.c.name)
-        asked = sa.select(*columns).where(table.c.ends_at_us >= micros(since))
+        query = sa.select(*columns).where(table.c.ends_at_us >= micros(since))
         with self._database.reading() as connection:
-            rows = connection.execute(asked.order_by(table.c.starts_at_us.desc(), table.c.id.desc())).all()
+            rows = connection.execute(query.order_by(table.c.starts_at_us.desc(), table.c.id.desc())).all()
         return tuple(DrillWindow(cluster, instant(start), instant(end), name) for cluster, start, end, name in rows)
 
     def feedback(
@@ -255,31 +255,31 @@ class SqlStateReader:
     ) -> tuple[Feedback, ...]:
         """Verdicts, newest first. ``since`` refers to the time of the verdict."""
         table = metadata.feedback
-        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        query = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         if rule is not None:
-            asked = asked.where(table.c.rule == rule)
+            query = query.where(table.c.rule == rule)
         if incident is not None:
-            asked = asked.where(table.c.incident == incident)
+            query = query.where(table.c.incident == incident)
         if since is not None:
-            asked = asked.where(table.c.at_us >= micros(since))
-        return self._read(Feedback, keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after))
+            query = query.where(table.c.at_us >= micros(since))
+        return self._read(Feedback, keyset_pagination.beyond(query, table.c.at_us, table.c.id, after))
 
     def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
         """Values stored with verdicts, by id; verdicts without values are left out."""
-        table, found = metadata.feedback, {}
+        table, result = metadata.feedback, {}
         with self._database.reading() as connection:
-            for place in range(0, len(ids), _IDS_AT_ONCE):
-                some = table.c.id.in_(ids[place : place + _IDS_AT_ONCE])
-                asked = sa.select(table.c.id, table.c.payload).where(some, table.c.payload.is_not(None))
-                found.update({row.id: row.payload for row in connection.execute(asked)})
-        return {name: state_rows.unpack_window(payload) for name, payload in found.items()}
+            for index in range(0, len(ids), _IDS_AT_ONCE):
+                some = table.c.id.in_(ids[index : index + _IDS_AT_ONCE])
+                query = sa.select(table.c.id, table.c.payload).where(some, table.c.payload.is_not(None))
+                result.update({row.id: row.payload for row in connection.execute(query)})
+        return {name: state_rows.unpack_window(payload) for name, payload in result.items()}
 
     def paused(self) -> bool:
         """True while remediation is paused."""
         table = metadata.flag
         with self._database.reading() as connection:
-            found = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
-        return found == "true"
+            value = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
+        return value == "true"
 
     def standings(self) -> tuple[DetectorStanding, ...]:
         """Rollout stage of each detector, by name; empty before the first cycle."""

@@ -263,10 +263,10 @@ def pack_topology(topology: Topology) -> bytes:
     Equal graphs give equal bytes.
     """
     entities = sorted(topology.entities, key=_key)
-    places = {entity: place for place, entity in enumerate(entities)}
+    indices = {entity: index for index, entity in enumerate(entities)}
     plain = {
         "entities": [entity.key for entity in entities],
-        "edges": [(places[lower], places[upper]) for lower, upper in topology.edges],
+        "edges": [(indices[lower], indices[upper]) for lower, upper in topology.edges],
         "labels": {entity.key: dict(topology.labels[entity]) for entity in sorted(topology.labels, key=_key)},
     }
     return zstandard.compress(json_codec.text_of(plain).encode())
@@ -311,11 +311,11 @@ def pack_state(state: DetectorState) -> bytes:
 def unpack_state(payload: bytes) -> DetectorState:
     """Unpacks ``pack_state``. Raises StoreError if it is damaged."""
     try:
-        with np.load(BytesIO(payload), allow_pickle=False) as found:
+        with np.load(BytesIO(payload), allow_pickle=False) as result:
             return DetectorState(
-                int(found["version"]),
-                tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
-                {name.removeprefix("array."): found[name] for name in found.files if name.startswith("array.")},
+                int(result["version"]),
+                tuple(EntityRef.from_key(key) for key in result["entities"].tolist()),
+                {name.removeprefix("array."): result[name] for name in result.files if name.startswith("array.")},
             )
     except _DAMAGED as error:
         raise StoreError(
@@ -342,13 +342,13 @@ def pack_window(window: Window) -> bytes:
 
 def unpack_window(payload: bytes) -> Window:
     """Unpacks ``pack_window``."""
-    with np.load(BytesIO(zstandard.decompress(payload)), allow_pickle=False) as found:
+    with np.load(BytesIO(zstandard.decompress(payload)), allow_pickle=False) as result:
         return Window(
-            EntityKind(str(found["kind"])),
-            tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
-            found["times"],
-            tuple(SignalKey.parse(key) for key in found["keys"].tolist()),
-            found["values"],
-            found["status"],
-            timedelta(seconds=float(found["step"])),
+            EntityKind(str(result["kind"])),
+            tuple(EntityRef.from_key(key) for key in result["entities"].tolist()),
+            result["times"],
+            tuple(SignalKey.parse(key) for key in result["keys"].tolist()),
+            result["values"],
+            result["status"],
+            timedelta(seconds=float(result["step"])),
         )

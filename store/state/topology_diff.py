@@ -38,13 +38,13 @@ def between(before: Topology, after: Topology) -> Changes:
 
     Only entities with different links or labels are compared one by one.
     """
-    found = Changes()
-    for facts, one, other in ((found.new, after, before), (found.gone, before, after)):
-        entities = one.entities - other.entities
+    result = Changes()
+    for facts, item, other in ((result.new, after, before), (result.gone, before, after)):
+        entities = item.entities - other.entities
         facts[metadata.topology_entity] = sorted((entity.key, entity.kind.value) for entity in entities)
-        facts[metadata.topology_edge] = sorted(_edges(one, other))
-        facts[metadata.topology_label] = sorted(_labels(one, other))
-    return found
+        facts[metadata.topology_edge] = sorted(_edges(item, other))
+        facts[metadata.topology_label] = sorted(_labels(item, other))
+    return result
 
 
 def _edges(one: Topology, other: Topology) -> Iterator[Fact]:

@@ -87,8 +87,8 @@ def at_instant(connection: sa.Connection, at: datetime) -> Topology:
     graph, since = _read(connection)
     if since is not None and micros(at) >= since:
         return replace(graph, at=at)
-    found = _valid(connection, micros(at))
-    return replace(found, at=at) if found.entities else found
+    result = _valid(connection, micros(at))
+    return replace(result, at=at) if result.entities else result
 
 
 def _still(connection: sa.Connection) -> Topology:
@@ -107,18 +107,18 @@ def _valid(connection: sa.Connection, time: int | None) -> Topology:
 
 
 def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequence[Any]:
-    asked = sa.select(*(table.c[name] for name in COLUMNS[table])).order_by(table.c.id)
+    query = sa.select(*(table.c[name] for name in COLUMNS[table])).order_by(table.c.id)
     ends = table.c.valid_to_us
     if time is None:
-        return connection.execute(asked.where(ends.is_(None))).all()
-    return connection.execute(asked.where(sa.or_(ends.is_(None), ends > time), table.c.valid_from_us <= time)).all()
+        return connection.execute(query.where(ends.is_(None))).all()
+    return connection.execute(query.where(sa.or_(ends.is_(None), ends > time), table.c.valid_from_us <= time)).all()
 
 
 def _read(connection: sa.Connection) -> tuple[Topology, int | None]:
     """The newest graph, and the start of its validity."""
     table = metadata.document
-    asked = sa.select(table.c.area, table.c.at_us, table.c.payload).where(table.c.area.in_([_GRAPH, _AT]))
-    rows = {row.area: row for row in connection.execute(asked)}
+    query = sa.select(table.c.area, table.c.at_us, table.c.payload).where(table.c.area.in_([_GRAPH, _AT]))
+    rows = {row.area: row for row in connection.execute(query)}
     if _GRAPH not in rows:
         return Topology(), None
     graph = state_rows.unpack_topology(rows[_GRAPH].payload)

@@ -38,16 +38,16 @@ class Access:
 
 def stage(access: Access, drafts: Iterable[Draft]) -> list[int]:
     """Writes hidden rows, some megabytes per transaction, and returns their ids. Packing runs outside transactions."""
-    found: list[int] = []
+    result: list[int] = []
     batch: list[Draft] = []
     size = 0
     for draft in drafts:
         if batch and size + len(draft.payload) > _STAGED_BYTES:
-            found += _write(access, batch)
+            result += _write(access, batch)
             batch, size = [], 0
         batch.append(draft)
         size += len(draft.payload)
-    return found + _write(access, batch) if batch else found
+    return result + _write(access, batch) if batch else result
 
 
 def _write(access: Access, drafts: Sequence[Draft]) -> list[int]:
@@ -84,13 +84,13 @@ def swap(
 
 
 def _hidden(connection: sa.Connection, ids: Sequence[int]) -> int:
-    asked = (sa.select(sa.func.count()).where(hidden.c.block_id.in_(part)) for part in _parts(ids))
-    return sum(int(connection.execute(one).scalar_one()) for one in asked)
+    query = (sa.select(sa.func.count()).where(hidden.c.block_id.in_(part)) for part in _parts(ids))
+    return sum(int(connection.execute(statement).scalar_one()) for statement in query)
 
 
 def _visible(connection: sa.Connection, ids: Sequence[int]) -> int:
-    asked = (sa.select(sa.func.count()).where(block.c.id.in_(part), blocks.visible()) for part in _parts(ids))
-    return sum(int(connection.execute(one).scalar_one()) for one in asked)
+    query = (sa.select(sa.func.count()).where(block.c.id.in_(part), blocks.visible()) for part in _parts(ids))
+    return sum(int(connection.execute(statement).scalar_one()) for statement in query)
 
 
 def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -106,13 +106,13 @@ def purge(access: Access, only: Sequence[int] | None = None) -> int:
     """
     if only is not None and not only:
         return 0
-    asked = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
-    asked = asked.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True)
-    chosen = [asked] if only is None else [asked.where(hidden.c.block_id.in_(part)) for part in _parts(only)]
+    query = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
+    query = query.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True)
+    chosen = [query] if only is None else [query.where(hidden.c.block_id.in_(part)) for part in _parts(only)]
     sized: dict[int, int] = {}
     with access.reading() as connection:
-        for one in chosen:
-            sized.update((row[0], row[1]) for row in connection.execute(one))
+        for statement in chosen:
+            sized.update((row[0], row[1]) for row in connection.execute(statement))
     freed = 0
     for part in batches(sized.items()):
         with access.writing() as connection:

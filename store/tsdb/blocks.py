@@ -109,7 +109,7 @@ def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: i
     """Rows of a tier with a timestamp in [start, end), oldest first."""
     table = metadata.block
     longest = MAX_SPAN // _MICROSECOND
-    asked = (
+    query = (
         sa.select(
             table.c.id, table.c.start_us, table.c.end_us, table.c.instants, table.c.cohort_id, table.c.keyset_id,
             sa.func.length(table.c.payload),
@@ -117,7 +117,7 @@ def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: i
         .where(table.c.kind == kind.value, table.c.tier == tier, visible())
         .where(table.c.end_us >= start, table.c.end_us < end + longest, table.c.start_us < end)
     )  # fmt: skip
-    rows = [Row(tier, *row) for row in connection.execute(asked)]
+    rows = [Row(tier, *row) for row in connection.execute(query)]
     return sorted(rows, key=lambda row: (row.start, row.id))
 
 
@@ -137,8 +137,8 @@ def payloads(connection: sa.Connection, rows: Sequence[Row]) -> Iterator[list[tu
 
 def _fetch(connection: sa.Connection, rows: Sequence[Row]) -> list[tuple[Row, Block]]:
     table = metadata.block
-    found = connection.execute(sa.select(table.c.id, table.c.payload).where(table.c.id.in_([row.id for row in rows])))
-    by_id = {number: Block(payload) for number, payload in found}
+    result = connection.execute(sa.select(table.c.id, table.c.payload).where(table.c.id.in_([row.id for row in rows])))
+    by_id = {number: Block(payload) for number, payload in result}
     return [(row, by_id[row.id]) for row in rows]
 
 

@@ -63,8 +63,8 @@ class Section:
         """Some of the columns, in that order."""
         if list(columns) == list(range(self.values.shape[0])):
             return self
-        places = list(columns)
-        return Section(self.values[places], None if self.status is None else self.status[places])
+        indices = list(columns)
+        return Section(self.values[indices], None if self.status is None else self.status[indices])
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -83,8 +83,8 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
     """Repeats the previous number in each gap along time; 0 before the first number."""
-    places = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
-    repeated = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
+    indices = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
+    repeated = np.take_along_axis(values, np.maximum.accumulate(indices, axis=-1), axis=-1)
     without: NDArray[Any] = np.nan_to_num(repeated, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
     return without
 
@@ -155,11 +155,11 @@ class Block:
         """For each section: columns, start of values, start of status, end."""
         index = np.frombuffer(self._payload, dtype="<u4", count=3 * self.sections, offset=self._index_at)
         at = self._index_at + 12 * self.sections
-        found = []
+        result = []
         for columns, values, status in index.reshape(-1, 3).tolist():
-            found.append((columns, at, at + values, at + values + status))
+            result.append((columns, at, at + values, at + values + status))
             at += values + status
-        return found
+        return result
 
     def planes(self, section: int) -> bytes:
         """A section before zstd; of one instant: the byte planes of its values."""
@@ -227,9 +227,9 @@ def _decode_tails(blocks: Sequence[Block], section: int) -> Section:
     bits[:] = planes.reshape(len(blocks), 4, -1).transpose(2, 0, 1)
     raw = [block.statuses(section) for block in blocks]
     status = None
-    if any(found is not None for found in raw):
+    if any(result is not None for result in raw):
         empty = bytes(columns * entities)
-        joined = np.frombuffer(b"".join(found or empty for found in raw), dtype=np.uint8)
+        joined = np.frombuffer(b"".join(result or empty for result in raw), dtype=np.uint8)
         status = joined.reshape(len(blocks), columns, entities).transpose(1, 2, 0)
     return _restore(bits.view("<f4").reshape(columns, entities, len(blocks)), status)
 

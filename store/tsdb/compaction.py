@@ -51,9 +51,9 @@ class LoadedRows:
 
 def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> LoadedRows:
     """Reads rows with their payloads."""
-    found = tuple(pair for batch in payloads(connection, rows) for pair in batch)
+    result = tuple(pair for batch in payloads(connection, rows) for pair in batch)
     members = {row.cohort: names.cohort(connection, row.cohort) for row in rows}
-    return LoadedRows(kind, found, dict(names.keysets(connection)), members)
+    return LoadedRows(kind, result, dict(names.keysets(connection)), members)
 
 
 def compact(access: Access, names: Names, mark: Mark) -> bool | None:

@@ -43,9 +43,9 @@ class Numbers(Generic[Item]):
 
     def of(self, items: tuple[Item, ...]) -> Ids:
         """The numbers of the items, in order."""
-        found = self._tuples.get(id(items))
-        if found is not None and found[0] is items:
-            return found[1]
+        match = self._tuples.get(id(items))
+        if match is not None and match[0] is items:
+            return match[1]
         self._learn([item for item in dict.fromkeys(items) if item not in self._numbers])
         numbers = np.array([self._numbers[item] for item in items], dtype=np.int32)
         if len(self._tuples) >= _REMEMBERED:
@@ -57,8 +57,8 @@ class Numbers(Generic[Item]):
         """Numbers all new items at once, so that ``add`` is called a single time."""
         fresh: dict[Item, None] = {}
         for items in tuples:
-            found = self._tuples.get(id(items))
-            if found is None or found[0] is not items:
+            match = self._tuples.get(id(items))
+            if match is None or match[0] is not items:
                 fresh.update(dict.fromkeys(item for item in items if item not in self._numbers))
         self._learn(list(fresh))
 
@@ -129,7 +129,7 @@ class Merger:
         for batch in batches:
             if batch.entities and batch.keys:
                 by_kind.setdefault(batch.kind, []).append(batch)
-        return tuple(self._merge_kind(kind, at, found) for kind, found in by_kind.items())
+        return tuple(self._merge_kind(kind, at, result) for kind, result in by_kind.items())
 
     def _merge_kind(self, kind: EntityKind, at: datetime, batches: Sequence[SampleBatch]) -> CycleMatrix:
         layout = self._layout_of(batches)
@@ -161,16 +161,16 @@ class Merger:
         for index, batch in enumerate(batches):
             by_keys.setdefault(id(batch.keys), []).append(index)
         columns = [self._keys.of(batches[indices[0]].keys) for indices in by_keys.values()]
-        keys, places = self._columns(columns)
+        keys, positions = self._columns(columns)
         groups = []
         for wanted, indices in zip(columns, by_keys.values(), strict=True):
             for part in _without_repeats([members[index] for index in indices]):
                 # ascending numbers give one slice; a group has no duplicates, so that its order does not matter
                 chosen = sorted((indices[index] for index in part), key=lambda index: members[index][0])
                 rows = np.searchsorted(everyone, np.concatenate([members[index] for index in chosen]))
-                groups.append((chosen, cross(compact(places[wanted]), compact(rows))))
+                groups.append((chosen, cross(compact(positions[wanted]), compact(rows))))
         seats = np.searchsorted(everyone, np.concatenate(members))
-        return _Layout(everyone, keys, tuple(groups), seats, [found.size for found in members], tuples)
+        return _Layout(everyone, keys, tuple(groups), seats, [member.size for member in members], tuples)
 
     def _columns(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
         """The keys in stored order, and for each key number its row there (-1 for others).
@@ -184,9 +184,9 @@ class Merger:
         for number in numbers:
             first.setdefault(named[number].name, number)
         ordered = sorted(numbers, key=lambda number: (first[named[number].name], column_order(named[number])))
-        places = np.full(numbers[-1] + 1, -1, dtype=np.int32)
-        places[ordered] = np.arange(len(ordered))
-        return (*(named[number] for number in ordered), SCRAPE_OFFSET), places
+        indices = np.full(numbers[-1] + 1, -1, dtype=np.int32)
+        indices[ordered] = np.arange(len(ordered))
+        return (*(named[number] for number in ordered), SCRAPE_OFFSET), indices
 
     def forget(self) -> None:
         """Drops every number and layout."""

@@ -42,20 +42,20 @@ _PAYS = 0.95  # minimum saving: without differences a column unpacks faster, and
 
 def pack(values: Floats32) -> bytes:
     """Packs values of shape (columns, entities, instants), without NaN, for compression."""
-    ways = np.zeros(len(values), dtype=np.uint8)
+    codes = np.zeros(len(values), dtype=np.uint8)
     stored: list[Bits] = []
     for column, cells in enumerate(values):
-        way, bits = _packed(cells)
-        ways[column] = way
+        code, bits = _packed(cells)
+        codes[column] = code
         stored.append(bits)
     parts = []
-    for way in dict.fromkeys(ways.tolist()):
-        columns = np.flatnonzero(ways == way)
+    for code in dict.fromkeys(codes.tolist()):
+        columns = np.flatnonzero(codes == code)
         cells = np.stack([stored[column] for column in columns.tolist()])
-        planes = max(1, -(-int(cells.max()).bit_length() // 8)) if way & _WHOLE else 4
-        ways[columns] |= (planes - 1) << 5
+        planes = max(1, -(-int(cells.max()).bit_length() // 8)) if code & _WHOLE else 4
+        codes[columns] |= (planes - 1) << 5
         parts.append(cells.view(np.uint8).reshape(-1, 4)[:, :planes].T.tobytes())
-    return b"".join([ways.tobytes(), *parts])
+    return b"".join([codes.tobytes(), *parts])
 
 
 def _packed(cells: Floats32) -> tuple[int, Bits]:
@@ -69,11 +69,11 @@ def _packed(cells: Floats32) -> tuple[int, Bits]:
         return (_DIFFERENCE, near) if _weight(near) < _PAYS * _weight(bits) else (0, bits)
     whole = np.rint(cells * _POWERS[power]).astype(np.int32)
     near = np.concatenate((whole[..., :1], np.diff(whole, axis=-1)), axis=-1)
-    way, bits = _signed(whole)
+    code, bits = _signed(whole)
     other, difference = _signed(near)
     if _weight(difference) < _PAYS * _weight(bits):
         return _WHOLE | power | _DIFFERENCE | other, difference
-    return _WHOLE | power | way, bits
+    return _WHOLE | power | code, bits
 
 
 def _signed(cells: Whole) -> tuple[int, Bits]:
@@ -118,19 +118,19 @@ def _exact(cells: Floats32, ten: np.float32) -> bool:
 def unpack(packed: bytes, shape: tuple[int, int, int]) -> Floats32:
     """The values that were packed."""
     columns, entities, instants = shape
-    ways = np.frombuffer(packed, dtype=np.uint8, count=columns)
-    kinds = dict.fromkeys(ways.tolist())
+    codes = np.frombuffer(packed, dtype=np.uint8, count=columns)
+    kinds = dict.fromkeys(codes.tolist())
     at, out = columns, None if len(kinds) == 1 else np.empty(shape, dtype=np.float32)
-    for way in kinds:
-        places = np.flatnonzero(ways == way)
-        planes = ((way >> 5) & 3) + 1
-        count = places.size * entities * instants
+    for code in kinds:
+        indices = np.flatnonzero(codes == code)
+        planes = ((code >> 5) & 3) + 1
+        count = indices.size * entities * instants
         raw = np.frombuffer(packed, dtype=np.uint8, count=planes * count, offset=at).reshape(planes, count)
-        cells = _numbers(raw, way, (places.size, entities, instants))
+        cells = _numbers(raw, code, (indices.size, entities, instants))
         at += planes * count
         if out is None:
             return cells
-        out[places] = cells
+        out[indices] = cells
     return np.empty(shape, dtype=np.float32) if out is None else out
 
 
@@ -138,8 +138,8 @@ def _numbers(planes: NDArray[np.uint8], way: int, shape: tuple[int, int, int]) -
     cells = _joined(planes).reshape(shape)
     if not way & _WHOLE:
         bits = np.bitwise_xor.accumulate(cells, axis=-1) if way & _DIFFERENCE else cells
-        found: Floats32 = bits.view(np.float32)
-        return found
+        result: Floats32 = bits.view(np.float32)
+        return result
     whole: NDArray[np.integer[Any]] = cells
     if way & _SIGNED:
         folded = cells.astype(np.int32)
@@ -156,8 +156,8 @@ def _joined(planes: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
     """Planes, lowest first, as numbers of one, two or four bytes."""
     count, cells = planes.shape
     width = {1: 1, 2: 2}.get(count, 4)
-    found = np.zeros((cells, width), dtype=np.uint8) if count == 3 else np.empty((cells, width), dtype=np.uint8)
-    for place, plane in enumerate(planes):
-        found[:, place] = plane
-    numbers: NDArray[np.unsignedinteger[Any]] = found.view(f"<u{width}").ravel()
+    result = np.zeros((cells, width), dtype=np.uint8) if count == 3 else np.empty((cells, width), dtype=np.uint8)
+    for index, plane in enumerate(planes):
+        result[:, index] = plane
+    numbers: NDArray[np.unsignedinteger[Any]] = result.view(f"<u{width}").ravel()
     return numbers

@@ -39,7 +39,7 @@ def measure(connection: sa.Connection, *, exact: bool = False) -> Space:
     ``exact`` counts the rows of the wide tables there, some hundred ms for millions, instead of the server's estimate.
     """
     if is_postgresql(connection):
-        return Space(_of_blocks(connection) + sum(_of_rows(connection, one, exact=exact) for one in _others()), 0)
+        return Space(_of_blocks(connection) + sum(_of_rows(connection, table, exact=exact) for table in _others()), 0)
     page, pages, free = (
         int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
         for name in ("page_size", "page_count", "freelist_count")

@@ -24,12 +24,12 @@ def between(
 ) -> tuple[Event, ...]:
     """Events in [start, end) in microseconds, oldest first, optionally of one entity or kind."""
     table = metadata.event
-    asked = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
+    query = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
     if entity is not None:
-        asked = asked.where(table.c.entity == entity.key)
+        query = query.where(table.c.entity == entity.key)
     if kind is not None:
-        asked = asked.where(table.c.entity_kind == kind.value)
-    rows = connection.execute(asked.order_by(table.c.at_us, table.c.dedup_key))
+        query = query.where(table.c.entity_kind == kind.value)
+    rows = connection.execute(query.order_by(table.c.at_us, table.c.dedup_key))
     return tuple(json_codec.loads(Event, row.body) for row in rows)
 
 

@@ -58,15 +58,15 @@ def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Column
     by_name: dict[tuple[str, bool], list[int]] = {}
     for output, key in enumerate(keys):
         by_name.setdefault((key.name, _is_mean(key)), []).append(output)
-    found = []
+    result = []
     for (name, is_mean), outputs in by_name.items():
-        found.append(_want(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
-        derived = tuple(output for output, _ in found[-1].quantiles)
+        result.append(_want(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
+        derived = tuple(output for output, _ in result[-1].quantiles)
         if derived:
             stored = tuple(dict.fromkeys(keys[output] for output in derived))
             pairs = tuple((output, stored.index(keys[output])) for output in derived)
-            found.append(ColumnRequest(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
-    return tuple(found)
+            result.append(ColumnRequest(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
+    return tuple(result)
 
 
 def _is_mean(key: SignalKey) -> bool:
@@ -243,13 +243,13 @@ class Column:
             self.values[some] = self._totals[some] / self._weights[some]
         if self._direct:
             return
-        for output, place in self._want.direct:
+        for output, index in self._want.direct:
             if self._want.stands_in:
                 free = self._grid.status[output] == CellStatus.ABSENT
-                self._grid.values[output][free] = self.values[place][free]
-                self._grid.status[output][free] = self.status[place][free]
+                self._grid.values[output][free] = self.values[index][free]
+                self._grid.status[output][free] = self.status[index][free]
             else:
-                self._grid.values[output], self._grid.status[output] = self.values[place], self.status[place]
+                self._grid.values[output], self._grid.status[output] = self.values[index], self.status[index]
         if not self._want.quantiles:
             return
         bounds = catalog.signal(self._want.name).bounds
@@ -258,10 +258,10 @@ class Column:
         seen = (statuses == CellStatus.PRESENT).any(axis=0)
         for output, quantile in self._want.quantiles:
             values, below = catalog.bucket_quantile(counts, bounds, quantile)
-            found = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
-            found = np.where(np.isnan(values), CellStatus.UNDEFINED, found)
+            result = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
+            result = np.where(np.isnan(values), CellStatus.UNDEFINED, result)
             self._grid.values[output] = values
-            self._grid.status[output] = np.where(seen, found, statuses[0])
+            self._grid.status[output] = np.where(seen, result, statuses[0])
 
 
 def ranks(steps: NDArray[np.int64]) -> list[NDArray[np.intp]]:

@@ -69,21 +69,21 @@ def _alike(
     table = metadata.block
     numbers = access.numbers
     keysets = {numbers.keyset(numbers.keys.of(keys)) for keys in {draft.keys for draft in drafts}}
-    asked = (
+    query = (
         sa.select(table.c.id)
         .where(table.c.kind == kind.value, table.c.tier == RAW, blocks.visible())
         .where(table.c.end_us >= int(times[0]), table.c.end_us <= int(times[-1]), table.c.start_us >= int(times[0]))
         .where(table.c.cohort_id == numbers.cohort(drafts[0].entities), table.c.keyset_id.in_(keysets))
     )
-    return list(connection.scalars(asked))
+    return list(connection.scalars(query))
 
 
 def _spans(times: Micros) -> list[slice]:
     """Splits ascending timestamps so that no part exceeds the limits of a row."""
     longest = MAX_SPAN // timedelta(microseconds=1)
-    found, start = [], 0
+    result, start = [], 0
     for index in range(1, times.size + 1):
         if index == times.size or index - start >= MAX_INSTANTS or times[index] - times[start] >= longest:
-            found.append(slice(start, index))
+            result.append(slice(start, index))
             start = index
-    return found
+    return result

@@ -51,11 +51,11 @@ class Cell:
 @cache
 def cells(kind: EntityKind) -> tuple[Cell, ...]:
     """The columns of a kind's table, in catalog order."""
-    found: list[Cell] = []
+    result: list[Cell] = []
     for signal in catalog.signals().values():
         if signal.entity is kind or signal.layer is Layer.MONITORING:
-            found += _cells_of(signal)
-    return tuple(found)
+            result += _cells_of(signal)
+    return tuple(result)
 
 
 def _cells_of(signal: Signal) -> Iterator[Cell]:
@@ -82,8 +82,8 @@ def table(kind: EntityKind) -> sa.Table:
         sa.MetaData(),
         sa.Column("entity_id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("at", sa.Text, primary_key=True),
-        *(sa.Column(one, sa.Text) for one in ("cluster", "namespace", "name")),
-        *(sa.Column(one.name, sa.Double) for one in cells(kind)),
+        *(sa.Column(cell, sa.Text) for cell in ("cluster", "namespace", "name")),
+        *(sa.Column(cell.name, sa.Double) for cell in cells(kind)),
         sa.Index(f"{name}_by_time", "at"),
     )
 
@@ -92,19 +92,22 @@ def missing(connection: sa.Connection) -> list[sa.Executable]:
     """The DDL that creates missing tables and columns."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
-    found: list[sa.Executable] = []
+    result: list[sa.Executable] = []
     for kind in EntityKind:
-        one = table(kind)
-        if one.name not in tables:
-            found += [sa.schema.CreateTable(one), *(sa.schema.CreateIndex(index) for index in one.indexes)]
+        wide_table = table(kind)
+        if wide_table.name not in tables:
+            result += [
+                sa.schema.CreateTable(wide_table),
+                *(sa.schema.CreateIndex(index) for index in wide_table.indexes),
+            ]
             continue
-        present = {column["name"] for column in inspector.get_columns(one.name)}
-        found += [
-            sa.text(f'ALTER TABLE {one.name} ADD COLUMN "{cell.name}" {_NUMBER}')
+        present = {column["name"] for column in inspector.get_columns(wide_table.name)}
+        result += [
+            sa.text(f'ALTER TABLE {wide_table.name} ADD COLUMN "{cell.name}" {_NUMBER}')
             for cell in cells(kind)
             if cell.name not in present
         ]
-    return found
+    return result
 
 
 def create(database: Database) -> None:
@@ -140,23 +143,23 @@ class HourlyRows:
         members = np.unique(np.concatenate([part.entities for part in parts.values()]))
         wanted = cells(self._kind)
         values = np.full((members.size, len(wanted)), np.nan)
-        for place, cell in enumerate(wanted):
+        for index, cell in enumerate(wanted):
             part = parts.get((cell.signal.name, _fold(cell)))
             if part is not None:
                 at = int(np.searchsorted(part.rolled.times, start))
-                values[np.searchsorted(members, part.entities), place] = _values(cell, part, at)
+                values[np.searchsorted(members, part.entities), index] = _values(cell, part, at)
         some = ~np.isnan(values).all(axis=1)
         members, values = members[some], values[some]
         shown = values.astype(object)
         shown[np.isnan(values)] = None
         names = [cell.name for cell in wanted]
-        said = rfc3339(instant(start))
+        hour = rfc3339(instant(start))
         rows = []
         for number, row in zip(members.tolist(), shown.tolist(), strict=True):
-            found = entities[number]
-            fixed = {"entity_id": number, "at": said, "cluster": found.cluster}
+            result = entities[number]
+            fixed = {"entity_id": number, "at": hour, "cluster": result.cluster}
             rows.append(
-                {**fixed, "namespace": found.namespace, "name": found.name, **dict(zip(names, row, strict=True))}
+                {**fixed, "namespace": result.namespace, "name": result.name, **dict(zip(names, row, strict=True))}
             )
         return rows
 
@@ -170,11 +173,11 @@ def _fold(cell: Cell) -> Fold:
 def _values(cell: Cell, part: Columns, at: int) -> Floats:
     statistics = part.rolled.statistics[..., at]
     if _fold(cell) is not Fold.BUCKET:
-        place = part.keys.index(SignalKey(cell.signal.name)) if SignalKey(cell.signal.name) in part.keys else None
+        index = part.keys.index(SignalKey(cell.signal.name)) if SignalKey(cell.signal.name) in part.keys else None
         empty = np.full(part.entities.size, np.nan)
         has = rollup.counts(part.rolled.status[..., at])
         return (
-            empty if place is None else np.where(has[place], _said(cell, part.rolled.fold, statistics)[place], np.nan)
+            empty if index is None else np.where(has[index], _said(cell, part.rolled.fold, statistics)[index], np.nan)
         )
     return _of_buckets(cell, part.keys, statistics[0])
 
@@ -182,8 +185,8 @@ def _values(cell: Cell, part: Columns, at: int) -> Floats:
 def _said(cell: Cell, fold: Fold, statistics: Floats) -> Floats:
     """The statistic of a column, for all columns of a signal."""
     if cell.says != "mean":
-        found: Floats = statistics[fold.value.index(cell.says)]
-        return found
+        result: Floats = statistics[fold.value.index(cell.says)]
+        return result
     count = statistics[fold.value.index("count")]
     mean: Floats = statistics[fold.value.index("sum")] / np.where(count > 0, count, np.nan)
     return mean
@@ -193,9 +196,9 @@ def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:
     """Count or quantile of each entity; ``sums`` has shape (columns, entities)."""
     ladder = cell.signal.bucket_keys[:-1]
     counted = np.full((len(ladder), sums.shape[1]), np.nan)
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         if key in ladder:
-            counted[ladder.index(key)] = sums[place]
+            counted[ladder.index(key)] = sums[index]
     if cell.says == "count":
         return np.where(np.isnan(counted).all(axis=0), np.nan, np.nansum(counted, axis=0))
     values, _ = catalog.bucket_quantile(counted.T, cell.signal.bounds, _QUANTILES[cell.says])
@@ -227,14 +230,14 @@ def parts(rows: Sequence[dict[str, object]]) -> Iterator[Part]:
 
 def write(connection: sa.Connection, kind: EntityKind, part: Part) -> None:
     """Writes rows of one hour, replacing the previous ones."""
-    one = table(kind)
-    old = sa.delete(one).where(one.c.at == part.rows[0]["at"])
+    wide_table = table(kind)
+    old = sa.delete(wide_table).where(wide_table.c.at == part.rows[0]["at"])
     if part.after is not None:
-        old = old.where(one.c.entity_id > part.after)
+        old = old.where(wide_table.c.entity_id > part.after)
     if part.to is not None:
-        old = old.where(one.c.entity_id <= part.to)
+        old = old.where(wide_table.c.entity_id <= part.to)
     connection.execute(old)
-    new = sa.insert(one).compile(
+    new = sa.insert(wide_table).compile(
         dialect=connection.dialect
     )  # passed to the driver directly: four times faster than one execute per row
     order = new.positiontup
@@ -244,13 +247,17 @@ def write(connection: sa.Connection, kind: EntityKind, part: Part) -> None:
 
 def older(kind: EntityKind, before: int) -> sa.Select[Any]:
     """Hours that start before a time."""
-    one = table(kind)
-    return sa.select(one.c.at).where(one.c.at < rfc3339(instant(before)))
+    wide_table = table(kind)
+    return sa.select(wide_table.c.at).where(wide_table.c.at < rfc3339(instant(before)))
 
 
 def forget(connection: sa.Connection, kind: EntityKind) -> int:
     """Deletes the oldest hour, or as many rows of it as one transaction may; returns the count."""
-    one = table(kind)
-    oldest = sa.select(sa.func.min(one.c.at)).scalar_subquery()
-    some = sa.select(one.c.entity_id).where(one.c.at == oldest).limit(ROWS_AT_ONCE)
-    return int(connection.execute(sa.delete(one).where(one.c.at == oldest, one.c.entity_id.in_(some))).rowcount)
+    wide_table = table(kind)
+    oldest = sa.select(sa.func.min(wide_table.c.at)).scalar_subquery()
+    some = sa.select(wide_table.c.entity_id).where(wide_table.c.at == oldest).limit(ROWS_AT_ONCE)
+    return int(
+        connection.execute(
+            sa.delete(wide_table).where(wide_table.c.at == oldest, wide_table.c.entity_id.in_(some))
+        ).rowcount
+    )

@@ -51,14 +51,14 @@ class Seen:
         return 0
 
     def _write(self, connection: sa.Connection, kind: EntityKind, arrays: list[tuple[Ids, int, int]]) -> int:
-        entities, places = np.unique(np.concatenate([found for found, _, _ in arrays]), return_inverse=True)
-        sizes = [found.size for found, _, _ in arrays]
+        entities, indices = np.unique(np.concatenate([result for result, _, _ in arrays]), return_inverse=True)
+        sizes = [result.size for result, _, _ in arrays]
         last = np.full(entities.size, np.iinfo(np.int64).min)
-        np.maximum.at(last, places, np.repeat([end for _, _, end in arrays], sizes))
+        np.maximum.at(last, indices, np.repeat([end for _, _, end in arrays], sizes))
         _put(connection, entities, last, _later)
         if kind in self._firsts:
             first = np.full(entities.size, np.iinfo(np.int64).max)
-            np.minimum.at(first, places, np.repeat([start for _, start, _ in arrays], sizes))
+            np.minimum.at(first, indices, np.repeat([start for _, start, _ in arrays], sizes))
             _put(connection, entities, first, _earlier)
             self._firsts.discard(kind)
         return int(entities.size)

@@ -37,14 +37,14 @@ Splits = Mapping[int, Split]  # by row id
 
 def prepare(connection: sa.Connection, kinds: Iterable[EntityKind], at: int) -> Splits:
     """Splits the rows that span a timestamp. Writes nothing and takes no lock."""
-    found: dict[int, Split] = {}
+    result: dict[int, Split] = {}
     for kind in kinds:
         if _spanned(connection, kind, at):
             rows = [row for row in blocks.rows_between(connection, kind, at, at + 1) if row.instants > 1]
             for row in rows:
                 payload = connection.execute(sa.select(metadata.block.c.payload).where(metadata.block.c.id == row.id))
-                found[row.id] = _split(payload.scalar_one(), at)
-    return found
+                result[row.id] = _split(payload.scalar_one(), at)
+    return result
 
 
 def make(connection: sa.Connection, kind: EntityKind, at: int, splits: Splits) -> list[int]:

@@ -41,18 +41,20 @@ def missing(connection: sa.Connection) -> list[str]:
     """The DDL that creates missing tables and columns."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
-    found = []
+    result = []
     for kind in EntityKind:
         name = f"latest_{kind.value}"
         if name not in tables:
             fixed = "entity_id INTEGER PRIMARY KEY, cluster TEXT, namespace TEXT, name TEXT, at TEXT"
-            found.append(
-                f"CREATE TABLE {name} ({fixed}" + "".join(f', "{one}" {_NUMBER}' for one in columns(kind)) + ")"
+            result.append(
+                f"CREATE TABLE {name} ({fixed}" + "".join(f', "{signal}" {_NUMBER}' for signal in columns(kind)) + ")"
             )
             continue
         present = {column["name"] for column in inspector.get_columns(name)}
-        found += [f'ALTER TABLE {name} ADD COLUMN "{one}" {_NUMBER}' for one in columns(kind) if one not in present]
-    return found
+        result += [
+            f'ALTER TABLE {name} ADD COLUMN "{signal}" {_NUMBER}' for signal in columns(kind) if signal not in present
+        ]
+    return result
 
 
 def create(database: Database) -> None:
@@ -97,9 +99,9 @@ class LatestTables:
 
 
 def _draft(merged: CycleMatrix) -> _Draft:
-    places = {key: place for place, key in enumerate(merged.keys)}
-    brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in places)
-    wanted = np.array([places[SignalKey(name)] for name in brought], dtype=np.intp)
+    indices = {key: index for index, key in enumerate(merged.keys)}
+    brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in indices)
+    wanted = np.array([indices[SignalKey(name)] for name in brought], dtype=np.intp)
     return _Draft(merged.entities, merged.keys, brought, wanted)
 
 
@@ -124,15 +126,15 @@ def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, En
     name = f"latest_{kind.value}"
     nameless = connection.exec_driver_sql(f"SELECT entity_id FROM {name} WHERE name IS NULL").scalars().all()  # noqa: S608 - our own names
     named = [(number, entities[number]) for number in nameless if number in entities]
-    rows = [{"id": number, "c": one.cluster, "s": one.namespace, "n": one.name} for number, one in named]
+    rows = [{"id": number, "c": entity.cluster, "s": entity.namespace, "n": entity.name} for number, entity in named]
     if rows:
         table = sa.table(name, *map(sa.column, ("entity_id", "cluster", "namespace", "name")))
-        found: dict[str, sa.BindParameter[str]] = {
+        result: dict[str, sa.BindParameter[str]] = {
             "cluster": sa.bindparam("c"),
             "namespace": sa.bindparam("s"),
             "name": sa.bindparam("n"),
         }
-        connection.execute(sa.update(table).where(table.c.entity_id == sa.bindparam("id")).values(found), rows)
+        connection.execute(sa.update(table).where(table.c.entity_id == sa.bindparam("id")).values(result), rows)
 
 
 @cache
@@ -140,7 +142,7 @@ def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
     """One statement for many rows, at half the cost per row. ``?1`` is the shared timestamp."""
     width = 1 + len(brought)
     values = ", ".join(
-        "(?1, " + ", ".join(f"?{2 + row * width + place}" for place in range(width)) + ")" for row in range(rows)
+        "(?1, " + ", ".join(f"?{2 + row * width + index}" for index in range(width)) + ")" for row in range(rows)
     )
     return f"INSERT INTO {_into(kind, brought)} VALUES {values} {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
 

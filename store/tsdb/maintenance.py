@@ -82,22 +82,22 @@ class Maintenance:
 
         Raises StoreError.
         """
-        found = MaintenanceReport()
+        result = MaintenanceReport()
         try:
             atomic_replace.purge(self._access)
             settled = micros(now - SETTLE) if settle else micros(now)
-            for step in self._steps(settled, micros(now - retention.hourly_tables), found, settle=settle):
+            for step in self._steps(settled, micros(now - retention.hourly_tables), result, settle=settle):
                 if stop():
-                    found.complete = False
-                    return found
+                    result.complete = False
+                    return result
                 self._take(step)
-            self._forget(now, retention, found)
-            while not stop() and self._shrink(found):
+            self._forget(now, retention, result)
+            while not stop() and self._shrink(result):
                 pass
         except BaseException:
             self._names = Names()
             raise
-        return found
+        return result
 
     def _take(self, step: Callable[[], None]) -> None:
         """Runs a step. After StaleNumbersError nothing was written, and the step runs again with fresh numbers."""
@@ -109,11 +109,11 @@ class Maintenance:
 
     def compact(self, before: datetime) -> int:
         """Compacts the whole hours before a time; returns their number."""
-        found = MaintenanceReport()
+        result = MaintenanceReport()
         for mark in self._waiting(Work.COMPACT, micros(before) // HOUR * HOUR):
-            self._take(partial(self._compact, mark, found))
+            self._take(partial(self._compact, mark, result))
         atomic_replace.purge(self._access)
-        return found.done.get(Work.COMPACT, 0)
+        return result.done.get(Work.COMPACT, 0)
 
     def _steps(
         self, settled: int, hourly_from: int, found: MaintenanceReport, *, settle: bool
@@ -160,8 +160,8 @@ class Maintenance:
         Late values whose finer neighbors are deleted wait until two runs see them unchanged: once rolled up, a span
         accepts no more values.
         """
-        found = self._waiting(_WORK[tier], before)
-        for kind, those in groupby(found, key=lambda mark: mark.kind):
+        result = self._waiting(_WORK[tier], before)
+        for kind, those in groupby(result, key=lambda mark: mark.kind):
             with self._access.reading() as connection:
                 cut = maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
             ready = [mark for mark in those if mark.start >= cut or not settle or self._still(mark)]

@@ -39,8 +39,8 @@ def written(connection: sa.Connection, kind: EntityKind, instants: Iterable[int]
 
 def waiting(connection: sa.Connection, work: Work, before: int) -> list[Mark]:
     """Pending spans that start before a time, oldest first."""
-    asked = sa.select(due.c.kind, due.c.start_us, due.c.writes).where(due.c.work == work.value)
-    rows = connection.execute(asked.where(due.c.start_us < before).order_by(due.c.kind, due.c.start_us))
+    query = sa.select(due.c.kind, due.c.start_us, due.c.writes).where(due.c.work == work.value)
+    rows = connection.execute(query.where(due.c.start_us < before).order_by(due.c.kind, due.c.start_us))
     return [Mark(work, EntityKind(kind), start, writes) for kind, start, writes in rows]
 
 
@@ -61,34 +61,34 @@ def _is(mark: Mark) -> sa.ColumnElement[bool]:
 
 def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> TierStatus:
     """State of a kind's tiers, for a read of [start, end)."""
-    asked = sa.select(due.c.work, due.c.start_us).where(
+    query = sa.select(due.c.work, due.c.start_us).where(
         due.c.kind == kind.value, due.c.work.in_([Work.TEN_MINUTES.value, Work.ONE_HOUR.value])
     )
-    found: dict[str, list[int]] = {Work.TEN_MINUTES.value: [], Work.ONE_HOUR.value: []}
-    for work, at in connection.execute(asked.where(due.c.start_us > start - HOUR, due.c.start_us < end)):
-        found[work].append(at)
-    due_ten, cut = found[Work.TEN_MINUTES.value], cuts(connection, kind)
+    result: dict[str, list[int]] = {Work.TEN_MINUTES.value: [], Work.ONE_HOUR.value: []}
+    for work, at in connection.execute(query.where(due.c.start_us > start - HOUR, due.c.start_us < end)):
+        result[work].append(at)
+    due_ten, cut = result[Work.TEN_MINUTES.value], cuts(connection, kind)
     late = [at for at in due_ten if at < cut.get(RAW, at)]
-    return TierStatus(due_ten, found[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
+    return TierStatus(due_ten, result[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
 
 
 def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequence[int]) -> list[int]:
     """The hours without any roll-up."""
     if not hours:
         return []
-    asked = sa.select(block.c.start_us, block.c.end_us).where(
+    query = sa.select(block.c.start_us, block.c.end_us).where(
         block.c.kind == kind.value, block.c.tier.in_([TEN_MINUTES, ONE_HOUR]),
         block.c.end_us >= min(hours), block.c.start_us < max(hours) + HOUR,
     )  # fmt: skip
-    rolled = {hour for start, end in connection.execute(asked) for hour in range(start // HOUR * HOUR, end + 1, HOUR)}
+    rolled = {hour for start, end in connection.execute(query) for hour in range(start // HOUR * HOUR, end + 1, HOUR)}
     return [hour for hour in hours if hour not in rolled]
 
 
 def cuts(connection: sa.Connection, kind: EntityKind) -> dict[str, int]:
     """Retention cut of each tier of a kind."""
-    asked = sa.select(kept_from.c.tier, kept_from.c.start_us).where(kept_from.c.kind == kind.value)
-    found: dict[str, int] = {row.tier: row.start_us for row in connection.execute(asked)}
-    return found
+    query = sa.select(kept_from.c.tier, kept_from.c.start_us).where(kept_from.c.kind == kind.value)
+    result: dict[str, int] = {row.tier: row.start_us for row in connection.execute(query)}
+    return result
 
 
 def cut(connection: sa.Connection, tier: str, kind: EntityKind, at: int) -> None:

@@ -89,18 +89,18 @@ class SqlMetricStore:
             late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
             merged = list(self._merger.merge(at, batches))
             if late:
-                merged = [one for one in merged if self._lands(connection, at, one)]
-            for found in merged:
-                hidden += late_writes.make(connection, found.kind, micros(at), splits)
-                blocks.write_tail(connection, self._dictionary, at, found)
-                maintenance_queue.written(connection, found.kind, [micros(at)])
-                self._latest.update(connection, found, self._dictionary.entities.named, at)
-                self._seen.note(found.kind, found.entities, micros(at))
+                merged = [matrix for matrix in merged if self._lands(connection, at, matrix)]
+            for cycle in merged:
+                hidden += late_writes.make(connection, cycle.kind, micros(at), splits)
+                blocks.write_tail(connection, self._dictionary, at, cycle)
+                maintenance_queue.written(connection, cycle.kind, [micros(at)])
+                self._latest.update(connection, cycle, self._dictionary.entities.named, at)
+                self._seen.note(cycle.kind, cycle.entities, micros(at))
             self._seen.tell(connection, micros(at))
             event_rows.add(connection, events)
         with suppress(StoreError):  # the cycle is committed; the next maintenance run deletes the leftovers
             atomic_replace.purge(Access(self._database.reading, self._writing, self._dictionary), hidden)
-        return sum(_values(found) for found in merged)
+        return sum(_values(cycle) for cycle in merged)
 
     def _splits(self, at: int, kinds: Collection[EntityKind]) -> late_writes.Splits:
         """Splits the rows that span a late timestamp, before any lock is taken."""
@@ -135,11 +135,11 @@ class SqlMetricStore:
         instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
         with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite
             narrow = values.astype(np.float32)
-        said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
+        statuses = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         try:
-            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+            self._write_history(kind, instants, keys, tuple(entities), narrow, statuses)
         except StaleNumbersError:
-            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+            self._write_history(kind, instants, keys, tuple(entities), narrow, statuses)
         return int(np.count_nonzero(~np.isnan(narrow)))
 
     def _write_history(
@@ -179,10 +179,10 @@ class SqlMetricStore:
         ``vacuum`` rebuilds the file, which shrinks it and enables incremental vacuum. No other process may write
         meanwhile. Raises StoreError.
         """
-        found = self._upkeep.run(now, retention, settle=False)
+        result = self._upkeep.run(now, retention, settle=False)
         if vacuum:
             self._database.vacuum()
-        return found
+        return result
 
     def condition(self) -> Condition:
         """Disk usage, pending maintenance, retention cuts and rejected values. Raises StoreError."""
@@ -273,14 +273,14 @@ class SqlMetricStore:
             present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
             asked = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
         grid.open(len(asked))
-        places = Rows(asked, known.numbers)
+        output_rows = Rows(asked, known.numbers)
         columns = [grid.column(want) for want in wanted]
         for part, rows in zip(parts, of_parts, strict=True):
-            for found in blocks.payloads(connection, rows):
+            for payload in blocks.payloads(connection, rows):
                 for want, column in zip(wanted, columns, strict=True):
-                    for piece in blocks.pieces(found, keysets, want.name, want.stored, column.statistic):
+                    for piece in blocks.pieces(payload, keysets, want.name, want.stored, column.statistic):
                         inside = piece.inside(part.start, part.end)
-                        fill(column, want, inside, *places.of(piece.cohort, members[piece.cohort]))
+                        fill(column, want, inside, *output_rows.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()
         return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
@@ -291,14 +291,14 @@ class SqlMetricStore:
         A cell with a value wins over a later one without. ``keys`` None: every stored column.
         """
         table = metadata.block
-        asked = (
+        query = (
             sa.select(table.c.end_us)
             .where(table.c.kind == kind.value, table.c.tier == RAW, blocks.visible())
             .order_by(table.c.end_us.desc())
             .limit(1)
         )
         with self._database.reading() as connection:
-            newest: int | None = connection.execute(asked).scalar()
+            newest: int | None = connection.execute(query).scalar()
             if newest is None:
                 return empty_window(kind, keys or (), LOOK_BACK)
             end = instant(newest + 1)
@@ -306,8 +306,8 @@ class SqlMetricStore:
             if keys is None:
                 rows = blocks.rows_between(connection, kind, part.start, part.end)
                 keysets = self._names.keysets(connection)
-                found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
-                keys = sorted(found, key=column_order)
+                result = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+                keys = sorted(result, key=column_order)
             grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
             window = self._window(connection, kind, keys, [part], grid, None, total=False)
         return replace(window, times=np.array([newest / 1e6]))
@@ -321,8 +321,8 @@ class SqlMetricStore:
                 for tier in tiers.TIERS
                 for row in blocks.rows_between(connection, kind, micros(start), micros(end), tier)
             ]
-        found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
-        return tuple(sorted(found, key=column_order))
+        result = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+        return tuple(sorted(result, key=column_order))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Every entity of a kind with retained values, sorted."""

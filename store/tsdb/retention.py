@@ -146,8 +146,8 @@ class RetentionRun:
         """The hour before which the oldest rows of a tier hold at least so many bytes."""
         total = at = 0
         with self._access.reading() as connection:
-            asked = sa.select(block.c.end_us, sa.func.length(block.c.payload)).where(block.c.tier == tier)
-            for end, size in connection.execute(asked.where(blocks.visible()).order_by(block.c.end_us)):
+            query = sa.select(block.c.end_us, sa.func.length(block.c.payload)).where(block.c.tier == tier)
+            for end, size in connection.execute(query.where(blocks.visible()).order_by(block.c.end_us)):
                 at = end
                 total += size
                 if total >= excess:
@@ -161,10 +161,10 @@ class RetentionRun:
             return before
         with self._access.reading() as connection:
             from_ = maintenance_queue.cuts(connection, kind).get(tier, -(1 << 62))
-            asked = sa.select(sa.func.min(due.c.start_us), sa.func.count()).where(
+            query = sa.select(sa.func.min(due.c.start_us), sa.func.count()).where(
                 due.c.work == work.value, due.c.kind == kind.value, due.c.start_us >= from_, due.c.start_us < before
             )
-            first, many = connection.execute(asked).one()
+            first, many = connection.execute(query).one()
         if first is None:
             return before
         if told:

@@ -62,8 +62,8 @@ class RollupCells:
 
 def counts(status: Statuses) -> NDArray[np.bool_]:
     """True for cells with a valid value."""
-    found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
-    return found
+    result: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
+    return result
 
 
 def of_cells(fold: Fold, times: Micros, cells: Section) -> RollupCells:
@@ -101,8 +101,8 @@ def _gauges(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statu
     least = np.minimum.reduceat(np.where(has, low, np.inf), firsts, axis=-1)
     most = np.maximum.reduceat(np.where(has, high, -np.inf), firsts, axis=-1)
     any_ = many > 0
-    found = [chosen, *(np.where(any_, one, np.nan) for one in (added, least, most)), many]
-    return np.stack(found), status
+    result = [chosen, *(np.where(any_, item, np.nan) for item in (added, least, most)), many]
+    return np.stack(result), status
 
 
 def _sums(cells: RollupCells, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
@@ -123,12 +123,12 @@ def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp])
         ends = np.append(firsts[1:], status.shape[-1]) - 1
         shape = (*status.shape[:-1], firsts.size)
         return np.broadcast_to(ends, shape), np.ascontiguousarray(status[..., ends])
-    places = np.arange(status.shape[-1])
-    last = np.maximum.reduceat(np.where(has, places, -1), firsts, axis=-1)
-    other = np.maximum.reduceat(np.where(status != CellStatus.ABSENT, places, -1), firsts, axis=-1)
+    indices = np.arange(status.shape[-1])
+    last = np.maximum.reduceat(np.where(has, indices, -1), firsts, axis=-1)
+    other = np.maximum.reduceat(np.where(status != CellStatus.ABSENT, indices, -1), firsts, axis=-1)
     taken = np.where(last >= 0, last, other)
-    found = np.take_along_axis(status, np.maximum(taken, 0), axis=-1)
-    return taken, np.where(taken >= 0, found, np.uint8(CellStatus.ABSENT))
+    result = np.take_along_axis(status, np.maximum(taken, 0), axis=-1)
+    return taken, np.where(taken >= 0, result, np.uint8(CellStatus.ABSENT))
 
 
 def fill_in(kept: RollupCells, late: RollupCells) -> tuple[RollupCells, int]:
@@ -166,14 +166,14 @@ def sections(rolled: RollupCells) -> list[Section]:
     first = rolled.statistics[0]
     with np.errstate(over="ignore"):
         narrow = first.astype(np.float32)
-    found = [Section(narrow, rolled.status)]
+    result = [Section(narrow, rolled.status)]
     rest = list(rolled.statistics[1:])
     if rolled.fold is not Fold.GAUGE:
         with np.errstate(invalid="ignore"):
             rest.insert(0, np.where(np.isfinite(narrow), first - narrow, 0.0))
     with np.errstate(over="ignore"):
-        found += [Section(filled(one.astype(np.float32))) for one in rest]
-    return found
+        result += [Section(filled(item.astype(np.float32))) for item in rest]
+    return result
 
 
 def fold_in(block: Block) -> Fold:
@@ -201,7 +201,7 @@ def _values(blocks: list[Block], first: Section, at: int) -> Floats:
     if at == 0:
         values: Floats = first.values.astype(np.float64)
         return values if gauge else values + decode(blocks, 1).values
-    found: Floats = decode(blocks, at if gauge else at + 1).values.astype(np.float64)
+    result: Floats = decode(blocks, at if gauge else at + 1).values.astype(np.float64)
     if at != COUNT[fold_in(blocks[0])] and first.status is not None:
-        found[~counts(first.status) | np.isnan(first.values)] = np.nan
-    return found
+        result[~counts(first.status) | np.isnan(first.values)] = np.nan
+    return result

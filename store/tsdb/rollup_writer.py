@@ -66,8 +66,10 @@ class RollupStep:
                 yield from self._of(name)
 
     def _of(self, name: str) -> Iterator[Draft]:
-        new = {found.rolled.fold: found for found in _finer(self.finer, name, SPACING[self.tier], self.start, self.end)}
-        old = {found.rolled.fold: found for found in stored(self.existing, name)}
+        new = {
+            result.rolled.fold: result for result in _finer(self.finer, name, SPACING[self.tier], self.start, self.end)
+        }
+        old = {result.rolled.fold: result for result in stored(self.existing, name)}
         for fold in Fold:
             columns = self._together(new.get(fold), old.get(fold))
             if columns is not None and columns.rolled.times.size:
@@ -114,8 +116,8 @@ def draft(tier: str, kind: EntityKind, columns: Columns, level: int = BULK_LEVEL
 def _finer(loaded: LoadedRows, name: str, spacing: int, start: int, end: int) -> Iterator[Columns]:
     """One signal of the finer rows inside [start, end), rolled up."""
     cells = _raw(loaded, name, start, end) if _is_raw(loaded) else map(_inside(start, end), stored(loaded, name))
-    for found in cells:
-        yield Columns(found.keys, found.entities, rollup.roll(found.rolled, spacing))
+    for columns in cells:
+        yield Columns(columns.keys, columns.entities, rollup.roll(columns.rolled, spacing))
 
 
 def _is_raw(loaded: LoadedRows) -> bool:
@@ -136,16 +138,16 @@ def _raw(loaded: LoadedRows, name: str, start: int, end: int) -> Iterator[Column
     keys = tuple(sorted({key for part in parts for key in part.keys}, key=column_order))
     section = joined(parts, keys, loaded.members, entities, times)
     for fold, those in by_fold.items():
-        places = [place for place, key in enumerate(keys) if key in those]
-        cells = rollup.of_cells(fold, times, section.taken(places))
-        yield Columns(tuple(keys[place] for place in places), entities, cells)
+        indices = [index for index, key in enumerate(keys) if key in those]
+        cells = rollup.of_cells(fold, times, section.taken(indices))
+        yield Columns(tuple(keys[index] for index in indices), entities, cells)
 
 
 def stored(loaded: LoadedRows, name: str) -> Iterator[Columns]:
     """One signal of roll-up rows, joined along time."""
     by_fold: dict[Fold, list[Columns]] = {}
-    for row, keyset, found in groups(loaded.found, loaded.keysets, name):
-        rolled = rollup.unpack(found)
+    for row, keyset, result in groups(loaded.found, loaded.keysets, name):
+        rolled = rollup.unpack(result)
         by_fold.setdefault(rolled.fold, []).append(Columns(keyset.keys, loaded.members[row.cohort], rolled))
     for parts in by_fold.values():
         yield union(parts)

@@ -53,13 +53,13 @@ class Keyset:
 
 def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
     """The columns of each signal: section, first column, end column (exclusive)."""
-    found: dict[str, tuple[int, int, int]] = {}
+    result: dict[str, tuple[int, int, int]] = {}
     at = 0
     for section, (name, group) in enumerate(groupby(keys, key=lambda key: key.name)):
         size = len(list(group))
-        found[name] = (section, at, at + size)
+        result[name] = (section, at, at + size)
         at += size
-    return found
+    return result
 
 
 class SeriesDictionary:
@@ -126,26 +126,26 @@ class SeriesDictionary:
     def _add(self, table: sa.Table, rows: Sequence[Mapping[str, object]], keys: list[str]) -> list[int]:
         connection = self._writer()
         connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for at in range(0, len(keys), 500):
-            asked = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
-            found.update((row.key, row.id) for row in connection.execute(asked))
-        return [found[fitted(key)] for key in keys]
+            query = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
+            result.update((row.key, row.id) for row in connection.execute(query))
+        return [result[fitted(key)] for key in keys]
 
     def _list(self, table: sa.Table, known: dict[bytes, int], members: Ids) -> int:
         packed = members.astype("<i4").tobytes()
         digest = hashlib.sha256(packed).digest()[:16]
         if digest not in known:
             connection = self._writer()
-            asked = sa.select(table.c.id).where(table.c.digest == digest)
-            found = connection.execute(asked).scalar()
-            if found is None:
+            query = sa.select(table.c.id).where(table.c.digest == digest)
+            value = connection.execute(query).scalar()
+            if value is None:
                 if table is metadata.cohort and self._gone not in (None, self._forgotten()):
                     raise StaleNumbersError
                 new = insert(connection, table).values(digest=digest, members=packed)
                 connection.execute(new.on_conflict_do_nothing())
-                found = connection.execute(asked).scalar_one()
-            known[digest] = int(found)
+                value = connection.execute(query).scalar_one()
+            known[digest] = int(value)
         return known[digest]
 
     def _forgotten(self) -> int:
@@ -175,8 +175,8 @@ class Names:
         for row in rows:
             numbers = np.frombuffer(row.members, dtype="<i4").tolist()
             if any(number not in self._keys for number in numbers):
-                found = connection.execute(sa.select(metadata.signal.c.id, metadata.signal.c.key))
-                self._keys = {number: SignalKey.parse(key) for number, key in found}
+                result = connection.execute(sa.select(metadata.signal.c.id, metadata.signal.c.key))
+                self._keys = {number: SignalKey.parse(key) for number, key in result}
             keys = tuple(self._keys[number] for number in numbers)
             self._keysets[row.id] = Keyset(keys, sections_of(keys))
         return self._keysets
@@ -197,10 +197,10 @@ class Names:
             known = KnownEntities({}, {})
         table = metadata.entity
         newest = max(known.by_number, default=0)
-        asked = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
-        fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(asked)}
+        query = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
+        fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(query)}
         if fresh:
-            numbers = {found: number for number, found in fresh.items()}
+            numbers = {result: number for number, result in fresh.items()}
             known = KnownEntities({**known.by_number, **fresh}, {**known.numbers, **numbers})
         self._entities[kind] = forgotten, known
         return known

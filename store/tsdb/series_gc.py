@@ -51,9 +51,9 @@ def _entities(access: Access, before: int) -> int:
     """Deletes unused entities. The newest stays, so that no number is assigned twice."""
     newest = sa.select(sa.func.max(entity.c.id)).scalar_subquery()
     unseen = sa.or_(entity.c.last_seen_us.is_(None), entity.c.last_seen_us < before)
-    asked = sa.select(entity.c.id).where(unseen, entity.c.id < newest)
+    query = sa.select(entity.c.id).where(unseen, entity.c.id < newest)
     with access.reading() as connection:
-        ids = np.array(connection.scalars(asked).all(), dtype=np.int32)
+        ids = np.array(connection.scalars(query).all(), dtype=np.int32)
         if not ids.size:
             return 0
         last_list = _last_list(connection)
@@ -72,22 +72,22 @@ def _entities(access: Access, before: int) -> int:
 def _delete(connection: sa.Connection, ids: Sequence[int], before: int) -> int:
     unseen = sa.or_(entity.c.last_seen_us.is_(None), entity.c.last_seen_us < before)
     chosen = sa.select(entity.c.id, entity.c.kind).where(entity.c.id.in_(ids), unseen)
-    found = {number: EntityKind(kind) for number, kind in connection.execute(chosen)}
-    connection.execute(sa.delete(entity).where(entity.c.id.in_(list(found))))
-    for kind in set(found.values()):
+    result = {number: EntityKind(kind) for number, kind in connection.execute(chosen)}
+    connection.execute(sa.delete(entity).where(entity.c.id.in_(list(result))))
+    for kind in set(result.values()):
         cut = maintenance_queue.cuts(connection, kind).get(ENTITY, before - 1)
         maintenance_queue.cut(connection, ENTITY, kind, max(before, cut + 1))
-    return len(found)
+    return len(result)
 
 
 def _last_list(connection: sa.Connection) -> int | None:
-    found: int | None = connection.execute(sa.select(sa.func.max(cohort.c.id))).scalar()
-    return found
+    value: int | None = connection.execute(sa.select(sa.func.max(cohort.c.id))).scalar()
+    return value
 
 
 def _listed(connection: sa.Connection) -> np.ndarray:
     """The entities of every cohort, used or not: a cached number may still be written."""
-    found = np.empty(0, dtype=np.int32)
+    result = np.empty(0, dtype=np.int32)
     for packed in connection.scalars(sa.select(cohort.c.members).execution_options(yield_per=200)):
-        found = np.union1d(found, np.frombuffer(packed, dtype="<i4"))
-    return found
+        result = np.union1d(result, np.frombuffer(packed, dtype="<i4"))
+    return result

@@ -68,10 +68,10 @@ def segments(standing: TierStatus, start: int, end: int, step: int) -> list[Segm
         return []
     hours = np.arange(start // HOUR * HOUR, end, HOUR)
     chosen = _chosen(standing, hours, start, end, step)
-    found: list[Segment] = []
+    result: list[Segment] = []
     for tier, first, last in _runs(hours, chosen):
-        found += _cut(standing, tier, max(first, start), min(last, end))
-    return _joined(found)
+        result += _cut(standing, tier, max(first, start), min(last, end))
+    return _joined(result)
 
 
 def _chosen(standing: TierStatus, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
@@ -107,10 +107,10 @@ def _cut(standing: TierStatus, tier: str, start: int, end: int) -> list[Segment]
 
 
 def _joined(parts: list[Segment]) -> list[Segment]:
-    found: list[Segment] = []
+    result: list[Segment] = []
     for part in parts:
-        if found and found[-1].tier == part.tier and found[-1].end == part.start:
-            found[-1] = Segment(part.tier, found[-1].start, part.end)
+        if result and result[-1].tier == part.tier and result[-1].end == part.start:
+            result[-1] = Segment(part.tier, result[-1].start, part.end)
         else:
-            found.append(part)
-    return found
+            result.append(part)
+    return result

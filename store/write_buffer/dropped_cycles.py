@@ -125,7 +125,7 @@ def instant_of(path: Path) -> int:
 def _parsed(text: str) -> Record:
     """Raises ValueError, KeyError or TypeError. The previous release recorded no spans."""
     plain = json.loads(text)
-    spans = tuple(Span(int(one["first"]), int(one["last"]), int(one["cycles"])) for one in plain.get("spans", ()))
+    spans = tuple(Span(int(span["first"]), int(span["last"]), int(span["cycles"])) for span in plain.get("spans", ()))
     return Record(int(plain["cycles"]), spans, tuple(map(str, plain.get("going", ()))))
 
 

@@ -196,21 +196,21 @@ def _packed(cycle: BufferedCycle) -> bytes:
 
     batches = [
         {
-            "source": one.source,
-            "scraped_at": micros(one.scraped_at),
-            "kind": one.kind.value,
-            "keys": number(one.keys),
-            "entities": number(one.entities),
-            "interval_seconds": one.interval_seconds,
-            "trust": one.trust.value,
+            "source": batch.source,
+            "scraped_at": micros(batch.scraped_at),
+            "kind": batch.kind.value,
+            "keys": number(batch.keys),
+            "entities": number(batch.entities),
+            "interval_seconds": batch.interval_seconds,
+            "trust": batch.trust.value,
         }
-        for one in cycle.batches
+        for batch in cycle.batches
     ]
     events = [json_codec.to_plain(event) for event in cycle.events]
     head = json.dumps({"at": micros(cycle.at), "lists": lists, "batches": batches, "events": events})
     arrays: list[bytes] = []
-    for one in cycle.batches:
-        arrays += (np.asarray(one.values, dtype="<f8").tobytes(), np.asarray(one.status, dtype=np.uint8).tobytes())
+    for batch in cycle.batches:
+        arrays += (np.asarray(batch.values, dtype="<f8").tobytes(), np.asarray(batch.status, dtype=np.uint8).tobytes())
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join((head.encode(), b"\n", *arrays)))
 
 
@@ -220,10 +220,10 @@ def _unpacked(payload: bytes) -> BufferedCycle:
     head: dict[str, Any] = json.loads(plain[:end])
     keys: dict[int, tuple[SignalKey, ...]] = {}
     entities: dict[int, tuple[EntityRef, ...]] = {}
-    for one in head["batches"]:
-        keys.setdefault(one["keys"], tuple(map(SignalKey.parse, head["lists"][one["keys"]])))
-        entities.setdefault(one["entities"], tuple(map(EntityRef.from_key, head["lists"][one["entities"]])))
-    events = tuple(json_codec.from_plain(Event, one) for one in head["events"])
+    for row in head["batches"]:
+        keys.setdefault(row["keys"], tuple(map(SignalKey.parse, head["lists"][row["keys"]])))
+        entities.setdefault(row["entities"], tuple(map(EntityRef.from_key, head["lists"][row["entities"]])))
+    events = tuple(json_codec.from_plain(Event, row) for row in head["events"])
     return BufferedCycle(instant(head["at"]), tuple(_batches(head["batches"], keys, entities, plain, end + 1)), events)
 
 

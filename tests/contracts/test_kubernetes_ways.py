@@ -16,9 +16,9 @@ from collectors.discovery.manager import Discovery
 from collectors.discovery.relabeling import RelabelRules
 from collectors.kubernetes import watch
 from collectors.kubernetes.api import KubeApi
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.objects import PODS as PODS_RESOURCE
-from collectors.kubernetes.watch import SharedWatches, Follower
+from collectors.kubernetes.watch import SharedWatches, ResourceWatcher
 from collectors.net.http import HttpClient
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
@@ -144,13 +144,13 @@ EXPECTED: dict[str, dict[str, tuple[list[str], str]]] = {  # replica: pods, serv
 
 
 @asynccontextmanager
-async def both(*, together: bool = False) -> AsyncIterator[tuple[ApiServer, KubernetesSource, Kubernetes]]:
+async def both(*, together: bool = False) -> AsyncIterator[tuple[ApiServer, KubernetesSource, KubernetesEventSource]]:
     """A server with a source of targets and one of events, each with a connection of its own or with one for both."""
     async with api_server() as (server, api):
         other = KubeApi(HttpClient("events", api.client.url, timeout=timedelta(seconds=5)))
         doors = SharedWatches(api)
         targets = KubernetesSource("k", doors if together else api, "c", clock=ManualClock(AT))
-        events = Kubernetes("kubernetes", doors if together else other, "c")
+        events = KubernetesEventSource("kubernetes", doors if together else other, "c")
         try:
             yield server, targets, events
         finally:
@@ -240,9 +240,9 @@ def test_one_that_comes_later_knows_all_that_was_told_before() -> None:
         async with api_server() as (server, api):
             fill(server, SCENES["deployment"])
             doors = SharedWatches(api)
-            first = Follower(doors, [PODS_RESOURCE])
+            first = ResourceWatcher(doors, [PODS_RESOURCE])
             await first.read(AT)
-            second = Follower(doors, [PODS_RESOURCE])
+            second = ResourceWatcher(doors, [PODS_RESOURCE])
             server.tell(PODS, "ADDED", pod("late-0"))
             server.objects[PODS] = [*server.objects[PODS], pod("late-0")]
             (news,), faults = await second.read(AT)
@@ -264,7 +264,7 @@ def test_a_follower_that_is_far_behind_reads_a_list(monkeypatch: pytest.MonkeyPa
         async with api_server() as (server, api):
             fill(server, SCENES["deployment"])
             doors = SharedWatches(api)
-            quick, slow = Follower(doors, [PODS_RESOURCE]), Follower(doors, [PODS_RESOURCE])
+            quick, slow = ResourceWatcher(doors, [PODS_RESOURCE]), ResourceWatcher(doors, [PODS_RESOURCE])
             await asyncio.gather(quick.read(AT), slow.read(AT))
             for number in range(4):
                 server.tell(PODS, "ADDED", pod(f"more-{number}"))

@@ -22,7 +22,7 @@ from service.drills import runner
 from service.drills.private_platform import PrivatePlatform, open_platform
 from service.sources.composite_source import CompositeSource
 from service.sources.event_source import EventContributor, event_sources
-from simulator.scenarios import Planned, Scenario
+from simulator.scenarios import PlannedFault, Scenario
 from simulator.scoring.score import Run
 from simulator.servers import http
 from simulator.servers.log_and_api_endpoints import event_settings
@@ -30,13 +30,13 @@ from simulator.world import World
 
 MINUTE = timedelta(minutes=1)
 SCENARIOS = {
-    "engine-hung": Scenario("engine-hung", (Planned("engine-hung", MINUTE, 4 * MINUTE),), load="bursty"),
-    "engine-dead": Scenario("engine-dead", (Planned("engine-dead", MINUTE, 4 * MINUTE),)),
-    "gpu-lost": Scenario("gpu-lost", (Planned("gpu-lost", MINUTE, 4 * MINUTE),)),
-    "exporter-down": Scenario("exporter-down", (Planned("exporter-down", MINUTE, 4 * MINUTE),)),
+    "engine-hung": Scenario("engine-hung", (PlannedFault("engine-hung", MINUTE, 4 * MINUTE),), load="bursty"),
+    "engine-dead": Scenario("engine-dead", (PlannedFault("engine-dead", MINUTE, 4 * MINUTE),)),
+    "gpu-lost": Scenario("gpu-lost", (PlannedFault("gpu-lost", MINUTE, 4 * MINUTE),)),
+    "exporter-down": Scenario("exporter-down", (PlannedFault("exporter-down", MINUTE, 4 * MINUTE),)),
     "two at once": Scenario(
         "two-at-once",
-        (Planned("gpu-thermal-throttle", MINUTE, 5 * MINUTE), Planned("engine-core-dead", 2 * MINUTE, 4 * MINUTE)),
+        (PlannedFault("gpu-thermal-throttle", MINUTE, 5 * MINUTE), PlannedFault("engine-core-dead", 2 * MINUTE, 4 * MINUTE)),
     ),
 }
 

@@ -18,13 +18,13 @@ KINDS = tuple(ENGINE_PAGES)
 class Bent:
     """Holds levers of slots or services until it is taken away."""
 
-    def __init__(self, fleet: Fleet, *levers: tuple[str, str, int, float]) -> None:
-        self.levers = levers
+    def __init__(self, fleet: Fleet, *effects: tuple[str, str, int, float]) -> None:
+        self.effects = effects
         fleet.injections.append(self)
 
     def advance(self, fleet: Fleet) -> bool:
-        for group, lever, index, value in self.levers:
-            fleet.levers.bend(group, lever)[index] = value
+        for group, effects, index, value in self.effects:
+            fleet.effects.adjust(group, effects)[index] = value
         return False
 
 

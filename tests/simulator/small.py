@@ -39,14 +39,14 @@ def step(fleet: Fleet, seconds: float) -> None:
 class Bent:
     """Holds levers: (group, lever, index, value) each, until ``stop``."""
 
-    def __init__(self, fleet: Fleet, *levers: tuple[str, str, int, float]) -> None:
-        self._levers = levers
+    def __init__(self, fleet: Fleet, *effects: tuple[str, str, int, float]) -> None:
+        self._levers = effects
         self._injection = cast("Injection", self)
         fleet.injections.append(self._injection)
 
     def advance(self, fleet: Fleet) -> bool:
-        for group, lever, index, value in self._levers:
-            fleet.levers.bend(group, lever)[index] = value
+        for group, effects, index, value in self._levers:
+            fleet.effects.adjust(group, effects)[index] = value
         return False
 
     def stop(self, fleet: Fleet) -> None:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from simulator.fleet import Fleet
-from simulator.journal import Voice
-from simulator.maintenance import Upkeep, away, planned
+from simulator.journal import JournalSource
+from simulator.maintenance import MaintenanceRunner, planned, under_maintenance
 from simulator.spec.fleets import TrafficSpec, default_spec
 
 SPEC = default_spec()
@@ -18,25 +18,25 @@ WEEK = 7 * 86400.0
 def test_a_week_has_one_rollout_and_one_restart_of_every_service_in_working_hours() -> None:
     found = planned(SPEC, 3, MONDAY, MONDAY + WEEK)
     for service in SPEC.services:
-        mine = [deed for deed in found if deed.service == service.name]
-        assert sorted(deed.replica is None for deed in mine) == [False, True]
-    for deed in found:
-        assert (deed.at - MONDAY) // 86400 < 5
-        assert 9 <= deed.at % 86400 / 3600 < 17
-        assert deed.replica is None or 0 <= deed.replica < SPEC.service(deed.service).replicas
+        mine = [task for task in found if task.service == service.name]
+        assert sorted(task.replica is None for task in mine) == [False, True]
+    for task in found:
+        assert (task.at - MONDAY) // 86400 < 5
+        assert 9 <= task.at % 86400 / 3600 < 17
+        assert task.replica is None or 0 <= task.replica < SPEC.service(task.service).replicas
 
 
 def test_the_plan_is_the_same_however_it_is_asked_for() -> None:
     whole = planned(SPEC, 3, MONDAY, MONDAY + 3 * WEEK)
     parts = [planned(SPEC, 3, MONDAY + day * 86400, MONDAY + (day + 1) * 86400) for day in range(21)]
-    assert whole == tuple(deed for part in parts for deed in part)
+    assert whole == tuple(task for part in parts for task in part)
     assert planned(SPEC, 4, MONDAY, MONDAY + WEEK) != planned(SPEC, 3, MONDAY, MONDAY + WEEK)
 
 
 def test_replicas_are_away_one_after_another() -> None:
-    rollout = next(deed for deed in planned(SPEC, 3, MONDAY, MONDAY + WEEK) if deed.replica is None)
+    rollout = next(task for task in planned(SPEC, 3, MONDAY, MONDAY + WEEK) if task.replica is None)
     times = rollout.at + np.arange(-300.0, 3600.0, 15.0)
-    gone = away(SPEC, rollout.service, (rollout,), times)
+    gone = under_maintenance(SPEC, rollout.service, (rollout,), times)
     assert gone.sum(axis=0).max() == 1
     assert gone.any(axis=1).all()
     assert not gone[:, times < rollout.at].any()
@@ -48,14 +48,14 @@ def test_a_live_fleet_is_rolled_out_and_restarted_as_planned() -> None:
         for one in SPEC.services
     )
     spec = replace(SPEC, services=services, slice_seconds=15.0, tick_seconds=15.0)
-    deeds = planned(spec, 3, MONDAY, MONDAY + WEEK)
-    for deed in (next(one for one in deeds if one.replica is None), next(one for one in deeds if one.replica == 0)):
-        fleet = Fleet(spec, seed=3, start=datetime.fromtimestamp(deed.at - 30, UTC))
-        upkeep = Upkeep(fleet, 3)
+    tasks = planned(spec, 3, MONDAY, MONDAY + WEEK)
+    for task in (next(one for one in tasks if one.replica is None), next(one for one in tasks if one.replica == 0)):
+        fleet = Fleet(spec, seed=3, start=datetime.fromtimestamp(task.at - 30, UTC))
+        upkeep = MaintenanceRunner(fleet, 3)
         for _ in range(6):
             fleet.step(timedelta(seconds=15))
             upkeep.advance()
-        assert upkeep.done == [deed]
-        voices = {line.voice for line in fleet.journal.after()}
-        assert (Voice.CHANGE if deed.replica is None else Voice.KUBERNETES) in voices
-        assert sum(pod.ready for pod in fleet.pods.of_service(deed.service)) == 1
+        assert upkeep.done == [task]
+        voices = {line.source for line in fleet.journal.after()}
+        assert (JournalSource.CHANGE if task.replica is None else JournalSource.KUBERNETES) in voices
+        assert sum(pod.ready for pod in fleet.pods.of_service(task.service)) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.events.unresolved_event import UnresolvedEvent
 from collectors.kubernetes.api import KubeApi
-from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.net.http import HttpClient
 from outrider.clock import SystemClock, rfc3339
 from outrider.wire.http_auth import Access, Tls
@@ -27,14 +27,14 @@ def now() -> datetime:
     return SystemClock().now()
 
 
-def source(cluster: Cluster, *namespaces: str, token: str = "admin") -> Kubernetes:
+def source(cluster: Cluster, *namespaces: str, token: str = "admin") -> KubernetesEventSource:
     """The product's own reader of this API server."""
     access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
     client = HttpClient("kubernetes", cluster.url, timeout=timedelta(seconds=5), access=access)
-    return Kubernetes("kubernetes", KubeApi(client), "c", namespaces=namespaces)
+    return KubernetesEventSource("kubernetes", KubeApi(client), "c", namespaces=namespaces)
 
 
-async def news(reader: Kubernetes) -> list[UnresolvedEvent]:
+async def news(reader: KubernetesEventSource) -> list[UnresolvedEvent]:
     found, errors = await reader.read(now(), [])
     assert errors == []
     return found

@@ -23,14 +23,14 @@ _COUNTED = re.compile(r"\{(\w+)\} \[([^|\[\]]+)\|([^|\[\]]+)\]")
 @cache
 def texts(language: Language) -> Mapping[str, str]:
     """Every text of a language by key."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     folder = resources.files("outrider.text.i18n").joinpath(language)
     for entry in sorted(folder.iterdir(), key=lambda file: file.name):
         if entry.name.endswith(".yaml"):
             area = entry.name.removesuffix(".yaml")
             document = yaml.safe_load(entry.read_text(encoding="utf-8")) or {}
-            found.update({f"{area}.{key}": str(text) for key, text in document.items()})
-    return found
+            result.update({f"{area}.{key}": str(text) for key, text in document.items()})
+    return result
 
 
 def translate(key: str, language: Language = "en", /, **arguments: object) -> str:

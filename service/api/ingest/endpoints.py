@@ -1,4 +1,4 @@
-"""What stands behind the doors for pushed samples: limits, matching, the buffer, and our own counters."""
+"""State behind the ingest endpoints: limits, routing, buffer, own counters."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, Dro
 """What a sender is told of; the rest is left out on purpose."""
 
 
-class Doors:
-    """Takes decoded requests into the buffer. Threads may share it."""
+class IngestEndpoints:
+    """Writes decoded requests to the ingest buffer. Thread-safe."""
 
     def __init__(self, settings: DoorSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry) -> None:
-        """``registry`` gets the counters of what came and what was left out."""
+        """``registry`` receives the counters of accepted and dropped samples."""
         self.settings = settings
         self._spool = spool
         self._clock = clock
@@ -64,7 +64,7 @@ class Doors:
         )
 
     def take(self, decoded: Decoded, sender: str) -> int:
-        """Put what something reads into the buffer; returns how many samples. Raises ReceiveError, StoreError."""
+        """Buffers the samples that an adapter reads; returns their number. Raises ReceiveError, StoreError."""
         total = decoded.samples + decoded.histograms
         if total > self.settings.samples_per_request:
             raise ReceiveError(
@@ -83,7 +83,7 @@ class Doors:
         return kept
 
     def take_kpis(self, kpis: Sequence[Kpi], sender: str) -> None:
-        """Put KPIs into the buffer. Raises ReceiveError, StoreError."""
+        """Buffers KPIs. Raises ReceiveError, StoreError."""
         self._check_pace(sender, len(kpis))
         self._put(IngestProtocol.KPI, sender, len(kpis), receive_kpi.encode(kpis))
         self._samples.labels(IngestProtocol.KPI.value).inc(len(kpis))
@@ -96,11 +96,11 @@ class Doors:
                 self.newest_kpis.popitem(last=False)
 
     def answered(self, door: IngestProtocol, outcome: str) -> None:
-        """Count a request by what became of it."""
+        """Counts a request by its outcome."""
         self._requests.labels(door.value, outcome).inc()
 
     def refuse_kpis(self, count: int) -> None:
-        """Count entries that were refused one by one."""
+        """Counts rejected KPI entries."""
         self._left_out.labels(IngestProtocol.KPI.value, "refused").inc(count)
 
     def _encode(self, decoded: Decoded, assigned: Sequence[RoutedSeries]) -> bytes:
@@ -113,13 +113,13 @@ class Doors:
             raise too_large(self.settings.buffer_bytes)
         if not self._spool.put(block, self.settings.buffer_bytes):
             raise ReceiveError(
-                "the buffer is full: the engine does not keep up, or does not run",
+                "the buffer is full: the engine is too slow or not running",
                 reason=RejectionReason.FULL,
                 hint="see outrider_received_waiting_bytes; receive.buffer_limit_bytes bounds it",
             )
 
     def _check_pace(self, sender: str, samples: int) -> None:
-        """A bucket per sender that holds a minute's worth and fills steadily."""
+        """Rate limit per sender: a bucket of one minute that refills steadily."""
         most, now = float(self.settings.samples_per_minute), self._clock.monotonic()
         with self._lock:
             spare, then = self._brought.pop(sender, (most, now))
@@ -143,7 +143,7 @@ class Doors:
             self._tell(decoded)
 
     def _tell(self, decoded: Decoded) -> None:
-        """Say once of each metric that nothing reads it: in the log, a line for those of one request."""
+        """Logs each unread metric once, one line per request."""
         with self._lock:
             fresh = [name for name in decoded.unread if (DropReason.NO_ADAPTER, name) not in self._told]
             self._told.update((DropReason.NO_ADAPTER, name) for name in fresh[: max(0, _MOST_TOLD - len(self._told))])
@@ -154,7 +154,7 @@ class Doors:
 
 
 def unused(decoded: Decoded) -> tuple[int, str]:
-    """How many samples nothing here can use, and a sentence about them; (0, "") when there are none."""
+    """Number of samples that no adapter reads, and a sentence about them; (0, "") if there are none."""
     count = sum(decoded.left_out[reason] for reason in UNUSED)
     if not count:
         return 0, ""
@@ -166,18 +166,18 @@ def unused(decoded: Decoded) -> tuple[int, str]:
 
 
 class SpoolCollector(Collector):
-    """What waits for the engine, and what the engine left out; read from the store when asked."""
+    """Metrics of the ingest buffer and of samples the engine dropped, read from the store on request."""
 
     def __init__(self, spool: IngestBuffer) -> None:
-        """``spool`` is only read."""
+        """``spool`` is read only."""
         self._spool = spool
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the store is not asked before the first scrape."""
+        """Returns nothing: the store is not read before the first scrape."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The families of one scrape."""
+        """Metric families of one scrape."""
         waiting = self._spool.waiting()
         for name, help_text, value in (
             ("blocks", "Requests that wait for the engine.", waiting.blocks),

@@ -1,6 +1,6 @@
-"""``/otlp/v1/logs``: the door for logs that an OpenTelemetry collector pushes.
+"""``/otlp/v1/logs``: endpoint for logs from an OpenTelemetry collector.
 
-Lines are matched and redacted here, in the process that receives them: what means nothing is kept nowhere.
+Lines are matched and redacted in the receiving process. Lines without a match are not stored.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LOCK = threading.Lock()
 
 @router.post("/otlp/v1/logs", dependencies=[Depends(security.sender)])
 async def logs(request: Request, ctx: Ctx) -> Response:
-    """OTLP/HTTP logs, protobuf or JSON, plain or gzip. 4xx means: do not send it again."""
+    """OTLP/HTTP logs, protobuf or JSON, plain or gzip. On 4xx the sender must not retry."""
     kind = request.headers.get("content-type", "").split(";", maxsplit=1)[0].strip().lower()
     if kind not in (otlp_logs.PROTOBUF, otlp_logs.JSON):
         raise UsageError(
             f"the Content-Type {kind!r} is neither {otlp_logs.PROTOBUF} nor {otlp_logs.JSON}",
-            hint="this is the door for OTLP/HTTP logs; gRPC is not spoken here",
+            hint="this endpoint accepts OTLP/HTTP logs; gRPC is not supported",
         )
     too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send smaller batches")
     body = await read_body(request, MOST_BYTES, too_large)
@@ -56,7 +56,7 @@ def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
 
 
 def _event(seen: UnresolvedEvent) -> Event:
-    """About the pod as it was named: the engine, which knows the topology, finds the replica."""
+    """Event about the named pod. The engine, which knows the topology, resolves the replica."""
     return Event(seen.key, seen.kind, seen.entity, seen.at, seen.source, seen.code, seen.attributes, seen.key)
 
 
@@ -64,12 +64,12 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() != "gzip":
-        raise UsageError(f"the Content-Encoding {encoding!r} is not read here", hint="send gzip or none")
+        raise UsageError(f"the Content-Encoding {encoding!r} is not read here", hint="use gzip or no compression")
     try:
         unzip = zlib.decompressobj(wbits=31)
         unpacked = unzip.decompress(body, MOST_UNPACKED)
     except zlib.error as error:
-        raise UsageError("the body is no gzip", hint="see what the sender compresses with") from error
+        raise UsageError("the body is not valid gzip", hint="check the compression of the sender") from error
     if unzip.unconsumed_tail:
         raise UsageError(f"the body unpacks to more than {MOST_UNPACKED} bytes", hint="send smaller batches")
     return unpacked

@@ -1,4 +1,4 @@
-"""``/write``, ``/otlp/v1/metrics`` and ``/kpis``: the doors for what others push."""
+"""``/write``, ``/otlp/v1/metrics`` and ``/kpis``: ingest endpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from service.api.bodies import read_body
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError
 from service.api.errors import body as error_body
-from service.api.ingest.endpoints import RETRY_AFTER_SECONDS, Doors, unused
+from service.api.ingest.endpoints import RETRY_AFTER_SECONDS, IngestEndpoints, unused
 
 router = APIRouter(tags=["receive"])
 STATUS = {
@@ -37,20 +37,20 @@ _RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invali
 _Refusal = Callable[[int, str], Response]
 
 
-def doors_of(request: Request) -> Doors:
-    """The doors of this application. Raises ConflictError when they are shut."""
-    found: Doors | None = request.app.state.doors
+def doors_of(request: Request) -> IngestEndpoints:
+    """Ingest endpoints of this application. Raises ConflictError if they are disabled."""
+    found: IngestEndpoints | None = request.app.state.doors
     if found is None:
-        raise ConflictError("This platform receives nothing.", hint="set receive.enabled: true")
+        raise ConflictError("Ingestion is disabled.", hint="set receive.enabled: true")
     return found
 
 
-Open = Annotated[Doors, Depends(doors_of)]
+Open = Annotated[IngestEndpoints, Depends(doors_of)]
 
 
 @router.post("/write", status_code=204, response_class=Response)
 async def remote_write(request: Request, doors: Open, who: security.Sender) -> Response:
-    """Prometheus remote write, 1.0 and 2.0. 4xx means: do not send it again."""
+    """Prometheus remote write, 1.0 and 2.0. On 4xx the sender must not retry."""
 
     def take(packed: bytes) -> Response:
         version = receive_remote_write.version_of(request.headers.get("content-type", "application/x-protobuf"))
@@ -58,7 +58,7 @@ async def remote_write(request: Request, doors: Open, who: security.Sender) -> R
         if encoding.lower() not in {"snappy", "zstd"}:
             raise ReceiveError(
                 f"the Content-Encoding {encoding!r} is not that of remote write", reason=RejectionReason.UNSUPPORTED,
-                hint="remote write is compressed with snappy",
+                hint="remote write requires snappy compression",
             )  # fmt: skip
         decoded = receive_remote_write.decode(unpack(packed, encoding, doors.settings.unpacked_bytes), version)
         doors.take(decoded, who)
@@ -100,7 +100,7 @@ async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
 
 @router.post("/kpis")
 async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) -> Response:
-    """Business KPIs: a list of {name, service, value, at?, unit?, labels?}. 207: some entries were refused."""
+    """Business KPIs: a list of {name, service, value, at?, unit?, labels?}. 207: some entries were rejected."""
 
     def take(packed: bytes) -> Response:
         raw = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
@@ -125,9 +125,9 @@ async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) ->
 
 
 async def _answer(
-    request: Request, doors: Doors, door: IngestProtocol, take: Callable[[bytes], Response], refuse: _Refusal
+    request: Request, doors: IngestEndpoints, door: IngestProtocol, take: Callable[[bytes], Response], refuse: _Refusal
 ) -> Response:
-    """Read the body within its limit, work on it in a thread, count what became of it."""
+    """Reads the body within its limit, processes it in a thread, counts the outcome."""
     try:
         limit = doors.settings.body_bytes
         packed = await read_body(request, limit, too_large(limit))
@@ -153,7 +153,7 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         raise malformed("JSON", error) from error
     if isinstance(found, dict) and "value" in found:
         raise ReceiveError(
-            "this is one KPI, and a list of them is expected", reason=RejectionReason.MALFORMED, hint="wrap it in [ ]"
+            "expected a list of KPIs, got a single one", reason=RejectionReason.MALFORMED, hint="wrap it in [ ]"
         )
     if not isinstance(found, list):
         raise malformed("list of KPIs")
@@ -161,7 +161,7 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         raise ReceiveError(
             f"the request holds {len(found)} KPIs, more than {most}",
             reason=RejectionReason.TOO_LARGE,
-            hint="send fewer at once",
+            hint="send fewer entries per request",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Where an entity is, in words an engineer walks by: ``node-3, GPU 5`` instead of a UUID."""
+"""Location of an entity for operators: ``node-3, GPU 5`` instead of a UUID."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW = 2
 
 
 def place(topology: Topology, entity: EntityRef, language: Language) -> str:
-    """The node (at most two) and the card's index on it; empty where the topology does not know."""
+    """Node (at most two) and GPU index; empty if the topology does not contain the entity."""
     parts = []
     if entity.kind is not EntityKind.NODE:
         nodes = [found.name for found in topology.below(entity, EntityKind.NODE)]
@@ -29,7 +29,7 @@ def place(topology: Topology, entity: EntityRef, language: Language) -> str:
 
 
 def _of_incident(topology: Topology, entity: EntityRef, incident: Incident, language: Language) -> str:
-    """Also for an entity that the topology has lost with the fault: the one node among the look-alikes."""
+    """Location of an entity that left the topology with the fault: the only node among the alternatives."""
     known = place(topology, entity, language)
     if known or entity in topology.entities:
         return known
@@ -38,7 +38,7 @@ def _of_incident(topology: Topology, entity: EntityRef, incident: Incident, lang
 
 
 def with_place(story: dict[str, Any], incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
-    """The incident's JSON with ``place`` beside the entity of every hypothesis."""
+    """JSON of the incident with ``place`` next to the entity of every hypothesis."""
     rows = [
         {**row, "place": _of_incident(topology, found.entity, incident, language)}
         for row, found in zip(story["hypotheses"], incident.hypotheses, strict=True)
@@ -49,7 +49,7 @@ def with_place(story: dict[str, Any], incident: Incident, topology: Topology, la
 def incident_json(
     incident: Incident, topology: Topology, language: Language, drills: Sequence[DrillWindow]
 ) -> dict[str, Any]:
-    """An incident as lists show it, with places, what speaks for its cause, and the drill it may belong to."""
+    """JSON of an incident for lists: locations, supporting evidence of its cause, and its drill."""
     story = with_place(serialization.incident(incident, language), incident, topology, language)
     cause = incident.suspected_cause
     story["evidence"] = [serialization.evidence(found, language) for found in cause.evidence] if cause else []

@@ -1,7 +1,4 @@
-"""Is a service keeping its promise? The measures of every service over 24 h and 5 min, and one verdict.
-
-The verdict carries a reason, as every decision does.
-"""
+"""SLO status of every service over 24 h and 5 min, as one verdict with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ TTFT = "svc_ttft_seconds"
 
 
 class Standing(StrEnum):
-    """How a service, or the monitoring, stands."""
+    """Status of a service or of the monitoring."""
 
     OK = "ok"
     AT_RISK = "at_risk"
@@ -43,7 +40,7 @@ class Standing(StrEnum):
 
 
 class StandingReason(StrEnum):
-    """Why it stands so. The first that applies, in this order."""
+    """Reason for the status. The first that applies, in this order."""
 
     NO_VALUES = "no_values"
     NO_READY_REPLICA = "no_ready_replica"
@@ -58,7 +55,7 @@ class StandingReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """One service over the last 5 min. None means that there is no value."""
+    """Indicators of one service over the last 5 min. None: no value."""
 
     service: EntityRef
     success: float | None
@@ -72,7 +69,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One service over 24 h. ``strip`` is the share of good minutes in each half hour."""
+    """Indicators of one service over 24 h. ``strip`` is the share of good minutes per half hour."""
 
     success: float | None
     availability: float | None
@@ -84,7 +81,7 @@ class Day:
 def measure_now(
     metrics: MetricStore, services: Sequence[EntityRef], now: datetime, promise: Promise
 ) -> dict[EntityRef, Recent]:
-    """Every service over the last 5 min, with one read."""
+    """Indicators of every service over the last 5 min, in one read."""
     keys = (REQUESTS, FAILED, RATE, READY, QUEUE, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, RECENT)
     return {found: _recent(window, row, promise) for row, found in enumerate(window.entities)} if window else {}
@@ -93,7 +90,7 @@ def measure_now(
 def measure_day(
     metrics: MetricStore, services: Sequence[EntityRef], now: datetime, promise: Promise
 ) -> dict[EntityRef, Day]:
-    """Every service over 24 h, with one read."""
+    """Indicators of every service over 24 h, in one read."""
     keys = (REQUESTS, FAILED, *catalog.signal(TTFT).bucket_keys)
     window = _read(metrics, services, keys, now, DAY)
     return {found: _day(window, row, promise) for row, found in enumerate(window.entities)} if window else {}
@@ -138,7 +135,7 @@ def _day(window: Window, row: int, promise: Promise) -> Day:
 
 
 def minutes_good(requests: Floats, failed: Floats, limit: float) -> Floats:
-    """1 for a slot whose success ratio met the limit, 0 for one that did not, NaN without calls."""
+    """1 for a slot whose success ratio met the limit, 0 for one that did not, NaN without requests."""
     ratio = _ratios(requests, failed)
     return np.where(np.isnan(ratio), np.nan, (ratio >= limit).astype(np.float64))
 
@@ -155,7 +152,7 @@ def _calls(requests: Floats, failed: Floats) -> float | None:
 def standing(
     now: Recent | None, day: Day | None, incidents: Sequence[Incident], promise: Promise
 ) -> tuple[Standing, StandingReason]:
-    """The verdict on one service. ``incidents`` are the open ones that concern it."""
+    """Verdict on one service. ``incidents`` are the open ones that concern it."""
     if now is None or (now.success is None and now.ready is None):
         return Standing.UNKNOWN, StandingReason.NO_VALUES
     if now.ready is not None and now.ready < 1:
@@ -214,7 +211,7 @@ def as_json(
 
 
 def concerns(incident: Incident, service: EntityRef) -> bool:
-    """True when the incident names the service. Incidents name services by key, ``str`` or bare name."""
+    """True if the incident names the service. Incidents name services by key, ``str`` or bare name."""
     return bool({service.key, str(service), service.name} & set(incident.services)) or any(
         found.entity == service for found in incident.hypotheses[:1]
     )

@@ -1,4 +1,4 @@
-"""``/actions``, ``/remediation`` and ``/audit``: what was done, what waits for a person, who did what."""
+"""``/actions``, ``/remediation`` and ``/audit``: actions taken, pending approvals, audit log."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def actions(
 
 @router.post("/actions/{action_id:path}/approve")
 def approve(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Let a waiting action happen."""
+    """Approve a waiting action."""
     return _decide(ctx, action_id, True, by)
 
 
 @router.post("/actions/{action_id:path}/reject")
 def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Turn a waiting action down."""
+    """Reject a waiting action."""
     return _decide(ctx, action_id, False, by)
 
 
 @router.post("/session")
 def session(by: Writer) -> dict[str, str]:
-    """Whether the token is the right one, and the name that writes are recorded under. Changes nothing."""
+    """Check the token, and return the name under which writes are recorded. Changes nothing."""
     return {"by": by}
 
 
 @router.get("/remediation")
 def remediation(ctx: Ctx) -> dict[str, Any]:
-    """Whether remediation is paused, and its open sessions."""
+    """Pause state of remediation, and its open sessions."""
     return {
         "paused": ctx.state.paused(),
         "sessions": [
@@ -72,13 +72,13 @@ def remediation(ctx: Ctx) -> dict[str, Any]:
 
 @router.post("/remediation/pause")
 def pause(ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Stop acting; watching and advising go on."""
+    """Pause actions; detection and recommendations continue."""
     return _set_paused(ctx, True, by)
 
 
 @router.post("/remediation/resume")
 def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Act again within the limits."""
+    """Resume actions within the limits."""
     return _set_paused(ctx, False, by)
 
 

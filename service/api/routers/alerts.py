@@ -1,4 +1,4 @@
-"""``/alerts`` and ``/silences``: read alerts page by page, resolve and mute by hand."""
+"""``/alerts`` and ``/silences``: list alerts, resolve and silence manually."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(tags=["alerts"])
 
 
 class EntityBody(BaseModel):
-    """Where it is and what it is called."""
+    """Entity by cluster, kind, namespace and name."""
 
     model_config = ConfigDict(extra="forbid")
     cluster: str
@@ -33,7 +33,7 @@ class EntityBody(BaseModel):
 
 
 class SilenceBody(BaseModel):
-    """What to mute, and for how long."""
+    """Rule or entity to silence, and for how long."""
 
     model_config = ConfigDict(extra="forbid")
     rule: str | None = Field(None, description="rule to mute; null mutes every rule of the entity")
@@ -72,25 +72,25 @@ def alert(fingerprint: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 @router.post("/alerts/{fingerprint:path}/resolve")
 def resolve(fingerprint: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
-    """Resolve an alert by hand. It fires again when its condition still holds."""
+    """Resolve an alert manually. It fires again if its condition still holds."""
     if not ctx.state.resolve_alert(fingerprint, by, ctx.as_of()):
         if ctx.state.alert(fingerprint) is None:
             raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
-        raise ConflictError("The alert is resolved already.")
+        raise ConflictError("The alert is already resolved.")
     return alert(fingerprint, ctx, lang)
 
 
 @router.get("/silences")
 def silences(ctx: Ctx) -> list[dict[str, Any]]:
-    """Silences in force."""
+    """Active silences."""
     return [_silence(found) for found in ctx.state.silences(ctx.as_of())]
 
 
 @router.post("/silences", status_code=201)
 def add_silence(body: SilenceBody, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Mute a rule, an entity, or a rule on one entity."""
+    """Silence a rule, an entity, or a rule on one entity."""
     if body.rule is None and body.entity is None:
-        raise UsageError("A silence needs a rule, an entity or both.", hint="muting everything is not offered")
+        raise UsageError("A silence needs a rule, an entity or both.", hint="silencing everything is not supported")
     now = ctx.as_of()
     where = body.entity
     entity = EntityRef(where.cluster, where.kind, where.namespace, where.name) if where else None
@@ -104,7 +104,7 @@ def add_silence(body: SilenceBody, ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 @router.delete("/silences/{silence_id}")
 def remove_silence(silence_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Unmute."""
+    """End a silence."""
     if not ctx.state.remove_silence(silence_id):
         raise NotFoundError(f"no silence has the id {silence_id!r}", hint="GET /api/v1/silences lists them")
     ctx.state.append_audit([AuditRecord(ctx.as_of(), AuditEvent.UNSILENCED, silence_id, "by_hand", by=by)])

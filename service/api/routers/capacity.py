@@ -1,4 +1,4 @@
-"""``/capacity/disaggregated``: sizes of prefill and decode pools for a model, its work and its promise."""
+"""``/capacity/disaggregated``: sizes of prefill and decode pools for a model, a workload and its SLO."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def disaggregated(
     bits: float = 16.0,
     kv_bits: float = 16.0,
 ) -> dict[str, Any]:
-    """Replicas of prefill and of decode that keep a promise, the arithmetic line by line; ``kept`` False: none do.
+    """Prefill and decode replicas that meet an SLO, with the derivation; ``kept`` is false if none do.
 
-    The same as ``outrider capacity disaggregated``; seconds, tokens a request, bytes a second.
+    Same as ``outrider capacity what-if disaggregated``; units are seconds, tokens per request, bytes per second.
     """
     spec = gpu(gpu_type)
     asked = disaggregation.Question(

@@ -1,4 +1,4 @@
-"""``/changes``: the ledger of what was changed, and the door where pipelines announce changes."""
+"""``/changes``: the change log, and the endpoint where pipelines announce changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GITHUB, _GITLAB, _ARGOCD = "github", "gitlab", "argocd"
 
 
 class Announcement(BaseModel):
-    """A change as a pipeline of one's own tells it. One of service, workload and node says what it is about."""
+    """A change announced by a pipeline. Names one of service, workload or node."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     code: Annotated[str, Field(description=", ".join(CHANGE_CODES))]
@@ -64,7 +64,7 @@ class Announcement(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a request brought."""
+    """Counts of one request."""
 
     changes: tuple[Change, ...] = ()
     ends: tuple[ChangeEnd, ...] = ()
@@ -72,9 +72,9 @@ class _Taken:
 
 
 def ledger_of(ctx: Context) -> ChangeLog:
-    """The ledger. Raises ConflictError when this API has none."""
+    """The change log. Raises ConflictError if this API has none."""
     if ctx.extras.ledger is None:
-        raise ConflictError("This API keeps no ledger.", hint="outrider serve opens one beside the store")
+        raise ConflictError("This API has no change log.", hint="outrider serve creates one next to the store")
     return ctx.extras.ledger
 
 
@@ -88,7 +88,7 @@ def changes(
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
-    """Changes with their actor and their end, newest first."""
+    """Changes with actor and outcome, newest first."""
     ledger = ledger_of(ctx)
 
     def keep(one: Change) -> bool:
@@ -101,7 +101,7 @@ def changes(
 
 
 def change_row(one: Change) -> dict[str, Any]:
-    """A change in JSON."""
+    """A change as JSON."""
     return {
         "id": one.id,
         "code": one.code,
@@ -133,23 +133,23 @@ async def signed_body(
     x_hub_signature_256: Annotated[str, Header()] = "",
     x_gitlab_token: Annotated[str, Header()] = "",
 ) -> tuple[bytes, str]:
-    """The body, and who sent it. Raises DeniedError without the admin token or a right signature."""
-    too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send fewer changes at once")
+    """Body and sender. Raises DeniedError without the admin token or a valid signature."""
+    too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send fewer changes per request")
     body = await read_body(request, MOST_BYTES, too_large)
     secrets = ctx.settings.webhooks.secrets
     if x_hub_signature_256 and _GITHUB in secrets:
         right = "sha256=" + hmac.new(secrets[_GITHUB].encode(), body, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(right.encode(), x_hub_signature_256.encode()):
             raise DeniedError(
-                "The signature X-Hub-Signature-256 does not fit the body.",
-                hint="the secret of the webhook and changes.github_secret_file must hold the same text",
+                "The signature X-Hub-Signature-256 does not match the body.",
+                hint="set the same secret in the webhook and in changes.github_secret_file",
             )
         return body, _GITHUB
     if x_gitlab_token and _GITLAB in secrets:
         if not hmac.compare_digest(secrets[_GITLAB].encode(), x_gitlab_token.encode()):
             raise DeniedError(
-                "X-Gitlab-Token is not the secret token of this webhook.",
-                hint="the webhook's secret token and changes.gitlab_secret_file must hold the same text",
+                "X-Gitlab-Token does not match.",
+                hint="set the same secret token in the webhook and in changes.gitlab_secret_file",
             )
         return body, _GITLAB
     return body, security.writer(request, ctx, authorization, x_outrider_user)
@@ -159,10 +159,10 @@ async def signed_body(
 async def announce(
     request: Request, ctx: Ctx, sent: Annotated[tuple[bytes, str], Depends(signed_body)]
 ) -> dict[str, Any]:
-    """Announce changes: a list of them, or a delivery of GitHub, GitLab or Argo CD as it is.
+    """Announce changes: a list of them, or a webhook delivery of GitHub, GitLab or Argo CD.
 
-    ``taken`` are new changes, ``known`` those that were announced before, ``ended`` the ends told. ``unknown``
-    names services and nodes that nothing collected speaks of: taken all the same, and worth a look for a typo.
+    ``taken`` counts new changes, ``known`` those announced before, ``ended`` reported outcomes. ``unknown`` lists
+    services and nodes that no source has reported: accepted, but possibly misspelled.
     """
     return await run_in_threadpool(_announce, request, ctx, *sent)
 
@@ -178,7 +178,7 @@ def _announce(request: Request, ctx: Context, body: bytes, by: str) -> dict[str,
 
 
 def now_of(ctx: Context) -> datetime:
-    """The clock's instant; the newest cycle's where the fleet lives by another time."""
+    """Time of the clock, or of the newest cycle if the fleet has its own time."""
     now, newest = ctx.extras.clock.now(), ctx.as_of()
     return now if abs(now - newest) < FIRST_LOOK or newest < now else newest
 
@@ -187,7 +187,7 @@ def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -
     try:
         said = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise UsageError("the body is no JSON", hint="send it as application/json, not as a form") from error
+        raise UsageError("the body is not valid JSON", hint="send application/json, not a form") from error
     for source, event in (
         (_GITHUB, request.headers.get("x-github-event")),
         (_GITLAB, request.headers.get("x-gitlab-event")),
@@ -223,7 +223,7 @@ def _of_webhook(told: Delivery, source: str, ctx: Context, now: datetime) -> _Ta
 
 
 def _about(names: tuple[str, ...], ctx: Context) -> EntityRef:
-    """The service that a repository is mapped to or is named like; the cluster when there is none."""
+    """Service that a repository is mapped to or named like; the cluster if there is none."""
     cluster, mapped = ctx.settings.cluster, ctx.settings.webhooks.services
     known = ctx.topology()
     for name in names:
@@ -235,7 +235,7 @@ def _about(names: tuple[str, ...], ctx: Context) -> EntityRef:
 
 
 def service_named(name: str, topology: Topology, cluster: str, namespace: str | None = None) -> EntityRef:
-    """The service of that name; ``namespace/name`` names one exactly."""
+    """Service with that name; ``namespace/name`` names one exactly."""
     space, slash, bare = name.rpartition("/")
     wanted = space if slash else namespace
     found = [
@@ -249,7 +249,7 @@ def service_named(name: str, topology: Topology, cluster: str, namespace: str | 
 def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken:
     entries = said if isinstance(said, list) else [said]
     if len(entries) > MOST_AT_ONCE:
-        raise UsageError(f"{len(entries)} changes are more than {MOST_AT_ONCE}", hint="send fewer at once")
+        raise UsageError(f"{len(entries)} changes are more than {MOST_AT_ONCE}", hint="send fewer changes per request")
     made, ends = [], []
     for place, entry in enumerate(entries):
         try:
@@ -267,7 +267,7 @@ def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken
 
 
 def _not_seen(made: Sequence[Change], topology: Topology) -> tuple[str, ...]:
-    """What changes are about and the topology lacks. Workloads are not all in it, so they are left out."""
+    """Entities of changes that the topology lacks. Workloads are excluded: not all of them are in it."""
     told = (one.entity for one in made if one.entity.kind is not EntityKind.WORKLOAD)
     return tuple(dict.fromkeys(f"{one.kind.value} {one.name}" for one in told if one not in topology.entities))
 
@@ -278,7 +278,7 @@ def _of_announcement(place: int, one: Announcement, ctx: Context, by: str, now: 
         raise UsageError(f"change {place}.code: {said}", hint=f"codes are {', '.join(CHANGE_CODES)}")
     about = [name for name in ("service", "workload", "node") if getattr(one, name)]
     if len(about) != 1:
-        raise UsageError("a change needs one of service, workload and node", hint='such as {"service": "chat"}')
+        raise UsageError("a change requires one of service, workload and node", hint='for example {"service": "chat"}')
     cluster = one.cluster or ctx.settings.cluster
     if one.service:
         entity = service_named(one.service, ctx.topology(), cluster, one.namespace)

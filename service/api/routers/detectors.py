@@ -1,4 +1,4 @@
-"""``/detectors``: how far each detector has come, why it is silent, and what it holds back."""
+"""``/detectors``: rollout stage of each detector, NoVerdict reasons, and withheld findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter(tags=["detectors"])
 
 @router.get("/detectors")
 def detectors(ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """Every detector with its stage, since when and why; empty before the first cycle."""
+    """Every detector with its stage, since when and why. Empty before the first cycle."""
     found = ctx.state.standings()
     counted = Counter(one.stage for one in found)
     return {

@@ -1,4 +1,4 @@
-"""``/drills``: break the simulated fleet that is watched, and see the truth beside what was found."""
+"""``/drills``: inject faults into the simulated fleet, and compare truth with results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["drills"])
 
 
 class Order(BaseModel):
-    """What to break. Without ``entity`` the seed chooses one."""
+    """Fault to inject. Without ``entity`` the seed selects one."""
 
     model_config = ConfigDict(extra="forbid")
     fault: str = Field(description="a fault id")
@@ -30,7 +30,7 @@ class Order(BaseModel):
 
 @router.get("/drills")
 def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[str, Any]:
-    """Drills, newest first, each with the truth beside what was found; and the faults that can be ordered."""
+    """Drills, newest first, each with truth and results; and the available faults."""
     possible, known, told = True, [], []
     why = ""
     try:
@@ -57,7 +57,7 @@ def drill(drill_id: str, ctx: Ctx) -> dict[str, Any]:
 
 @router.post("/drills")
 def start(order: Order, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Break something now."""
+    """Inject a fault now."""
     asked = order.model_dump(exclude_none=True)
     begun = running_platform.start(ctx.state, _control(ctx), asked, by=by, now=ctx.as_of())
     return drill(begun.id, ctx)
@@ -65,7 +65,7 @@ def start(order: Order, ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 @router.post("/drills/{drill_id}/stop")
 def stop(drill_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """End a drill before its time; the fleet is put right."""
+    """Stop a drill early and revert the fault."""
     running_platform.stop(ctx.state, _control(ctx), _known(ctx, drill_id), by=by, now=ctx.as_of())
     return drill(drill_id, ctx)
 
@@ -78,12 +78,12 @@ def _known(ctx: Context, drill_id: str) -> Drill:
 
 
 def _judged(ctx: Context, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All together, whatever is asked for: what one drill's incident is depends on the others."""
+    """Scores of all drills: the assignment of incidents to one depends on the others."""
     return running_platform.judged(ctx.state, _visible(ctx), told)
 
 
 def _visible(ctx: Context) -> list[Drill]:
-    """Every drill, newest first, less those of game days that have not begun: nobody shall know beforehand."""
+    """All drills, newest first, without game days that have not started: these are unannounced."""
     now = ctx.as_of()
     return [one for one in ctx.state.drills() if one.game_day is None or one.starts_at <= now]
 
@@ -102,7 +102,7 @@ def _told(ctx: Context) -> list[dict[str, Any]]:
 def _control(ctx: Context) -> FaultControl:
     if ctx.settings.control_url is None:
         raise ConflictError(
-            "This platform watches no simulated fleet, so nothing is broken on purpose.",
-            hint="outrider demo watches one; outrider drill run uses a private one",
+            "This platform does not monitor a simulated fleet, so faults cannot be injected.",
+            hint="outrider demo monitors one; outrider drill run uses a private one",
         )
     return FaultControl(ctx.settings.control_url)

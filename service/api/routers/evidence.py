@@ -1,6 +1,6 @@
-"""Charts that let a person check the suspected cause: its own signals against its peers', and what it did.
+"""Charts of an incident: signals of the suspected cause against its peers, and its impact.
 
-Which signals are shown follows from the hypothesis' evidence first, then from the kind of the cause.
+The evidence of the hypothesis selects the signals first, then the kind of the cause.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NEAR: dict[EntityKind, tuple[EntityKind, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One chart to draw: a signal of some entities, the cause's own line or those it reaches."""
+    """One chart: a signal of some entities, of the cause itself or of those it affects."""
 
     signal: str
     role: str
@@ -60,7 +60,7 @@ class Wanted:
 def charts(
     incident: Incident, topology: Topology, metrics: MetricStore, now: datetime, interval: timedelta
 ) -> dict[str, Any]:
-    """Every chart of an incident. A chart without a single value is left out; no step is finer than a cycle."""
+    """Charts of an incident. Charts without a value are omitted; no step is shorter than a cycle."""
     start, end = span(incident, now)
     step = max(interval, step_for(end - start))
     drawn = [chart(wanted, metrics, start, end, step) for wanted in choose(incident, topology)]
@@ -76,7 +76,7 @@ def charts(
 
 
 def _first_value(drawn: list[dict[str, Any]], latest: str) -> str | None:
-    """Where the charts begin: at the first value of any of them, yet some minutes before it opened."""
+    """Start of the charts: the first value of any of them, but at least some minutes before the incident."""
     firsts = [
         next((at for at, value in zip(found["times"], line["values"], strict=True) if value is not None), latest)
         for found in drawn
@@ -86,20 +86,20 @@ def _first_value(drawn: list[dict[str, Any]], latest: str) -> str | None:
 
 
 def span(incident: Incident, now: datetime) -> tuple[datetime, datetime]:
-    """From half an hour before it opened until now, or shortly after it resolved; 6 h at most."""
+    """From half an hour before the incident until now, or shortly after it resolved; at most 6 h."""
     end = min(now, incident.resolved_at + AFTER) if incident.resolved_at else now
     start = incident.opened_at - BEFORE
     return start, max(start + BEFORE, min(end, start + LONGEST)) + timedelta(seconds=1)
 
 
 def step_for(length: timedelta, points: int = POINTS) -> timedelta:
-    """The finest usual step that keeps a chart within ``points``."""
+    """Shortest usual step that keeps a chart within ``points``."""
     wanted = length.total_seconds() / points
     return timedelta(seconds=next((step for step in _STEPS if step >= wanted), _STEPS[-1]))
 
 
 def choose(incident: Incident, topology: Topology) -> list[Wanted]:
-    """The charts worth drawing, the cause's first."""
+    """Selected charts, those of the cause first."""
     cause = incident.suspected_cause
     chosen: list[Wanted] = []
     if cause is not None:
@@ -118,7 +118,7 @@ def choose(incident: Incident, topology: Topology) -> list[Wanted]:
 
 
 def _balanced(chosen: list[Wanted]) -> list[Wanted]:
-    """Half of the room for the cause, half for what users felt."""
+    """Half of the room for the cause, half for the impact on users."""
     felt = [wanted for wanted in chosen if wanted.role == "service"][: _CHARTS // 2]
     return [wanted for wanted in chosen if wanted.role != "service"][: _CHARTS - len(felt)] + felt
 
@@ -141,7 +141,7 @@ def _services(incident: Incident, topology: Topology) -> tuple[EntityRef, ...]:
 
 
 def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, step: timedelta) -> dict[str, Any]:
-    """The series of one chart: one an entity, and the median of the peers where there are any."""
+    """Series of one chart: one per entity, and the median of the peers if there are any."""
     found = catalog.signal(wanted.signal)
     quantile = 0.99 if found.kind is SignalKind.HISTOGRAM else None
     key = SignalKey(wanted.signal, quantile=quantile)

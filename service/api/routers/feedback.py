@@ -1,4 +1,4 @@
-"""``/feedback``: what people say of alerts, and what that says of rules."""
+"""``/feedback``: verdicts on alerts, and the precision of rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Since = Annotated[AwareDatetime | None, Query(description="only verdicts given a
 
 
 class Verdict(BaseModel):
-    """What a person says."""
+    """Verdict of a person."""
 
     model_config = ConfigDict(extra="forbid")
     verdict: Usefulness
@@ -32,7 +32,7 @@ class Verdict(BaseModel):
 
 
 class VerdictOnAlert(Verdict):
-    """What a person says of one spell of an alert."""
+    """Verdict on one firing period of an alert."""
 
     starts_at: AwareDatetime | None = Field(None, description="start of the spell; the newest that fired when null")
 
@@ -58,13 +58,15 @@ def feedback(
 
 @router.get("/feedback/precision")
 def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
-    """The precision of every judged rule with its 95 % interval, the most judged first."""
-    return [serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=fleet_state.UNLIMITED))]
+    """Precision of every judged rule with its 95 % interval, most judged first."""
+    return [
+        serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=fleet_state.UNLIMITED))
+    ]
 
 
 @router.post("/alerts/{fingerprint:path}/feedback")
 def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Judge one spell of an alert. A second verdict of the same person takes the place of the first."""
+    """Record a verdict on one firing period of an alert. It replaces an earlier one of the same person."""
     found = alert_feedback.spell_of(ctx.state, fingerprint, body.starts_at)
     if found is None and fingerprint.startswith(INCIDENT_ID):
         raise NotFoundError(f"no incident has the id {fingerprint!r}", hint="GET /api/v1/incidents lists them")
@@ -76,11 +78,11 @@ def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) ->
 
 @router.post("/incidents/{incident_id}/feedback")
 def judge_incident(incident_id: str, body: Verdict, ctx: Ctx, by: Writer) -> dict[str, Any]:
-    """Judge an incident: the same verdict on every alert of it that fired."""
+    """Record the same verdict on every fired alert of an incident."""
     found = incidents.known(ctx, incident_id)
     alerts = alert_feedback.spells_of(ctx.state, found)
     if not alerts:
-        raise ConflictError("No alert of this incident is kept any more, so there is nothing to judge.")
+        raise ConflictError("No alert of this incident is stored any more.")
     more = {"incident": incident_id, **_more(body, by)}
     return _saved(ctx, alert_feedback.verdicts(alerts, body.verdict, at=ctx.as_of(), **more))
 

@@ -1,4 +1,4 @@
-"""``/-/healthy``, ``/-/ready`` and ``/metrics``: for probes and for whoever watches the watcher."""
+"""``/-/healthy``, ``/-/ready`` and ``/metrics``: for probes and for monitoring Outrider itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/-/healthy")
 def healthy() -> dict[str, str]:
-    """The process answers."""
+    """The process responds."""
     return {"status": "healthy"}
 
 
 @router.get("/-/ready")
 def ready(ctx: Ctx) -> JSONResponse:
-    """The store answers and cycles come; 503 with the reason otherwise."""
+    """The store responds and cycles run; 503 with the reason otherwise."""
     try:
         newest = ctx.newest_cycle()
     except StoreError as error:
@@ -37,5 +37,5 @@ def ready(ctx: Ctx) -> JSONResponse:
 
 @router.get("/metrics")
 def metrics(ctx: Ctx) -> Response:
-    """Our own metrics, Prometheus text."""
+    """Own metrics in Prometheus text format."""
     return Response(generate_latest(ctx.extras.registry), media_type=CONTENT_TYPE_LATEST)

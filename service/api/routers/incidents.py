@@ -1,4 +1,4 @@
-"""``/incidents``: what is broken, the evidence, what was done about it."""
+"""``/incidents``: incidents with evidence, timeline and actions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def incidents(
 
 @router.get("/incidents/{incident_id}")
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """One incident: hypotheses with evidence, the explanation, timeline, folded alerts, actions, messages."""
+    """One incident: hypotheses with evidence, explanation, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
     story = entity_location.with_place(serialization.incident_story(found, lang), found, ctx.topology_of(found), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
@@ -70,9 +70,9 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 @router.get("/incidents/{incident_id}/narrative")
 def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """The explanation retold by the configured model, unchecked; ``text`` is null with a ``reason`` when there is none.
+    """Explanation rewritten by the configured language model, unverified; ``text`` is null with a ``reason`` otherwise.
 
-    Nothing depends on it. It is asked again once the incident has changed.
+    Nothing depends on it. It is requested again after the incident changes.
     """
     found = known(ctx, incident_id)
     told = explanation.explain(found, ctx.extras.knowledge)
@@ -87,20 +87,20 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 def folded(
     incident_id: str, ctx: Ctx, lang: Lang, limit: paging.Limit = 100, cursor: paging.Cursor = ""
 ) -> dict[str, Any]:
-    """The alerts folded into an incident, in the order they joined it."""
+    """Alerts folded into an incident, in order of arrival."""
     return _folded(ctx, known(ctx, incident_id), cursor, limit, lang)
 
 
 @router.get("/incidents/{incident_id}/evidence")
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
-    """Series around the incident: the signals of the suspected cause and of the services it reaches."""
+    """Series around the incident: signals of the suspected cause and of the services it affects."""
     found = known(ctx, incident_id)
     drawn = evidence.charts(found, ctx.topology_of(found), ctx.metrics, ctx.as_of(), ctx.settings.interval)
     return {**drawn, "changes": [change_row(one) for one in _changes(ctx, found, drawn)]}
 
 
 def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Change]:
-    """What was changed in the time of the charts on the path of the incident, oldest first; its deploy markers."""
+    """Changes on the path of the incident within the charts, oldest first; its deploy markers."""
     if ctx.extras.ledger is None:
         return []
     start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
@@ -117,7 +117,7 @@ def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Chang
 
 @router.post("/incidents/{incident_id}/ack")
 def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
-    """Say that a person looks after it: repeats and escalation stop."""
+    """Acknowledge: repeats and escalation stop."""
     found = known(ctx, incident_id)
     if not ctx.state.acknowledge(incident_id, by, ctx.as_of()):
         raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
@@ -125,7 +125,7 @@ def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str,
 
 
 def known(ctx: Context, incident_id: str) -> Incident:
-    """The incident of that id. Raises NotFoundError."""
+    """Incident with that id. Raises NotFoundError."""
     found = ctx.state.incident(incident_id)
     if found is None:
         raise NotFoundError(f"no incident has the id {incident_id!r}", hint="GET /api/v1/incidents lists them")

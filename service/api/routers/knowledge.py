@@ -1,4 +1,4 @@
-"""``/knowledge``: the knowledge graph around a name, its questions, and the part that an incident is about."""
+"""``/knowledge``: the knowledge graph around a name, its queries, and the part about an incident."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def around(
     depth: Annotated[int, Query(ge=1, le=4)] = 1,
     limit: Annotated[int, Query(ge=1, le=500, description="most nodes")] = MOST_NODES,
 ) -> dict[str, Any]:
-    """What lies around a name in the graph, nearest first; ``left_out`` nodes had no room."""
+    """Neighbors of a name in the graph, nearest first; ``left_out`` counts omitted nodes."""
     graph = _graph(ctx)
     return graph_text.part_json(graph.around(graph.find(name), depth, limit), lang)
 
@@ -34,21 +34,21 @@ def around(
 def causes(
     ctx: Ctx, lang: Lang, symptom: Annotated[str, Query(description="signal or fault")], component: _Component
 ) -> dict[str, Any]:
-    """Faults of components that can show as a symptom at a component, nearest first."""
+    """Faults of components that can cause a symptom of a component, nearest first."""
     graph = _graph(ctx)
     return graph_text.causes_json(graph.causes_of(symptom, graph.component(component)), lang)
 
 
 @router.get("/knowledge/explains")
 def explains(ctx: Ctx, lang: Lang, fault: Annotated[str, Query()], component: _Component) -> dict[str, Any]:
-    """What else a fault of a component would explain."""
+    """Other symptoms that a fault of a component would explain."""
     graph = _graph(ctx)
     return graph_text.consequences_json(graph.explains(graph.component(component), fault), lang)
 
 
 @router.get("/knowledge/path")
 def path(ctx: Ctx, lang: Lang, one: _Name, other: _Name) -> dict[str, Any]:
-    """The shortest chain of edges between two things; empty where they are not joined."""
+    """Shortest path between two nodes; empty if they are not connected."""
     graph = _graph(ctx)
     chain = graph.path(graph.find(one), graph.find(other))
     return {"path": [graph_text.edge_json(edge, lang) for edge in chain]}
@@ -56,7 +56,7 @@ def path(ctx: Ctx, lang: Lang, one: _Name, other: _Name) -> dict[str, Any]:
 
 @router.get("/incidents/{incident_id}/graph")
 def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """The cause of an incident, how it shows, what it reaches, what it was told apart from, and what helps."""
+    """Cause of an incident, its symptoms, its impact, ruled-out alternatives, and remedies."""
     found = known(ctx, incident_id)
     alerts = [ctx.state.alert(fingerprint) for fingerprint in found.alerts[:_MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]

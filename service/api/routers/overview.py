@@ -1,4 +1,4 @@
-"""``/overview`` and ``/services``: the four answers on one page."""
+"""``/overview`` and ``/services``: SLO status, incidents, capacity, actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INCIDENTS, _ACTIONS, _ALERTS = 20, 10, 1000
 
 @router.get("/overview")
 def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """Is the promise kept, what is broken, how many GPUs when, what was done; as of the newest cycle."""
+    """SLO status, open incidents, capacity plan and recent actions, at the newest cycle."""
     newest = ctx.newest_cycle()
     now = ctx.as_of()
     incidents = fleet_state.open_incidents(ctx.state)
@@ -51,13 +51,13 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 @router.get("/services")
 def services(ctx: Ctx) -> list[dict[str, Any]]:
-    """Every service with its measures, verdict and plan."""
+    """Every service with its indicators, verdict and plan."""
     return services_json(ctx, ctx.as_of(), fleet_state.open_incidents(ctx.state))
 
 
 @router.get("/services/{name}")
 def service(name: str, ctx: Ctx) -> dict[str, Any]:
-    """One service by name, or by ``cluster/service/namespace/name`` where names are not unique."""
+    """One service by name, or by ``cluster/service/namespace/name`` if names are not unique."""
     for found in services(ctx):
         key = EntityRef(
             found["service"]["cluster"], EntityKind.SERVICE, found["service"]["namespace"], found["service"]["name"]
@@ -68,7 +68,7 @@ def service(name: str, ctx: Ctx) -> dict[str, Any]:
 
 
 def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) -> list[dict[str, Any]]:
-    """Every service of the topology or the store. The 24 h of measures are read once a minute at most."""
+    """Every service of the topology or the store. Indicators over 24 h are read at most once a minute."""
     wanted, terms = _promised(ctx), ctx.settings.promise
     minute = int(now.timestamp() // slo_status.SLOT.total_seconds())
     days = ctx.remembered.get(("day", minute), lambda: slo_status.measure_day(ctx.metrics, wanted, now, terms))
@@ -90,7 +90,7 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
 
 
 def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
-    """How the monitoring itself stands: without it every other answer is worth nothing."""
+    """Status of the monitoring itself: without it no other answer is reliable."""
     fresh = ctx.watch.is_fresh(newest)
     if newest is None:
         status, reason = slo_status.Standing.UNKNOWN, "no_cycle"
@@ -115,7 +115,7 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
 
 
 def _promised(ctx: Context) -> list[EntityRef]:
-    """The services of the topology; those of the store where there is no topology yet."""
+    """Services of the topology, or of the store while there is no topology."""
     return list(ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE))
 
 

@@ -1,4 +1,4 @@
-"""What Outrider tells Prometheus about itself, read from the store when it is asked."""
+"""Outrider's own metrics for Prometheus, read from the store on request."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LAST_ACTIONS = 1000
 
 
 class StateCollector(Collector):
-    """Gauges of the newest cycle and of what is open now."""
+    """Gauges of the newest cycle and of open incidents and alerts."""
 
     def __init__(self, state: StateReader) -> None:
-        """``state`` is only read."""
+        """``state`` is read only."""
         self._state = state
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the store is not asked before the first scrape."""
+        """Returns nothing: the store is not read before the first scrape."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The families of one scrape: of the store alone while it is away, none of the cycle before the first one."""
+        """Metric families of one scrape. Only store metrics while the store is unavailable."""
         try:
             known, up = tuple(self._known()), 1.0
         except StoreError:
@@ -90,7 +90,7 @@ class StateCollector(Collector):
             yield family
 
     def _plan(self, now: datetime | None) -> Iterable[Metric]:
-        """What an HPA or KEDA scales by. A plan that is too old is not told: whoever scales by it then holds."""
+        """Values for HPA or KEDA. A stale plan is not exposed, so that the autoscaler holds."""
         names = ("service", "namespace", "gpu_type")
         told = {
             name: GaugeMetricFamily(f"outrider_{name}", text, labels=names)
@@ -126,14 +126,14 @@ class StateCollector(Collector):
 
 
 class StoreSpoolCollector(Collector):
-    """What waits on disk for a store that is away, and what was given up."""
+    """Cycles buffered on disk for an unavailable store, and dropped ones."""
 
     def __init__(self, files: CycleFiles) -> None:
-        """``files`` are only looked at; the engine writes them."""
+        """``files`` are read only; the engine writes them."""
         self._files = files
 
     def collect(self) -> Iterable[Metric]:
-        """The families of one scrape."""
+        """Metric families of one scrape."""
         found = self._files.status()
         oldest = 0.0 if found.oldest_at is None else found.oldest_at.timestamp()
         yield _gauge("store_spool_cycles", "Cycles that wait for the store.", float(found.cycles))
@@ -150,18 +150,18 @@ class StoreSpoolCollector(Collector):
 
 
 class StoreCollector(Collector):
-    """How the metrics database stands."""
+    """Status of the metrics database."""
 
     def __init__(self, store: SqlMetricStore) -> None:
-        """``store`` is only read."""
+        """``store`` is read only."""
         self._store = store
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the store is not asked before the first scrape."""
+        """Returns nothing: the store is not read before the first scrape."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The families of one scrape; none while the store is away."""
+        """Metric families of one scrape; none while the store is unavailable."""
         try:
             found = self._store.condition()
         except StoreError:

@@ -1,4 +1,4 @@
-"""``/plan``, ``/forecasts``, ``/scaling``: how many replicas and GPUs, by when, why; the number alone for KEDA."""
+"""``/plan``, ``/forecasts``, ``/scaling``: replicas and GPUs, start times and reasons; one number for KEDA."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN_LATE = timedelta(minutes=45)  # several plans have been missed
 
 @router.get("/plan")
 def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """The newest recommendation for every service, with its arithmetic line by line; one without a plan says why."""
+    """The newest recommendation per service, with its derivation, or the reason why there is none."""
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "recommendations": [
@@ -42,7 +42,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
-    """What the plan would have done with each service's last climb to a peak; None before the first look."""
+    """The plan in hindsight for each service's last climb to a peak. None before the first evaluation."""
     ledger = ctx.extras.ledger
     kept = None if ledger is None else ledger.document(hindsight.PAPER)
     if kept is None:
@@ -53,10 +53,10 @@ def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
 
 @router.get("/scaling/{namespace}/{service}")
 def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
-    """The replicas wanted now, as KEDA's metrics-api scaler reads them (``valueLocation: value``, target 1).
+    """Replicas needed now, for KEDA's metrics-api scaler (``valueLocation: value``, target 1).
 
-    ``namespace`` - stands for none. Without a fresh plan it answers 404 or 503 instead of a number, so that
-    whoever scales holds what there is (or falls back, as configured there) and takes nothing away.
+    ``namespace`` - means none. Without a fresh plan the response is 404 or 503 instead of a number: the autoscaler
+    then holds (or uses its configured fallback) and removes nothing.
     """
     wanted = None if namespace == "-" else namespace
     known = {(one.service.namespace, one.service.name): one for one in ctx.state.plan().recommendations}
@@ -64,9 +64,11 @@ def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
     if found is None:
         raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
     if isinstance(found, NoRecommendation):
-        raise UnavailableError(f"{service} has no plan: {found.reason.value}", hint="outrider capacity explain")
+        raise UnavailableError(f"{service} has no plan: {found.reason.value}", hint="run outrider capacity explain")
     if not is_fresh(found, ctx.as_of()):
-        raise UnavailableError(f"the plan of {service} is of {rfc3339(found.made_at)}", hint="is the engine running?")
+        raise UnavailableError(
+            f"the plan of {service} is of {rfc3339(found.made_at)}", hint="check that the engine is running"
+        )
     return {
         "value": replicas_wanted(found, ctx.as_of()),
         "target_replicas": found.target_replicas,
@@ -78,7 +80,7 @@ def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
 
 
 def wanted_of(state: StateReader, namespace: str, service: str) -> int | None:
-    """The replicas wanted of a service now; None without a fresh plan, as while the store is away."""
+    """Replicas needed by a service now. None without a fresh plan, or while the store is unavailable."""
     try:
         newest, plan_now = state.cycles(limit=1), state.plan()
     except StoreError:
@@ -95,7 +97,7 @@ def is_fresh(found: Recommendation, now: datetime) -> bool:
 
 
 def replicas_wanted(found: Recommendation, now: datetime) -> int:
-    """The target once its start is due, what runs before that: a scale-out is not begun too early."""
+    """The target once its start is due, the running replicas before: no scale-out starts too early."""
     grows = found.target_replicas > found.current_replicas
     waits = grows and found.needed_by is not None and found.needed_by > now
     return found.current_replicas if waits else found.target_replicas
@@ -107,7 +109,7 @@ def forecasts(
     lang: Lang,
     history_hours: Annotated[float, Query(ge=0, le=14 * 24, description="measured values given along")] = 0,
 ) -> dict[str, Any]:
-    """The newest forecasts, each with the measured values before it when ``history_hours`` is given."""
+    """The newest forecasts, with measured values before them if ``history_hours`` is given."""
     found = ctx.state.plan().forecasts
     hours = timedelta(hours=history_hours)
     return {
@@ -126,9 +128,9 @@ def forecasts_kept(
     service: str,
     hours: Annotated[float, Query(gt=0, le=14 * 24, description="forecasts for instants of so many hours")] = 24,
 ) -> dict[str, Any]:
-    """What was forecast for a service, load and peaks, held against what came: by how far ahead it was said.
+    """Stored forecasts of a service, load and peaks, compared with observed values, by lead time.
 
-    ``namespace`` - stands for none.
+    ``namespace`` - means none.
     """
     wanted = None if namespace == "-" else namespace
     known = {(one.service.namespace, one.service.name): one.service for one in ctx.state.plan().recommendations}
@@ -148,7 +150,7 @@ def _lines(found: Recommendation | NoRecommendation, language: Language) -> list
 
 
 def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:
-    """Requests per second that the replicas of now, of the target and of the floor carry, buffer kept."""
+    """Requests per second that current, target and floor replicas serve, with buffer."""
     known = None if isinstance(found, NoRecommendation) else found
     derived = known.derivation if known else {}
     if known is None or not known.current_replicas or "capacity_now" not in derived:

@@ -1,4 +1,4 @@
-"""``/signals``, ``/catalog``, ``/topology``, ``/health/targets`` and ``/version``: raw material and set-up."""
+"""``/signals``, ``/catalog``, ``/topology``, ``/health/targets`` and ``/version``."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def series(
     since = start or until - _DEFAULT_SPAN
     pace = parse_duration(step) if step else evidence.step_for(until - since)
     if until <= since or pace <= timedelta(0):
-        raise UsageError("start must lie before end, and step above 0")
+        raise UsageError("start must be before end, and step above 0")
     if (until - since) / pace > _MOST_POINTS:
-        raise UsageError(f"that is more than {_MOST_POINTS} points", hint="take a longer step or a shorter time")
+        raise UsageError(f"that is more than {_MOST_POINTS} points", hint="use a longer step or a shorter span")
     level = (quantile or 0.99) if found.kind is SignalKind.HISTOGRAM else None
     key = SignalKey(name, quantile=level)
     rows, about = [], list[EntityRef]()
@@ -67,14 +67,14 @@ def series(
 
 
 def told_unit(topology: Topology, name: str, about: Iterable[EntityRef]) -> str:
-    """The unit that the sender of a KPI gives it; empty when it gives none, or the services differ."""
+    """Unit that the sender of a KPI gives; empty if none, or if the services differ."""
     found = {topology.label(entity, f"{name}_unit") for entity in about}
     return found.pop() if len(found) == 1 else ""
 
 
 @router.get("/catalog")
 def catalogue() -> list[dict[str, Any]]:
-    """Every canonical signal: layer, unit, kind, direction, entity, meaning."""
+    """Every canonical signal: layer, unit, kind, direction, entity, description."""
     return [
         {
             "name": found.name,
@@ -99,7 +99,7 @@ def topology(
     limit: paging.Limit = 1000,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
-    """Entities, page by page, each with what it rests on and its labels."""
+    """Entities, paginated, each with its dependencies and labels."""
     graph = ctx.topology() if at is None else ctx.state.topology(at)
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
     found, following = paging.page(lambda count: every[:count], None, cursor, limit)
@@ -151,14 +151,14 @@ def _by_kind(ctx: Context, wanted: list[str] | None, kind: EntityKind) -> dict[E
         every = ctx.metrics.entities(kind)
         return {kind: list(every[:_MOST_ENTITIES])}
     if len(wanted) > _MOST_ENTITIES:
-        raise UsageError(f"at most {_MOST_ENTITIES} entities at once", hint="ask several times")
+        raise UsageError(f"at most {_MOST_ENTITIES} entities at once", hint="split the request")
     found: dict[EntityKind, list[EntityRef]] = {}
     for text in wanted:
         try:
             entity = EntityRef.from_key(text)
         except ValueError as error:
             raise UsageError(
-                f"{text!r} is not an entity", hint="write cluster/kind/namespace/name, such as lab/gpu//GPU-1"
+                f"{text!r} is not an entity", hint="write cluster/kind/namespace/name, for example lab/gpu//GPU-1"
             ) from error
         found.setdefault(entity.kind, []).append(entity)
     return found

@@ -1,4 +1,4 @@
-"""``/slos``: what each service promised, what it kept, and how much of the error budget is left."""
+"""``/slos``: objective, attainment and remaining error budget per service."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Counts = dict[EntityRef, tuple[float, float]]
 
 @router.get("/slos")
 def slos(ctx: Ctx) -> list[dict[str, Any]]:
-    """Every SLO of the configuration for every service that keeps it; a service without values has null."""
+    """Every configured SLO for every service it applies to; a service without values has null."""
     services = ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE)
     found = by_service(ctx, list(services), ctx.as_of())
     return [{"service": serialization.entity(each), **one} for each in services for one in found.get(each, [])]
 
 
 def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> dict[EntityRef, list[dict[str, Any]]]:
-    """The SLOs of each service, in the order of the configuration."""
+    """SLOs of each service, in the order of the configuration."""
     given = ctx.settings.slos
     if not given or not services:
         return {}

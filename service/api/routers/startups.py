@@ -1,4 +1,4 @@
-"""``/startups``, ``/placements`` and ``/audit/workloads``: how replicas start, where they ran, what is unwise."""
+"""``/startups``, ``/placements`` and ``/audit/workloads``: start-up phases, placements, workload audit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def startups(
     limit: paging.Limit = 100,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
-    """Starts of replicas with their phases, newest first, and the lead time of those on this page."""
+    """Start-ups of replicas with their phases, newest first, and the lead time from those on this result page."""
     ledger = ledger_of(ctx)
 
     def keep(one: Startup) -> bool:
@@ -47,7 +47,7 @@ def startups(
 def placements(
     ctx: Ctx, at: Annotated[AwareDatetime | None, Query(description="default: now")] = None
 ) -> dict[str, Any]:
-    """Which pod of which replica was on which node at an instant."""
+    """Pods and nodes of each replica at a time."""
     when = at or ctx.as_of()
     found = ledger_of(ctx).placed_at(when)
     return {"at": rfc3339(when), "placements": [_placement(one) for one in found]}
@@ -55,7 +55,7 @@ def placements(
 
 @router.get("/audit/workloads")
 def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """What is unwise about the workloads that serve models; ``at`` null: no Kubernetes API has been read."""
+    """Misconfigured workloads of model services; ``at`` is null if no Kubernetes API has been read."""
     kept = ledger_of(ctx).document(AUDIT_PAPER)
     if kept is None:
         return {"at": None, "findings": []}
@@ -65,7 +65,7 @@ def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 
 def startup_row(one: Startup) -> dict[str, Any]:
-    """A start in JSON."""
+    """A start-up as JSON."""
     return {
         "id": one.id,
         **_placement(one),

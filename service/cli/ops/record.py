@@ -29,8 +29,8 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         """Record the metrics pages of every target, for outrider replay.
 
-        Pages are scraped, read from a Prometheus or pushed, as configured. Sources that cannot be recorded are listed at
-        the end.
+        Pages are scraped, read from a Prometheus or pushed, as configured. Sources that
+        cannot be recorded are listed at the end.
         """
         with bars(context) as progress:
             found = asyncio.run(

@@ -204,7 +204,7 @@ def test_the_line_finds_the_parts_of_a_step(window_of):
     assert line.samples.tolist() == [2.0 * LENGTH] * 2
     # 0.25 ms of 15 ms for each of 20 sequences: a third of the step follows the batch
     assert line.slopes[:, 0] == pytest.approx([1 / 3, 1 / 3], abs=0.03)
-    wider = step_time.Pace(seen.gap_seconds, seen.gaps, np.full((2, LENGTH), 60.0), seen.prompt)
+    wider = step_time.StepTiming(seen.gap_seconds, seen.gaps, np.full((2, LENGTH), 60.0), seen.prompt)
     expected, error = step_time.expected(memory, np.array([0, 0]), wider)
     assert expected[0, 0] == pytest.approx(0.025, rel=0.05)
     assert 0 < error[0, 0] < 0.1

@@ -169,7 +169,11 @@ def test_it_is_tried_in_the_shadow_first_and_says_why_it_is_silent_before():
     now = datetime.fromtimestamp(START, tz=UTC)
 
     def stage(held, verdicts):
-        return detector_rollout.DetectorRollout().judge(detector_rollout.DetectorRun(GpuMemoryExcessDetector(), held, 6, verdicts), now).stage
+        return (
+            detector_rollout.DetectorRollout()
+            .judge(detector_rollout.DetectorRun(GpuMemoryExcessDetector(), held, 6, verdicts), now)
+            .stage
+        )
 
     assert stage(state, said[3]) is Stage.LEARNING
     assert stage(state, said[-1]) is Stage.SHADOW

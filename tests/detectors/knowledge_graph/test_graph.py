@@ -23,7 +23,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 
 from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
 from detectors.knowledge_graph import incident_graph
-from detectors.knowledge_graph.graph import KnowledgeGraph, Link, Node, Sort, entity_node, fault_node
+from detectors.knowledge_graph.graph import KnowledgeGraph, EdgeKind, Node, NodeKind, entity_node, fault_node
 from detectors.rca import fault_catalogue
 from outrider.documents import graph_text
 from outrider.errors import UsageError
@@ -84,13 +84,13 @@ def test_answers_say_how_many_more_there_are(graph):
 
 def test_a_path_between_components_stays_in_the_topology(graph):
     chain = graph.path(entity_node(gpu(0)), entity_node(CHAT))
-    assert [edge.link for edge in chain] == [Link.RESTS_ON] * 3
+    assert [edge.link for edge in chain] == [EdgeKind.RESTS_ON] * 3
     assert graph.path(entity_node(gpu(0)), entity_node(CODE)) == ()
 
 
 def test_a_path_from_a_component_to_an_action_goes_through_its_faults(graph):
-    chain = graph.path(entity_node(gpu(0)), Node(Sort.ACTION, "cordon"))
-    assert [edge.link for edge in chain] == [Link.MAY_HAVE, Link.REMEDIED_BY]
+    chain = graph.path(entity_node(gpu(0)), Node(NodeKind.ACTION, "cordon"))
+    assert [edge.link for edge in chain] == [EdgeKind.MAY_HAVE, EdgeKind.REMEDIED_BY]
 
 
 def test_a_neighbourhood_has_room_for_so_many_and_tells_the_rest(graph):
@@ -146,12 +146,12 @@ def test_the_graph_of_an_incident_joins_cause_symptoms_service_and_what_helps():
     assert part.roles[fault_node("engine-dead")] == "symptom"
     assert part.roles[fault_node("exporter-down")] == "rejected"
     links = {(edge.source.name, edge.target.name, edge.link, edge.note) for edge in part.edges}
-    assert ("gpu-lost", "engine-dead", Link.EXPLAINS, "path") in links
-    assert ("gpu-lost", CHAT.key, Link.HURTS, "") in links
-    assert (CHAT.key, replica(0).key, Link.RESTS_ON, "") in links
-    assert ("gpu-lost", "cordon", Link.REMEDIED_BY, "") in links
-    assert ("gpu-lost", "docs/runbooks/gpu-lost.md", Link.DESCRIBED_IN, "") in links
-    assert ("gpu-lost", "engine-dead", Link.LOOKS_LIKE, "") not in links
+    assert ("gpu-lost", "engine-dead", EdgeKind.EXPLAINS, "path") in links
+    assert ("gpu-lost", CHAT.key, EdgeKind.HURTS, "") in links
+    assert (CHAT.key, replica(0).key, EdgeKind.RESTS_ON, "") in links
+    assert ("gpu-lost", "cordon", EdgeKind.REMEDIED_BY, "") in links
+    assert ("gpu-lost", "docs/runbooks/gpu-lost.md", EdgeKind.DESCRIBED_IN, "") in links
+    assert ("gpu-lost", "engine-dead", EdgeKind.LOOKS_LIKE, "") not in links
 
 
 def test_an_incident_without_a_known_cause_still_has_its_components():
@@ -164,7 +164,7 @@ def test_the_graph_of_a_fault_that_nobody_knows_any_more_is_its_component():
     desk.step(30, [alert(CHAT, None)])
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.5),))
     part = incident_graph.of_incident(KnowledgeGraph(desk.topology, desk.knowledge), gone, [(CHAT, None)])
-    assert {edge.link for edge in part.edges} == {Link.HAS}
+    assert {edge.link for edge in part.edges} == {EdgeKind.HAS}
 
 
 def large():

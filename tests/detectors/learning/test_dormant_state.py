@@ -47,7 +47,7 @@ def test_nothing_is_copied_while_everybody_stays_or_is_new():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     for entities in (nodes("a", "b"), nodes("a", "b", "c")):
-        assert held.exchange(state, entities, START) is state
+        assert held.swap(state, entities, START) is state
     assert held.entities == ()
     assert held.stored(state.version) is None
 
@@ -55,13 +55,13 @@ def test_nothing_is_copied_while_everybody_stays_or_is_new():
 def test_where_a_whole_class_is_silent_everybody_waits():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
-    held.exchange(state, nodes("a", "b"), START)
-    state = held.exchange(state, (), START + 15.0)
+    held.swap(state, nodes("a", "b"), START)
+    state = held.swap(state, (), START + 15.0)
     assert state.entities == ()
     assert all(len(state.arrays[name]) == 0 for name in detector.of_entities(0))
-    assert held.exchange(state, (), START + 30.0) is state
+    assert held.swap(state, (), START + 30.0) is state
     assert held.entities == nodes("a", "b")
-    back = held.exchange(state, nodes("b", "a"), START + 1215.0)
+    back = held.swap(state, nodes("b", "a"), START + 1215.0)
     assert back.entities == nodes("a", "b")
     assert back.arrays["updates"][:, 0].tolist() == [1, 2]
     np.testing.assert_allclose(back.arrays["offset"][1], 2.0 * np.exp(-1200.0 / 7200.0))
@@ -70,9 +70,9 @@ def test_where_a_whole_class_is_silent_everybody_waits():
 def test_what_is_usual_comes_back_and_what_went_on_has_passed():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     held = DormantState(detector, STEP)
-    state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
+    state = after(held.swap(state, nodes("a", "c"), START), nodes("a", "c"))
     assert held.entities == nodes("b")
-    back = held.exchange(state, nodes("b", "c", "a"), START + 1200.0)
+    back = held.swap(state, nodes("b", "c", "a"), START + 1200.0)
     assert back.entities == nodes("a", "c", "b")
     assert held.entities == ()
     assert back.arrays["updates"][:, 0].tolist() == [1, 3, 2]
@@ -87,8 +87,8 @@ def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     state.arrays["slot_seconds"][1] = 1e6
     held = DormantState(detector, STEP)
-    state = after(held.exchange(state, nodes("a"), START), nodes("a"))
-    back = held.exchange(state, nodes("a", "b", "c"), START + 6 * 3600.0)
+    state = after(held.swap(state, nodes("a"), START), nodes("a"))
+    back = held.swap(state, nodes("a", "b", "c"), START + 6 * 3600.0)
     assert back.arrays["updates"][:, 0].tolist() == [1, 2, 0]
     assert (back.arrays["slot_level"][2] == 3).all()
 
@@ -97,14 +97,14 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
     monkeypatch.setattr(dormant_state, "MOST", 3)
     detector, state = remembering(NAME, nodes("a", "b", "c", "d", "e", "f"))
     held = DormantState(detector, STEP)
-    held.exchange(state, nodes("f"), START)
+    held.swap(state, nodes("f"), START)
     assert held.entities == nodes("c", "d", "e")
     _, other = remembering(NAME, nodes("x", "f"))
-    held.exchange(other, nodes("f"), START + 10.0)
+    held.swap(other, nodes("f"), START + 10.0)
     assert held.entities == nodes("d", "e", "x")
     cycles = KEPT // STEP
     for cycle in range(1, cycles + 2):
-        held.exchange(other, nodes("x", "f"), START)
+        held.swap(other, nodes("x", "f"), START)
         assert held.stored(1).entities == (nodes("d", "e", "x") if cycle < cycles else nodes("x")[: cycles + 1 - cycle])
 
 
@@ -113,19 +113,19 @@ def test_a_window_that_was_refused_puts_nobody_aside_twice():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
     for second in (0.0, 15.0):
-        assert held.exchange(state, nodes("a"), START + second).entities == nodes("a", "b")
+        assert held.swap(state, nodes("a"), START + second).entities == nodes("a", "b")
         assert held.entities == nodes("b")
-    assert held.exchange(state, nodes("b", "a", "c"), START + 30.0).entities == nodes("a", "b")
+    assert held.swap(state, nodes("b", "a", "c"), START + 30.0).entities == nodes("a", "b")
 
 
 @pytest.mark.parametrize("wrong", [1e8, -1e8])
 def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong):
     detector, state = remembering(NAME, nodes("a", "b", "c"))
     held = DormantState(detector, STEP)
-    state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
-    state = after(held.exchange(state, nodes("a"), START + wrong), nodes("a"))
+    state = after(held.swap(state, nodes("a", "c"), START), nodes("a", "c"))
+    state = after(held.swap(state, nodes("a"), START + wrong), nodes("a"))
     assert held.stored(1).entities == nodes("b", "c")
-    back = held.exchange(state, nodes("a", "b", "c"), START + 30.0)
+    back = held.swap(state, nodes("a", "b", "c"), START + 30.0)
     assert np.isfinite(back.arrays["offset"]).all()
     assert back.arrays["updates"][:, 0].tolist() == [1, 2, 3 if wrong > 0 else 0]
 
@@ -137,17 +137,17 @@ def test_what_a_card_tells_does_not_age_while_it_is_away():
     assert seen
     state.arrays.update({name: np.full(2, START - 60.0) for name in seen})
     held, hours = DormantState(detector, STEP), 30 * 3600.0
-    held.exchange(state, cards[:1], START)
+    held.swap(state, cards[:1], START)
     kept = {name: one[:1] if name in detector.of_entities(0) else one for name, one in state.arrays.items()}
     later = DetectorState(state.version, cards[:1], {**kept, "last": np.array([START + hours])})
-    back = held.exchange(later, cards, START + hours)
+    back = held.swap(later, cards, START + hours)
     assert {back.arrays[name][1] for name in seen} == {START + hours - 60.0}
 
 
 def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
-    state = after(held.exchange(state, nodes("a"), START), nodes("a"))
+    state = after(held.swap(state, nodes("a"), START), nodes("a"))
     stored = held.stored(detector.state_version)
 
     def restored(one, step=STEP):
@@ -155,14 +155,14 @@ def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
         other.restore(one)
         return other
 
-    back = restored(stored).exchange(state, nodes("a", "b"), START + 60.0)
+    back = restored(stored).swap(state, nodes("a", "b"), START + 60.0)
     assert back.arrays["updates"][:, 0].tolist() == [1, 2]
     assert restored(stored, 2 * STEP).entities == ()
     for name in ("left_at", "left_clock", "away_cycles"):
         cut = DetectorState(stored.version, stored.entities, {**stored.arrays, name: np.zeros(5)})
         assert restored(cut).entities == ()
     less = DetectorState(stored.version, stored.entities, {**stored.arrays, "level": np.zeros((1, 99))})
-    back = restored(less).exchange(state, nodes("a", "b"), START + 60.0)
+    back = restored(less).swap(state, nodes("a", "b"), START + 60.0)
     assert (back.arrays["level"][1] == 0.0).all()
     empty = restored(None)
     empty.restore(None, stored=True)
@@ -177,11 +177,11 @@ def test_rings_move_on_by_the_beats_that_were_missed(missed):
     state.arrays["points"] = np.broadcast_to(np.arange(points, dtype=np.float32), state.arrays["points"].shape).copy()
     state.arrays["beat"] = np.array([BLOCK_BEATS - 1.0])
     held = DormantState(detector, STEP)
-    held.exchange(state, nodes("a"), START)
+    held.swap(state, nodes("a"), START)
     later = DetectorState(state.version, nodes("a"), {**state.arrays, "beat": np.array([BLOCK_BEATS - 1.0 + missed])})
     for name in detector.of_entities(0):
         later.arrays[name] = state.arrays[name][:1]
-    back = held.exchange(later, entities, START + 60.0)
+    back = held.swap(later, entities, START + 60.0)
     ring = back.arrays["points"][1, 0]
     assert np.isnan(ring).sum() == min(missed, points)
     assert ring[~np.isnan(ring)].tolist() == list(range(points))[missed:]

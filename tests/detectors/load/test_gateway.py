@@ -144,7 +144,9 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
     assert not any(drops[60 + 13 * 60 :])
     assert state.arrays["arriving"][0] == pytest.approx(later * 15.0 / 60.0, rel=0.05)  # of a cycle a minute
     assert np.isnan(state.arrays["low_since"][0])
-    (again, _) = live([later] * 60, None, detector=GatewayDetector(), state=state, start=START + 15 * 3600.0, apart=60.0)
+    (again, _) = live(
+        [later] * 60, None, detector=GatewayDetector(), state=state, start=START + 15 * 3600.0, apart=60.0
+    )
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 

@@ -22,7 +22,10 @@ def skewed(ref, window_of, findings_of):
     def run(*rows):
         named = {f"r{i}": row for i, row in enumerate(rows)}
         topology = Topology.build([(ref(R, name), ref(S, "s")) for name in named])
-        return [(item.fault, item.entity.name) for item in findings_of(LoadImbalanceDetector(), window_of(R, named), topology)]
+        return [
+            (item.fault, item.entity.name)
+            for item in findings_of(LoadImbalanceDetector(), window_of(R, named), topology)
+        ]
 
     return run
 

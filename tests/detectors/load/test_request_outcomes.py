@@ -29,7 +29,9 @@ def service(*, refused=0.0, left=0.0, failed=0.0, answered=40.0, ttft=0.1, queue
 
 @pytest.fixture
 def found(window_of, findings_of):
-    return lambda **row: [item.fault for item in findings_of(RequestOutcomeDetector(), window_of(S, {"s": service(**row)}))]
+    return lambda **row: [
+        item.fault for item in findings_of(RequestOutcomeDetector(), window_of(S, {"s": service(**row)}))
+    ]
 
 
 def test_refused_requests_above_the_share_of_before_are_bad_requests(found):

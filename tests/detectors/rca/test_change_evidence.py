@@ -63,9 +63,9 @@ def test_every_code_that_may_be_announced_has_its_sort():
 
 
 def test_every_fault_that_hints_name_is_in_the_vocabulary():
-    spoken = set().union(*change_evidence.SPEAKS_FOR.values()) | set(change_evidence.LINE_SPEAKS_FOR.values())
+    spoken = set().union(*change_evidence.FAULTS_OF_CHANGE.values()) | set(change_evidence.FAULT_OF_LINE.values())
     assert spoken <= set(faults())
-    assert set(change_evidence.SPEAKS_FOR) == set(ChangeKind)
+    assert set(change_evidence.FAULTS_OF_CHANGE) == set(ChangeKind)
 
 
 @pytest.mark.parametrize("code", ["driver", "kernel", "network", "scale", "restart"])
@@ -210,4 +210,4 @@ def test_every_sort_of_change_has_its_texts(language, sort):
 
 
 def test_what_hints_name_is_known_to_the_knowledge():
-    assert set(change_evidence.LINE_SPEAKS_FOR.values()) <= set(fault_catalogue.load())
+    assert set(change_evidence.FAULT_OF_LINE.values()) <= set(fault_catalogue.load())

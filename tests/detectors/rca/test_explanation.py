@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fleet_for_correlation import CHAT, Desk, alert, finding, gpu, replica  # type: ignore[import-not-found]
 
 from detectors.rca import explanation, explanation_text, fault_catalogue
-from detectors.rca.explanation import Team
+from detectors.rca.explanation import OwnerTeam
 from outrider.model import Hypothesis, Layer
 from outrider.text.i18n import LANGUAGES, texts
 from outrider.vocabulary.faults import faults
@@ -31,7 +31,7 @@ def lines(found, name, language="en"):
 
 def test_what_is_known_of_the_fault_is_in_its_explanation():
     found = hot()
-    assert found.team is Team.HARDWARE
+    assert found.team is OwnerTeam.HARDWARE
     assert found.runbook == "docs/runbooks/gpu-slow.md"
     assert "hw_accel_core_clock_hertz" in found.checks
     assert [sign.signal for sign in found.quiet] == [
@@ -93,7 +93,7 @@ def test_a_fault_that_nobody_knows_any_more_is_explained_as_far_as_it_goes():
 
 def test_every_layer_has_an_owner():
     assert set(explanation.TEAM_OF) == set(Layer)
-    assert set(explanation.TEAM_OF.values()) == set(Team)
+    assert set(explanation.TEAM_OF.values()) == set(OwnerTeam)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from alerts.state import machine as alert_state
-from detectors.rules.rule_backtest import Judged, RuleBacktest, window_of
+from detectors.rules.rule_backtest import JudgedAlert, RuleBacktest, window_of
 from detectors.rules.threshold import RuleDetector
-from detectors.rules.tunable_threshold import dial_of
+from detectors.rules.tunable_threshold import tunable_threshold_of
 from detectors.rules.tuning import LEAST_VERDICTS, Proposal, ProposalReason, Setting, propose
 from outrider.errors import UsageError
 from outrider.model import (
@@ -93,7 +93,7 @@ def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
     stored = Stored(cache, waiting)
     wait, clear = (timedelta(seconds=int(rng.choice([0, 15, 60, 90]))) for _ in range(2))
     rule = Rule("r", EntityKind.REPLICA, expr, priority=Priority.P2, wait=wait, clear=clear)
-    dial = dial_of("r", expr)
+    dial = tunable_threshold_of("r", expr)
     thresholds = [dial.threshold] * 2
     waits = [wait, wait + MINUTE]
     if dial.threshold is not None:
@@ -112,10 +112,10 @@ def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
 
 
 def test_the_number_of_the_first_comparison_is_the_dial() -> None:
-    dial = dial_of("r", EXPR)
+    dial = tunable_threshold_of("r", EXPR)
     assert (dial.threshold, dial.symbol) == (0.9, ">")
     assert dial.turned(0.955) == EXPR.replace("0.9", "0.955")
-    assert dial_of("r", '1 - mean(svc_success_ratio, "5m") < -0.5').turned(-1) == (
+    assert tunable_threshold_of("r", '1 - mean(svc_success_ratio, "5m") < -0.5').turned(-1) == (
         '1 - mean(svc_success_ratio, "5m") < -1'
     )
     for without in (
@@ -125,9 +125,9 @@ def test_the_number_of_the_first_comparison_is_the_dial() -> None:
         "last(engine_up) == 0",
         "0.9 < last(engine_kv_cache_usage_ratio)",
     ):
-        assert dial_of("r", without).threshold is None
+        assert tunable_threshold_of("r", without).threshold is None
     with pytest.raises(UsageError, match="there is no signal engine_upp"):
-        dial_of("r", "last(engine_upp) > 1")
+        tunable_threshold_of("r", "last(engine_upp) > 1")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_number_of_the_first_comparison_is_the_dial() -> None:
      (">", 0.0, 0.001), ("<", 0.0, -0.001)],
 )  # fmt: skip
 def test_the_next_threshold_lies_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
-    dial = dial_of("r", f"last(engine_kv_cache_usage_ratio) {symbol} 0.5")
+    dial = tunable_threshold_of("r", f"last(engine_kv_cache_usage_ratio) {symbol} 0.5")
     assert dial.beyond(level) == pytest.approx(beyond, rel=1e-12)
 
 
@@ -154,7 +154,7 @@ def fleet(
     useful_lasts: int = 40,
     priority: Priority = Priority.P2,
     wait: timedelta = MINUTE,
-) -> tuple[Rule, list[Judged], Stored]:
+) -> tuple[Rule, list[JudgedAlert], Stored]:
     """One replica that is calm but for its spells: each a plateau, useful ones higher, 40 min apart."""
     count = useful + useless
     cache = np.full((2, 160 * (count + 1)), 0.5)
@@ -164,12 +164,12 @@ def fleet(
         begin, long = 160 * number + 60, useful_lasts if is_useful else lasts
         cache[0, begin : begin + long] = (USEFUL_AT if is_useful else level) - 0.0001 * number
         start = T0 + begin * STEP
-        judged.append(Judged(f"f{number}", REPLICAS[0], priority, start, start + long * STEP, is_useful))
+        judged.append(JudgedAlert(f"f{number}", REPLICAS[0], priority, start, start + long * STEP, is_useful))
     rule = Rule("r", EntityKind.REPLICA, EXPR, priority=priority, wait=wait, clear=MINUTE)
     return rule, judged, Stored(cache)
 
 
-def proposed(rule: Rule, judged: list[Judged], stored: Stored, **more: object) -> Proposal:
+def proposed(rule: Rule, judged: list[JudgedAlert], stored: Stored, **more: object) -> Proposal:
     return propose(rule, judged, stored.read, stored.entities, stored.span, **more)  # type: ignore[arg-type]
 
 
@@ -287,6 +287,8 @@ def test_silence_is_no_verdict_in_both() -> None:
         RuleDetector(rule).initial(), stored.read(T0, T0 + 40 * STEP), Topology.build(()), T0 + 39 * STEP
     )
     assert isinstance(found[0], NoVerdict)
-    replayed = RuleBacktest(dial_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ())
+    replayed = RuleBacktest(
+        tunable_threshold_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ()
+    )
     replayed.feed(stored.read(T0, T0 + 40 * STEP), T0)
     assert replayed.alarms.sum() == 0

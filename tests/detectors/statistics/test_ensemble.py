@@ -10,7 +10,7 @@ from detectors.statistics.alarm_threshold import (
     FEWEST_BLOCKS,
     HEADROOM,
     LEFT_OUT_BLOCKS,
-    Budget,
+    AlarmThreshold,
 )
 from detectors.statistics.deviation import CLIP
 from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
@@ -176,7 +176,7 @@ def test_voters_depend_on_their_rows_alone_and_agree_on_what_is_odd():
 
 
 def test_no_limit_before_there_are_enough_peaks():
-    budget = Budget(0.25)
+    budget = AlarmThreshold(0.25)
     memory = budget.empty(1)
     for block in range(FEWEST_BLOCKS):
         assert not budget.judge(memory, np.array([99.0]), block * BLOCK_SECONDS)[0]
@@ -187,7 +187,7 @@ def test_no_limit_before_there_are_enough_peaks():
 
 @pytest.mark.parametrize("per_day", [0.25, 1.0])
 def test_realised_alarms_are_near_what_the_budget_lets_through(per_day):
-    rng, budget, entities = np.random.default_rng(5), Budget(per_day), 200
+    rng, budget, entities = np.random.default_rng(5), AlarmThreshold(per_day), 200
     memory, exceeded = budget.empty(entities), 0
     for block in range(360):
         above = budget.judge(
@@ -199,7 +199,7 @@ def test_realised_alarms_are_near_what_the_budget_lets_through(per_day):
 
 
 def test_hourly_readings_have_blocks_of_a_day_and_the_same_budget():
-    rng, budget, hour, entities = np.random.default_rng(8), Budget(0.1), 3600.0, 100
+    rng, budget, hour, entities = np.random.default_rng(8), AlarmThreshold(0.1), 3600.0, 100
     memory, exceeded = budget.empty(entities), 0
     for day in range(240):
         scores = rng.exponential(size=(BLOCK_READINGS, entities))
@@ -210,7 +210,7 @@ def test_hourly_readings_have_blocks_of_a_day_and_the_same_budget():
 
 
 def test_an_incident_does_not_raise_its_own_limit_for_a_day_and_then_is_usual():
-    rng, budget = np.random.default_rng(6), Budget(0.25)
+    rng, budget = np.random.default_rng(6), AlarmThreshold(0.25)
     memory, above = budget.empty(1), []
     for block in range(120 + 12 * LEFT_OUT_BLOCKS):
         score = 1.0 + 0.1 * rng.random() + (4.0 if block >= 120 else 0.0)
@@ -220,7 +220,7 @@ def test_an_incident_does_not_raise_its_own_limit_for_a_day_and_then_is_usual():
 
 
 def test_a_new_entity_has_the_limit_of_its_class():
-    rng, budget = np.random.default_rng(7), Budget(0.25)
+    rng, budget = np.random.default_rng(7), AlarmThreshold(0.25)
     memory = budget.empty(20)
     for block in range(100):
         scores = rng.exponential(size=20)

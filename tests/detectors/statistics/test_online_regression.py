@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 
-from detectors.statistics.online_regression import FIRST_NOISE, Relation
+from detectors.statistics.online_regression import FIRST_NOISE, DriverModel
 
-LINE = Relation("ab", (0.3, 0.1), (0.5, 0.5), least_noise=0.01, least_share=0.1, min_samples=20.0)
+LINE = DriverModel("ab", (0.3, 0.1), (0.5, 0.5), least_noise=0.01, least_share=0.1, min_samples=20.0)
 GROUP = np.zeros(4, dtype=np.intp)
 
 
@@ -94,7 +94,7 @@ def test_beside_a_slope_at_its_bound_the_others_are_fitted_anew():
     LINE.learn(memory, (first, second), target, np.ones(first.shape, dtype=bool), 1.0)
     line = LINE.fit(memory, np.array([-1]))
     assert line.slopes[0, 1] == 0.0
-    alone = Relation("a", (0.3,), (0.5,), least_noise=0.01, least_share=0.1, min_samples=20.0)
+    alone = DriverModel("a", (0.3,), (0.5,), least_noise=0.01, least_share=0.1, min_samples=20.0)
     single = {name: np.zeros(1) for name in alone.defaults}
     alone.learn(single, (first,), target, np.ones(first.shape, dtype=bool), 1.0)
     assert line.slopes[0, 0] == pytest.approx(alone.fit(single, np.array([-1])).slopes[0, 0], rel=0.01)
@@ -105,7 +105,7 @@ def test_beside_a_slope_at_its_bound_the_others_are_fitted_anew():
 
 def test_slopes_between_bounds_are_those_of_a_bounded_least_squares():
     """Against scipy's ``lsq_linear`` on the same readings, the prior as further rows; of 40 random cases."""
-    three = Relation("abc", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=20.0)
+    three = DriverModel("abc", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=20.0)
     random, held = np.random.default_rng(11), 0
     for _ in range(40):
         mixed = random.uniform(0.2, 1.0, (3, 3)) + 0.3 * np.eye(3)

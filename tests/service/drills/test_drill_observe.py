@@ -24,7 +24,7 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service.drills import observation
 from simulator.faults.base import Truth
-from simulator.scoring.grouping import Fired
+from simulator.scoring.grouping import FiredAlert
 from store.memory import MemoryStateStore
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
@@ -64,14 +64,14 @@ def test_each_spell_of_an_alert_lies_in_the_incident_of_its_time():
     first, second = alert(1, 4), alert(10, 14)
     held = [incident("later", 11, None, second), incident("earlier", 2, 5, first)]
     found = observation.Watch().fired([first, second], held)
-    assert found == (Fired(CHAT, at(1), "earlier"), Fired(CHAT, at(10), "later"))
+    assert found == (FiredAlert(CHAT, at(1), "earlier"), FiredAlert(CHAT, at(10), "later"))
 
 
 def test_what_outlives_its_incident_belonged_to_the_first_one_that_held_it():
     lasting = alert(1)
     for opened in (1, 3):  # before the first one or after it
         held = [incident("first", 2, 5, lasting), incident("second", opened, None, lasting)]
-        assert observation.Watch().fired([lasting], held) == (Fired(CHAT, at(1), "first"),)
+        assert observation.Watch().fired([lasting], held) == (FiredAlert(CHAT, at(1), "first"),)
 
 
 def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
@@ -85,7 +85,7 @@ def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
 
 def test_an_alert_that_nobody_holds_is_alone_and_one_that_never_fired_is_none():
     never = alert(3, 4, REPLICA, reason=AlertReason.NEVER_FIRED)
-    assert observation.Watch().fired([alert(1), never], []) == (Fired(CHAT, at(1), None),)
+    assert observation.Watch().fired([alert(1), never], []) == (FiredAlert(CHAT, at(1), None),)
 
 
 def test_the_alert_of_a_scrape_target_is_about_what_it_is_the_target_of():

@@ -21,7 +21,7 @@ from service.drills.recording import Recorded, Recorder
 from simulator import scenarios
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
-from simulator.scenarios import Planned, Scenario
+from simulator.scenarios import PlannedFault, Scenario
 from simulator.spec.fleets import drill_spec
 from simulator.traffic.arrivals import load_of
 from simulator.traffic.shapes import Load
@@ -33,7 +33,7 @@ APART = 0.15  # a share of the rate, or of the traffic that has moved
 
 
 def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
-    return Scenario("short", tuple(Planned(name, MINUTE, lasts) for name in names))
+    return Scenario("short", tuple(PlannedFault(name, MINUTE, lasts) for name in names))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
 
 
 def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
-    scenario = Scenario("quiet", (Planned("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
+    scenario = Scenario("quiet", (PlannedFault("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
     result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
     assert result["negative"]
     assert (result["passed"], result["pages"], result["notified"]) == (True, 0, False)
@@ -91,9 +91,9 @@ def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyP
         runner.run(runner.Job(short("gpu-thermal-throttle"), 7), interrupted)
     fleet = worlds[0].home
     assert not fleet.injections
-    for table in fleet.levers.tables().values():
-        for lever, neutral in table.NEUTRAL.items():
-            assert (getattr(table, lever) == neutral).all(), lever
+    for table in fleet.effects.tables().values():
+        for effects, neutral in table.NEUTRAL.items():
+            assert (getattr(table, effects) == neutral).all(), effects
 
 
 def test_the_same_seed_gives_the_same_run(hung) -> None:
@@ -149,14 +149,14 @@ def test_every_fault_has_a_drill() -> None:
 
 
 def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
-    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
+    (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
     assert {service.traffic.shape for service in spec.services} == {"bursty"}
     assert {service.traffic.event_at for service in spec.services} == {runner.begins(11).timestamp() + 120}
 
 
 def loads(shape: str, seed: int, minutes: int) -> list[Load]:
     """What comes to each service in the minutes of a drill."""
-    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
     times = runner.begins(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
     return [load_of(service, times, seed) for service in spec.services]
 
@@ -179,7 +179,7 @@ def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
 @pytest.mark.parametrize("shape", scenarios.SCORING_SHAPES)
 def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
     seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
-    (spec,) = runner.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
     fleet = Fleet(spec, seed=seed, start=runner.begins(seed))
     before = fleet.bank.counters.buckets["ttft"].sum(axis=0).copy()
     fleet.step(15 * MINUTE)
@@ -234,7 +234,7 @@ def test_an_interrupted_export_leaves_an_empty_folder(tmp_path: Path, hung) -> N
 
 
 def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
-    planned = Planned("traffic-holiday", timedelta(0), 4 * MINUTE), Planned("engine-dead", MINUTE, 3 * MINUTE)
+    planned = PlannedFault("traffic-holiday", timedelta(0), 4 * MINUTE), PlannedFault("engine-dead", MINUTE, 3 * MINUTE)
     scenario = Scenario("mixed", planned)
     result = commands.result(scenario, runner.run(runner.Job(scenario, 7)), 7)
     assert (result["fault"], result["truth"]["fault"]) == ("engine-dead", "engine-dead")
@@ -250,9 +250,9 @@ def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyP
 
 def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
     assert not hung[0].storm
-    scenario = Scenario("wide", (Planned("gateway-fault", MINUTE, MINUTE), Planned("engine-saturated", MINUTE, MINUTE)))
+    scenario = Scenario("wide", (PlannedFault("gateway-fault", MINUTE, MINUTE), PlannedFault("engine-saturated", MINUTE, MINUTE)))
     assert not runner.run(runner.Job(scenario, 7)).storm
-    scenario = replace(scenario, faults=(scenario.faults[0], Planned("gateway-fault", MINUTE, MINUTE, "other-service")))
+    scenario = replace(scenario, faults=(scenario.faults[0], PlannedFault("gateway-fault", MINUTE, MINUTE, "other-service")))
     assert runner.run(runner.Job(scenario, 7)).storm
 
 

@@ -136,17 +136,17 @@ def test_ports_disks_clocks_and_supplies_show_what_bends_them(fleet: Fleet) -> N
 
 @pytest.mark.parametrize(("lever", "share"), [("hung", 0.25), ("asleep", 0.25), ("core_dead", 0.0)])
 def test_a_core_that_stands_still_keeps_its_share_unless_its_health_check_fails(
-    fleet: Fleet, lever: str, share: float
+    fleet: Fleet, effects: str, share: float
 ) -> None:
-    Bent(fleet, ("slots", lever, 2, 1.0))
+    Bent(fleet, ("slots", effects, 2, 1.0))
     tokens = fleet.bank.counters.plain["generation_tokens"][2]
     step(fleet, 30)
-    assert fleet.router.shares(fleet.levers)[2] == pytest.approx(share)
+    assert fleet.router.shares(fleet.effects)[2] == pytest.approx(share)
     assert fleet.stalled.tolist() == [False, False, True, False, False, False, False]
     assert fleet.bank.counters.plain["generation_tokens"][2] in (tokens, 0.0)
     assert fleet.pods.pods[2].ready
     assert fleet.kubelets.pod_ready[2] == (share > 0)
-    if lever == "core_dead":
+    if effects == "core_dead":
         assert fleet.bank.in_flight[2] == 0
         assert fleet.bank.ledger.failed > 0
     else:
@@ -156,7 +156,7 @@ def test_a_core_that_stands_still_keeps_its_share_unless_its_health_check_fails(
 def test_weights_gone_wrong_skew_the_load(fleet: Fleet) -> None:
     Bent(fleet, ("slots", "weight_factor", 1, 3.0))
     step(fleet, 30)
-    assert fleet.router.shares(fleet.levers)[:4] == pytest.approx([1 / 6, 1 / 2, 1 / 6, 1 / 6])
+    assert fleet.router.shares(fleet.effects)[:4] == pytest.approx([1 / 6, 1 / 2, 1 / 6, 1 / 6])
     assert fleet.requests_per_second[1] == pytest.approx(3 * fleet.requests_per_second[0])
 
 
@@ -174,9 +174,9 @@ def test_a_share_of_requests_fails_at_once(fleet: Fleet) -> None:
 
 def test_loading_takes_longer_from_slow_storage_and_pulling_from_a_slow_registry() -> None:
     spent = []
-    for levers in ((), (("storage_factor", 3.0), ("pull_factor", 4.0))):
+    for effects in ((), (("storage_factor", 3.0), ("pull_factor", 4.0))):
         fleet = coarse_fleet()
-        Bent(fleet, *[("nodes", name, node, value) for name, value in levers for node in range(4)])
+        Bent(fleet, *[("nodes", name, node, value) for name, value in effects for node in range(4)])
         step(fleet, 5)
         fleet.restart(0)
         step(fleet, 700)

@@ -8,7 +8,7 @@ import pytest
 from simulator.cluster.kubelet import SILENT_SECONDS, TOLERATION_SECONDS
 from simulator.cluster.pods import Phase
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from tests.simulator.small import Bent, coarse_fleet, small_fleet, step
 
 
@@ -17,8 +17,8 @@ def fleet() -> Fleet:
     return small_fleet()
 
 
-def said(fleet: Fleet, voice: Voice = Voice.KUBERNETES) -> Sequence[tuple[str, str]]:
-    return [(line.entity.name, line.code) for line in fleet.journal.after() if line.voice is voice]
+def said(fleet: Fleet, source: JournalSource = JournalSource.KUBERNETES) -> Sequence[tuple[str, str]]:
+    return [(line.entity.name, line.code) for line in fleet.journal.after() if line.source is source]
 
 
 def test_the_arrays_follow_every_pod() -> None:
@@ -139,7 +139,7 @@ def test_a_host_nobody_reaches_works_on_without_new_requests(fleet: Fleet) -> No
     step(fleet, 60)
     assert fleet.pods.ready[0]
     assert not fleet.nodes.ready[node]
-    assert fleet.router.shares(fleet.levers)[0] == 0
+    assert fleet.router.shares(fleet.effects)[0] == 0
     assert fleet.bank.in_flight[0] == 0
     assert fleet.bank.ledger.failed > 0
 
@@ -178,7 +178,7 @@ def test_a_container_above_its_memory_limit_is_killed_and_starts_again(fleet: Fl
     assert (pod.phase, pod.last_terminated) == (Phase.CRASHED, "OOMKilled")
     assert fleet.nodes.oom_kills.tolist() == [1.0 if number == node else 0.0 for number in range(4)]
     assert fleet.containers.oom_kills[0] == 1
-    assert said(fleet, Voice.KERNEL) == [(pod.name, "oom-kill")]
+    assert said(fleet, JournalSource.KERNEL) == [(pod.name, "oom-kill")]
     step(fleet, 260)
     assert pod.ready
     assert (pod.restarts, pod.generation) == (1, 1)

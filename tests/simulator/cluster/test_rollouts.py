@@ -7,7 +7,7 @@ from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EventKind, OutcomeStatus
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.servers.control import Control
 from tests.simulator.small import Bent, coarse_fleet, step
 
@@ -34,7 +34,7 @@ def test_pods_are_replaced_one_by_one(fleet: Fleet) -> None:
     assert least == 3
     assert revisions(fleet) == ["v2"] * 4
     assert {pod.generation for pod in fleet.pods.pods if pod.exists} == {2}
-    (line,) = [line for line in fleet.journal.after() if line.voice is Voice.CHANGE]
+    (line,) = [line for line in fleet.journal.after() if line.source is JournalSource.CHANGE]
     assert (line.code, line.text, line.entity.name) == ("rollout", "image 2", SERVICE)
     assert line.attributes == {"from": "v1", "to": "v2"}
     assert line.event.kind is EventKind.CHANGE
@@ -52,7 +52,10 @@ def test_a_revision_that_does_not_come_up_stops_the_update_and_a_rollback_heals_
     step(fleet, 260)
     assert fleet.pods.ready[:4].all()
     assert not fleet.rollouts.moving(SERVICE)
-    assert [line.code for line in fleet.journal.after() if line.voice is Voice.CHANGE] == ["rollout", "rollback"]
+    assert [line.code for line in fleet.journal.after() if line.source is JournalSource.CHANGE] == [
+        "rollout",
+        "rollback",
+    ]
 
 
 def test_a_flag_reaches_running_processes_at_once_and_so_does_its_way_back(fleet: Fleet) -> None:
@@ -108,7 +111,7 @@ def test_restoring_leaves_nothing_of_faults_and_operators(fleet: Fleet) -> None:
     assert not fleet.exporters_down
     assert revisions(fleet) == ["v1"] * 4
     assert int(fleet.pods.ready.sum()) == 4
-    assert all((values == 1.0).all() or (values == 0.0).all() for values in vars(fleet.levers.nodes).values())
+    assert all((values == 1.0).all() or (values == 0.0).all() for values in vars(fleet.effects.nodes).values())
 
 
 def test_the_autoscaler_tells_what_it_wants_and_why_it_cannot(fleet: Fleet) -> None:

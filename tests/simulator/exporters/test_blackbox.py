@@ -14,7 +14,7 @@ from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
-from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, EntryProbe, OwnersCount
+from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, IngressProbe, OwnersCount
 from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import PoolSpec, default_spec
@@ -26,14 +26,14 @@ STEP = timedelta(seconds=15)
 class Bent:
     """Holds levers, every one of their slots or services, until it is taken away."""
 
-    def __init__(self, fleet: Fleet, **levers: float) -> None:
-        self.levers = levers
+    def __init__(self, fleet: Fleet, **effects: float) -> None:
+        self.effects = effects
         fleet.injections.append(self)
 
     def advance(self, fleet: Fleet) -> bool:
-        for name, value in self.levers.items():
-            group, lever = name.split("__")
-            fleet.levers.bend(group, lever)[:] = value
+        for name, value in self.effects.items():
+            group, effects = name.split("__")
+            fleet.effects.adjust(group, effects)[:] = value
         return False
 
 
@@ -127,7 +127,7 @@ def test_an_entry_that_fails_is_its_certificate_or_its_name() -> None:
     endings = set()
     for seed in range(8):
         watched.fleet.seed = seed
-        found = EntryProbe(watched.fleet).look()
+        found = IngressProbe(watched.fleet).look()
         assert found.success[0] == found.status[0] == 0.0
         endings.add(bool(found.expiry_seconds[0] < 0))
     assert endings == {True, False}
@@ -167,7 +167,7 @@ def test_probes_outlive_the_cluster_and_its_owners_count_does_not() -> None:
 def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
     watched = Watched()
     watched.fleet.scale("code-14b", 0)
-    probe, owners = EntryProbe(watched.fleet), OwnersCount(watched.fleet)
+    probe, owners = IngressProbe(watched.fleet), OwnersCount(watched.fleet)
     owners.look()
     watched.fleet.step(timedelta(minutes=6))
     owners.look()
@@ -178,7 +178,7 @@ def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
 
 def test_two_looks_at_one_instant_find_the_same() -> None:
     watched = Watched()
-    one, other = EntryProbe(watched.fleet), EntryProbe(watched.fleet)
+    one, other = IngressProbe(watched.fleet), IngressProbe(watched.fleet)
     for _ in range(3):
         first, again, second = one.look(), one.look(), other.look()
         assert first is again

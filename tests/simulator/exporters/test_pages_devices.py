@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from outrider.model import EntityKind
 from simulator.exporters.targets import Pages, SimulatedTarget, every_target, targets
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.spec.fleets import PoolSpec
 from tests.simulator.small import START, Bent, small_spec, step
 
@@ -107,7 +107,7 @@ def test_t4_families_are_those_of_a_recorded_page(fleet: Fleet) -> None:
 
 def say_xid(fleet: Fleet, number: int, code: int) -> None:
     where = fleet.entity(EntityKind.GPU, gpu(fleet, number))
-    fleet.journal.say(fleet.at, Voice.KERNEL, where, "xid", "NVRM: Xid", xid=str(code))
+    fleet.journal.write(fleet.at, JournalSource.KERNEL, where, "xid", "NVRM: Xid", xid=str(code))
     fleet.gpus.xid[number] = code
 
 

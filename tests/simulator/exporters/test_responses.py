@@ -64,10 +64,10 @@ def test_dead_engines_and_stopped_exporters_refuse(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("lever", ["alive", "reachable"])
-def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, lever: str) -> None:
+def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, effects: str) -> None:
     pages = Pages(fleet)
     node = int(fleet.pods.node_of_slot[0])
-    Bent(fleet, ("nodes", lever, node, 0.0))
+    Bent(fleet, ("nodes", effects, node, 0.0))
     step(fleet, 5)
     for name in (engine(fleet), f"dcgm-node-{node}", f"node-{node}", f"cadvisor-node-{node}"):
         answer = pages.answer(at(fleet, name))
@@ -78,8 +78,8 @@ def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, le
 
 
 @pytest.mark.parametrize("lever", ["alive", "seen"])
-def test_a_cluster_out_of_sight_is_silent_as_a_whole(fleet: Fleet, lever: str) -> None:
-    Bent(fleet, ("cluster", lever, 0, 0.0))
+def test_a_cluster_out_of_sight_is_silent_as_a_whole(fleet: Fleet, effects: str) -> None:
+    Bent(fleet, ("cluster", effects, 0, 0.0))
     step(fleet, 5)
     pages = Pages(fleet)
     silent = {one.name: pages.answer(one).status for one in every_target(fleet)}

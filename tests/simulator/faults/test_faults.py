@@ -15,7 +15,7 @@ from simulator.cluster.pods import Phase
 from simulator.exporters.targets import Pages, targets
 from simulator.faults import FAULTS, Injection, inject
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.servers.control import Control
 from simulator.spec.fleets import H100, default_spec, drill_spec
 from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
@@ -82,11 +82,11 @@ def broken(
 
 
 def hurt(fleet: Fleet, injection: Injection) -> list[str]:
-    return [fleet.pods.pods[slot].name for slot in injection.harm(fleet).tolist()]
+    return [fleet.pods.pods[slot].name for slot in injection.impact(fleet).tolist()]
 
 
-def said(fleet: Fleet, voice: Voice) -> list[tuple[str, str]]:
-    return [(line.code, line.entity.name) for line in fleet.journal.after() if line.voice is voice]
+def said(fleet: Fleet, source: JournalSource) -> list[tuple[str, str]]:
+    return [(line.code, line.entity.name) for line in fleet.journal.after() if line.source is source]
 
 
 # --- the vocabulary, and one draw for the whole of a fault ---------------------------------------------
@@ -106,7 +106,7 @@ def test_the_seed_draws_one_magnitude_for_the_whole_fault(fleet: Fleet) -> None:
     for seed in range(3):
         injection = broken(fleet, "nvlink-degraded", fleet.gpu_uuid(0), seed=seed)
         fleet.step(MINUTE)
-        drawn.append((fleet.levers.gpus.link_errors_per_second[0], fleet.levers.gpus.link_factor[0]))
+        drawn.append((fleet.effects.gpus.link_errors_per_second[0], fleet.effects.gpus.link_factor[0]))
         injection.stop(fleet)
     assert len({errors for errors, _ in drawn}) == 3
     # From mild to severe: more errors, less bandwidth, in proportion.
@@ -183,8 +183,8 @@ def test_gpu_lost_shows_the_xid_then_the_engine_dies_then_the_rows_vanish(fine: 
     assert value(cluster, 'kube_node_status_capacity{node="node-0",resource="nvidia_com_gpu"') == 8
     assert value(cluster, 'kube_node_status_allocatable{node="node-0",resource="nvidia_com_gpu"') == 7
     assert 'pod="chat-70b-1"' in next(line for line in cluster.splitlines() if "CrashLoopBackOff" in line)
-    assert said(fleet, Voice.KERNEL) == [("xid", gpu)]
-    assert ("cuda_error", "chat-70b-1") in said(fleet, Voice.ENGINE)
+    assert said(fleet, JournalSource.KERNEL) == [("xid", gpu)]
+    assert ("cuda_error", "chat-70b-1") in said(fleet, JournalSource.ENGINE)
     fleet.step(2 * MINUTE)
     assert fleet.pods.pods[1].restarts > 1
     assert fleet.pods.pods[0].ready
@@ -311,7 +311,7 @@ def test_a_full_pool_leaves_pods_pending_and_is_as_before_at_the_end(fleet: Flee
     pending = [pod.name for pod in fleet.pods.pods if pod.phase is Phase.PENDING]
     assert pending
     assert hurt(fleet, injection) == pending
-    assert ("FailedScheduling", pending[0]) in said(fleet, Voice.KUBERNETES)
+    assert ("FailedScheduling", pending[0]) in said(fleet, JournalSource.KUBERNETES)
     fleet.step(4 * MINUTE)
     assert fleet.desired == {"chat-70b": 3, "code-14b": 3}
     assert fleet.pods.existing.sum() == 6
@@ -383,7 +383,7 @@ def test_pods_of_a_lost_node_come_up_elsewhere_when_they_are_placed_anew(fleet: 
     injection = broken(fleet, "node-lost", "node-2")
     fleet.step(MINUTE)
     assert hurt(fleet, injection) == ["code-14b-2"]
-    assert ("NodeNotReady", "node-2") in said(fleet, Voice.KUBERNETES)
+    assert ("NodeNotReady", "node-2") in said(fleet, JournalSource.KUBERNETES)
     fleet.scale("code-14b", 2)
     fleet.scale("code-14b", 3)
     fleet.step(3 * MINUTE)
@@ -401,13 +401,13 @@ def test_a_rollback_cures_a_bad_revision(fleet: Fleet) -> None:
     fleet.step(2 * MINUTE)
     assert injection.revision == "v2"
     assert len(hurt(fleet, injection)) >= 1
-    assert ("rollout", "code-14b") in said(fleet, Voice.CHANGE)
+    assert ("rollout", "code-14b") in said(fleet, JournalSource.CHANGE)
     fleet.rollback("code-14b")
     fleet.step(7 * MINUTE)
     assert {pod.revision for pod in fleet.pods.of_service("code-14b") if pod.exists} == {"v1"}
     assert hurt(fleet, injection) == []
     injection.stop(fleet)
-    assert [code for code, _ in said(fleet, Voice.CHANGE)] == ["rollout", "rollback"]  # nobody rolls back twice
+    assert [code for code, _ in said(fleet, JournalSource.CHANGE)] == ["rollout", "rollback"]  # nobody rolls back twice
 
 
 def test_a_fault_that_hurts_nobody_says_so(fleet: Fleet) -> None:
@@ -435,9 +435,9 @@ def test_levers_of_two_faults_multiply(fleet: Fleet) -> None:
     broken(fleet, "noisy-neighbour", "node-0")
     broken(fleet, "nvlink-degraded", fleet.gpu_uuid(0))
     fleet.step(2 * MINUTE)
-    assert fleet.levers.gpus.step_factor[0] > 1.39
-    assert fleet.levers.nodes.neighbour_factor[0] > 1.19
-    assert fleet.levers.gpus.link_factor[0] < 0.5
+    assert fleet.effects.gpus.step_factor[0] > 1.39
+    assert fleet.effects.nodes.neighbour_factor[0] > 1.19
+    assert fleet.effects.gpus.link_factor[0] < 0.5
     assert len(fleet.injections) == 3
 
 
@@ -514,7 +514,7 @@ def test_without_requests_hardware_breaks_all_the_same_and_traffic_says_why_not(
     assert not silent.demand(silent.at).any()
     injection = broken(silent, "gpu-thermal-throttle")
     silent.step(2 * MINUTE)
-    assert (silent.levers.gpus.cooling_factor > 4).sum() == 1
+    assert (silent.effects.gpus.cooling_factor > 4).sum() == 1
     assert hurt(silent, injection) == []
     with pytest.raises(UsageError, match="gets no requests now"):
         inject(silent, "traffic-surge", "chat-70b")

@@ -12,7 +12,7 @@ import pytest
 from outrider.model import Floats
 from simulator.exporters.targets import Pages, Status, every_target
 from simulator.faults import FAULTS, inject
-from simulator.faults.places import Places, places
+from simulator.faults.scope import Scope, places
 from simulator.fleet import Fleet
 from simulator.spec.fleets import H100, drill_spec
 from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
@@ -21,7 +21,7 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 LASTS, WINDOW = timedelta(minutes=6), timedelta(seconds=40)
 CALM = TrafficSpec(peak_ratio=0.1, trough_ratio=0.9)  # few requests are quickly simulated
 STARTUP = StartupSpec(4.0, 12.0, 40.0, 20.0)
-Look = Callable[[Fleet, Places], "float | Floats"]
+Look = Callable[[Fleet, Scope], "float | Floats"]
 
 
 def spec() -> FleetSpec:
@@ -52,7 +52,7 @@ def counted(name: str) -> Look:
 
 
 def meaned(name: str) -> Look:
-    def look(fleet: Fleet, here: Places) -> Floats:
+    def look(fleet: Fleet, here: Scope) -> Floats:
         counters = fleet.bank.counters
         return np.array([counters.sums[name][here.slots].sum(), counters.buckets[name][here.slots].sum()])
 
@@ -76,25 +76,25 @@ def node_counter(name: str) -> Look:
 
 
 def slot_lever(name: str) -> Look:
-    return lambda fleet, here: float(getattr(fleet.levers.slots, name)[here.slots].max(initial=0.0))
+    return lambda fleet, here: float(getattr(fleet.effects.slots, name)[here.slots].max(initial=0.0))
 
 
 def of_edge(name: str) -> Look:
     return lambda fleet, here: np.array([getattr(fleet.traffic.edge, name)[here.services].sum()])
 
 
-def down(fleet: Fleet, here: Places) -> float:
+def down(fleet: Fleet, here: Scope) -> float:
     """Targets on these hosts that give no page."""
     pages = Pages(fleet)
     asked = [target for target in every_target(fleet) if target.node is None or target.node in here.nodes]
     return float(sum(pages.answer(target).status is not Status.OK for target in asked))
 
 
-def unready(fleet: Fleet, here: Places) -> float:
+def unready(fleet: Fleet, here: Scope) -> float:
     return float((fleet.pods.existing & ~fleet.pods.ready).sum())
 
 
-def serving(fleet: Fleet, here: Places) -> float:
+def serving(fleet: Fleet, here: Scope) -> float:
     return float(fleet.pods.ready[np.isin(fleet.pods.service_of_slot, here.services)].sum())
 
 
@@ -103,15 +103,15 @@ def slowest(word: str, usual_seconds: float) -> Look:
     return lambda fleet, here: max([usual_seconds, *(pod.phase_seconds.get(word, 0.0) for pod in fleet.pods.pods)])
 
 
-def told(fleet: Fleet, here: Places) -> Floats:
+def told(fleet: Fleet, here: Scope) -> Floats:
     """Tokens that the pages of these engines tell of: those of pages that stand still stay what they were."""
     made = fleet.bank.counters.plain["generation_tokens"][here.slots]
-    return np.array([np.where(fleet.levers.slots.page_frozen[here.slots] > 0.5, 0.0, made).sum()])
+    return np.array([np.where(fleet.effects.slots.page_frozen[here.slots] > 0.5, 0.0, made).sum()])
 
 
-def probed(fleet: Fleet, here: Places) -> float:
+def probed(fleet: Fleet, here: Scope) -> float:
     """Whether a client from outside gets an answer."""
-    return float(fleet.levers.cluster.alive[0] - fleet.levers.services.entry_fails[here.services].max())
+    return float(fleet.effects.cluster.alive[0] - fleet.effects.services.entry_fails[here.services].max())
 
 
 LOOKS: dict[str, Look] = {
@@ -177,7 +177,7 @@ MOVES = {
 class Watch:
     """A symptom, window by window."""
 
-    def __init__(self, fleet: Fleet, look: Look, here: Places) -> None:
+    def __init__(self, fleet: Fleet, look: Look, here: Scope) -> None:
         self._fleet, self._look, self._here = fleet, look, here
         self._last = look(fleet, here)
 
@@ -195,10 +195,10 @@ class Watch:
 def left_behind(fleet: Fleet) -> list[str]:
     """What is not as in a fleet that nothing ever happened to."""
     found = [
-        f"{group}.{lever}"
-        for group, table in fleet.levers.tables().items()
-        for lever, neutral in table.NEUTRAL.items()
-        if (getattr(table, lever) != neutral).any()
+        f"{group}.{effects}"
+        for group, table in fleet.effects.tables().items()
+        for effects, neutral in table.NEUTRAL.items()
+        if (getattr(table, effects) != neutral).any()
     ]
     found += [name for name in ("healthy", "visible") if not getattr(fleet.gpus, name).all()]
     found += ["xid"] if fleet.gpus.xid.any() else []
@@ -234,7 +234,7 @@ def test_it_begins_shows_its_first_symptom_ends_and_leaves_nothing(fleet: Fleet,
         change = abs(watch.window() - before) / (abs(before) or 1e-9)
     assert change > least, f"{signal} was {before:g} and did not move"
     assert injection.started
-    assert injection.harm(fleet).dtype.kind == "i"
+    assert injection.impact(fleet).dtype.kind == "i"
     injection.stop(fleet)
     assert start < injection.truth.end <= truth.end
     fleet.step(timedelta(seconds=5))

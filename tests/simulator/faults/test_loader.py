@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 from outrider.model import EntityKind, Layer
 from outrider.vocabulary.faults import faults
 from simulator.faults import FAULTS
-from simulator.faults.actions import DEEDS
+from simulator.faults.actions import ACTIONS
 from simulator.faults.declared import Declared
 from simulator.faults.loader import load, never_a_fault
 from simulator.faults.onset import Onset
@@ -47,11 +47,11 @@ def test_a_file_says_everything_about_a_fault() -> None:
     assert found.lasts == timedelta(minutes=12)
     assert found.onset == Onset("ramp", seconds=60.0)
     assert (found.holds, found.likely, found.negative) == ("place", "serving", False)
-    effect, deed = found.effects[0], found.deeds[0]
-    assert (effect.group, effect.lever, effect.do) == ("gpus", "power_limit_ratio", "multiply")
+    effect, action = found.effects[0], found.actions[0]
+    assert (effect.group, effect.effects, effect.do) == ("gpus", "power_limit_ratio", "multiply")
     assert [effect.value(draw) for draw in (0.0, 0.5, 1.0)] == pytest.approx([0.7, 0.575, 0.45])
-    assert (deed.do, deed.at_seconds, deed.every_seconds) == ("change", 2.0, 60.0)
-    assert deed.arguments == {"code": "power-limit", "text": "GPU {index} of {node}"}
+    assert (action.do, action.at_seconds, action.every_seconds) == ("change", 2.0, 60.0)
+    assert action.arguments == {"code": "power-limit", "text": "GPU {index} of {node}"}
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_every_fault_and_state_of_the_vocabulary_has_its_file() -> None:
     for name, declared in FAULTS.items():
         assert declared.negative == (name in never_a_fault())
         assert declared.symptoms or declared.negative
-        assert declared.effects or declared.deeds
+        assert declared.effects or declared.actions
 
 
 def test_every_annotation_of_a_deed_is_one_that_files_can_give() -> None:
     known = {"str", "int", "bool", "timedelta | None", "tuple[int, ...]"}
-    assert {kind for deed in DEEDS.values() for kind in deed.arguments.values()} <= known
+    assert {kind for action in ACTIONS.values() for kind in action.arguments.values()} <= known
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from outrider.vocabulary.faults import faults
 from simulator import scenarios
 from simulator.faults import FAULTS, Truth
 from simulator.faults.loader import never_a_fault
-from simulator.faults.places import places
+from simulator.faults.scope import places
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario, arrange, load
 from simulator.scoring.score import STORM_ENTITIES

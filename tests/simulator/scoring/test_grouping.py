@@ -11,8 +11,8 @@ import pytest
 
 from outrider.model import EntityKind, EntityRef
 from outrider.vocabulary.indicators import pairwise_f1
-from simulator.scoring.grouping import Fired, Pairs, pairs_of
-from simulator.scoring.score import GRACE, Injected, Run, score
+from simulator.scoring.grouping import FiredAlert, Pairs, pairs_of
+from simulator.scoring.score import GRACE, InjectedFault, Run, score
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 CLUSTER = EntityRef("c", EntityKind.CLUSTER, None, "c")
@@ -24,17 +24,19 @@ def at(minutes: float) -> datetime:
     return START + timedelta(minutes=minutes)
 
 
-def fault(entity: EntityRef, service: EntityRef, *beside: EntityRef, start: float = 5, end: float = 15) -> Injected:
+def fault(
+    entity: EntityRef, service: EntityRef, *beside: EntityRef, start: float = 5, end: float = 15
+) -> InjectedFault:
     path = frozenset({entity, service})
     rings = (frozenset({entity}), path, frozenset(beside))
-    return Injected("engine-dead", entity, at(start), at(end), path, rings=rings)
+    return InjectedFault("engine-dead", entity, at(start), at(end), path, rings=rings)
 
 
-def fired(*alerts: tuple[EntityRef, str | None], minutes: float = 6) -> tuple[Fired, ...]:
-    return tuple(Fired(entity, at(minutes), incident) for entity, incident in alerts)
+def fired(*alerts: tuple[EntityRef, str | None], minutes: float = 6) -> tuple[FiredAlert, ...]:
+    return tuple(FiredAlert(entity, at(minutes), incident) for entity, incident in alerts)
 
 
-def run(injected: Sequence[Injected], seen: tuple[Fired, ...]) -> Run:
+def run(injected: Sequence[InjectedFault], seen: tuple[FiredAlert, ...]) -> Run:
     return Run("s", START, at(20), 9, tuple(injected), (), len(seen), storm=True, fired=seen)
 
 
@@ -99,7 +101,7 @@ def test_what_is_beside_a_fault_belongs_to_it_unless_another_is_nearer() -> None
 
 
 def test_a_fault_of_a_cluster_reaches_all_of_it_and_nothing_else() -> None:
-    whole = Injected("cluster-lost", CLUSTER, at(5), at(15), frozenset({CLUSTER}))
+    whole = InjectedFault("cluster-lost", CLUSTER, at(5), at(15), frozenset({CLUSTER}))
     elsewhere = EntityRef("d", EntityKind.NODE, None, "node-0")
     assert pairs_of(run((whole,), fired((ONE, "a"), (OTHER, "a"), (elsewhere, "a"))), GRACE) == Pairs(1, 3, 1)
 

@@ -11,10 +11,10 @@ from outrider.vocabulary.faults import faults
 from simulator.scoring.calibration import answers_of
 from simulator.scoring.score import (
     GRACE,
-    Acted,
-    Injected,
-    Opened,
+    InjectedFault,
     Run,
+    ScoredAction,
+    ScoredIncident,
     drill_result,
     has_remedy,
     poisson_upper95,
@@ -34,8 +34,8 @@ def at(minutes: float) -> datetime:
 
 def fault(
     name: str = "engine-hung", entity: EntityRef = REPLICA, start: float = 5, end: float = 15, **more
-) -> Injected:
-    return Injected(name, entity, at(start), at(end), frozenset({entity, SERVICE}), **more)
+) -> InjectedFault:
+    return InjectedFault(name, entity, at(start), at(end), frozenset({entity, SERVICE}), **more)
 
 
 def incident(
@@ -50,7 +50,7 @@ def incident(
     until=None,
     confidences=(),
 ):
-    return Opened(
+    return ScoredIncident(
         id=f"i{number}",
         opened_at=at(minutes),
         resolved_at=None if until is None else at(until),
@@ -149,14 +149,14 @@ def test_folding_is_told_by_the_calls_a_person_gets_and_by_the_incidents_they_te
 
 
 def test_a_repair_needs_an_action_before_the_recovery_and_five_minutes() -> None:
-    act = Acted("i1", "restart_pod", REPLICA, at(6))
+    act = ScoredAction("i1", "restart_pod", REPLICA, at(6))
     for recovered, acted, repaired in (
         (at(9), (act,), 1.0),
         (at(11), (act,), 0.0),
         (at(5.5), (act,), 0.0),
         (at(9), (), 0.0),
         (None, (act,), 0.0),
-        (at(9), (Acted("other", "restart_pod", OTHER, at(6)),), 0.0),
+        (at(9), (ScoredAction("other", "restart_pod", OTHER, at(6)),), 0.0),
     ):
         seen = score([run([fault(recovered_at=recovered)], [incident(1, 6)], acted=acted)])
         assert seen["remediated_ratio"] == repaired, (recovered, acted)
@@ -190,7 +190,9 @@ def test_target_days_and_their_bound() -> None:
 def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
     named = [(REPLICA, "engine-hung")]
     good = run(
-        [fault(recovered_at=at(8))], [incident(1, 6, *named)], acted=(Acted("i1", "shift_traffic", REPLICA, at(6)),)
+        [fault(recovered_at=at(8))],
+        [incident(1, 6, *named)],
+        acted=(ScoredAction("i1", "shift_traffic", REPLICA, at(6)),),
     )
     result = drill_result(good, 7, {})
     assert (result.passed, result.detect_seconds, result.recover_seconds, result.pages) == (True, 60, 180, 1)

@@ -6,9 +6,9 @@ import pytest
 
 from outrider.model import EntityKind
 from simulator.fleet import Fleet
-from simulator.journal import Voice
-from simulator.servers.event_feed import Heard
-from tests.simulator.struck import CALM, NOON, spec
+from simulator.journal import JournalSource
+from simulator.servers.event_feed import EventFeed
+from tests.simulator.faulted_fleet import CALM, NOON, spec
 
 
 @pytest.fixture
@@ -21,17 +21,17 @@ def speak(fleet: Fleet) -> None:
     pod = fleet.pods.on_node(0)[0]
     about = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
     gpu = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(0))
-    for voice, entity in (
-        (Voice.KERNEL, gpu),
-        (Voice.ENGINE, about),
-        (Voice.KUBERNETES, about),
-        (Voice.CHANGE, fleet.entity(EntityKind.SERVICE, pod.service.name, pod.service.namespace)),
+    for source, entity in (
+        (JournalSource.KERNEL, gpu),
+        (JournalSource.ENGINE, about),
+        (JournalSource.KUBERNETES, about),
+        (JournalSource.CHANGE, fleet.entity(EntityKind.SERVICE, pod.service.name, pod.service.namespace)),
     ):
-        fleet.journal.say(fleet.at, voice, entity, voice.value, "x")
+        fleet.journal.write(fleet.at, source, entity, source.value, "x")
 
 
 def test_everything_is_heard_once_and_in_order(fleet: Fleet) -> None:
-    heard = Heard(fleet)
+    heard = EventFeed(fleet)
     heard.news()
     speak(fleet)
     assert [event.code for event in heard.news()] == ["kernel", "engine", "kubernetes", "change"]
@@ -39,20 +39,20 @@ def test_everything_is_heard_once_and_in_order(fleet: Fleet) -> None:
 
 
 def test_a_host_out_of_reach_keeps_its_logs_until_it_answers(fleet: Fleet) -> None:
-    heard = Heard(fleet)
+    heard = EventFeed(fleet)
     heard.news()
-    fleet.levers.nodes.reachable[0] = 0.0
+    fleet.effects.nodes.reachable[0] = 0.0
     speak(fleet)
     assert [event.code for event in heard.news()] == ["kubernetes", "change"]
-    fleet.levers.nodes.reachable[0] = 1.0
+    fleet.effects.nodes.reachable[0] = 1.0
     assert [event.code for event in heard.news()] == ["kernel", "engine"]
 
 
 def test_of_a_cluster_out_of_sight_nothing_is_heard(fleet: Fleet) -> None:
-    heard = Heard(fleet)
+    heard = EventFeed(fleet)
     heard.news()
-    fleet.levers.cluster.seen[0] = 0.0
+    fleet.effects.cluster.seen[0] = 0.0
     speak(fleet)
     assert heard.news() == []
-    fleet.levers.cluster.seen[0] = 1.0
+    fleet.effects.cluster.seen[0] = 1.0
     assert len(heard.news()) == 4

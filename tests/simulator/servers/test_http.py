@@ -194,8 +194,8 @@ def test_a_step_on_another_thread_closes_ports_too() -> None:
     play(scene)
 
 
-def silent(fleet: Fleet, *levers: tuple[str, str, int, float]) -> Bent:
-    held = Bent(fleet, *levers)
+def silent(fleet: Fleet, *effects: tuple[str, str, int, float]) -> Bent:
+    held = Bent(fleet, *effects)
     fleet.step(timedelta(seconds=1))
     return held
 

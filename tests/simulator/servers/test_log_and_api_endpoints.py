@@ -19,7 +19,7 @@ from aiohttp import web
 from outrider.clock import parse_rfc3339
 from outrider.model import EntityKind, EntityRef
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, Wanted
 from simulator.servers.log_and_api_endpoints import add_routes, event_settings
 from simulator.spec.fleets import default_spec
@@ -28,7 +28,7 @@ START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 RECORD = re.compile(r"\d+,\d+,\d+,-;.*")
 
 
-class Door:
+class EndpointClient:
     """A client of a fleet's doors."""
 
     def __init__(self, fleet: Fleet, url: str, client: aiohttp.ClientSession) -> None:
@@ -61,8 +61,8 @@ class Door:
     def gpu(self, number: int) -> EntityRef:
         return self.fleet.entity(EntityKind.GPU, self.fleet.gpu_uuid(number))
 
-    def say(self, voice: Voice, entity: EntityRef, code: str, text: str = "", **attributes: str) -> None:
-        self.fleet.journal.say(self.fleet.at, voice, entity, code, text, **attributes)
+    def write(self, source: JournalSource, entity: EntityRef, code: str, text: str = "", **attributes: str) -> None:
+        self.fleet.journal.write(self.fleet.at, source, entity, code, text, **attributes)
 
 
 @cache
@@ -70,7 +70,7 @@ def master() -> Fleet:
     return Fleet(replace(default_spec(), slice_seconds=1.0), seed=2, start=START)
 
 
-def play(scene: Callable[[Door], Awaitable[None]]) -> None:
+def play(scene: Callable[[EndpointClient], Awaitable[None]]) -> None:
     async def whole() -> None:
         fleet = copy.deepcopy(master())
         app = web.Application()
@@ -80,7 +80,7 @@ def play(scene: Callable[[Door], Awaitable[None]]) -> None:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
             async with aiohttp.ClientSession() as client:
-                await scene(Door(fleet, f"http://127.0.0.1:{runner.addresses[0][1]}/blue", client))
+                await scene(EndpointClient(fleet, f"http://127.0.0.1:{runner.addresses[0][1]}/blue", client))
         finally:
             await runner.cleanup()
         assert fleet.after_step == []
@@ -92,10 +92,10 @@ def play(scene: Callable[[Door], Awaitable[None]]) -> None:
 
 
 def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         begun = await door.records("node-1")
-        door.say(Voice.KERNEL, door.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
-        door.say(Voice.KERNEL, door.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
+        door.write(JournalSource.KERNEL, door.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
+        door.write(JournalSource.KERNEL, door.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
         found = await door.records("node-1")
         assert found[: len(begun)] == begun
         told, _, first, second = [line.split(";", 1)[1] for line in found[len(begun) :]]
@@ -111,11 +111,11 @@ def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -
 
 
 def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         pod = door.fleet.pod_named("chat-70b-0")
         assert pod is not None
         assert pod.node is not None
-        door.say(Voice.KERNEL, door.pod("chat-70b-0"), "oom-kill")
+        door.write(JournalSource.KERNEL, door.pod("chat-70b-0"), "oom-kill")
         cgroup, killed = (await door.records(door.fleet.nodes.names[pod.node]))[-2:]
         uid = (await door.json("/api/v1/namespaces/serving/pods/chat-70b-0"))["metadata"]["uid"]
         assert f"kubepods-burstable-pod{uid.replace('-', '_')}.slice" in cgroup
@@ -126,12 +126,12 @@ def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
 
 
 def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         async def boot() -> tuple[str, datetime]:
             async with door.client.get(f"{door.url}/klog/node-2") as answer:
                 return answer.headers["Boot-Id"], parse_rfc3339(answer.headers["Boot-Time"])
 
-        door.say(Voice.KERNEL, door.fleet.entity(EntityKind.NODE, "node-2"), "link-down")
+        door.write(JournalSource.KERNEL, door.fleet.entity(EntityKind.NODE, "node-2"), "link-down")
         before, first = await door.records("node-2"), await boot()
         assert "Link DOWN" in before[-1]
         door.fleet.step(timedelta(seconds=5))
@@ -147,14 +147,14 @@ def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None
 
 
 def test_who_is_not_there_and_who_cannot_be_reached() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         assert (await door.get("/klog/nobody"))[0] == 404
         assert (await door.get("/klog/node-0", after="x"))[0] == 400
-        door.fleet.levers.bend("nodes", "reachable")[3] = 0.0
+        door.fleet.effects.adjust("nodes", "reachable")[3] = 0.0
         with pytest.raises(aiohttp.ClientError):
             await door.get("/klog/node-3")
         assert (await door.get("/klog/node-2"))[0] == 200
-        door.fleet.levers.bend("cluster", "seen")[0] = 0.0
+        door.fleet.effects.adjust("cluster", "seen")[0] = 0.0
         for path in ("/klog/node-2", "/k8s/version", "/k8s/api/v1/pods", "/k8s/api/v1/namespaces/serving/pods/a/log"):
             with pytest.raises(aiohttp.ClientError):
                 await door.get(path)
@@ -166,10 +166,10 @@ def test_who_is_not_there_and_who_cannot_be_reached() -> None:
 
 
 def test_a_container_log_is_cut_as_it_is_asked_for() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         path = "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         door.fleet.step(timedelta(seconds=10))
-        door.say(Voice.ENGINE, door.pod("chat-70b-1"), "engine_line", "Traceback:\n  RuntimeError: boom")
+        door.write(JournalSource.ENGINE, door.pod("chat-70b-1"), "engine_line", "Traceback:\n  RuntimeError: boom")
         _, whole = await door.get(path)
         assert [line.rsplit("] ", 1)[-1] for line in whole.splitlines()[-2:]] == ["Traceback:", "  RuntimeError: boom"]
         _, late = await door.get(path, sinceTime="2026-11-18T12:00:05Z", timestamps="true")
@@ -186,11 +186,11 @@ def test_a_container_log_is_cut_as_it_is_asked_for() -> None:
 
 
 def test_a_new_container_has_a_log_of_its_own_and_the_old_one_can_still_be_read() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         fleet, path = door.fleet, "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         pod = fleet.pod_named("chat-70b-1")
         assert pod is not None
-        door.say(Voice.ENGINE, door.pod("chat-70b-1"), "engine_dead")
+        door.write(JournalSource.ENGINE, door.pod("chat-70b-1"), "engine_dead")
         fleet.pods.crash(pod.slot, fleet.at, "engine-dead", held=False)
         assert "EngineDeadError" in (await door.get(path))[1]
         fleet.step(timedelta(seconds=30))
@@ -209,7 +209,7 @@ def test_a_new_container_has_a_log_of_its_own_and_the_old_one_can_still_be_read(
 
 
 def test_pods_and_nodes_have_the_shapes_of_the_api() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         listed = await door.json("/api/v1/pods")
         assert (listed["kind"], listed["apiVersion"], len(listed["items"])) == ("PodList", "v1", 16)
         pod = await door.json("/api/v1/namespaces/serving/pods/code-14b-0")
@@ -229,7 +229,7 @@ def test_pods_and_nodes_have_the_shapes_of_the_api() -> None:
 
 
 def test_a_crashed_pod_waits_in_crash_loop_and_says_how_it_ended() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         pod = door.fleet.pod_named("code-14b-1")
         assert pod is not None
         door.fleet.kubelets.kill_for_memory(pod)
@@ -245,7 +245,7 @@ def test_a_crashed_pod_waits_in_crash_loop_and_says_how_it_ended() -> None:
 
 
 def test_a_list_comes_in_pages_and_a_token_grows_old() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         names, token, pages = [], "", 0
         while True:
             page = await door.json("/api/v1/pods", limit="5", **({"continue": token} if token else {}))
@@ -261,7 +261,7 @@ def test_a_list_comes_in_pages_and_a_token_grows_old() -> None:
 
 
 def test_selectors_choose() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         async def names(path: str, **params: str) -> int:
             return len((await door.json(path, **params))["items"])
 
@@ -274,11 +274,11 @@ def test_selectors_choose() -> None:
 
 
 def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
-    async def scene(door: Door) -> None:
-        door.say(Voice.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
+    async def scene(door: EndpointClient) -> None:
+        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
         door.fleet.step(timedelta(seconds=10))
-        door.say(Voice.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
-        door.say(Voice.KUBERNETES, door.pod("chat-70b-0"), "Started", "Started container vllm")
+        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
+        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "Started", "Started container vllm")
         backoff, started = (await door.json("/api/v1/events"))["items"]
         assert (backoff["count"], started["count"]) == (2, 1)
         assert (backoff["firstTimestamp"], backoff["lastTimestamp"]) == ("2026-11-18T12:00:00Z", "2026-11-18T12:00:10Z")
@@ -288,7 +288,7 @@ def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
 
 
 def test_a_rollout_makes_a_revision_and_a_rollback_takes_up_the_old_one() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         fleet, path = door.fleet, "/apis/apps/v1/namespaces/serving"
 
         async def deployment() -> Any:
@@ -330,7 +330,7 @@ async def lines_of(answer: aiohttp.ClientResponse, count: int) -> list[tuple[str
 
 
 def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         version = (await door.json("/api/v1/pods"))["metadata"]["resourceVersion"]
         asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "30", "allowWatchBookmarks": "true"}
         async with door.client.get(f"{door.url}/k8s/api/v1/pods", params=asked) as answer:
@@ -349,12 +349,12 @@ def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
 
 
 def test_who_watches_from_too_long_ago_is_told_to_list_anew() -> None:
-    async def scene(door: Door) -> None:
+    async def scene(door: EndpointClient) -> None:
         gone = {"watch": "true", "resourceVersion": "1001", "timeoutSeconds": "5"}
         view = KubernetesView(door.fleet)
         view.refresh()
         for number in range(MOST_CHANGES + 10):
-            door.say(Voice.KUBERNETES, door.pod("chat-70b-0"), "Probe", f"number {number}")
+            door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "Probe", f"number {number}")
         await door.json("/api/v1/events")
         async with door.client.get(f"{door.url}/k8s/api/v1/events", params=gone) as answer:
             line = json.loads(await answer.content.readline())

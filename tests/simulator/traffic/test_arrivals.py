@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from simulator.effects import ServiceLevers
+from simulator.effects import ServiceEffects
 from simulator.engine.engine import EngineBank
 from simulator.fleet import Fleet
 from simulator.spec.fleets import TenantSpec, TrafficSpec, default_spec
@@ -78,17 +78,17 @@ def quiet_fleet() -> Fleet:
 class Bent:
     """An injection that holds levers of the services."""
 
-    def __init__(self, **levers: float) -> None:
-        self._levers = levers
+    def __init__(self, **effects: float) -> None:
+        self._levers = effects
 
     def advance(self, fleet: Fleet) -> bool:
         for name, value in self._levers.items():
-            fleet.levers.bend("services", name)[0] = value
+            fleet.effects.adjust("services", name)[0] = value
         return False
 
 
-def bent(fleet: Fleet, **levers: float) -> Fleet:
-    fleet.injections.append(Bent(**levers))  # type: ignore[arg-type]
+def bent(fleet: Fleet, **effects: float) -> Fleet:
+    fleet.injections.append(Bent(**effects))  # type: ignore[arg-type]
     return fleet
 
 
@@ -156,9 +156,9 @@ def test_retries_feed_themselves_only_when_answers_fail() -> None:
 def test_lengths_follow_their_levers() -> None:
     traffic = Traffic(SPEC, 1)
     usual = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
-    levers = ServiceLevers(2)
-    levers.prompt_factor[0], levers.output_factor[0], levers.cached_factor[0] = 2.0, 0.5, 0.0
-    traffic.attend(levers, EngineBank([CHAT.engine], 1, 60.0), np.array([0]))
+    effects = ServiceEffects(2)
+    effects.prompt_factor[0], effects.output_factor[0], effects.cached_factor[0] = 2.0, 0.5, 0.0
+    traffic.attend(effects, EngineBank([CHAT.engine], 1, 60.0), np.array([0]))
     found = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
     assert found.prompt.mean() / usual.prompt.mean() == pytest.approx(2.0, rel=0.1)
     assert found.output.mean() / usual.output.mean() == pytest.approx(0.5, rel=0.1)

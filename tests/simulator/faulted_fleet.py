@@ -10,9 +10,9 @@ import numpy as np
 
 from outrider.model import Floats
 from simulator.faults import Injection, Truth, inject
-from simulator.faults.places import Places, places
+from simulator.faults.scope import Scope, places
 from simulator.fleet import Fleet
-from simulator.journal import Voice
+from simulator.journal import JournalSource
 from simulator.spec.fleets import H100, drill_spec
 from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
@@ -75,11 +75,11 @@ def window(fleet: Fleet, span: timedelta) -> Window:
         return Window(ttft / first, tpot / whole, finished, failed, tokens)
 
 
-def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE) -> tuple[Truth, Injection, Places]:
+def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE) -> tuple[Truth, Injection, Scope]:
     truth = inject(fleet, fault, entity, duration=lasts, seed=3)
     return truth, fleet.injections[-1], places(fleet, truth.entity)
 
 
-def said(fleet: Fleet, voice: Voice) -> Iterator[str]:
+def said(fleet: Fleet, source: JournalSource) -> Iterator[str]:
     """Codes of what was said since the fleet began, in order."""
-    return (line.code for line in fleet.journal.after() if line.voice is voice)
+    return (line.code for line in fleet.journal.after() if line.source is source)

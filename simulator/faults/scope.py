@@ -29,7 +29,7 @@ _OF_PODS = (EntityKind.POD, EntityKind.REPLICA)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Scope:
     """Index arrays into the fleet's devices, hosts, slots and services."""
 
     gpus: np.ndarray
@@ -44,17 +44,17 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class FleetEntity:
     """An entity found in a fleet. ``number`` are the fixed indices: of the device, hosts, slot or service."""
 
     kind: EntityKind
     number: np.ndarray
 
-    def places(self, fleet: Fleet) -> Places:
+    def places(self, fleet: Fleet) -> Scope:
         """What it stands for now."""
         owner, on = fleet.pods.owner, fleet.gpus.node
         if self.kind is EntityKind.CLUSTER:
-            return Places(
+            return Scope(
                 np.arange(fleet.gpus.size),
                 np.arange(fleet.nodes.size),
                 np.flatnonzero(fleet.pods.existing),
@@ -70,16 +70,16 @@ class Spot:
         else:
             slots, services = np.flatnonzero((by_service == self.number[0]) & existing), self.number
         gpus = np.flatnonzero(np.isin(owner, slots))
-        return Places(gpus, np.unique(on[gpus]), slots, services)
+        return Scope(gpus, np.unique(on[gpus]), slots, services)
 
 
-def _upwards(fleet: Fleet, gpus: np.ndarray, nodes: np.ndarray) -> Places:
+def _upwards(fleet: Fleet, gpus: np.ndarray, nodes: np.ndarray) -> Scope:
     owners = fleet.pods.owner[gpus]
     slots = np.unique(owners[owners >= 0])
-    return Places(gpus, nodes, slots, np.unique(fleet.pods.service_of_slot[slots]))
+    return Scope(gpus, nodes, slots, np.unique(fleet.pods.service_of_slot[slots]))
 
 
-def spots(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, Spot]:
+def fleet_entities(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, FleetEntity]:
     """Every entity of a kind that exists now, with its place. Kinds that no fault can strike have none."""
     found: dict[EntityRef, list[int]]
     if kind is EntityKind.GPU:
@@ -97,12 +97,12 @@ def spots(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, Spot]:
         found = {fleet.entity(kind, service.name, service.namespace): [number] for number, service in services}
     else:
         found = {fleet.entity(kind, fleet.spec.cluster): [0]} if kind is EntityKind.CLUSTER else {}
-    return {ref: Spot(kind, np.asarray(numbers, dtype=np.int64)) for ref, numbers in found.items()}
+    return {ref: FleetEntity(kind, np.asarray(numbers, dtype=np.int64)) for ref, numbers in found.items()}
 
 
-def places(fleet: Fleet, entity: EntityRef) -> Places:
+def places(fleet: Fleet, entity: EntityRef) -> Scope:
     """What an entity stands for now. Raises KeyError when the fleet has no such entity."""
-    return spots(fleet, entity.kind)[entity].places(fleet)
+    return fleet_entities(fleet, entity.kind)[entity].places(fleet)
 
 
 def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
@@ -115,39 +115,39 @@ def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
     return nodes.switch if kind is EntityKind.SWITCH else nodes.storage
 
 
-def _anything(fleet: Fleet, here: Places) -> bool:
+def _anything(fleet: Fleet, here: Scope) -> bool:
     """No matter what is on it."""
     del fleet, here
     return True
 
 
-def _serving(fleet: Fleet, here: Places) -> bool:
+def _serving(fleet: Fleet, here: Scope) -> bool:
     """Something on it is ready and gets requests."""
     return bool((fleet.pods.ready[here.slots] & (fleet.requests_per_second[here.slots] > 0)).any())
 
 
-def _ready(fleet: Fleet, here: Places) -> bool:
+def _ready(fleet: Fleet, here: Scope) -> bool:
     """Something on it is ready."""
     return bool(fleet.pods.ready[here.slots].any())
 
 
-def _grouped(fleet: Fleet, here: Places) -> bool:
+def _grouped(fleet: Fleet, here: Scope) -> bool:
     """A serving group of two or more devices is on it."""
     return bool((fleet.pods.ready[here.slots] & (fleet.pods.group[here.slots] > 1)).any())
 
 
-def _shared(fleet: Fleet, here: Places) -> bool:
+def _shared(fleet: Fleet, here: Scope) -> bool:
     """Two or more ready pods are on it."""
     return bool(fleet.pods.ready[here.slots].sum() > 1)
 
 
-def _spare(fleet: Fleet, here: Places) -> bool:
+def _spare(fleet: Fleet, here: Scope) -> bool:
     """Pods serve on it, and devices are free."""
     free = (fleet.pods.owner[here.gpus] < 0) & fleet.pods.healthy[here.gpus]
     return bool(free.any()) and _serving(fleet, here)
 
 
-LIKELY: dict[str, Callable[[Fleet, Places], bool]] = {
+LIKELY: dict[str, Callable[[Fleet, Scope], bool]] = {
     "any": _anything,
     "serving": _serving,
     "grouped": _grouped,
@@ -161,7 +161,7 @@ def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generato
 
     Where nobody sends requests, one that would get them stands in for one that serves.
     """
-    known = spots(fleet, kind)
+    known = fleet_entities(fleet, kind)
     names: list[EntityRef] = list(known)
     order = [names[int(place)] for place in random.permutation(len(names))]
     for fits in (LIKELY[word], _ready) if LIKELY[word] is _serving else (LIKELY[word],):
