@@ -135,7 +135,7 @@ class _Link:
         self._watched = [watched for names in _groups() if (watched := self._watch(names)) is not None]
         self._faults, self._profiles = self._watch((_XID,)), self._watch((_NAME,))
         self._since: Any = None
-        self._told: dict[int, int] = {}
+        self._last_xid: dict[int, int] = {}
         self._system.UpdateAllFields(True)
 
     def outdated(self) -> bool:
@@ -181,8 +181,8 @@ class _Link:
         latest = self._group.samples.GetLatest_v2(self._profiles[0]).values
         return {
             entity: str(series[-1].value)
-            for entity, found in latest.get(self._nvidia.fields.DCGM_FE_GPU_I, {}).items()
-            for series in found.values()
+            for entity, series_by_field in latest.get(self._nvidia.fields.DCGM_FE_GPU_I, {}).items()
+            for series in series_by_field.values()
             if not series[-1].isBlank
         }
 
@@ -196,9 +196,9 @@ class _Link:
         new = []
         for gpu, values in self._since.values.get(self._nvidia.fields.DCGM_FE_GPU, {}).items():
             for value in next(iter(values.values()), ()):
-                if value.isBlank or value.ts <= self._told.get(gpu, 0):
+                if value.isBlank or value.ts <= self._last_xid.get(gpu, 0):
                     continue
-                self._told[gpu] = value.ts
+                self._last_xid[gpu] = value.ts
                 if not first and value.value and gpu in self._names:
                     new.append(Xid(from_unix(value.ts / 1e6), self._names[gpu], int(value.value)))
         self._since.EmptyValues()

@@ -56,8 +56,7 @@ class KubernetesSource:
         """Without ``label_selector``, only annotations select. ``clock`` measures how long ago a pod left.
 
         ``api`` belongs to this source alone, or is the shared watches of a cluster that others read too. Then the
-        same
-        pods are requested as by the others, finished ones included.
+        same pods are requested as by the others, finished ones included.
         """
         self.name, self.every = name, every
         self._selected = bool(label_selector)
@@ -71,7 +70,7 @@ class KubernetesSource:
         )
         self._clock = clock or SystemClock()
         self._pod_lists = max(1, len(namespaces))
-        self._seen, self._version, self._last_messages = DiscoverySnapshot(), -1, [""]
+        self._last_snapshot, self._version, self._last_messages = DiscoverySnapshot(), -1, [""]
 
     async def read(self) -> DiscoverySnapshot:
         """All current targets. Raises CollectError if pods cannot be read."""
@@ -82,9 +81,11 @@ class KubernetesSource:
         faults = [fault.error for fault in round_result.faults]
         messages = [error.message for error in faults]
         if self._cluster.version != self._version or messages != self._last_messages:
-            self._seen = await asyncio.to_thread(self._snapshot, faults)  # ten thousand pods must not block the loop
+            self._last_snapshot = await asyncio.to_thread(
+                self._snapshot, faults
+            )  # ten thousand pods must not block the loop
             self._version, self._last_messages = self._cluster.version, messages
-        return self._seen
+        return self._last_snapshot
 
     def _snapshot(self, faults: Sequence[CollectError]) -> DiscoverySnapshot:
         problems: list[CollectError] = list(faults)

@@ -38,19 +38,19 @@ class DiscoveryResult:
 class _State:
     """One source: its last snapshot and the targets made of it.
 
-    ``adapters`` are those detected by page, ``looked`` is the next detection time of a page that no adapter reads.
+    ``adapters`` are those detected by page, ``retry_at`` is the next detection time of a page that no adapter reads.
     """
 
     source: TargetSource
     rules: RelabelRules
     begun: datetime | None = None
-    seen: DiscoverySnapshot = field(default_factory=DiscoverySnapshot)
-    made: dict[str, tuple[DiscoveredTarget, str, Target]] = field(default_factory=dict)
+    snapshot: DiscoverySnapshot = field(default_factory=DiscoverySnapshot)
+    targets: dict[str, tuple[DiscoveredTarget, str, Target]] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
-    looked: dict[str, datetime] = field(default_factory=dict)
+    retry_at: dict[str, datetime] = field(default_factory=dict)
     unread: int = 0
     faults: list[CollectError] = field(default_factory=list)
-    made_of: DiscoverySnapshot | None = None
+    converted: DiscoverySnapshot | None = None
 
 
 class Discovery:
@@ -101,23 +101,23 @@ class Discovery:
 
     async def _read(self, state: _State, at: datetime) -> DiscoverySnapshot:
         """One reading, with adapter detection for pages without a configured adapter."""
-        seen = await state.source.read()
+        snapshot = await state.source.read()
         if self._guess is not None:
-            wanted = [url for url in self._without_adapter(state, seen) if url not in state.adapters]
-            due = [url for url in wanted if state.looked.get(url, at) <= at]
-            looked = await _detect_all(due[:_MAX_DETECTIONS], state.rules, self._guess)
-            state.adapters.update((url, adapter) for url, adapter in looked.items() if adapter is not None)
-            state.looked.update((url, at + RETRY_DETECTION) for url, adapter in looked.items() if adapter is None)
+            wanted = [url for url in self._without_adapter(state, snapshot) if url not in state.adapters]
+            due = [url for url in wanted if state.retry_at.get(url, at) <= at]
+            detected = await _detect_all(due[:_MAX_DETECTIONS], state.rules, self._guess)
+            state.adapters.update((url, adapter) for url, adapter in detected.items() if adapter is not None)
+            state.retry_at.update((url, at + RETRY_DETECTION) for url, adapter in detected.items() if adapter is None)
             still = set(wanted)
-            state.looked = {url: when for url, when in state.looked.items() if url in still}
-        return seen
+            state.retry_at = {url: when for url, when in state.retry_at.items() if url in still}
+        return snapshot
 
     @staticmethod
-    def _without_adapter(state: _State, seen: DiscoverySnapshot) -> list[str]:
-        if seen is state.made_of and not state.unread:
+    def _without_adapter(state: _State, snapshot: DiscoverySnapshot) -> list[str]:
+        if snapshot is state.converted and not state.unread:
             return []
         urls = []
-        for discovered in seen.found:
+        for discovered in snapshot.found:
             if state.rules.adapter_of(discovered) is None and state.rules.wants(discovered):
                 try:
                     urls.append(url_of(discovered, state.rules))
@@ -129,8 +129,8 @@ class Discovery:
         name, fault = state.source.name, task.exception()
         faults: list[CollectError] = []
         if fault is None:
-            state.seen = task.result()
-            faults += state.seen.faults
+            state.snapshot = task.result()
+            faults += state.snapshot.faults
             faults += self._make(state)
         elif isinstance(fault, CollectError):
             faults.append(fault)
@@ -142,11 +142,11 @@ class Discovery:
 
     def _make(self, state: _State) -> list[CollectError]:
         """Converts discovered targets; unchanged ones stay the same objects."""
-        if state.seen is state.made_of and not state.unread:
+        if state.snapshot is state.converted and not state.unread:
             return state.faults
-        made: dict[str, tuple[DiscoveredTarget, str, Target]] = {}
+        converted: dict[str, tuple[DiscoveredTarget, str, Target]] = {}
         faults, unread, name, rules = [], [], state.source.name, state.rules
-        for discovered in state.seen.found:
+        for discovered in state.snapshot.found:
             if not rules.wants(discovered):
                 continue
             try:
@@ -155,18 +155,18 @@ class Discovery:
                 if adapter is None:
                     unread.append(url)
                     continue
-                before = state.made.get(url)
+                before = state.targets.get(url)
                 same = before is not None and before[0] == discovered and before[1] == adapter
                 target = (
                     before[2]
                     if same and before
                     else target_of_discovered(name, self._cluster, discovered, rules, adapter)
                 )
-                made.setdefault(url, (discovered, adapter, target))
+                converted.setdefault(url, (discovered, adapter, target))
             except CollectError as error:
                 faults.append(error)
-        state.made, state.made_of, state.unread = made, state.seen, len(unread)
-        state.adapters = {url: adapter for url, adapter in state.adapters.items() if url in made}
+        state.targets, state.converted, state.unread = converted, state.snapshot, len(unread)
+        state.adapters = {url: adapter for url, adapter in state.adapters.items() if url in converted}
         if unread:
             more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
             message = f"{name}: no adapter detected for {unread[0]}{more}"
@@ -183,15 +183,15 @@ class Discovery:
         self._health[name] = replace(
             before,
             up=read,
-            samples=len(state.made),
+            samples=len(state.targets),
             error=message,
             reason=None if first is None else first.reason,
             last_success=at if read else before.last_success,
         )
         if first is not None and message != before.error:
-            log.get("discover").warning("discovery_failed", source=name, error=message, targets_kept=len(state.made))
+            log.get("discover").warning("discovery_failed", source=name, error=message, targets_kept=len(state.targets))
         elif first is None and before.error:
-            log.get("discover").info("discovery_recovered", source=name, targets=len(state.made))
+            log.get("discover").info("discovery_recovered", source=name, targets=len(state.targets))
 
     def _join(self) -> None:
         """All targets, configured ones first; a page listed twice is one target with the labels of both."""
@@ -200,18 +200,20 @@ class Discovery:
         edges: dict[Edge, None] = {}
         labels: dict[EntityRef, dict[str, str]] = {}
         for state in self._states.values():
-            for url, (_, _, made) in state.made.items():
-                target = made
-                if url not in by_url and made.name in targets:  # two addresses that differ only in special characters
-                    target = replace(made, name=f"{made.name}-{crc32(url.encode()):08x}")
+            for url, (_, _, discovered) in state.targets.items():
+                target = discovered
+                if (
+                    url not in by_url and discovered.name in targets
+                ):  # two addresses that differ only in special characters
+                    target = replace(discovered, name=f"{discovered.name}-{crc32(url.encode()):08x}")
                 name = by_url.setdefault(url, target.name)
                 known = targets.setdefault(name, target)
                 if known is not target and known not in self._configured:
                     more = {**target.labels, **known.labels}
                     if more != known.labels:
                         targets[name] = replace(known, labels=more)
-            edges.update(dict.fromkeys(state.seen.edges))
-            for entity, facts in state.seen.labels.items():
+            edges.update(dict.fromkeys(state.snapshot.edges))
+            for entity, facts in state.snapshot.labels.items():
                 labels.setdefault(entity, {}).update(facts)
         result = DiscoveryResult(_with_few_tenants(targets.values()), tuple(edges), labels)
         if result != self.known:

@@ -38,9 +38,8 @@ class RelabelRules:
     """Rules that turn discovered targets into scrape targets.
 
     ``keep`` and ``drop`` are regular expressions for whole values by label; an absent label is "". ``labels`` maps
-    our
-    label (key) to the source's label (value). ``adapters`` maps values of the label ``adapter_label`` to adapters;
-    ``adapter`` applies to all others, None detects it from the page.
+    our label (key) to the source's label (value). ``adapters`` maps values of the label ``adapter_label`` to
+    adapters; ``adapter`` applies to all others, None detects it from the page.
     """
 
     keep: Mapping[str, re.Pattern[str]] = field(default_factory=dict)

@@ -24,11 +24,11 @@ class StaticSource:
     def __init__(self, name: str, addresses: Sequence[str], labels: Mapping[str, str]) -> None:
         """All addresses have the same labels."""
         self.name, self.every = name, timedelta(days=1)
-        self._seen = DiscoverySnapshot(tuple(DiscoveredTarget(address, labels) for address in addresses))
+        self._snapshot = DiscoverySnapshot(tuple(DiscoveredTarget(address, labels) for address in addresses))
 
     async def read(self) -> DiscoverySnapshot:
         """Returns the configured targets."""
-        return self._seen
+        return self._snapshot
 
     async def close(self) -> None:
         """Does nothing: no resource is open."""
@@ -39,7 +39,7 @@ class _File:
     """Last content of a file; ``stamp`` is its modification time and size."""
 
     stamp: tuple[int, int]
-    found: tuple[DiscoveredTarget, ...]
+    targets: tuple[DiscoveredTarget, ...]
     faults: tuple[CollectError, ...]
     read: bool = True
 
@@ -55,7 +55,7 @@ class FileSource:
         self.name, self.every = name, every
         self._patterns = tuple(patterns)
         self._files: dict[str, _File] = {}
-        self._seen = DiscoverySnapshot()
+        self._snapshot = DiscoverySnapshot()
 
     async def read(self) -> DiscoverySnapshot:
         """Targets of all files. Raises CollectError if none of the files can be read."""
@@ -63,18 +63,20 @@ class FileSource:
 
     def _read(self) -> DiscoverySnapshot:
         paths = dict.fromkeys(path for pattern in self._patterns for path in _paths(pattern))
-        files = {path: self._one(path) for path in paths}
+        files = {path: self._read_file(path) for path in paths}
         if files and not any(file.read for file in files.values()):
             self._files = files
             raise next(fault for file in files.values() for fault in file.faults)
         if files.keys() == self._files.keys() and all(files[path] is self._files[path] for path in files):
-            return self._seen
+            return self._snapshot
         self._files = files
-        targets = tuple(item for file in files.values() for item in file.found)
-        self._seen = DiscoverySnapshot(targets, faults=tuple(fault for file in files.values() for fault in file.faults))
-        return self._seen
+        targets = tuple(item for file in files.values() for item in file.targets)
+        self._snapshot = DiscoverySnapshot(
+            targets, faults=tuple(fault for file in files.values() for fault in file.faults)
+        )
+        return self._snapshot
 
-    def _one(self, path: str) -> _File:
+    def _read_file(self, path: str) -> _File:
         before = self._files.get(path)
         try:
             stat = Path(path).stat()
@@ -96,11 +98,11 @@ class FileSource:
 
 
 def _keep_last(before: _File | None, stamp: tuple[int, int], message: str) -> _File:
-    message += "; keeping its last targets" if before is not None and before.found else "; it has had no targets yet"
+    message += "; keeping its last targets" if before is not None and before.targets else "; it has had no targets yet"
     fault = CollectError(message, reason=CollectReason.TRUNCATED, hint="fix the file; it is read again on change")
     if before is not None and before.stamp == stamp and before.faults and before.faults[0].message == fault.message:
         return before
-    return _File(stamp, before.found if before else (), (fault,), read=False)
+    return _File(stamp, before.targets if before else (), (fault,), read=False)
 
 
 def _paths(pattern: str) -> list[str]:
@@ -166,11 +168,11 @@ class DnsSource:
         self._names, self._record, self._port = tuple(names), record, port
         self._servers, self._within = tuple(servers), within
         self._last: dict[str, tuple[DiscoveredTarget, ...]] = {}
-        self._seen = DiscoverySnapshot()
+        self._snapshot = DiscoverySnapshot()
 
     async def read(self) -> DiscoverySnapshot:
         """Resolves every name. Raises CollectError if none of them resolves."""
-        results = await asyncio.gather(*map(self._one, self._names), return_exceptions=True)
+        results = await asyncio.gather(*map(self._resolve, self._names), return_exceptions=True)
         faults: list[CollectError] = []
         for name, result in zip(self._names, results, strict=True):
             if isinstance(result, CollectError):
@@ -182,11 +184,11 @@ class DnsSource:
         if len(faults) == len(self._names):
             raise faults[0]
         targets = tuple(target for name in self._names for target in self._last.get(name, ()))
-        if targets != self._seen.found or faults or self._seen.faults:
-            self._seen = DiscoverySnapshot(targets, faults=tuple(faults))
-        return self._seen
+        if targets != self._snapshot.found or faults or self._snapshot.faults:
+            self._snapshot = DiscoverySnapshot(targets, faults=tuple(faults))
+        return self._snapshot
 
-    async def _one(self, name: str) -> tuple[DiscoveredTarget, ...]:
+    async def _resolve(self, name: str) -> tuple[DiscoveredTarget, ...]:
         records = await lookup(name, self._record, within=self._within, servers=self._servers)
         labels = {"__meta_dns_name": name}
         return tuple(

@@ -1,6 +1,6 @@
 """Deduplication of events: one reading per key, one event per device fault.
 
-Several sources report one fault: kernel log, NVML, node-problem-detector, the code and the count on an exposition page.
+Several sources report one fault: kernel log, NVML, node-problem-detector, the code and the count on a page.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ class EventDeduplicator:
 
     def _known_fault(self, event: Event) -> _Fault | None:
         key = (event.entity, event.code)
-        kept = [fault for fault in self._faults.get(key, []) if abs(fault.at - event.at) <= _FAULT_RETENTION]
-        self._faults[key] = kept
-        same = next((fault for fault in kept if any(report.id == event.id for report in fault.reports)), None)
-        matching = (fault for fault in kept if fault.matches(event))
+        recent = [fault for fault in self._faults.get(key, []) if abs(fault.at - event.at) <= _FAULT_RETENTION]
+        self._faults[key] = recent
+        same = next((fault for fault in recent if any(report.id == event.id for report in fault.reports)), None)
+        matching = (fault for fault in recent if fault.matches(event))
         return same or min(matching, key=lambda fault: abs(fault.at - event.at), default=None)
 
 

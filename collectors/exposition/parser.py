@@ -2,9 +2,8 @@
 
 Pages of one target differ only in values. A line is therefore split at its last space and the bytes before it are
 looked up in a dictionary: labels are parsed once per series, and a repeated page costs one lookup per line. Pages
-with
-the same series in the same order share one ``Layout``, so that row indices are prepared once per layout instead of
-once per page.
+with the same series in the same order share one ``Layout``, so that row indices are prepared once per layout instead
+of once per page.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class Layout:
     """The series of a page in page order. Two pages share a layout if only their numbers differ.
 
     ``names`` omits the ``repeats``: rows of a series that appears earlier on the page. ``types`` are the first ones
-    given
-    for each family; ``contradicted`` names the families with more than one type.
+    given for each family; ``contradicted`` names the families with more than one type.
     """
 
     series: list[Series]
@@ -127,9 +125,8 @@ class Page:
 class Parser:
     """Parses pages; caches series and layouts up to a limit, then clears both caches.
 
-    Templates of the sources' next pages survive that, so a fleet with more series than the limit is parsed as fast
-    as a
-    small one. Not thread-safe.
+    Templates of the sources' next pages survive that, so a fleet with more series than the limit is parsed as fast as
+    a small one. Not thread-safe.
     """
 
     max_series: int = MAX_SERIES
@@ -144,11 +141,10 @@ class Parser:
     def parse(self, body: bytes, *, openmetrics: bool | None = None, source: str = "") -> Page:
         """Parses a whole page.
 
-        ``openmetrics`` comes from the Content-Type; None: OpenMetrics if the page ends in ``# EOF``. ``source``
-        names the
-        target: its next, similar page is parsed faster. An empty page is a page without samples. Raises
-        CollectError with
-        reason NOT_METRICS (HTML, JSON or a malformed line, which is quoted) or TRUNCATED (an incomplete page).
+        ``openmetrics`` comes from the Content-Type; None: OpenMetrics if the page ends in ``# EOF``. ``source`` names
+        the target: its next, similar page is parsed faster. An empty page is a page without samples. Raises
+        CollectError with reason NOT_METRICS (HTML, JSON or a malformed line, which is quoted) or TRUNCATED (an
+        incomplete page).
         """
         if len(self._series) > self.max_series:
             self._clear()
@@ -175,8 +171,8 @@ class Parser:
         layout = self._layout(ids, _type_lines(body))
         timestamps = np.full(values.size, np.nan)
         if stamps:
-            kept = [number for number, series_id in enumerate(ids) if series_id is not None]
-            timestamps[:] = [stamps.get(number, np.nan) for number in kept]
+            numbers = [number for number, series_id in enumerate(ids) if series_id is not None]
+            timestamps[:] = [stamps.get(number, np.nan) for number in numbers]
         elif source:
             self._expect(source, layout, body, ids)
         return Page(layout, values, timestamps)
@@ -223,11 +219,11 @@ class Parser:
             except ValueError as error:
                 raise invalid_line(lines[number]) from error
         if any(series_id is None for series_id in ids):
-            kept = [number for number, series_id in enumerate(ids) if series_id is not None]
-            new_rows = {old: new for new, old in enumerate(kept)}
-            raw[:] = [raw[number] for number in kept]
-            lines[:] = [lines[number] for number in kept]
-            ids[:] = [ids[number] for number in kept]
+            numbers = [number for number, series_id in enumerate(ids) if series_id is not None]
+            new_rows = {old: new for new, old in enumerate(numbers)}
+            raw[:] = [raw[number] for number in numbers]
+            lines[:] = [lines[number] for number in numbers]
+            ids[:] = [ids[number] for number in numbers]
             moved = {new_rows[number]: stamp for number, stamp in stamps.items()}
             stamps.clear()
             stamps.update(moved)

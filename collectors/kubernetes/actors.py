@@ -48,9 +48,8 @@ def managers(document: Json) -> dict[str, str]:
 def actor_of(document: Json, touched: Sequence[str] = ("f:spec",), before: Json | None = None) -> Actor:
     """Last writer of one of the ``touched`` fields, in the spelling of ``fieldsV1``.
 
-    ``before`` is the cached object, with its ``managers``: times have whole seconds, and of two writers in one
-    second the
-    new one is meant. The annotation ``outrider.dev/actor`` takes precedence, for pipelines that act on behalf of
+    ``before`` is the cached object, with its ``managers``: times have whole seconds, and of two writers in one second
+    the new one is meant. The annotation ``outrider.dev/actor`` takes precedence, for pipelines that act on behalf of
     someone.
     """
     notes = texts(mapping(document.get("metadata")).get("annotations"))

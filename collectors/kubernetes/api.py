@@ -194,12 +194,12 @@ class ListWatch:
         """
         if self._version:
             try:
-                found, self._version = await self._api.changes(self.path, self._version, self._params)
+                changes, self._version = await self._api.changes(self.path, self._version, self._params)
             except ResourceExpiredError:
                 self._version = ""
             else:
                 self.listed = False
-                return found
+                return changes
         items, self._version = await self._api.objects(self.path, self._params)
         self.listed = True
         return [ApiChange("LISTED", item) for item in items]

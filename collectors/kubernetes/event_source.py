@@ -1,7 +1,6 @@
 """Kubernetes as an event source: its Events, and rollouts, configuration changes and scaling.
 
-Plain HTTP against the REST API. An Event with the annotation ``outrider.dev/change: CODE`` announces a change that
-no
+Plain HTTP against the REST API. An Event with the annotation ``outrider.dev/change: CODE`` announces a change that no
 object shows (a driver, a power limit, a route): any tool that makes such changes can post one.
 """
 

@@ -1,10 +1,8 @@
 """NUMA and PCIe domains of a node and its devices, if published. Pure.
 
-Two sources: NodeResourceTopology objects (``topology.node.k8s.io``) are written by node-feature-discovery's
-topology
+Two sources: NodeResourceTopology objects (``topology.node.k8s.io``) are written by node-feature-discovery's topology
 updater and by resource-topology-exporter. Zones of type Node are NUMA nodes, with resources and distances.
-ResourceSlices of DRA drivers have device attributes: NVIDIA's driver publishes uuid, PCI address and PCIe root but
-no
+ResourceSlices of DRA drivers have device attributes: NVIDIA's driver publishes uuid, PCI address and PCIe root but no
 NUMA node, AMD's the NUMA node but no uuid.
 """
 

@@ -112,10 +112,10 @@ class CachedObjects:
 class Objects:
     """The cached objects of one cluster."""
 
-    def __init__(self, held: Mapping[str, CachedObjects] | None = None) -> None:
-        """``held`` are caches by name of the resource."""
+    def __init__(self, caches: Mapping[str, CachedObjects] | None = None) -> None:
+        """``caches`` by name of the resource."""
         self.by_resource: dict[str, CachedObjects] = {resource.name: CachedObjects() for resource in (*KEPT, SERVICES)}
-        self.by_resource.update(held or {})
+        self.by_resource.update(caches or {})
 
     @staticmethod
     def of(objects: Iterable[tuple[Resource, Json]]) -> Objects:

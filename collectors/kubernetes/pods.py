@@ -1,9 +1,8 @@
 """Facts of one pod in a fleet that serves models: owner, replica, engine and accelerators. Pure.
 
 Targets, topology, start-ups and audits share this reading of a pod. A replica is one TP x PP group with one
-scheduler.
-A LeaderWorkerSet's group and a Ray cluster are one replica of several pods. Any other pod, including those of a
-RayService, is a replica by itself with its own name.
+scheduler. A LeaderWorkerSet's group and a Ray cluster are one replica of several pods. Any other pod, including those
+of a RayService, is a replica by itself with its own name.
 """
 
 from __future__ import annotations
@@ -41,14 +40,11 @@ _OVER = frozenset({"Succeeded", "Failed"})
 class PodFacts:
     """One pod. ``accelerators`` by resource name; ``devices`` are those known by name.
 
-    ``group`` names its replica, which has several pods if ``is_grouped``; ``leads`` marks the one with the
-    scheduler.
-    ``is_engine``: it has accelerators or its page is declared an engine's. ``said`` are engine facts from its
-    labels,
-    ``own`` those and the facts from its command. ``service`` comes from its labels; after ``with_service`` it is
-    never
-    empty for an engine. ``created`` is its creation time, ``since`` the start on its node: its edges hold from then
-    on.
+    ``group`` names its replica, which has several pods if ``is_grouped``; ``leads`` marks the one with the scheduler.
+    ``is_engine``: it has accelerators or its page is declared an engine's. ``engine_facts`` are engine facts from its
+    labels, ``own`` those and the facts from its command. ``service`` comes from its labels; after ``with_service`` it
+    is never empty for an engine. ``created`` is its creation time, ``since`` the start on its node: its edges hold
+    from then on.
     """
 
     namespace: str
@@ -67,7 +63,7 @@ class PodFacts:
     is_over: bool = False
     adapter: str | None = None
     is_engine: bool = False
-    said: Mapping[str, str] = field(default_factory=dict)
+    engine_facts: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     args: EngineArgs = field(default_factory=EngineArgs)
     image: str = ""
@@ -142,7 +138,7 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
         is_over=text(status.get("phase")) in _OVER,
         adapter=reader,
         is_engine=bool(requested) or (reader in ADAPTERS and adapter(reader or "").target is EntityKind.REPLICA),
-        said=declared_facts,
+        engine_facts=declared_facts,
         own={**args.facts(engine=bool(requested)), **declared_facts},
         args=args,
         image=text(container.get("image")),

@@ -50,7 +50,7 @@ class Replica:
             "owner_kind": first.owner_kind,
             **self.own,
             "image": self.image,
-            **first.said,
+            **first.engine_facts,
             "gpus": f"{self.gpus:g}" if self.gpus else "",
             "pods": str(len(self.pods)),
             "nvlink_domains": ",".join(sorted(domain for domain in self.domains if not domain.startswith("node:"))),
@@ -113,9 +113,9 @@ class PodIndex:
 
 
 def _replica(namespace: str, name: str, pods: list[PodFacts], clique_of: Mapping[str, str]) -> Replica:
-    speaks = next((pod for pod in pods if pod.args.is_engine_command), pods[0])
+    engine = next((pod for pod in pods if pod.args.is_engine_command), pods[0])
     domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node and pod.accelerators)
-    return Replica(namespace, name, tuple(pods), speaks.args, speaks.own, speaks.image, domains)
+    return Replica(namespace, name, tuple(pods), engine.args, engine.own, engine.image, domains)
 
 
 def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:

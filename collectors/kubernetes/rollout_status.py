@@ -16,8 +16,7 @@ def rollout_status(workload: Json) -> tuple[Ended, str] | None:
     """Outcome of the newest change of a workload by its status; None while it is in progress.
 
     Deployment: https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#complete-deployment; stateful
-    sets
-    and LeaderWorkerSets have the same with other counters.
+    sets and LeaderWorkerSets have the same with other counters.
     """
     meta, spec, status = (mapping(workload.get(part)) for part in ("metadata", "spec", "status"))
     for condition in items(status.get("conditions")):

@@ -1,7 +1,6 @@
 """Rollouts, configuration changes and scaling with author and outcome, from the workloads of a cluster.
 
-Deployments, stateful sets, LeaderWorkerSets, KServe's inference services and Ray services are read directly.
-Objects
+Deployments, stateful sets, LeaderWorkerSets, KServe's inference services and Ray services are read directly. Objects
 owned by one of them are not reported again.
 """
 
@@ -33,7 +32,7 @@ from outrider.records.change_log import ChangeEnd
 
 SOURCE = "kubernetes"
 _TEMPLATE, _SCALE, _SPEC = "f:spec/f:template", "f:spec/f:replicas", "f:spec"
-_OWNERS = frozenset(one.kind for one in WORKLOADS)
+_OWNERS = frozenset(resource.kind for resource in WORKLOADS)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """Start-ups of replicas by phase: from pod conditions, Events, the engine's log, and its first response.
 
-A phase without data is omitted; no phase is estimated. A container restart in the same pod is a start-up of its
-own,
+A phase without data is omitted; no phase is estimated. A container restart in the same pod is a start-up of its own,
 without the phases that only a new pod has.
 """
 

@@ -56,13 +56,13 @@ _SCALER_KEYS = tuple(map(SignalKey, ("autoscaler_at_max", "autoscaler_gap_replic
 
 @dataclass(slots=True)
 class _Row:
-    """One pod as last read. ``told`` are the restarts reported so far, None before the first round."""
+    """One pod as last read. ``reported`` are the restarts reported so far, None before the first round."""
 
     version: str
     entity: EntityRef
     values: tuple[float, ...]
     restarts: float
-    told: float | None = None
+    reported: float | None = None
 
 
 @dataclass(slots=True)
@@ -114,9 +114,9 @@ class StateMetrics:
             if row is None or row.version != version or not version:
                 values, restarts = _pod(pod)
                 entity = EntityRef(self.cluster, EntityKind.POD, *key_of(pod))
-                row = self.rows[uid] = _Row(version, entity, values, restarts, row.told if row else None)
-            more = NAN if row.told is None else max(0.0, row.restarts - row.told)
-            row.told = row.restarts
+                row = self.rows[uid] = _Row(version, entity, values, restarts, row.reported if row else None)
+            more = NAN if row.reported is None else max(0.0, row.restarts - row.reported)
+            row.reported = row.restarts
             yield row.entity, (*row.values[:_RESTARTS], more, *row.values[_RESTARTS + 1 :])
 
     def _nodes(self, objects: Objects, replicas: Replicas) -> Iterator[tuple[EntityRef, tuple[float, ...]]]:

@@ -76,16 +76,15 @@ def _below(pod: PodFacts, cluster: str) -> Iterator[Edge]:
                 yield node, gpu
 
 
-def unlisted_by_pages(pages: Topology, told: Graph) -> Graph:
-    """The part of ``told`` that ``pages``, the topology from pages, does not cover.
+def unlisted_by_pages(pages: Topology, other: Graph) -> Graph:
+    """The part of ``other`` that ``pages``, the topology from pages, does not cover.
 
     A replica whose pods are below one from pages is that one, and keeps its service and facts. A replica is omitted
-    if
-    pages list replicas of its service without pods: the correspondence is unknown.
+    if pages list replicas of its service without pods: the correspondence is unknown.
     """
     pods: dict[EntityRef, list[EntityRef]] = {}
     services: dict[EntityRef, EntityRef] = {}
-    for lower, upper in told.edges:
+    for lower, upper in other.edges:
         if lower.kind is EntityKind.POD and upper.kind is EntityKind.REPLICA:
             pods.setdefault(upper, []).append(lower)
         elif lower.kind is EntityKind.REPLICA and upper.kind is EntityKind.SERVICE:
@@ -98,9 +97,9 @@ def unlisted_by_pages(pages: Topology, told: Graph) -> Graph:
             names[own] = tuple(paged) or (own,)
         else:
             names[own] = ()
-    edges = [edge for lower, upper in told.edges for edge in _renamed(lower, upper, names, pages)]
+    edges = [edge for lower, upper in other.edges for edge in _renamed(lower, upper, names, pages)]
     labels: dict[EntityRef, Mapping[str, str]] = {}
-    for entity, facts in told.labels.items():
+    for entity, facts in other.labels.items():
         for name in names.get(entity, (entity,)):
             labels[name] = {**labels.get(name, {}), **facts}
     return Graph(tuple(edges), labels)

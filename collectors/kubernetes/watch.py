@@ -1,7 +1,6 @@
 """Watches the objects of a cluster: listed once, then watched; each list and watch is shared by all readers.
 
-A resource that the cluster lacks (a custom resource that is not installed, or one without permission) is omitted
-and
+A resource that the cluster lacks (a custom resource that is not installed, or one without permission) is omitted and
 requested again every ten minutes. Any other read error is an error of the round.
 """
 

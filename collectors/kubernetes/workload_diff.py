@@ -114,10 +114,10 @@ def template_change(
     others = before.version != after.version or before.containers.keys() != after.containers.keys()
     if not others and before.rest == after.rest:
         if images and not flags and before.restarted == after.restarted:
-            return WorkloadChange("image", *_told(images))
+            return WorkloadChange("image", *_joined(images))
         if flags and not images and before.restarted == after.restarted:
             code = "model-revision" if all(_names_a_model(pair) for pair in flags) else "flags"
-            return WorkloadChange(code, *_told(flags))
+            return WorkloadChange(code, *_joined(flags))
         if before.restarted != after.restarted and not images and not flags:
             return WorkloadChange("restart", before.restarted, after.restarted)
     return WorkloadChange("rollout", *names)
@@ -192,6 +192,6 @@ def _only(values: Iterable[str], other: Iterable[str]) -> str:
     return " ".join(value for value in values if value not in excluded)
 
 
-def _told(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _joined(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for side in zip(*pairs, strict=True):
         yield " ".join(filter(None, side))[:_MOST_TEXT]

@@ -24,9 +24,8 @@ _LOG_KERNEL = 0  # facility; other writers to /dev/kmsg get another one
 class Record:
     """One message of a kernel.
 
-    From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at``, ``host``, and in JSON the
-    ``cursor``, a
-    permanent id of the entry. ``reporter`` is the writer if it was not the kernel.
+    From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at``, ``host``, and in JSON the ``cursor``,
+    a permanent id of the entry. ``reporter`` is the writer if it was not the kernel.
     """
 
     message: str

@@ -59,7 +59,7 @@ class LokiLogs:
         self._client, self._cluster = client, cluster
         self._query = f"{query} |~ {_quoted('|'.join(_filters()))}" if prefilter else query
         self._newest = self._behind = 0  # nanoseconds
-        self._seen: dict[tuple[int, int], None] = {}
+        self._recent: dict[tuple[int, int], None] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[UnresolvedEvent], list[CollectError]]:
         """Events since the last reading; the first one covers ``FIRST_LOOK``."""
@@ -85,15 +85,15 @@ class LokiLogs:
 
     def _take(self, line: LokiEntry, at: datetime) -> Iterator[UnresolvedEvent]:
         identity = (line.nanoseconds, hash((line.text, tuple(sorted(line.labels.items())))))
-        if identity in self._seen:
+        if identity in self._recent:
             return
-        self._seen[identity] = None
+        self._recent[identity] = None
         self._newest = max(self._newest, line.nanoseconds)
         yield from self.lines.take(origin_of(line.labels, self._cluster), line.at, line.text, at)
 
     def _forget(self) -> None:
         oldest = self._newest - 2 * _nanoseconds(OVERLAP)
-        self._seen = {identity: None for identity in self._seen if identity[0] >= oldest}
+        self._recent = {identity: None for identity in self._recent if identity[0] >= oldest}
 
     async def _page(self, begin: int, end: int) -> list[LokiEntry]:
         """Entries of [begin, end), oldest first."""

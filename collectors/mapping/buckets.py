@@ -16,11 +16,9 @@ def resample(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int,
 
     ``bounds`` rise and end in +Inf, as on a page. The result has one entry per bucket of the ladder, +Inf last:
     position in ``bounds`` -> share. If a bound of the ladder lies inside a bucket of the page, the bucket's events
-    are
-    assumed to be uniformly distributed, as in PromQL's histogram_quantile. Events of the page's first bucket all go
-    to
-    its bound: only "< bound" is known of them. Events above the page's last bound go into the next bucket of the
-    ladder: only "more" is known of them, and +Inf would claim the ladder's end.
+    are assumed to be uniformly distributed, as in PromQL's histogram_quantile. Events of the page's first bucket all
+    go to its bound: only "< bound" is known of them. Events above the page's last bound go into the next bucket of
+    the ladder: only "more" is known of them, and +Inf would claim the ladder's end.
     """
     last = len(bounds) - 1
     finite = last - 1 if last > 0 and math.isinf(bounds[last]) else last
@@ -78,8 +76,7 @@ def quantile_of_page(counts: Counts, quantile: float) -> tuple[float, bool, bool
 
     The second part is True if the quantile lies in the first bucket: only "< bound" is known, and the value is that
     bound. The third part is True above the last finite bound; the value is that bound. None if nothing was counted,
-    if
-    everything is in one unbounded bucket, or if the counts fall or do not end.
+    if everything is in one unbounded bucket, or if the counts fall or do not end.
     """
     total = counts[-1][1] if counts else 0.0
     if not total > 0 or math.isinf(counts[0][0]) or invalidity(counts):

@@ -44,12 +44,10 @@ class Groups:
 class Cells:
     """Post-processing of each cell; arrays of shape (cells,) but for the last three.
 
-    ``equals`` is NaN if a cell is not a comparison. ``nan_is_undefined`` is set if NaN on the page means that
-    nothing
+    ``equals`` is NaN if a cell is not a comparison. ``nan_is_undefined`` is set if NaN on the page means that nothing
     happened, as in a ratio or quantile of nothing. Values below ``least`` or above ``most`` are not valid for the
     signal; increases and values derived from them have no bounds. ``joins`` are outs to be combined within their
-    cell,
-    ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
+    cell, ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
     """
 
     scale: Floats
@@ -69,13 +67,11 @@ class Cells:
 class Compiled:
     """Everything needed to evaluate pages of one layout; independent of the target.
 
-    A *cell* is an (entity, column) of one kind of entity. ``cell_of_out`` numbers them through all kinds,
-    ``shapes``
+    A *cell* is an (entity, column) of one kind of entity. ``cell_of_out`` numbers them through all kinds, ``shapes``
     gives (first cell, entities, columns) of each kind. ``out_right`` is -1 if the left slot is the value.
-    ``start_row``
-    is -1 if the page does not give the start time of its process. ``beats`` are the rows of the adapter's
-    heartbeat.
-    ``born`` are rows of counters with a creation time, ``born_at`` the rows of their ``_created``.
+    ``start_row`` is -1 if the page does not give the start time of its process. ``beats`` are the rows of the
+    adapter's heartbeat. ``born`` are rows of counters with a creation time, ``born_at`` the rows of their
+    ``_created``.
     """
 
     slots: int
@@ -139,17 +135,19 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
 
 def _births(layout: Layout) -> tuple[Indices, Indices]:
     """Counters with a ``_created`` series (OpenMetrics 1.0, section 5.1.2), and the row of that series."""
-    made = {
+    created = {
         (name.removesuffix("_created"), labels_without(layout.series[row], "le")): int(row)
         for name, rows in layout.names.items()
         if name.endswith("_created")
         for row in rows
     }
     pairs = []
-    for name, rows in layout.names.items() if made else ():
+    for name, rows in layout.names.items() if created else ():
         family = next((name.removesuffix(end) for end in _COUNTED if name.endswith(end)), None)
         if family is not None:
-            pairs_of_name = ((int(row), made.get((family, labels_without(layout.series[row], "le")))) for row in rows)
+            pairs_of_name = (
+                (int(row), created.get((family, labels_without(layout.series[row], "le")))) for row in rows
+            )
             pairs += [pair for pair in pairs_of_name if pair[1] is not None]
     both = np.array(pairs, dtype=np.intp).reshape(-1, 2)
     return both[:, 0], both[:, 1]

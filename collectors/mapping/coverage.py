@@ -95,8 +95,7 @@ class MissingSignal:
     """A signal that the page does not provide. ``expected`` are metric names, newest spelling first.
 
     ``lines`` are the lines of the exporter's configuration that would publish them, if known, or the name of the
-    system
-    if it never publishes the signal.
+    system if it never publishes the signal.
     """
 
     signal: str

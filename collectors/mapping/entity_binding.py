@@ -68,7 +68,7 @@ class LayoutEntities:
         }
         # A target is one entity, so its name is taken once for the whole page.
         self._target_names = {
-            kind: next((name for one in layout.series if (name := _joined(spec.parts, one.labels))), None)
+            kind: next((name for series in layout.series if (name := _joined(spec.parts, series.labels))), None)
             for kind, spec in adapter.entities.items()
             if spec.target
         }
@@ -147,8 +147,7 @@ class LayoutEntities:
 def resolve(unbound: UnboundEntity, target: Target) -> EntityRef:
     """Resolves an entity once the target is known.
 
-    For the target's entity: the target's own entity if it is of that kind. A node is otherwise named by the
-    target's
+    For the target's entity: the target's own entity if it is of that kind. A node is otherwise named by the target's
     ``node`` label, then by the name on the page.
     """
     base = target.entity
@@ -179,7 +178,9 @@ def bind(
     target: Target,
 ) -> Binding:
     """Entities, edges and labels of one target's pages. The parts of a split entity rest on the whole."""
-    entities = {kind: tuple(resolve(unbound, target) for unbound in edge_list) for kind, edge_list in places.items()}
+    entities = {
+        kind: tuple(resolve(unbound, target) for unbound in ranked_entities) for kind, ranked_entities in places.items()
+    }
     own, ranked = own_entity(adapter, target), entities.get(adapter.target, ())
     if own not in ranked:
         entities[adapter.target] = ranked = (*ranked, own)

@@ -20,10 +20,8 @@ class Rows:
     """Input vector of a page: values, increases, rates, 1; and the status of each entry.
 
     ``flags`` are CellStatus numbers, all PRESENT (0) on an ordinary page. A flagged entry counts as 0 in the
-    arithmetic
-    and passes its status to every cell that reads it. ABSENT entries (a series seen for the first time) are ignored
-    if
-    the cell has others.
+    arithmetic and passes its status to every cell that reads it. ABSENT entries (a series seen for the first time)
+    are ignored if the cell has others.
     """
 
     numbers: Floats

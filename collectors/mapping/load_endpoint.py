@@ -1,9 +1,8 @@
 """Requests in flight in the response of an engine's load endpoint: paths into the response, from the adapter. Pure.
 
-``loads.*.num_running_reqs + loads.*.num_waiting_reqs``: names joined by dots descend into the response, ``*``
-stands
-for every item of a list or mapping, ``+`` adds. The values must be numbers of requests. true and false count as 1
-and 0, so that ``slots.*.busy`` is the number of busy slots.
+``loads.*.num_running_reqs + loads.*.num_waiting_reqs``: names joined by dots descend into the response, ``*`` stands
+for every item of a list or mapping, ``+`` adds. The values must be numbers of requests. true and false count as 1 and
+0, so that ``slots.*.busy`` is the number of busy slots.
 """
 
 from __future__ import annotations

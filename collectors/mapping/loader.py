@@ -130,11 +130,11 @@ class _Reader(RuleReader):
         )
 
     def _seen(self, value: Any) -> dict[EntityKind, str]:
-        found = self._mapping(value, ("seen",))
-        for kind, name in found.items():
+        signals = self._mapping(value, ("seen",))
+        for kind, name in signals.items():
             if name not in catalog.signals():
                 self._problem(("seen", kind), f"{name!r} is not a signal of the catalog")
-        return {self._kind(kind, ("seen", kind)): str(name) for kind, name in found.items()}
+        return {self._kind(kind, ("seen", kind)): str(name) for kind, name in signals.items()}
 
     # --- entities, edges, labels, events ----------------------------------------------------------
 

@@ -79,10 +79,8 @@ class Match:
 class Metrics:
     """The metric names that a term reads.
 
-    ``first`` are spellings of one metric; the first one on the page wins. ``every`` must all be on the page, and
-    are
-    read together with those of ``maybe``. Of ``some`` at least one must be on the page. A name that begins with
-    ``~``
+    ``first`` are spellings of one metric; the first one on the page wins. ``every`` must all be on the page, and are
+    read together with those of ``maybe``. Of ``some`` at least one must be on the page. A name that begins with ``~``
     is a regular expression, for metrics with an index in their name.
     """
 
@@ -155,10 +153,9 @@ class Rule:
     ``terms``: one for TERM (two with ``minus``), two for RATIO, PRODUCT and AT_LEAST.
 
     The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels within which a
-    number
-    is computed before ``aggregate`` combines those of one entity. ``statistic`` is the part of a histogram signal
-    that
-    the rule gives; ``scale`` converts bounds and sums to the signal's unit. ``old``: spelling of former releases.
+    number is computed before ``aggregate`` combines those of one entity. ``statistic`` is the part of a histogram
+    signal that the rule gives; ``scale`` converts bounds and sums to the signal's unit. ``old``: spelling of former
+    releases.
     """
 
     signal: str
@@ -196,13 +193,10 @@ class Rule:
 class EntitySpec:
     """Identification of the entities of one kind by labels.
 
-    ``parts`` are joined by "/". Each part lists label spellings; ``("@target",)`` is the name of the target's
-    entity.
-    A series without any of the labels is dropped, or belongs to the target if a spelling of the part is
-    ``@target``.
+    ``parts`` are joined by "/". Each part lists label spellings; ``("@target",)`` is the name of the target's entity.
+    A series without any of the labels is dropped, or belongs to the target if a spelling of the part is ``@target``.
     ``target``: the entity that the target represents. ``split`` names labels that divide it, if the page has more
-    than one value of them. ``otherwise`` are the parts of a name for series without those labels. ``instance`` is
-    the
+    than one value of them. ``otherwise`` are the parts of a name for series without those labels. ``instance`` is the
     label of a part of the entity (a MIG instance of a GPU). Such series belong to the part, named
     ``<entity>/<instance>``, and to the whole.
     """
@@ -252,8 +246,7 @@ class EngineEndpoints:
 
     ``page`` is the usual path of the metrics, which is removed from the target's URL. ``port`` is the port of the
     endpoints if it differs from the page's; it is used if the page is on ``page_port``. ``load_as`` lists the paths
-    of
-    the requests in flight in the response of ``load``, newest spelling first
+    of the requests in flight in the response of ``load``, newest spelling first
     (``collectors.mapping.load_endpoint``).
     """
 
@@ -284,8 +277,7 @@ class Fixes:
     """Remedies for missing signals: i18n keys ``collect.fix.<name>`` by signal, and a default.
 
     ``means`` is the one for distributions of which only the mean is published. ``lines`` holds, for a metric, the
-    line
-    of the exporter's configuration that publishes it.
+    line of the exporter's configuration that publishes it.
     """
 
     default: str = ""
@@ -310,10 +302,8 @@ class Adapter:
     """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
 
     ``up``, ``health``, ``load`` name the signals that a scrape itself gives. ``seen`` is the signal that states for
-    each
-    entity of a kind whether a whole page had it. ``no_value`` is the number by which the exporter marks a value
-    that it
-    could not read. ``title`` is the display name of the system.
+    each entity of a kind whether a whole page had it. ``no_value`` is the number by which the exporter marks a value
+    that it could not read. ``title`` is the display name of the system.
     """
 
     name: str

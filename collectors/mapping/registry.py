@@ -75,9 +75,8 @@ def adapter_from_file(path: Path) -> Adapter:
 def add(path: Path) -> Adapter:
     """Registers a user's adapter under its own name, for this process.
 
-    It replaces a packaged adapter of the same name. Raises ConfigError with every problem of the file, UsageError
-    if it
-    cannot be read.
+    It replaces a packaged adapter of the same name. Raises ConfigError with every problem of the file, UsageError if
+    it cannot be read.
     """
     added = adapter_from_file(path)
     ADAPTERS[added.name] = str(path.resolve())

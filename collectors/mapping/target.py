@@ -29,12 +29,10 @@ _KNOWN = {
 class Target:
     """One page to fetch. ``labels`` locate the entity and become edges of the topology.
 
-    ``timeout`` covers the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to the paths
-    of
+    ``timeout`` covers the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to the paths of
     the adapter, "" for none. ``health_guessed``: the adapter assumes another port than the page's, so that no
-    response
-    there means nothing. ``identity`` distinguishes successive holders of an address, if known: data of the former
-    holder is not the history of the current one.
+    response there means nothing. ``identity`` distinguishes successive holders of an address, if known: data of the
+    former holder is not the history of the current one.
     """
 
     name: str
@@ -90,14 +88,14 @@ class Target:
         The switch and the storage that a node rests on are named by labels of the node's targets.
         """
         below = [self._labelled(kind, None) for kind in (EntityKind.SWITCH, EntityKind.STORAGE)]
-        found: list[Edge] = [(item, self.node) for item in below if item is not None and self.node is not None]
+        edges: list[Edge] = [(item, self.node) for item in below if item is not None and self.node is not None]
         chain = [item for item in (self.node, self.pod) if item is not None and item != self.entity]
         if self.entity.kind is not EntityKind.NODE and self.entity.kind is not EntityKind.CLUSTER:
             chain.append(self.entity)
         if self.service is not None:
             chain.append(self.service)
-        found.extend(pairwise(chain))
-        return tuple(found)
+        edges.extend(pairwise(chain))
+        return tuple(edges)
 
     @property
     def facts(self) -> dict[EntityRef, dict[str, str]]:
@@ -105,10 +103,10 @@ class Target:
         watch = {"target": self.name, "adapter": self.adapter, "stands_for": self.entity.key}
         if self.node is not None:
             watch["node"] = self.node.name
-        found = {self.entity: dict(self.labels), self.watcher: watch}
+        facts = {self.entity: dict(self.labels), self.watcher: watch}
         if self.service is not None:
-            found[self.service] = {name: self.labels[name] for name in ("model", "gpu_type") if name in self.labels}
-        return found
+            facts[self.service] = {name: self.labels[name] for name in ("model", "gpu_type") if name in self.labels}
+        return facts
 
 
 def targets_of(

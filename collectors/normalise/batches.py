@@ -64,7 +64,7 @@ def batch_of(
         matrix[:, column] = np.arange(len(entities)) < rows
         statuses[:, column] = CellStatus.PRESENT
         # A part (a MIG instance) changes by configuration: only the device itself can be lost.
-        parts = [row for row, place in enumerate(past.compiled.places.get(kind, ())) if place.instance is not None]
+        parts = [row for row, entity in enumerate(past.compiled.places.get(kind, ())) if entity.instance is not None]
         matrix[parts, column], statuses[parts, column] = np.nan, CellStatus.ABSENT
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 

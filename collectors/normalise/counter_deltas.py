@@ -127,8 +127,8 @@ def delta_of(past: PreviousScrape, compiled: Compiled, page: Page, at: float, *,
         return ScrapeDelta(rows, None, clock_step=interval is not None, stale=_all_stamped(page, off))
     increases = _increases(past, page, later)
     if compiled.born.size:  # NaN of a new series differs from nothing
-        anew = page.values[compiled.born_at] > past.values[compiled.born_at]
-        later[:, compiled.born[anew]] = np.maximum(later[:, compiled.born[anew]], CellStatus.RESET)
+        recreated = page.values[compiled.born_at] > past.values[compiled.born_at]
+        later[:, compiled.born[recreated]] = np.maximum(later[:, compiled.born[recreated]], CellStatus.RESET)
     restarted = _restarted(past, compiled, page)
     if restarted:
         later[:] = CellStatus.RESET

@@ -27,8 +27,7 @@ class FaultCodeTracker:
     """Tracks the codes of one target.
 
     The first reading of a device is a baseline, not an event: after a restart of the collector or the exporter, a
-    sticky gauge still shows an old code. A repeated code is invisible in a gauge; a count per code shows it, with
-    one
+    sticky gauge still shows an old code. A repeated code is invisible in a gauge; a count per code shows it, with one
     event per increment. A device may show several codes at once, each in its own series. A code that appears is an
     event, a code that disappears is not.
     """
@@ -36,7 +35,7 @@ class FaultCodeTracker:
     def __init__(self) -> None:
         self._codes: dict[EntityRef, frozenset[str]] = {}
         self._counts: dict[_Code, float] = {}
-        self._seen: set[EntityRef] = set()
+        self._present: set[EntityRef] = set()
         self._shown: set[EntityRef] = set()
 
     def new_events(
@@ -70,11 +69,11 @@ class FaultCodeTracker:
                 counted[entity, watch.code] = watch
         for entity, codes in shown.items():
             before = self._codes.get(entity)
-            if before is not None or (entity in self._seen and _is_transient(codes)):
+            if before is not None or (entity in self._present and _is_transient(codes)):
                 for code in (code for code in codes if code not in (before or ())):
                     _add(events, entity, code, 0, {**codes[code].attributes, **gap}, at, source)
         for (entity, code), value in counts.items():
-            if entity in self._seen:
+            if entity in self._present:
                 grown = round(value - self._counts.get((entity, code), 0.0))
                 for number in range(min(max(grown, 0), _MOST_AT_ONCE)):
                     _add(events, entity, code, number, {**counted[entity, code].attributes, **gap}, at, source)
@@ -89,8 +88,8 @@ class FaultCodeTracker:
 
         A device without a code has none, if codes are on the page only while they last.
         """
-        self._seen = set(entities)
-        for entity in (self._codes.keys() & self._seen) - self._shown:
+        self._present = set(entities)
+        for entity in (self._codes.keys() & self._present) - self._shown:
             if _is_transient(self._codes[entity]):
                 self._codes[entity] = frozenset()
 

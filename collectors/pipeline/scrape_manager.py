@@ -137,8 +137,10 @@ class ScrapeManager:
         """
         targets = (*targets, *self._pushed_targets)
         known = {target.name: target for target in (*self._targets, *self._known_pushed)}
-        kept = {target.name for target in targets if target.name not in known or target.follows(known[target.name])}
-        for name in [name for name in self._health if name not in kept]:
+        continued = {
+            target.name for target in targets if target.name not in known or target.follows(known[target.name])
+        }
+        for name in [name for name in self._health if name not in continued]:
             self.normaliser.forget(name)
             self._health.pop(name)
             self._backoff.forget(name)
@@ -156,7 +158,7 @@ class ScrapeManager:
                 TargetHealth(target.name, target.adapter, *(None,) * 5, cluster=target.entity.cluster),
             )
             if (
-                target.name not in kept or known.get(target.name) != target
+                target.name not in continued or known.get(target.name) != target
             ):  # new, or moved: topology from the configuration until its page is read
                 self._page_topology[target.name] = (target.edges, target.facts)
         self._topology = None
@@ -184,7 +186,7 @@ class ScrapeManager:
             joint, labels = merge_graphs(page_edges, page_labels, [extra])
             edges = _current_edges(joint, labels)
             every = (*self._targets, *self._pushed_targets)
-            entities = [one for target in every for one in (target.entity, target.watcher)]
+            entities = [entity for target in every for entity in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
         return replace(self._topology, at=at)
 
@@ -248,7 +250,7 @@ class ScrapeManager:
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """Same for scrapes with parsed pages; None stands for a failed scrape."""
-        return self._absorb(scrapes, at, [_with_page(*one) for one in scrapes])
+        return self._absorb(scrapes, at, [_with_page(*scrape) for scrape in scrapes])
 
     def _absorb(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, raw: Sequence[Scrape]) -> Collected:
         push = self._take(at)

@@ -60,7 +60,7 @@ class _Exchange:
     last: float | None = None
     ended: float | None = None
 
-    def brought(self, at: float) -> None:
+    def record_token(self, at: float) -> None:
         self.first = at if self.first is None else self.first
         self.last = at
 
@@ -180,7 +180,7 @@ class CompletionProbe:
                 raise ProbeError(Outcome.WRONG_ANSWER, message)
             for event in events.feed(piece) if piece else events.end():
                 if answer.take(event):
-                    exchange.brought(now)
+                    exchange.record_token(now)
             if not piece:
                 break
         exchange.ended = loop.time()

@@ -21,8 +21,7 @@ class Completion:
     """One completion as received so far.
 
     ``deltas`` counts chunks with content; ``text`` is the model's output, reasoning included. ``tokens`` is the
-    server's
-    count, None until it is received.
+    server's count, None until it is received.
     """
 
     address: str

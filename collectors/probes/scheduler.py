@@ -1,10 +1,9 @@
 """Runs probes concurrently: each at its own interval, one run at a time, results as signals.
 
-A service's row combines its probes. ``probe_success`` is 0 if one of them failed, the outcome is that of the
-failure
+A service's row combines its probes. ``probe_success`` is 0 if one of them failed, the outcome is that of the failure
 nearest to the network, the certificate is the one that expires first. Tokens and their times come from completion
-probes. A result is valid until two later runs should have replaced it; then nothing is known. A probe that could
-not be sent because of a local error says nothing about its service: its own watch entity has ``target_up`` 0.
+probes. A result is valid until two later runs should have replaced it; then nothing is known. A probe that could not
+be sent because of a local error says nothing about its service: its own watch entity has ``target_up`` 0.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ class Event:
 class EventStream:
     """Incremental parser: accepts bytes in any chunks, yields complete events.
 
-    Lines end in CR LF, LF or CR; comments and unknown fields are skipped; bytes that are not UTF-8 become
-    replacement
+    Lines end in CR LF, LF or CR; comments and unknown fields are skipped; bytes that are not UTF-8 become replacement
     characters. An event truncated by the end of the stream counts: many servers omit the last empty line.
     """
 

@@ -18,8 +18,8 @@ from outrider.errors import CollectError, CollectReason
 from outrider.vocabulary.units import format_duration
 from outrider.wire.http_auth import Access
 
-_MOST_TOLD = 100  # remembered warnings
-_MOST_SAID = 300  # characters of an error text
+_MAX_LOGGED = 100  # remembered warnings
+_MAX_ERROR_TEXT = 300  # characters of an error text
 _MOST_BYTES = 512 * 1024 * 1024
 
 
@@ -48,7 +48,7 @@ class PrometheusApi:
         self._timeout = timeout
         self._access = access or Access()
         self._parameters = dict(parameters or {})
-        self._told: set[str] = set()
+        self._logged_warnings: set[str] = set()
         self.warned = False  # a response since the last reset had a warning: data may be missing
         self._session: aiohttp.ClientSession | None = None
 
@@ -96,7 +96,7 @@ class PrometheusApi:
             "POST", "/api/v1/query", {**self._parameters, "query": query, "time": f"{at.timestamp():.3f}"}
         )
         if response.get("status") != "success":
-            detail = str(response.get("error") or "no reason given")[:_MOST_SAID]
+            detail = str(response.get("error") or "no reason given")[:_MAX_ERROR_TEXT]
             raise self._error(f"rejected a query: {detail}", CollectReason.HTTP_STATUS)
         partial = (
             ("the response is partial",) if response.get("isPartial") is True else ()
@@ -119,8 +119,8 @@ class PrometheusApi:
         """Logs a response's warnings once each, such as a store that Thanos could not reach."""
         for text in map(str, warnings):
             self.warned = True
-            if text not in self._told and len(self._told) < _MOST_TOLD:
-                self._told.add(text)
+            if text not in self._logged_warnings and len(self._logged_warnings) < _MAX_LOGGED:
+                self._logged_warnings.add(text)
                 log.get("collect").warning("prometheus_warned", url=self.url, warning=text[:500])
 
     async def _request(self, method: str, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -206,4 +206,4 @@ def _series(data: Any, kind: str) -> list[dict[str, Any]]:
 
 def _error_text(error: Exception) -> str:
     what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-    return what[:_MOST_SAID]
+    return what[:_MAX_ERROR_TEXT]

@@ -110,8 +110,7 @@ def _sample(series: RawSeries, instance: Instance, at: int, until: int) -> tuple
     """The sample of this scrape: the one at its time, or the newest with its own timestamp.
 
     A page may have timestamps slightly later than the start of its scrape, so those before the next scrape
-    (``until``)
-    count. A sample at an earlier scrape's time is not on this page: the series has ended.
+    (``until``) count. A sample at an earlier scrape's time is not on this page: the series has ended.
     """
     newest = bisect_left(series.stamps, until) - 1
     if newest < 0:

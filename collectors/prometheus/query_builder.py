@@ -51,10 +51,8 @@ class Dialect:
     """Options of the queries. ``select`` is added to every selector, ``window`` is the range of every counter.
 
     ``delta_seconds``: an increase is the rate over the window times that many seconds, for a caller with that
-    interval;
-    None gives the increase in the window. ``exported``: a label may have the prefix that Prometheus adds to labels
-    that
-    it sets itself.
+    interval; None gives the increase in the window. ``exported``: a label may have the prefix that Prometheus adds to
+    labels that it sets itself.
     """
 
     window: str = "5m"

@@ -16,8 +16,7 @@ def rules(
 ) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """A rules file as a document, one group per adapter; and by adapter the unsupported signals with the reason.
 
-    ``jobs`` names the jobs of an adapter, required if its metrics have no name of their own (MindIE, NIM). A rule
-    is
+    ``jobs`` names the jobs of an adapter, required if its metrics have no name of their own (MindIE, NIM). A rule is
     called ``outrider:<signal>``, with the label ``quantile`` or the suffix ``:mean`` for distributions.
     """
     groups, left_out = [], dict[str, dict[str, str]]()

@@ -1,7 +1,6 @@
 """Reads an existing Prometheus instead of scraping: raw samples through the same evaluator.
 
-Nothing is averaged or extrapolated on the server. Raw samples of the last scrapes are fetched, the pages rebuilt
-and
+Nothing is averaged or extrapolated on the server. Raw samples of the last scrapes are fetched, the pages rebuilt and
 normalised as if scraped here. Several scrapes since the last round give several batches, each with its own time.
 There is no engine probe behind a Prometheus.
 """
@@ -81,12 +80,10 @@ class PrometheusSource:
         """``jobs`` maps a job to its adapter; adapters of other jobs are detected from their metrics.
 
         ``pushdown`` computes the signals on the server over such a window, once a round
-        (``collectors.prometheus.pushdown``);
-        None fetches raw samples. ``interval`` is the time between two rounds.
-        ``parameters`` are added to every query, such as ``partial_response=false`` for Thanos.
-        ``since`` is for reading history: every later scrape is returned, from the first round on.
-        ``tap`` receives every rebuilt page, and pushed data; nothing with ``pushdown``, which has no original
-        pages.
+        (``collectors.prometheus.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        ``parameters`` are added to every query, such as ``partial_response=false`` for Thanos. ``since`` is for
+        reading history: every later scrape is returned, from the first round on. ``tap`` receives every rebuilt page,
+        and pushed data; nothing with ``pushdown``, which has no original pages.
         """
         self._api = PrometheusApi(url, timeout=timeout, access=access, parameters=parameters)
         self._cluster = cluster
@@ -178,8 +175,7 @@ class PrometheusSource:
         """All scrapes from ``since`` until then, LOOK_BACK by LOOK_BACK; None: no data up to there.
 
         Each query covers the longest span that the server's responses allow. Raises CollectError, and ValueError
-        without
-        ``since``.
+        without ``since``.
         """
         if self._since_ms is None:
             raise ValueError("history requires since")

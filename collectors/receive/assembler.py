@@ -43,11 +43,11 @@ class LayoutCache:
     def number(self, name: str, labels: Mapping[str, str]) -> int:
         """The number of a series as its target wrote it."""
         key = name, tuple(sorted(labels.items()))
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._series)
+        number_of_series = self._numbers.get(key)
+        if number_of_series is None:
+            number_of_series = self._numbers[key] = len(self._series)
             self._series.append(Series(name, dict(labels)))
-        return found
+        return number_of_series
 
     def layout(self, numbers: Sequence[int]) -> Layout:
         """Layout of these series in this order; the same object for the same series."""

@@ -1,7 +1,6 @@
 """Consumer of the ingest buffer: turns blocks into pages of the targets that pushed them.
 
-A silent target is a failed scrape, unless all targets of its sender are silent: then their state is unknown, and
-the
+A silent target is a failed scrape, unless all targets of its sender are silent: then their state is unknown, and the
 sender is down.
 """
 
@@ -86,9 +85,9 @@ class PushReceiver:
         self._senders: dict[str, datetime] = {}
         self._targets: tuple[Target, ...] = ()
         self._taken = 0
-        self._held = 0
+        self._buffered_series = 0
         self._dropped: dict[str, int] = {}
-        self._told: set[DropReason] = set()
+        self._logged_reasons: set[DropReason] = set()
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -100,7 +99,7 @@ class PushReceiver:
         self._layouts.tidy()
         if self._taken:
             self._spool.release(self._taken)
-        self._held = sum(target_state.buffer.series for target_state in self._by_source.values())
+        self._buffered_series = sum(target_state.buffer.series for target_state in self._by_source.values())
         for block in self._spool.take(self._taken, self._limits.samples_per_cycle):
             self._read(block, at)
             self._taken = block.id
@@ -156,10 +155,10 @@ class PushReceiver:
             target_state.target = self._target(group, about)
         target_state.sender = sender
         added = {} if block.door == IngestProtocol.OTLP else _labels_of(group.source, target_state.about)
-        before, room = target_state.buffer.series, self._limits.series - self._held
+        before, room = target_state.buffer.series, self._limits.series - self._buffered_series
         for reason, count in target_state.buffer.add(group.streams, added, block.came_at, room).items():
             self._drop(reason, count)
-        self._held += target_state.buffer.series - before
+        self._buffered_series += target_state.buffer.series - before
 
     def _new(self, group: SeriesGroup, sender: str) -> _PushTarget:
         target = self._target(group, group.about)
@@ -233,8 +232,8 @@ class PushReceiver:
     def _drop(self, reason: DropReason, count: int) -> None:
         if count:
             self._dropped[reason.value] = self._dropped.get(reason.value, 0) + count
-            if reason not in self._told:
-                self._told.add(reason)
+            if reason not in self._logged_reasons:
+                self._logged_reasons.add(reason)
                 _log.warning("pushed_samples_left_out", reason=reason.value, samples=count)
 
     def _store_drop_counts(self) -> None:

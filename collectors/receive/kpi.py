@@ -74,9 +74,8 @@ def check(
 ) -> tuple[list[Kpi], list[KpiProblem]]:
     """Valid entries, and the problem of each invalid one.
 
-    ``find`` returns the services of a name (and namespace, cluster). ``newest`` is the time of the newest known
-    value of
-    a (service key, KPI).
+    ``find`` returns the services of a name (and namespace, cluster). ``newest`` is the time of the newest known value
+    of a (service key, KPI).
     """
     valid: list[Kpi] = []
     problems: list[KpiProblem] = []
@@ -133,8 +132,10 @@ def _read(
             "GET /api/v1/services lists the monitored ones; add others under receive.kpi_services",
         )
     if len(entities) > 1:
-        places = ", ".join(sorted(f"{entity.cluster}/{entity.namespace or ''}" for entity in entities))
-        raise _RefusedEntryError(f"several services are named {service!r}: {places}", "add labels: {namespace: ...}")
+        candidates = ", ".join(sorted(f"{entity.cluster}/{entity.namespace or ''}" for entity in entities))
+        raise _RefusedEntryError(
+            f"several services are named {service!r}: {candidates}", "add labels: {namespace: ...}"
+        )
     facts = {entity: text for entity, text in labels.items() if entity not in _OF_ENTITY}
     return Kpi(name, entities[0].key, float(value), None if at is None else at.timestamp(), unit, facts)
 

@@ -1,7 +1,6 @@
 """OpenTelemetry names of metrics, units and attributes in Prometheus spelling. Pure.
 
-Rules of the OpenTelemetry specification, "Prometheus and OpenMetrics Compatibility": units end names, monotonic
-sums
+Rules of the OpenTelemetry specification, "Prometheus and OpenMetrics Compatibility": units end names, monotonic sums
 end in ``_total``, a gauge of unit 1 in ``_ratio``, other characters become "_".
 """
 

@@ -1,7 +1,6 @@
 """Types shared by all ingest protocols, and decompression within limits.
 
-An endpoint decodes one protocol into ``Stream``: a series with its samples and its target. Unusable data is
-rejected
+An endpoint decodes one protocol into ``Stream``: a series with its samples and its target. Unusable data is rejected
 with an error sentence (``ReceiveError``), or dropped and counted by reason.
 """
 
@@ -88,8 +87,7 @@ class Source(NamedTuple):
 class Stream:
     """One series with its samples, oldest first: ``stamps`` are unix milliseconds.
 
-    ``labels`` lack the name. ``delta`` values are increases since the sender's last ones, to be added up. A stale
-    NaN
+    ``labels`` lack the name. ``delta`` values are increases since the sender's last ones, to be added up. A stale NaN
     marks the end of the series.
     """
 

@@ -36,8 +36,7 @@ class ReceiveRule:
     """Series whose labels all match are read by ``adapter``, or dropped without one.
 
     ``match`` are regular expressions for whole values; ``__name__`` is the name, an absent label is "". ``entity``
-    None
-    uses the labels of the target. ``labels`` are added to the target.
+    None uses the labels of the target. ``labels`` are added to the target.
     """
 
     match: Mapping[str, re.Pattern[str]]

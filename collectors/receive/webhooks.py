@@ -119,7 +119,7 @@ def _first_filled(templates: str | Sequence[str] | None, body: Mapping[str, Any]
     if templates is None:
         return ""
     offered = [templates] if isinstance(templates, str) else templates
-    return next((filled for one in offered if (filled := _filled(one, body))), "")
+    return next((filled for template in offered if (filled := _filled(template, body))), "")
 
 
 def _filled(template: str, body: Mapping[str, Any]) -> str:

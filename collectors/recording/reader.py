@@ -182,7 +182,7 @@ def _scrape(path: Path, number: int, line: bytes, target: Target) -> Scrape:
             raise ValueError("expected either text or error")
         if health is not None and (isinstance(health, bool) or not isinstance(health, int)):
             raise ValueError(f"health is {health!r}, expected an integer HTTP status or null")
-        found = Scrape(
+        scrape = Scrape(
             target=target,
             at=at,
             body=None if text is None else str(text).encode(),
@@ -191,7 +191,7 @@ def _scrape(path: Path, number: int, line: bytes, target: Target) -> Scrape:
             probed="health" in record,
             samples=None if record.get("samples") is None else int(record["samples"]),
         )
-        return replace(found, health=health, load=load)
+        return replace(scrape, health=health, load=load)
     except NOT_AS_EXPECTED as cause:
         raise UsageError(
             f"{path}:{number}: not a scrape: {describe_error(cause)}",

@@ -1,10 +1,9 @@
 """Engine health: the health and load endpoints of an engine, requested beside each scrape.
 
-With a dead engine core, the health path returns 503 for some seconds. A hung or sleeping engine may still return
-200.
-The requests in flight at the load endpoint (vLLM with ``--enable-server-load-tracking``) keep rising while an
-engine hangs, when every counter on its page stands still. The adapter names the endpoints and the field of the
-response. An engine without a load endpoint is judged by its open file descriptors, if its page has them.
+With a dead engine core, the health path returns 503 for some seconds. A hung or sleeping engine may still return 200.
+The requests in flight at the load endpoint (vLLM with ``--enable-server-load-tracking``) keep rising while an engine
+hangs, when every counter on its page stands still. The adapter names the endpoints and the field of the response. An
+engine without a load endpoint is judged by its open file descriptors, if its page has them.
 """
 
 from __future__ import annotations

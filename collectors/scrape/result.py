@@ -42,13 +42,10 @@ class Explosion:
 class Scrape:
     """One attempt. At most one of ``body`` and ``error`` is set; neither if the page arrives parsed.
 
-    ``at`` is the start of the scrape, ``duration_seconds`` the time from connect to last byte. ``health`` is the
-    HTTP
-    code of GET /health, None without a response. ``load`` is the number of requests in flight from GET /load, None
-    if
+    ``at`` is the start of the scrape, ``duration_seconds`` the time from connect to last byte. ``health`` is the HTTP
+    code of GET /health, None without a response. ``load`` is the number of requests in flight from GET /load, None if
     the engine does not report it. Both are meaningful only if ``probed``. ``openmetrics`` follows the Content-Type,
-    None without one. ``samples`` is set if the page is only a part of the target's; ``exploded`` is set if the
-    reason
+    None without one. ``samples`` is set if the page is only a part of the target's; ``exploded`` is set if the reason
     is the series limit. ``saved``: a page from a file, with lines of any age. ``page`` is the page if it arrived
     parsed.
     """
