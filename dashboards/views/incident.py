@@ -30,7 +30,7 @@ def page(viewer: Viewer) -> None:
 def _body(viewer: Viewer) -> None:
     # Read here, not in page(): a click inside the fragment reruns only the fragment.
     chosen = st.query_params.get("incident")
-    refusal = st.session_state.pop(_REFUSED, None) or feedback.refused()
+    refusal = st.session_state.pop(_REFUSED, None) or feedback.pop_refusal()
     if refusal:
         st.html(html.note(*refusal, away=True))
     if chosen:
@@ -99,7 +99,7 @@ def _incident(viewer: Viewer, incident_id: str) -> None:
             _folded(viewer, incident)
     st.html(html.section(viewer.localize("feedback.title")))
     with st.container(border=True, key="o-box-incident-5"):
-        feedback.ask(viewer, incident)
+        feedback.feedback_form(viewer, incident)
     if incident["recording"]:
         st.html(html.label(viewer.localize("incident.recording", path=incident["recording"])))
 

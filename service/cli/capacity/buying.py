@@ -162,7 +162,7 @@ def balance(
     by_wait, key = after, "balance_gain"
     # with --prefill weights also keep caches warm, which a replay of waits does not show
     if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
-        made, after, key = weighing.even(made), before, "balance_no_gain"
+        made, after, key = weighing.even_weights(made), before, "balance_no_gain"
     result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after, "silent": silent}
     told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
     unknown = [translate("capacity.balance_silent", context.language, replica=name) for name in silent]

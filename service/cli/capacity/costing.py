@@ -100,7 +100,7 @@ def cost(
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
         offers = select_offers(offers, {gpu(name).name: gpu(name) for name in gpu_types})
-    request = costs.Request(
+    request = costs.CostRequest(
         shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),
         qps=qps,
@@ -138,7 +138,7 @@ def cost(
                 "pp": one.pipeline_parallel,
                 "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
             }
-            for one in costs.used(request, offers)
+            for one in costs.used_tests(request, offers)
         ],
         "derivation": list(lines),
     }

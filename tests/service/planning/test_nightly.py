@@ -114,7 +114,7 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
     def refuse(*_given, **_more):
         raise AssertionError("asked alone")
 
-    monkeypatch.setattr(batch_forecast, "_one", refuse)
+    monkeypatch.setattr(batch_forecast, "_forecast_service", refuse)
     found = batch_forecast.forecast_all(history, NOW, horizon, made)[CHAT]
     assert (found.model, found.why) == (alone.model, alone.why)
     assert "Prophet is refused" in because(found.why)
@@ -133,7 +133,7 @@ def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
     def broken(*_given):
         raise TypeError("no such axis")
 
-    monkeypatch.setattr(module, "margin_of", broken)
+    monkeypatch.setattr(module, "best_margin", broken)
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
     found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
