@@ -89,7 +89,7 @@ class EngineErrorDetector(StatefulDetector):
             if at:
                 item = evidence("engine_requests_failed_total", None, "fragmented_lines", lines=len(said[FRAGMENTED]))
                 since = min(said[FRAGMENTED])
-                findings.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (one,)))
+                findings.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (item,)))
         return findings
 
     def _transfers(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
@@ -108,7 +108,7 @@ class EngineErrorDetector(StatefulDetector):
             value = float(np.nan_to_num(rate[row, recent]).max(initial=0.0))
             item = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(said))
             since = float(min([*said, *first]))
-            findings.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (one,)))
+            findings.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (item,)))
         return findings
 
     def _rollouts(

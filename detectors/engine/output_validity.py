@@ -160,7 +160,7 @@ class OutputValidityDetector(StatefulDetector):
     def _of_replica(self, verdict: Finding, replica: EntityRef, share: float, now: datetime) -> Finding:
         item = evidence(INVALID, share, "answers_of_replica", Interval(None, LIMIT), share=share)
         since = verdict.window.start.timestamp()
-        because = (one, *verdict.evidence)
+        because = (item, *verdict.evidence)
         return finding(self.name, replica, "garbled-output", score=verdict.score, since=since, now=now, because=because)
 
 

@@ -102,8 +102,8 @@ def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
     text = "power_limit_lowered" if limit < LOWERED * most else "power_limit_holds"
     item = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
     if np.isnan(told):
-        return (one,)
+        return (item,)
     told_of = evidence(
         THROTTLED, told, "throttled_by_power", Interval(None, THROTTLE_RATIO), value=told, clock=clock / 1e9
     )
-    return (one, told_of)
+    return (item, told_of)

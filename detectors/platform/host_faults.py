@@ -148,7 +148,7 @@ class HostFaultDetector(StatefulDetector):
             seconds = float(value[row])
             item = evidence("node_clock_offset_seconds", seconds, "clock_off", limit, seconds=seconds)
             since = float(window.times[run.start[row]])
-            findings.append(self._finding(window.entities[row], "clock-skew", 0.9, since, now, (one,)))
+            findings.append(self._finding(window.entities[row], "clock-skew", 0.9, since, now, (item,)))
         return findings
 
     def _network(self, window: Window, now: datetime) -> list[Finding]:
@@ -165,7 +165,7 @@ class HostFaultDetector(StatefulDetector):
             limit = Interval(None, LEAST_ERRORS_PER_SECOND)
             item = evidence("node_network_errors_per_second", rate, "packets_lost", limit, rate=rate, share=part)
             since = float(window.times[run.start[row]])
-            findings.append(self._finding(window.entities[row], "network-loss", 0.85, since, now, (one,)))
+            findings.append(self._finding(window.entities[row], "network-loss", 0.85, since, now, (item,)))
         return findings
 
     def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
@@ -177,7 +177,7 @@ class HostFaultDetector(StatefulDetector):
         for row in np.flatnonzero(now.timestamp() - memory["alarm_at"] < ALARM_HOLD_SECONDS):
             node, at = window.entities[row], float(memory["alarm_at"][row])
             item = evidence("hw_accel_temperature_celsius", None, "sensor_alarm", line=lines.text.get(node, "-"))
-            findings.append(self._finding(node, "psu-or-fan-failed", 0.9, at, now, (one,)))
+            findings.append(self._finding(node, "psu-or-fan-failed", 0.9, at, now, (item,)))
         return findings
 
     def _finding(
