@@ -13,7 +13,7 @@ from planner.capacity.formula import Buffer, BufferSource, Formula, formula, who
 from planner.capacity.lead_bound import DEFAULT_MARGIN, forecast_path, highest_between
 from planner.forecast.batch_forecast import LOAD
 from planner.forecast.ensemble import CEILING_OVER_MAXIMUM, MEDIAN
-from planner.forecast.history import Facts
+from planner.forecast.history import HistoryFacts
 from planner.performance.slo_capacity import SloCapacity
 
 _INFLIGHT, _QUEUE = SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")
@@ -42,7 +42,7 @@ class Case:
 
     history: Window
     row: int
-    facts: Facts
+    facts: HistoryFacts
     forecast: Forecast
     calibration: Calibration
     service: FleetService

@@ -35,7 +35,7 @@ from planner.capacity.lead_bound import DEFAULT_MARGIN
 from planner.forecast import batch_forecast
 from planner.forecast.batch_forecast import LOAD, Nights
 from planner.forecast.calendar import NO_CALENDAR, Calendar
-from planner.forecast.history import Facts, clean_history
+from planner.forecast.history import HistoryFacts, clean_history
 from planner.performance import slo_capacity
 from planner.performance.headroom import capacity_per_second
 from planner.performance.service_facts import ServiceFacts
@@ -332,4 +332,4 @@ def _configured_lead(calibration: Calibration) -> LeadTime:
     )
 
 
-__all__ = ["HISTORY", "KEYS", "LOAD", "STEP", "Facts", "PlanSettings", "plan", "weekly_growth"]
+__all__ = ["HISTORY", "KEYS", "LOAD", "STEP", "HistoryFacts", "PlanSettings", "plan", "weekly_growth"]

@@ -16,7 +16,7 @@ _SPARSE_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HistoryFacts:
     """Counts of the slots of one service's load up to now. ``negative`` (and infinite) values count as missing."""
 
     slots: int
@@ -37,7 +37,7 @@ class Facts:
         return "low" if self.is_new or sparse else "usual"
 
 
-def clean_history(history: Window, key: SignalKey, now: datetime) -> tuple[Window, tuple[Facts, ...]]:
+def clean_history(history: Window, key: SignalKey, now: datetime) -> tuple[Window, tuple[HistoryFacts, ...]]:
     """Returns the window with rising times and without negative or infinite values, and the facts of each row.
 
     If two columns share a timestamp, the later one counts.
@@ -62,6 +62,8 @@ def clean_history(history: Window, key: SignalKey, now: datetime) -> tuple[Windo
         inside = past[positions[0] :].sum() if positions.size else 0
         span = float(now.timestamp() - times[order][positions[0]]) / 86400.0 if positions.size else 0.0
         facts.append(
-            Facts(int(inside), int(inside - positions.size), int(held.sum()), int((impossible & past).sum()), span)
+            HistoryFacts(
+                int(inside), int(inside - positions.size), int(held.sum()), int((impossible & past).sum()), span
+            )
         )
     return replace(history, times=times[order], values=values, status=status), tuple(facts)

@@ -67,7 +67,8 @@ def whole(amount: float) -> int:
 def build_workload(trace: Trace) -> Workload:
     """Builds the workload of a trace.
 
-    Raises UsageError if slots are not whole minutes that divide an hour, or if the trace ends before the counted time.
+    Raises UsageError if slots are not whole minutes (up to 60) that divide a day, or if the trace ends before the
+    counted time.
     """
     minutes = trace.step / timedelta(minutes=1)
     if minutes < 1 or minutes > 60 or minutes != int(minutes) or 1440 % int(minutes):
