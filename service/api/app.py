@@ -14,6 +14,7 @@ from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
 from service.api import errors
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
+from service.api.extras import ApiExtras
 from service.api.ingest import otlp_logs, push
 from service.api.ingest.endpoints import IngestEndpoints, SpoolCollector
 from service.api.routers import (
@@ -35,7 +36,7 @@ from service.api.routers import (
 )
 from service.api.routers.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiSettings
 from store.tsdb.metric_store import SqlMetricStore
 
 PREFIX = "/api/v1"

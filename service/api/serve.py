@@ -9,8 +9,9 @@ import uvicorn
 
 from outrider import gc_tuning
 from service.api.app import create_app
+from service.api.extras import ApiExtras
 from service.api.routers import plan
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiSettings
 from service.scaling.keda_scaler import KedaScaler
 from store import factory
 

@@ -1,27 +1,18 @@
-"""What the API is told when it is made: plain values, and the parts it cannot make itself."""
+"""Settings of the API as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_address
 
-from prometheus_client import CollectorRegistry
-
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
-from detectors.rca.fault_catalogue import Knowledge
-from detectors.rca.fault_catalogue import load as load_knowledge
-from outrider.clock import Clock, SystemClock
-from outrider.documents import serialization
-from outrider.records.change_log import ChangeLog
-from outrider.records.ingest_buffer import IngestBuffer
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.rules import Rule
 from outrider.vocabulary.slo import Slo
-from service.incidents.llm_narrative import Explainer, NoExplainer
 from store.remote.metric_store import Remote
 from store.write_buffer.segments import CycleFiles
 
@@ -51,7 +42,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorSettings:
+class IngestSettings:
     """How much the doors for pushed samples take, and what becomes of it.
 
     ``token`` opens these doors and nothing else; empty: only the admin token does. ``samples_per_minute``
@@ -103,7 +94,7 @@ class ApiSettings:
     metrics: Remote | None = None
     promise: Promise = Promise()
     control_url: str | None = None
-    doors: DoorSettings | None = None
+    doors: IngestSettings | None = None
     webhooks: Webhooks = Webhooks()
     slos: tuple[Slo, ...] = ()
     external_scaler_port: int | None = None
@@ -115,25 +106,6 @@ class ApiSettings:
         if self.token_for_reads is not None:
             return self.token_for_reads
         return not is_loopback(self.host)
-
-
-@dataclass(frozen=True, slots=True)
-class ApiExtras:
-    """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
-
-    Without ``targets`` the API reads target health from the store, which knows entities but no names.
-    Without ``spool`` it receives nothing; without ``ledger`` it knows no changes and no start-ups. ``explainer``
-    retells incidents to readers. ``knowledge`` is what is known of faults.
-    """
-
-    clock: Clock = field(default_factory=SystemClock)
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    targets: Callable[[], Sequence[serialization.Target]] | None = None
-    database_revision: Callable[[], str] | None = None
-    spool: IngestBuffer | None = None
-    ledger: ChangeLog | None = None
-    explainer: Explainer = field(default_factory=NoExplainer)
-    knowledge: Knowledge = field(default_factory=load_knowledge)
 
 
 def is_loopback(host: str) -> bool:

@@ -25,8 +25,9 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from service.api.app import create_app
+from service.api.extras import ApiExtras
 from service.config import settings as settings_file
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiSettings
 from service.wiring import detectors as wiring_detectors
 from service.wiring import stores as wiring_stores
 from tests.service.api.test_api import ADMIN, Http

@@ -17,9 +17,9 @@ from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.records.change_log import lead_time_quantile
 from service.api.app import create_app
+from service.api.extras import ApiExtras
 from service.cli import main as cli
 from service.config import settings as settings_file
-from service.config.api_settings import ApiExtras
 from service.wiring import api as wiring_api
 from service.wiring import platform as wiring_platform
 from store import factory

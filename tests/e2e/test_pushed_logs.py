@@ -19,7 +19,8 @@ from opentelemetry.sdk.resources import Resource
 from outrider.clock import SystemClock
 from outrider.model import EntityKind
 from service.api.app import create_app
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.api.extras import ApiExtras
+from service.config.api_settings import ApiSettings
 from store.memory import MemoryChangeLog, MemoryMetricStore, MemoryStateStore
 
 ABOUT = {"k8s.namespace.name": "serving", "k8s.pod.name": "chat-0", "k8s.container.name": "vllm"}

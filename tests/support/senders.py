@@ -15,7 +15,8 @@ from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
 from outrider.wire.remote_write import Request, WriteRequest
 from service.api.app import create_app
-from service.config.api_settings import ApiExtras, ApiSettings, DoorSettings
+from service.api.extras import ApiExtras
+from service.config.api_settings import ApiSettings, IngestSettings
 from store.memory import MemoryIngestBuffer, MemoryMetricStore, MemoryStateStore
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -90,7 +91,7 @@ class PushWorld:
         self.clock = ManualClock(START)
         self.spool = spool or MemoryIngestBuffer()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
-        given = DoorSettings(**{"kpi_services": ("shop",), **doors})
+        given = IngestSettings(**{"kpi_services": ("shop",), **doors})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
         settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
         self.app = create_app(self.state, self.metrics, settings, self.extras)

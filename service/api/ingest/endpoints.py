@@ -24,11 +24,11 @@ from collectors.receive.protocol import (
     keep_times,
     too_large,
 )
-from collectors.receive.routing import RoutedSeries, AdapterRouter
+from collectors.receive.routing import AdapterRouter, RoutedSeries
 from outrider import log
 from outrider.clock import Clock
 from outrider.records.ingest_buffer import IngestBuffer, PushedBlock
-from service.config.api_settings import DoorSettings
+from service.config.api_settings import IngestSettings
 
 _log = log.get("receive")
 RETRY_AFTER_SECONDS = 15
@@ -42,7 +42,7 @@ UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, Dro
 class IngestEndpoints:
     """Writes decoded requests to the ingest buffer. Thread-safe."""
 
-    def __init__(self, settings: DoorSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(self, settings: IngestSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry) -> None:
         """``registry`` receives the counters of accepted and dropped samples."""
         self.settings = settings
         self._spool = spool

@@ -37,7 +37,7 @@ _RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invali
 _Refusal = Callable[[int, str], Response]
 
 
-def doors_of(request: Request) -> IngestEndpoints:
+def endpoints_of(request: Request) -> IngestEndpoints:
     """Ingest endpoints of this application. Raises ConflictError if they are disabled."""
     found: IngestEndpoints | None = request.app.state.doors
     if found is None:
@@ -45,7 +45,7 @@ def doors_of(request: Request) -> IngestEndpoints:
     return found
 
 
-Open = Annotated[IngestEndpoints, Depends(doors_of)]
+Open = Annotated[IngestEndpoints, Depends(endpoints_of)]
 
 
 @router.post("/write", status_code=204, response_class=Response)

@@ -24,7 +24,7 @@ from outrider.clock import rfc3339
 from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from outrider.records.change_log import CHANGE_CODES, ActorKind, Change, ChangeEnd, Ended, ChangeLog, event_of
+from outrider.records.change_log import CHANGE_CODES, ActorKind, Change, ChangeEnd, ChangeLog, Ended, event_of
 from outrider.text import yaml_file, yaml_words
 from outrider.topology import Topology
 from service.api import paging, security

@@ -9,10 +9,10 @@ import typer
 from dashboards import run as dashboard
 from outrider import log
 from service.api import serve as api_server
+from service.api.extras import ApiExtras
 from service.cli.core.common import Context, leaf
 from service.config import knowledge_overlay
 from service.config import settings as settings_file
-from service.config.api_settings import ApiExtras
 from service.config.settings import Settings
 from service.ops import port_check
 from service.runtime import leader, process, supervise

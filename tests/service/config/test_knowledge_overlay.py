@@ -10,9 +10,10 @@ from outrider.errors import ConfigError
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
+from service.api.extras import ApiExtras
 from service.config import knowledge_overlay
 from service.config import settings as settings_file
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiSettings
 from service.wiring import alerting as wiring_alerting
 from store import memory
 from tests.service.api.test_api import Http

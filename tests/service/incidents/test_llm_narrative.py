@@ -13,8 +13,9 @@ from outrider.errors import ConfigError
 from outrider.testing import names
 from outrider.testing.trouble import tell
 from service.api.app import create_app
+from service.api.extras import ApiExtras
 from service.config import settings as settings_file
-from service.config.api_settings import ApiExtras, ApiSettings
+from service.config.api_settings import ApiSettings
 from service.config.explainer_settings import ExplainerSettings
 from service.config.settings import Settings
 from service.incidents.llm_narrative import Door, Narrative, NoExplainer, OpenAiExplainer

@@ -28,7 +28,8 @@ from outrider.testing.trouble import INCIDENT
 from outrider.topology import Topology
 from reports.inputs.history import read_history
 from service.api.app import create_app
-from service.config.api_settings import ApiExtras, ApiSettings, Webhooks
+from service.api.extras import ApiExtras
+from service.config.api_settings import ApiSettings, Webhooks
 from service.config.settings import Settings, load
 from service.sources.change_log_source import ChangeLogContributor
 from service.sources.composite_source import CompositeSource
