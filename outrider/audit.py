@@ -81,7 +81,7 @@ def redact_text(text: str) -> str:
     """Removes users and query values from every URL in a text; everything else stays readable."""
     if "://" not in text:
         return text
-    return _IN_URL.sub(lambda found: f"{found[1]}={REDACTED}" if found[1] else REDACTED, text)
+    return _IN_URL.sub(lambda match: f"{match[1]}={REDACTED}" if match[1] else REDACTED, text)
 
 
 def is_secret(key: str) -> bool:

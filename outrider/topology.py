@@ -76,9 +76,9 @@ class Topology:
         """Everything whose fault can affect the entity, including itself."""
         return self._walk(entity, self._below)
 
-    def on_path(self, one: EntityRef, other: EntityRef) -> bool:
+    def on_path(self, first: EntityRef, other: EntityRef) -> bool:
         """True if a fault of one of the two can affect the other."""
-        return other in self.affected_by(one) or one in self.affected_by(other)
+        return other in self.affected_by(first) or first in self.affected_by(other)
 
     def above(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Dependents of a kind, sorted: ``above(gpu, SERVICE)``."""

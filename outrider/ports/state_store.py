@@ -273,7 +273,7 @@ class StateStore(StateReader, FeedbackStore, Protocol):
         """Writes a drill, or its new state."""
         ...
 
-    def save_load_test(self, found: Calibration) -> None:
+    def save_load_test(self, calibration: Calibration) -> None:
         """Stores a load-test result, replacing the last one of its shape and source.
 
         Raises StoreError for one without a time, an end or a source.

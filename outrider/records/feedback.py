@@ -134,14 +134,14 @@ class RulePrecision:
 _BETTER = {Usefulness.NOT_USEFUL: 0, Usefulness.WRONG_CAUSE: 1, Usefulness.USEFUL: 2}
 
 
-def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
+def by_rule(feedbacks: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
     """Precision of every judged rule, the most judged first."""
     best: dict[tuple[str, str], Usefulness] = {}
-    for one in said:
-        occasion = (one.rule, one.incident or f"{one.fingerprint} {rfc3339(one.starts_at)}")
+    for item in feedbacks:
+        occasion = (item.rule, item.incident or f"{item.fingerprint} {rfc3339(item.starts_at)}")
         known = best.get(occasion)
-        if known is None or _BETTER[one.verdict] > _BETTER[known]:
-            best[occasion] = one.verdict
+        if known is None or _BETTER[item.verdict] > _BETTER[known]:
+            best[occasion] = item.verdict
     rules: dict[str, list[Usefulness]] = {}
     for (rule, _), verdict in best.items():
         rules.setdefault(rule, []).append(verdict)
@@ -154,14 +154,14 @@ def by_rule(said: Iterable[Feedback]) -> tuple[RulePrecision, ...]:
         )
         for rule, verdicts in rules.items()
     ]
-    return tuple(sorted(precisions, key=lambda one: (-one.judged, one.rule)))
+    return tuple(sorted(precisions, key=lambda item: (-item.judged, item.rule)))
 
 
-def page_counts(said: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, int]:
+def page_counts(verdicts: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, int]:
     """(justified pages, judged pages): a page is the first message of an incident in ``paged``."""
     ids = set(paged)
     reasons: dict[str, bool] = {}
-    for verdict in said:
+    for verdict in verdicts:
         if verdict.incident in ids:
             reasons[verdict.incident] = reasons.get(verdict.incident, False) or verdict.was_justified
     return sum(reasons.values()), len(reasons)
@@ -190,7 +190,7 @@ class FeedbackReader(Protocol):
 class FeedbackStore(FeedbackReader, Protocol):
     """Verdicts, write side."""
 
-    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+    def save_feedback(self, verdicts: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
         """Writes verdicts in one transaction, with audit; returns the number of new ones. Later verdicts win.
 
         ``values``: the values that the rule evaluated, by id of the verdict.

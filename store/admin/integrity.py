@@ -121,19 +121,19 @@ def _is_sound_outside(database: Database, report: Report) -> bool:
 
 
 def _inside(
-    database: Database, report: Report, found: _Found, spooled: Callable[[], BufferedCycles] | None,
+    database: Database, report: Report, result: _Found, spooled: Callable[[], BufferedCycles] | None,
     progress: Callable[[float], None], *, deep: bool,
 ) -> None:  # fmt: skip
     before = 0.0
     with _told(report), database.reading() as connection:
         if report.name == "state":
-            found.cycles = _cycles(connection)
-            found.elsewhere = (
-                spooled() if spooled else found.elsewhere
+            result.cycles = _cycles(connection)
+            result.elsewhere = (
+                spooled() if spooled else result.elsewhere
             )  # the cycles were read after the decisions and before the blocks
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
-            found.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
+            result.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
     with _told(report):
         rows = partial(_part_of, progress, before, 1.0)
         check_rows.check(database, report.name, deep=deep, tell=report.add, progress=rows)
@@ -229,10 +229,10 @@ def _server_pages(connection: sa.Connection, report: Report) -> None:
         _ask_amcheck(connection, report, query, f"table {name}")
 
 
-def _ask_amcheck(connection: sa.Connection, report: Report, asked: str, what: str) -> None:
+def _ask_amcheck(connection: sa.Connection, report: Report, query: str, what: str) -> None:
     try:
         with connection.begin_nested():
-            for row in connection.exec_driver_sql(asked):
+            for row in connection.exec_driver_sql(query):
                 if len(row) > 1:  # verify_heapam returns block, offset, attribute, message
                     report.add(f"{report.place}: {what}, block {row[0]}: {row[3]}.")
     except sa.exc.DBAPIError as error:

@@ -74,7 +74,7 @@ class MemoryMetricStore:
         keys: Sequence[SignalKey],
         cycles: Sequence[_Cycle],
         grid: Grid,
-        asked: Sequence[EntityRef] | None,
+        entities: Sequence[EntityRef] | None,
         *,
         total: bool,
     ) -> Window:
@@ -84,13 +84,13 @@ class MemoryMetricStore:
         pairs = [
             (cycle, section) for cycle, section in zip(cycles, sections, strict=True) if not names.isdisjoint(section)
         ]
-        if asked is None:
+        if entities is None:
             present: Ids = np.unique(
                 np.concatenate([*(cycle.merged.entities for cycle, _ in pairs), np.empty(0, np.int32)])
             )
-            asked = sorted_entities([self._entities.named[number] for number in present.tolist()], kind)
-        grid.open(len(asked))
-        indices = Rows(asked, {section: number for number, section in self._entities.named.items()})
+            entities = sorted_entities([self._entities.named[number] for number in present.tolist()], kind)
+        grid.open(len(entities))
+        indices = Rows(entities, {section: number for number, section in self._entities.named.items()})
         for want in wanted:
             column = grid.column(want)
             for cycle, section in pairs:
@@ -100,7 +100,7 @@ class MemoryMetricStore:
             column.finish()
         start, end = (instant(at) for at in grid.span)
         events = tuple(event for event in self.events(start, end) if event.entity.kind is kind)
-        return grid.window(kind, tuple(asked), events)
+        return grid.window(kind, tuple(entities), events)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind."""
@@ -132,8 +132,8 @@ class MemoryMetricStore:
         self._events.clear()
 
 
-def _piece(cycle: _Cycle, place: tuple[int, int, int]) -> Piece:
-    _, first, last = place
+def _piece(cycle: _Cycle, index: tuple[int, int, int]) -> Piece:
+    _, first, last = index
     merged = cycle.merged
     cells = Section(merged.values[first:last, :, None], merged.status[first:last, :, None])
     return Piece(cycle.cohort, merged.keys[first:last], np.array([cycle.at]), cells)

@@ -174,12 +174,12 @@ class MemoryStateStore(MemoryStateReader):
         """Writes a drill, or its new state. The caller audits it."""
         self._drills[drill.id] = drill
 
-    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+    def save_feedback(self, verdicts: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
         """Writes verdicts, with audit; returns the number of new ones."""
         new = 0
         with self._lock:
             self._feedback_values.update(values or {})
-            for verdict in said:
+            for verdict in verdicts:
                 before = self._feedback.get(verdict.id)
                 if before is None or not verdict.says_as(before):
                     self._feedback[verdict.id] = verdict
@@ -187,11 +187,11 @@ class MemoryStateStore(MemoryStateReader):
                     new += 1
         return new
 
-    def save_load_test(self, found: Calibration) -> None:
+    def save_load_test(self, calibration: Calibration) -> None:
         """Stores a load-test result, replacing the last one of its shape and source."""
-        plan_rows.of_load_test(found)
+        plan_rows.of_load_test(calibration)
         with self._lock:
-            self._load_tests[(*plan_rows.shape_of(found), found.source)] = found
+            self._load_tests[(*plan_rows.shape_of(calibration), calibration.source)] = calibration
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Appends audit records outside a cycle."""

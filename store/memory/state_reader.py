@@ -255,5 +255,7 @@ class MemoryStateReader:
         return self._paused
 
 
-def _newest_first(found: Iterable[Calibration]) -> tuple[Calibration, ...]:
-    return tuple(sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True))
+def _newest_first(calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    return tuple(
+        sorted(calibrations, key=lambda item: item.measured_at.timestamp() if item.measured_at else 0.0, reverse=True)
+    )

@@ -62,12 +62,12 @@ def upgrade_database(database: Database, name: metadata.Database, *, to: str = "
         upgrade_on(connection, name, database.place, to=to)
 
 
-def upgrade_on(connection: sa.Connection, name: metadata.Database, place: str, *, to: str = "head") -> None:
+def upgrade_on(connection: sa.Connection, name: metadata.Database, display_name: str, *, to: str = "head") -> None:
     """Upgrades inside the caller's transaction. Raises SchemaTooNewError."""
     revision = current_on(connection, name)
     if revision == HEADS[name]:
         return
-    refuse_newer(name, revision, place)
+    refuse_newer(name, revision, display_name)
     from alembic import command  # noqa: PLC0415
 
     config = _config(name)
@@ -77,12 +77,12 @@ def upgrade_on(connection: sa.Connection, name: metadata.Database, place: str, *
         comments.write(connection, name)
 
 
-def refuse_newer(name: metadata.Database, revision: str | None, place: str) -> None:
+def refuse_newer(name: metadata.Database, revision: str | None, display_name: str) -> None:
     """Raises SchemaTooNewError for a revision that this program does not know."""
     if revision is None or revision == HEADS[name] or revision in _known(name):
         return
     raise SchemaTooNewError(
-        f"{place} was written by a newer outrider (revision {revision}; this one knows {HEADS[name]}).",
+        f"{display_name} was written by a newer outrider (revision {revision}; this one knows {HEADS[name]}).",
         hint="Start the newer version again, or restore a backup made before it: outrider db restore FILE --force",
     )
 

@@ -24,9 +24,9 @@ class RejectedSamples:
         self._counts: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
-    def add(self, said: str, samples: int) -> None:
+    def add(self, message: str, samples: int) -> None:
         """Counts samples rejected with this message."""
-        reason = reason_of(said)
+        reason = reason_of(message)
         with self._lock:
             if reason not in self._counts and len(self._counts) >= _MOST:
                 reason = "other"
@@ -34,7 +34,7 @@ class RejectedSamples:
             if reason in self._told and count < _TENFOLD * self._told[reason]:
                 return
             self._told[reason] = count
-        _log.warning("samples_refused", reason=reason, samples=count, said=said)
+        _log.warning("samples_refused", reason=reason, samples=count, said=message)
 
     def counted(self) -> dict[str, int]:
         """Rejected samples since the start, by reason."""
@@ -42,10 +42,10 @@ class RejectedSamples:
             return dict(self._counts)
 
 
-def reason_of(said: str) -> str:
+def reason_of(message: str) -> str:
     """The message without its series, number and timestamp."""
-    named = _NAMED.search(said)
+    named = _NAMED.search(message)
     if named is not None:
         return named.group()
-    status, _, text = said.partition(": ")
+    status, _, text = message.partition(": ")
     return f"{status}: {' '.join(_PARTICULARS.sub('…', text).split())[:_LONGEST]}"

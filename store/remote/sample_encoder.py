@@ -106,12 +106,12 @@ def columns_of(keys: tuple[SignalKey, ...]) -> Columns:
     return Columns(keys, tuple(names), np.array(plain, dtype=np.intp), histograms)
 
 
-def _histogram(name: str, places: dict[int, int], keys: tuple[SignalKey, ...]) -> _Histogram:
+def _histogram(name: str, indices: dict[int, int], keys: tuple[SignalKey, ...]) -> _Histogram:
     total = catalog.signal(name).bucket_keys[-1]
     return _Histogram(
         name,
-        np.array(list(places.values()), dtype=np.intp),
-        np.array(list(places), dtype=np.intp),
+        np.array(list(indices.values()), dtype=np.intp),
+        np.array(list(indices), dtype=np.intp),
         keys.index(total) if total in keys else None,
         len(bounds_of(name)) + 1,
     )

@@ -22,7 +22,7 @@ def quoted(text: str) -> str:
 
 def literal(text: str) -> str:
     """A text escaped for a regular expression."""
-    return _SPECIAL.sub(lambda found: f"\\{found.group()}", text)
+    return _SPECIAL.sub(lambda match: f"\\{match.group()}", text)
 
 
 @dataclass(frozen=True, slots=True)

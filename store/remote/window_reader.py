@@ -79,16 +79,16 @@ class Reader:
     # --- what is there ----------------------------------------------------------------------------
 
     def fill(
-        self, grid: Grid, kind: EntityKind, wanted: Sequence[ColumnRequest], asked: Sequence[EntityRef] | None
+        self, grid: Grid, kind: EntityKind, wanted: Sequence[ColumnRequest], requested: Sequence[EntityRef] | None
     ) -> tuple[EntityRef, ...]:
         """Fills the grid; returns the entities of its rows: the requested ones, or all with a cycle in the span."""
         start, end = grid.span
         count = self._cycles.count(kind, start, end) if end > start else None
         if count is None or not count.first + count.again:
-            grid.open(len(asked or ()))
-            return tuple(asked or ())
-        entities = tuple(asked) if asked is not None else self._present(kind, start, end, exact=count.again > 0)
-        about = WindowRequest.of(kind, entities, all_of_kind=asked is None)
+            grid.open(len(requested or ()))
+            return tuple(requested or ())
+        entities = tuple(requested) if requested is not None else self._present(kind, start, end, exact=count.again > 0)
+        about = WindowRequest.of(kind, entities, all_of_kind=requested is None)
         series = len(entities) * sum(len(series_of(want)) for want in wanted)
         if folds(count, grid.span, grid.step, series):
             parts: Iterable[Part] = folded_parts(grid.span, grid.step, series)

@@ -65,30 +65,30 @@ class Writer:
             self._cycles.note(kind, [(stamp, time)])
         return max(0, sum(_numbers(result) for result, _ in merged) - refused)
 
-    def _bodies(self, found: CycleMatrix, entities: Entities, stamp: int) -> Iterator[tuple[bytes, int]]:
-        columns, labels = self._layout(found, entities)
+    def _bodies(self, matrix: CycleMatrix, entities: Entities, stamp: int) -> Iterator[tuple[bytes, int]]:
+        columns, labels = self._layout(matrix, entities)
         most = self._server.remote.samples
-        values = columns.samples(found.values, found.status)
+        values = columns.samples(matrix.values, matrix.status)
         yield from bodies(labels, np.ascontiguousarray(values.T).ravel(), stamp, most)
         told: list[bytes] = []
         codes: list[Floats] = []
-        for name, statuses in columns.statuses(found.status).items():
+        for name, statuses in columns.statuses(matrix.status).items():
             rows = np.flatnonzero(~np.isnan(statuses))
             told += self._series.of([name], [entities[row] for row in rows.tolist()])
             codes.append(statuses[rows])
         if told:
             yield from bodies(with_length(told), np.concatenate(codes), stamp, most)
 
-    def _layout(self, found: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
+    def _layout(self, matrix: CycleMatrix, entities: Entities) -> tuple[Columns, list[bytes]]:
         """Layout of the entities and columns of a cycle, mostly that of the previous cycle."""
-        index = (found.kind, id(found.entities), id(found.keys))
+        index = (matrix.kind, id(matrix.entities), id(matrix.keys))
         if index not in self._layouts:
-            columns = columns_of(found.keys)
+            columns = columns_of(matrix.keys)
             self._series.trim(_KEPT * len(entities) + 10_000)
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
             labels = with_length(self._series.of(columns.names, entities))
-            self._layouts[index] = (found, columns, labels)  # kept alive: no other object can take its identity
+            self._layouts[index] = (matrix, columns, labels)  # kept alive: no other object can take its identity
         return self._layouts[index][1:]
 
     # --- history ----------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ class Writer:
         )
 
 
-def _numbers(found: CycleMatrix) -> int:
+def _numbers(matrix: CycleMatrix) -> int:
     """Number of cells with a number to send; the scrape offset does not count."""
-    return int(np.count_nonzero(~np.isnan(found.values[:-1]) & has_number(found.status[:-1])))
+    return int(np.count_nonzero(~np.isnan(matrix.values[:-1]) & has_number(matrix.status[:-1])))
 
 
 def _gathered(sent: Iterable[Future[int]]) -> int:

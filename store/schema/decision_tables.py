@@ -60,7 +60,7 @@ action = sa.Table(
     instant_column("lease_until_us", "end of the claim"),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0", comment="number of claims"),
     sa.Column("body", FreeText, nullable=False, comment=_BODY),
-    sa.Column("decision", FreeText, nullable=False, server_default="", comment="guard-rail verdict: allowed, refused, ask"),
+    sa.Column("decision", FreeText, nullable=False, server_default="", comment="verdict: allowed, refused, ask"),
     sa.Column("reason", FreeText, nullable=False, server_default="", comment="reason of the verdict"),
     sa.Column("dry_run", sa.Boolean, nullable=False, server_default=sa.false(), comment="true: changes nothing"),
     instant_column("ended_at_us", "when it ended, was refused or cancelled"),

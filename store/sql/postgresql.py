@@ -102,7 +102,7 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     return None
 
 
-def _first_line(said: str) -> str:
+def _first_line(message: str) -> str:
     """The first line, without libpq's advice and SQLAlchemy's SQL."""
-    lines = said.strip().splitlines()
+    lines = message.strip().splitlines()
     return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"

@@ -128,9 +128,9 @@ class SqlChangeLog:
         query = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
         return self._startups(query.order_by(table.c.began_at_us.desc(), table.c.id.desc()))
 
-    def _startups(self, asked: sa.Select[Any]) -> tuple[Startup, ...]:
+    def _startups(self, query: sa.Select[Any]) -> tuple[Startup, ...]:
         with self._database.reading() as connection:
-            bodies = [row.body for row in connection.execute(asked)]
+            bodies = [row.body for row in connection.execute(query)]
         return tuple(json_codec.loads(Startup, body) for body in bodies)
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
@@ -266,7 +266,7 @@ class MemoryChangeLog:
         """Queued events since a time with a number above ``after``, oldest first."""
         with self._lock:
             result = [(number, event) for number, came, event in self._posted.values() if came >= since]
-        return tuple(sorted((one for one in result if one[0] > after), key=lambda one: one[0]))
+        return tuple(sorted((item for item in result if item[0] > after), key=lambda item: item[0]))
 
     def put_document(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Stores a document for other processes."""
@@ -284,4 +284,4 @@ class MemoryChangeLog:
 
 
 def _newest(startups: Sequence[Startup]) -> tuple[Startup, ...]:
-    return tuple(sorted(startups, key=lambda one: (one.began_at, one.id), reverse=True))
+    return tuple(sorted(startups, key=lambda item: (item.began_at, item.id), reverse=True))

@@ -48,28 +48,28 @@ def write(connection: sa.Connection, commit: CycleCommit) -> None:
         put(connection, metadata.baseline, *measured)
 
 
-def points_of(said: Forecast) -> Iterator[ForecastPoint]:
+def points_of(forecast: Forecast) -> Iterator[ForecastPoint]:
     """The forecast at ``HORIZONS``; unreachable horizons and unknown quantiles are left out."""
-    half = said.step.total_seconds() / 2
+    half = forecast.step.total_seconds() / 2
     for horizon in HORIZONS:
-        wanted = said.made_at.timestamp() + horizon.total_seconds()
-        index = int(np.searchsorted(said.times, wanted - half))
-        if index < said.times.size and said.times[index] < wanted + half:
+        wanted = forecast.made_at.timestamp() + horizon.total_seconds()
+        index = int(np.searchsorted(forecast.times, wanted - half))
+        if index < forecast.times.size and forecast.times[index] < wanted + half:
             yield ForecastPoint(
-                made_at=said.made_at,
-                entity=said.entity,
-                signal=said.signal,
-                model=said.model,
+                made_at=forecast.made_at,
+                entity=forecast.entity,
+                signal=forecast.signal,
+                model=forecast.model,
                 horizon=horizon,
-                at=instant(round(float(said.times[index]) * 1e6)),
-                quantiles=_known(said.quantiles, index),
-                peaks=_known(said.peaks, index),
+                at=instant(round(float(forecast.times[index]) * 1e6)),
+                quantiles=_known(forecast.quantiles, index),
+                peaks=_known(forecast.peaks, index),
             )
 
 
-def _known(quantiles: Mapping[float, Floats], place: int) -> dict[float, float]:
+def _known(quantiles: Mapping[float, Floats], index: int) -> dict[float, float]:
     values = {level: quantile for level, quantile in quantiles.items() if level in QUANTILES}
-    return {level: float(quantile[place]) for level, quantile in values.items() if np.isfinite(quantile[place])}
+    return {level: float(quantile[index]) for level, quantile in values.items() if np.isfinite(quantile[index])}
 
 
 def of_point(point: ForecastPoint) -> dict[str, Any]:
@@ -121,47 +121,47 @@ def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> di
     }
 
 
-def is_baseline(found: Calibration) -> bool:
+def is_baseline(calibration: Calibration) -> bool:
     """True for measurements of running engines; load tests are stored separately, configured values not at all."""
-    return found.measured_at is not None and found.source == LIVE
+    return calibration.measured_at is not None and calibration.source == LIVE
 
 
-def of_load_test(found: Calibration) -> dict[str, Any]:
+def of_load_test(calibration: Calibration) -> dict[str, Any]:
     """Columns of table ``load_test``. Raises StoreError without a time, or for a live measurement."""
-    if found.measured_at is None or found.valid_until is None or found.source == LIVE:
+    if calibration.measured_at is None or calibration.valid_until is None or calibration.source == LIVE:
         raise StoreError("a load test needs a source, a time and an end", hint="set measured_at and valid_until")
-    row = of_calibration(found)
+    row = of_calibration(calibration)
     for column in ("startup_seconds", "startup_source"):
         row.pop(column)
-    return row | {"source": found.source, "valid_until_us": micros(found.valid_until)}
+    return row | {"source": calibration.source, "valid_until_us": micros(calibration.valid_until)}
 
 
-def shape_of(found: Calibration) -> tuple[str | int, ...]:
+def shape_of(calibration: Calibration) -> tuple[str | int, ...]:
     """Key of a baseline: a new measurement of the same shape replaces the previous one."""
-    parallel = (found.tensor_parallel, found.pipeline_parallel)
-    return (found.service.key, found.model, found.gpu_type, found.engine_version, *parallel)
+    parallel = (calibration.tensor_parallel, calibration.pipeline_parallel)
+    return (calibration.service.key, calibration.model, calibration.gpu_type, calibration.engine_version, *parallel)
 
 
-def of_calibration(found: Calibration) -> dict[str, Any]:
+def of_calibration(calibration: Calibration) -> dict[str, Any]:
     """Columns of table ``baseline``."""
     row: dict[str, Any] = {
-        "service": found.service.key,
-        "model": found.model,
-        "gpu_type": found.gpu_type,
-        "engine_version": found.engine_version,
-        "tensor_parallel": found.tensor_parallel,
-        "pipeline_parallel": found.pipeline_parallel,
-        "measured_at_us": micros(found.measured_at) if found.measured_at else None,
-        "samples": found.samples,
-        "startup_seconds": found.startup_seconds,
-        "startup_source": found.startup_source,
-        "body": json_codec.dumps(found),
+        "service": calibration.service.key,
+        "model": calibration.model,
+        "gpu_type": calibration.gpu_type,
+        "engine_version": calibration.engine_version,
+        "tensor_parallel": calibration.tensor_parallel,
+        "pipeline_parallel": calibration.pipeline_parallel,
+        "measured_at_us": micros(calibration.measured_at) if calibration.measured_at else None,
+        "samples": calibration.samples,
+        "startup_seconds": calibration.startup_seconds,
+        "startup_source": calibration.startup_source,
+        "body": json_codec.dumps(calibration),
     }
     for name, column in (
         ("tokens_per_request", "tokens_per_request"),
         ("batch", "batch"),
         ("tokens_per_second_per_sequence", "tokens_per_second"),
     ):
-        span = found.intervals.get(name, Interval(None, None))
-        row |= {column: getattr(found, name), f"{column}_low": span.low, f"{column}_high": span.high}
+        span = calibration.intervals.get(name, Interval(None, None))
+        row |= {column: getattr(calibration, name), f"{column}_low": span.low, f"{column}_high": span.high}
     return row

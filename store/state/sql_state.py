@@ -239,11 +239,11 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             put(connection, metadata.drill, row)
 
-    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+    def save_feedback(self, verdicts: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
         """Writes verdicts in one transaction, with audit; returns the number of new ones."""
         new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
         with self._database.writing() as connection:
-            for verdict in said:
+            for verdict in verdicts:
                 before = _stored(connection, Feedback, metadata.feedback, verdict.id)
                 if before is None or not verdict.says_as(before):
                     more = {"payload": packed[verdict.id]} if verdict.id in packed else {}
@@ -252,10 +252,10 @@ class SqlStateStore(SqlStateReader):
                     new += 1
         return new
 
-    def save_load_test(self, found: Calibration) -> None:
+    def save_load_test(self, calibration: Calibration) -> None:
         """Stores a load-test result, replacing the last one of its shape and source."""
         with self._database.writing() as connection:
-            put(connection, metadata.load_test, plan_rows.of_load_test(found))
+            put(connection, metadata.load_test, plan_rows.of_load_test(calibration))
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Appends audit records outside a cycle."""
@@ -303,8 +303,8 @@ def _flag(connection: sa.Connection, name: str) -> str | None:
     return value
 
 
-def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
-    body = connection.execute(sa.select(table.c.body).where(table.c.id == found)).scalar()
+def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, action: str) -> T | None:
+    body = connection.execute(sa.select(table.c.body).where(table.c.id == action)).scalar()
     return None if body is None else json_codec.loads(kind, body)
 
 

@@ -49,10 +49,10 @@ class SqlStateReader:
         """``database`` is upgraded."""
         self._database = database
 
-    def _read(self, kind: type[T], asked: sa.Select[Any]) -> tuple[T, ...]:
+    def _read(self, kind: type[T], query: sa.Select[Any]) -> tuple[T, ...]:
         """Decodes the ``body`` of every row. Rows are fetched first, to release the connection early."""
         with self._database.reading() as connection:
-            bodies = [row.body for row in connection.execute(asked)]
+            bodies = [row.body for row in connection.execute(query)]
         return tuple(json_codec.loads(kind, body) for body in bodies)
 
     def alerts(

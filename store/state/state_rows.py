@@ -123,9 +123,9 @@ def finished(action: Action, outcome: Outcome) -> Action:
     )
 
 
-def unknown(what: str, found: str) -> StoreError:
+def unknown(what: str, key: str) -> StoreError:
     """The error for finishing an unknown action or message."""
-    return StoreError(f"No {what} {found!r} exists in the store.", hint="It belongs to another store, or was pruned.")
+    return StoreError(f"No {what} {key!r} exists in the store.", hint="It belongs to another store, or was pruned.")
 
 
 def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
@@ -133,14 +133,21 @@ def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = 
     return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
 
 
-def told(said: Feedback, before: Feedback | None) -> AuditRecord:
+def told(feedback: Feedback, before: Feedback | None) -> AuditRecord:
     """The audit record of a verdict, with the verdict that it replaces."""
-    detail = {"rule": said.rule, "incident": said.incident or "", "cause": said.cause or "", "comment": said.comment}
+    detail = {
+        "rule": feedback.rule,
+        "incident": feedback.incident or "",
+        "cause": feedback.cause or "",
+        "comment": feedback.comment,
+    }
     if before is not None:
         detail |= {"before": before.verdict.value, "cause_before": before.cause or "", "comment_before": before.comment}
     detail = {name: text for name, text in detail.items() if text}
-    subject = f"{said.fingerprint} {rfc3339(said.starts_at)}"
-    return AuditRecord(said.at, AuditEvent.FEEDBACK_GIVEN, subject, said.verdict.value, by=said.by, detail=detail)
+    subject = f"{feedback.fingerprint} {rfc3339(feedback.starts_at)}"
+    return AuditRecord(
+        feedback.at, AuditEvent.FEEDBACK_GIVEN, subject, feedback.verdict.value, by=feedback.by, detail=detail
+    )
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -234,19 +241,19 @@ def of_audit(record: AuditRecord) -> dict[str, Any]:
     }
 
 
-def of_feedback(said: Feedback) -> dict[str, Any]:
+def of_feedback(feedback: Feedback) -> dict[str, Any]:
     """Columns of table ``feedback``."""
     return {
-        "id": said.id,
-        "fingerprint": said.fingerprint,
-        "starts_at_us": micros(said.starts_at),
-        "rule": said.rule,
-        "incident": said.incident,
-        "verdict": said.verdict.value,
-        "cause": said.cause,
-        "by": said.by,
-        "at_us": micros(said.at),
-        "body": json_codec.dumps(said),
+        "id": feedback.id,
+        "fingerprint": feedback.fingerprint,
+        "starts_at_us": micros(feedback.starts_at),
+        "rule": feedback.rule,
+        "incident": feedback.incident,
+        "verdict": feedback.verdict.value,
+        "cause": feedback.cause,
+        "by": feedback.by,
+        "at_us": micros(feedback.at),
+        "body": json_codec.dumps(feedback),
     }
 
 
@@ -286,7 +293,7 @@ def unpack_topology(payload: bytes) -> Topology:
 
 def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
     """In the order of every store."""
-    return tuple(sorted(standings, key=lambda one: one.detector))
+    return tuple(sorted(standings, key=lambda standing: standing.detector))
 
 
 def pack_standings(standings: Iterable[DetectorStanding]) -> bytes:

@@ -47,17 +47,17 @@ def between(before: Topology, after: Topology) -> Changes:
     return result
 
 
-def _edges(one: Topology, other: Topology) -> Iterator[Fact]:
-    for lower in one.entities:
-        uppers, others = one.holds_up(lower), other.holds_up(lower)
+def _edges(graph: Topology, other: Topology) -> Iterator[Fact]:
+    for lower in graph.entities:
+        uppers, others = graph.holds_up(lower), other.holds_up(lower)
         if uppers is not others and uppers != others:
             for upper in set(uppers) - set(others):
                 yield lower.key, upper.key
 
 
-def _labels(one: Topology, other: Topology) -> Iterator[Fact]:
+def _labels(graph: Topology, other: Topology) -> Iterator[Fact]:
     nothing: Mapping[str, str] = {}
-    for entity, labels in one.labels.items():
+    for entity, labels in graph.labels.items():
         others = other.labels.get(entity, nothing)
         if labels is not others and labels != others:
             yield from _told(entity, labels) - _told(entity, others)

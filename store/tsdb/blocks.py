@@ -168,7 +168,7 @@ Groups = Iterator[tuple[Row, Keyset, list[Block]]]
 
 
 def groups(
-    found: Sequence[tuple[Row, Block]],
+    loaded: Sequence[tuple[Row, Block]],
     keysets: Mapping[int, Keyset],
     name: str,
     wanted: Collection[SignalKey] | None = None,
@@ -184,8 +184,8 @@ def groups(
         _, first, end = keyset.sections[name]
         return wanted is None or any(key in wanted for key in keyset.keys[first:end])
 
-    those = {number for number in {row.keyset for row, _ in found} if has(keysets[number])}
-    having = [(row, block) for row, block in found if row.keyset in those]
+    those = {number for number in {row.keyset for row, _ in loaded} if has(keysets[number])}
+    having = [(row, block) for row, block in loaded if row.keyset in those]
 
     def alike(item: tuple[Row, Block]) -> tuple[str, int, int, bool, int]:
         row, block = item
@@ -197,14 +197,14 @@ def groups(
 
 
 def pieces(
-    found: Sequence[tuple[Row, Block]],
+    loaded: Sequence[tuple[Row, Block]],
     keysets: Mapping[int, Keyset],
     name: str,
     wanted: Collection[SignalKey] | None = None,
     statistic: Statistic = Statistic.LAST,
 ) -> Iterator[Piece]:
     """The cells of one signal, oldest first, grouped as by ``groups``."""
-    for row, keyset, blocks in groups(found, keysets, name, wanted):
+    for row, keyset, blocks in groups(loaded, keysets, name, wanted):
         section, first, end = keyset.sections[name]
         keys = keyset.keys[first:end]
         if row.tier != RAW:

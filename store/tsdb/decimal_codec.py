@@ -134,21 +134,21 @@ def unpack(packed: bytes, shape: tuple[int, int, int]) -> Floats32:
     return np.empty(shape, dtype=np.float32) if out is None else out
 
 
-def _numbers(planes: NDArray[np.uint8], way: int, shape: tuple[int, int, int]) -> Floats32:
+def _numbers(planes: NDArray[np.uint8], code: int, shape: tuple[int, int, int]) -> Floats32:
     cells = _joined(planes).reshape(shape)
-    if not way & _WHOLE:
-        bits = np.bitwise_xor.accumulate(cells, axis=-1) if way & _DIFFERENCE else cells
+    if not code & _WHOLE:
+        bits = np.bitwise_xor.accumulate(cells, axis=-1) if code & _DIFFERENCE else cells
         result: Floats32 = bits.view(np.float32)
         return result
     whole: NDArray[np.integer[Any]] = cells
-    if way & _SIGNED:
+    if code & _SIGNED:
         folded = cells.astype(np.int32)
         whole = (folded >> 1) ^ -(folded & 1)
-    if way & _DIFFERENCE:
+    if code & _DIFFERENCE:
         whole = np.add.accumulate(whole, axis=-1, dtype=np.int32)
     numbers = whole.astype(np.float32)
-    if way & 7:
-        numbers /= _POWERS[way & 7]
+    if code & 7:
+        numbers /= _POWERS[code & 7]
     return numbers
 
 

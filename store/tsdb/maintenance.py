@@ -116,34 +116,34 @@ class Maintenance:
         return result.done.get(Work.COMPACT, 0)
 
     def _steps(
-        self, settled: int, hourly_from: int, found: MaintenanceReport, *, settle: bool
+        self, settled: int, hourly_from: int, report: MaintenanceReport, *, settle: bool
     ) -> Iterator[Callable[[], None]]:
         hours, days = settled // HOUR * HOUR, settled // DAY * DAY
         for mark in self._waiting(Work.COMPACT, hours):
-            yield partial(self._compact, mark, found)
+            yield partial(self._compact, mark, report)
         for tier in (TEN_MINUTES, ONE_HOUR):
             for group in self._groups(tier, hours, settle=settle):
-                yield partial(self._roll, tier, group, hourly_from, found)
+                yield partial(self._roll, tier, group, hourly_from, report)
         for tier in (TEN_MINUTES, ONE_HOUR):
             for mark in self._waiting(_MERGE[tier], days):
-                yield partial(self._merge, tier, mark, found)
+                yield partial(self._merge, tier, mark, report)
 
     def _waiting(self, work: Work, before: int) -> list[Mark]:
         with self._access.reading() as connection:
             return maintenance_queue.waiting(connection, work, before)
 
-    def _compact(self, mark: Mark, found: MaintenanceReport) -> None:
+    def _compact(self, mark: Mark, report: MaintenanceReport) -> None:
         for _ in range(_ATTEMPTS):
             done = compaction.compact(self._access, self._names, mark)
             atomic_replace.purge(self._access)
             if done is not False:
-                _count(found, mark.work, int(done is True))
+                _count(report, mark.work, int(done is True))
                 return
             again = self._again([mark])
             if again is None:
                 return
             (mark,) = again
-        found.put_off += 1
+        report.put_off += 1
 
     def _again(self, group: Sequence[Mark]) -> list[Mark] | None:
         """The current marks of the same spans; None if another process did the work."""
@@ -188,18 +188,18 @@ class Maintenance:
             group.append(mark)
         yield group
 
-    def _roll(self, tier: str, group: list[Mark], hourly_from: int, found: MaintenanceReport) -> None:
+    def _roll(self, tier: str, group: list[Mark], hourly_from: int, report: MaintenanceReport) -> None:
         for _ in range(_ATTEMPTS):
-            if self._rolled(tier, group, hourly_from, found):
-                _count(found, _WORK[tier], len(group))
+            if self._rolled(tier, group, hourly_from, report):
+                _count(report, _WORK[tier], len(group))
                 return
             again = self._again(group)
             if again is None:
                 return
             group = again
-        found.put_off += len(group)
+        report.put_off += len(group)
 
-    def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, found: MaintenanceReport) -> bool:
+    def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, report: MaintenanceReport) -> bool:
         kind, start, end = group[0].kind, group[0].start, group[-1].start + HOUR
         with self._access.reading() as connection:
             sealed = start < maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
@@ -221,7 +221,7 @@ class Maintenance:
 
         swapped = atomic_replace.swap(self._access, new, work.replaced, group, then)
         if swapped:
-            found.refused += work.refused
+            report.refused += work.refused
         atomic_replace.purge(self._access)
         return swapped
 
@@ -236,7 +236,7 @@ class Maintenance:
                 with self._access.writing() as connection:
                     hourly.write(connection, kind, part)
 
-    def _merge(self, tier: str, mark: Mark, found: MaintenanceReport) -> None:
+    def _merge(self, tier: str, mark: Mark, report: MaintenanceReport) -> None:
         """One row per signal and fold for a whole day, once no work is pending for the day."""
         with self._access.reading() as connection:
             held = maintenance_queue.standing(connection, mark.kind, mark.start, mark.start + DAY)
@@ -247,22 +247,22 @@ class Maintenance:
         done = atomic_replace.swap(self._access, new, loaded.ids, [mark])
         atomic_replace.purge(self._access)
         if done:
-            _count(found, mark.work, 1)
+            _count(report, mark.work, 1)
         else:
-            found.put_off += 1
+            report.put_off += 1
 
     # --- what goes --------------------------------------------------------------------------------
 
-    def _forget(self, now: datetime, retention: Retention, found: MaintenanceReport) -> None:
+    def _forget(self, now: datetime, retention: Retention, report: MaintenanceReport) -> None:
         forgetting = RetentionRun(self._access, retention, now)
-        found.forgotten = forgetting.found
+        report.forgotten = forgetting.found
         forgetting.by_age()
-        found.forgotten.bytes += atomic_replace.purge(self._access)
+        report.forgotten.bytes += atomic_replace.purge(self._access)
         forgetting.by_size()
         forgetting.unused_cohorts()
-        series_gc.forget(self._access, retention, now, found.forgotten)
+        series_gc.forget(self._access, retention, now, report.forgotten)
 
-    def _shrink(self, found: MaintenanceReport) -> bool:
+    def _shrink(self, report: MaintenanceReport) -> bool:
         """Releases some megabytes of the file; False if there is no free space."""
         with self._access.reading() as connection:
             if not disk_usage.shrinks(connection):
@@ -274,7 +274,7 @@ class Maintenance:
             disk_usage.give_back(connection)
         with self._access.reading() as connection:
             freed = before.free - disk_usage.measure(connection).free
-        found.given_back += max(0, freed)
+        report.given_back += max(0, freed)
         return freed > 0
 
 
@@ -289,6 +289,6 @@ def _share(row: Row) -> int:
     return -(-row.instants * HOUR // max(HOUR, row.end - row.start))
 
 
-def _count(found: MaintenanceReport, work: Work, many: int) -> None:
+def _count(report: MaintenanceReport, work: Work, many: int) -> None:
     if many:
-        found.done[work] = found.done.get(work, 0) + many
+        report.done[work] = report.done.get(work, 0) + many

@@ -109,12 +109,12 @@ class SqlMetricStore:
         with self._database.reading() as connection:
             return late_writes.prepare(connection, kinds, at)
 
-    def _lands(self, connection: sa.Connection, at: datetime, found: CycleMatrix) -> bool:
+    def _lands(self, connection: sa.Connection, at: datetime, matrix: CycleMatrix) -> bool:
         """False for values older than all retained values."""
         time = micros(at)
-        if time >= maintenance_queue.cuts(connection, found.kind).get(ONE_HOUR, time):
+        if time >= maintenance_queue.cuts(connection, matrix.kind).get(ONE_HOUR, time):
             return True
-        tsdb_status.refuse(connection, LateSamples.OLDER_THAN_KEPT, _values(found))
+        tsdb_status.refuse(connection, LateSamples.OLDER_THAN_KEPT, _values(matrix))
         return False
 
     def write_block(
@@ -251,7 +251,7 @@ class SqlMetricStore:
         keys: Sequence[SignalKey],
         parts: Sequence[Segment],
         grid: Grid,
-        asked: Sequence[EntityRef] | None,
+        entities: Sequence[EntityRef] | None,
         *,
         total: bool,
     ) -> Window:
@@ -269,11 +269,11 @@ class SqlMetricStore:
         cohorts = {row.cohort for rows in of_parts for row in rows}
         members = {cohort: self._names.cohort(connection, cohort) for cohort in cohorts}
         known = self._names.entities(connection, kind)
-        if asked is None:
+        if entities is None:
             present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
-            asked = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
-        grid.open(len(asked))
-        output_rows = Rows(asked, known.numbers)
+            entities = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
+        grid.open(len(entities))
+        output_rows = Rows(entities, known.numbers)
         columns = [grid.column(want) for want in wanted]
         for part, rows in zip(parts, of_parts, strict=True):
             for payload in blocks.payloads(connection, rows):
@@ -283,7 +283,7 @@ class SqlMetricStore:
                         fill(column, want, inside, *output_rows.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()
-        return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
+        return grid.window(kind, tuple(entities), event_rows.between(connection, *grid.span, kind=kind))
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind.
@@ -344,5 +344,5 @@ class SqlMetricStore:
         self._database.close()
 
 
-def _values(found: CycleMatrix) -> int:
-    return int(np.count_nonzero(~np.isnan(found.values[:-1])))
+def _values(matrix: CycleMatrix) -> int:
+    return int(np.count_nonzero(~np.isnan(matrix.values[:-1])))

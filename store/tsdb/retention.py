@@ -193,9 +193,9 @@ class RetentionRun:
                 connection.execute(insert(connection, hidden), [{"block_id": number} for number in gone])
             self.found.add(tier, because, len(gone))
 
-    def _any(self, asked: sa.Select[Any]) -> bool:
+    def _any(self, query: sa.Select[Any]) -> bool:
         with self._access.reading() as connection:
-            return connection.execute(asked.limit(1)).first() is not None
+            return connection.execute(query.limit(1)).first() is not None
 
     def _late(
         self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: DeletionReason

@@ -113,11 +113,11 @@ class SeriesDictionary:
         if self._gone is None:
             self._gone = self._forgotten()
         ordered = sorted(
-            new, key=lambda found: found.key
+            new, key=lambda result: result.key
         )  # ascending numbers in sorted order make reads a single slice
         seen = {"first_seen_us": self.at, "last_seen_us": self.at}
-        rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
-        return self._add(metadata.entity, rows, [found.key for found in new])
+        rows = [{"kind": result.kind.value, "key": result.key, **seen} for result in ordered]
+        return self._add(metadata.entity, rows, [result.key for result in new])
 
     def _add_keys(self, new: Sequence[SignalKey]) -> list[int]:
         spelled = [str(key) for key in new]

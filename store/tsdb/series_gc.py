@@ -27,12 +27,12 @@ _AT_ONCE: Final = 500  # rows per transaction
 _SLACK: Final = timedelta(days=2)  # a rolled-up day is one row, and ``last_seen_us`` may lag
 
 
-def forget(access: Access, retention: Retention, now: datetime, found: RetentionStats) -> None:
+def forget(access: Access, retention: Retention, now: datetime, stats: RetentionStats) -> None:
     """Deletes both in short transactions; a kill after any of them is safe. Raises StoreError."""
     for kind in EntityKind:
-        found.add("latest", DeletionReason.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
+        stats.add("latest", DeletionReason.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
     longest = max(retention.hourly_tables, *(retention.of(tier) for tier in TIERS))
-    found.add("entity", DeletionReason.UNUSED, _entities(access, micros(now - longest - _SLACK)))
+    stats.add("entity", DeletionReason.UNUSED, _entities(access, micros(now - longest - _SLACK)))
 
 
 def _latest(access: Access, kind: EntityKind, before: str) -> int:

@@ -53,7 +53,7 @@ def fill(column: Column, want: ColumnRequest, piece: Piece, chosen: Index, rows:
     column.add(target, rows, piece.times, Section(values, status), weights)
 
 
-def sorted_entities(found: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:
+def sorted_entities(entities: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:
     """Entities of a kind, sorted by key."""
-    everyone = found.values() if isinstance(found, Mapping) else found
+    everyone = entities.values() if isinstance(entities, Mapping) else entities
     return tuple(sorted((entity for entity in everyone if entity.kind is kind), key=lambda entity: entity.key))

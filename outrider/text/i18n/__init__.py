@@ -40,7 +40,7 @@ def translate(key: str, language: Language = "en", /, **arguments: object) -> st
         return key
     if "|" in text:
         text = _COUNTED.sub(
-            lambda found: f"{{{found[1]}}} {found[2 if str(arguments.get(found[1])) == '1' else 3]}", text
+            lambda match: f"{{{match[1]}}} {match[2 if str(arguments.get(match[1])) == '1' else 3]}", text
         )
     return text.format_map(_Missing(arguments))
 
