@@ -69,8 +69,8 @@ def test_a_slice_is_found_by_its_names_in_tools(said, name):
         ("A100 80GB 1g.5gb", "A100 has no MIG profile '1g.5gb'", "1g.10gb"),  # of the A100 with 40 GB
         ("H100 1g.10gb+me", "H100 has no MIG profile '1g.10gb+me'", "1g.10gb"),
         ("L40S 1g.10gb", "L40S has no MIG profile", "has no MIG"),
-        ("1g.10gb", "without a name", "H100"),
-        ("V9000 1g.10gb", "no GPU type is known", "H100"),
+        ("1g.10gb", "has no name", "H100"),
+        ("V9000 1g.10gb", "unknown GPU type", "H100"),
     ],
 )
 def test_an_unknown_profile_is_refused_with_the_known_ones(said, message, hint):

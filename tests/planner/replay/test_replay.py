@@ -75,8 +75,8 @@ def test_a_missing_slot_takes_the_day_before_and_is_not_observed():
 @pytest.mark.parametrize(
     ("trace", "text"),
     [
-        (_trace(_wave(3.5)), "too few to replay"),
-        (_trace(np.zeros(1008)), "nothing ever arrives"),
+        (_trace(_wave(3.5)), "not enough to replay"),
+        (_trace(np.zeros(1008)), "the load is always 0"),
         (_trace(np.full(1008, np.nan)), "no slot has a value"),
         (_trace(_wave(7.0), minutes=7), "cannot be replayed"),
     ],
