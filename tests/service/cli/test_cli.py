@@ -372,7 +372,7 @@ def test_a_recording_without_a_scrape_and_one_of_another_engine_are_refused(tmp_
     assert shown["error"]["message"] == "empty.txt holds no scrape"
     recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
     shown = answer("replay", recorded, "--adapter", "tgi", "-o", "json", cwd=tmp_path, code=2)
-    assert "no metric of tgi; it looks like vllm" in shown["error"]["message"]
+    assert "no metric of tgi; it matches vllm" in shown["error"]["message"]
 
 
 def test_what_the_result_tells_is_not_logged_as_well(tmp_path):
@@ -439,7 +439,7 @@ def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp
     ("arguments", "said"),
     [
         (("replay", "absent.csv"), "absent.csv cannot be read"),
-        (("replay", "short.csv"), "too few to replay"),
+        (("replay", "short.csv"), "not enough to replay"),
         (("replay", "short.csv", "--startup", "0s"), "--startup"),
         (("warm", "--service", "chat", "--phase", "pull=soon"), "--phase 'pull=soon'"),
     ],

@@ -148,7 +148,7 @@ REFUSED = [
     )),
     (f"{BUY} folder", "folder cannot be read: Is a directory"),
     *((f"{command} {file}.csv", said) for command in ("replay", "strategies") for file, said in (
-        ("zero", "nothing ever arrives"),
+        ("zero", "the load is always 0"),
         ("twice", r"twice\.csv:302: instants must rise"),
         ("shuffled", r"shuffled\.csv:3: instants must rise"),
         ("seven_minutes", "a slot of 0:07:00 cannot be replayed"),

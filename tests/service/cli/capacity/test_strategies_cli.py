@@ -74,10 +74,10 @@ def test_services_of_the_store_are_advised_and_what_is_new_says_why(stored: Path
     assert (chat["startup_seconds"], chat["startup_source"]) == (480, "configured")
     (fresh,) = advised["refused"]
     assert fresh["name"] == "fresh"
-    assert "too few to replay" in fresh["why"]
+    assert "not enough to replay" in fresh["why"]
     told = run(*ASKED, "--service", "fresh", "-o", "table", cwd=stored)
     assert told.returncode == 1
-    assert "too few to replay" in told.stdout
+    assert "not enough to replay" in told.stdout
 
 
 def test_the_same_trace_is_advised_alike_from_a_file(advised, tmp_path: Path) -> None:
