@@ -97,8 +97,8 @@ STATE_BYTES, LEARNT_BYTES = 1280, 16384
 """What is remembered of an entity at most: by a detector of one relation, and by one of a past or of an objective."""
 
 ABSOLUTE = {
-    "a relation": "limits with a unit of their own: a share, seconds, degrees, a count, a state or a code",
-    "a rule": "its expression compares with what its owner wrote",
+    "a relation": "limits with a fixed unit: a share, seconds, degrees, a count, a state or a code",
+    "a rule": "its expression compares with a value set by its owner",
 }
 """Reasons for a detector to change its verdict if a value comes in another unit. Statistical detectors may not."""
 

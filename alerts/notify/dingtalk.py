@@ -71,7 +71,7 @@ class DingTalkNotifier:
         while self._sent and now - self._sent[0] >= _MINUTE_SECONDS:
             self._sent.popleft()
         if len(self._sent) >= _PER_MINUTE:
-            text = f"the {_NAME} robot takes {_PER_MINUTE} messages a minute; this one waits"
+            text = f"the {_NAME} robot is limited to {_PER_MINUTE} messages a minute; this one is delayed"
             raise DeliveryError(text, retryable=True, reason="rate_limited")
 
 
@@ -107,9 +107,9 @@ def _judge(answer: http.Answer) -> None:
     if code == 0:
         return
     if code is None:
-        raise DeliveryError(f"{_NAME} gave no errcode; is this its address?", retryable=False, reason="not_dingtalk")
+        raise DeliveryError(f"{_NAME} returned no errcode; check the address", retryable=False, reason="not_dingtalk")
     raise DeliveryError(
-        f"{_NAME} refused the message: errcode {code}",
+        f"{_NAME} rejected the message: errcode {code}",
         retryable=code in _BUSY,
         reason=f"errcode_{code}",
         hint="check the robot's secret, keywords and address list",

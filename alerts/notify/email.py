@@ -63,9 +63,9 @@ class EmailNotifier:
         except smtplib.SMTPResponseException as error:
             raise _refusal("the message", error.smtp_code, error.smtp_code >= 500) from error
         except smtplib.SMTPNotSupportedError as error:
-            text = "the mail server does not offer what the settings ask for (STARTTLS or authentication)"
+            text = "the mail server does not support the configured STARTTLS or authentication"
             raise DeliveryError(
-                text, retryable=False, reason="not_supported", hint="set security to tls or plain on purpose"
+                text, retryable=False, reason="not_supported", hint="set security to tls or plain explicitly"
             ) from error
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of the mail server cannot be trusted: {error.verify_message}"
@@ -98,14 +98,14 @@ class EmailNotifier:
 def _unreachable(error: Exception, timeout: timedelta) -> DeliveryError:
     # smtplib reports a timeout during a session as "disconnected"
     if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
-        text = f"the mail server did not answer within {timeout.total_seconds():g} s"
+        text = f"the mail server did not respond within {timeout.total_seconds():g} s"
         return DeliveryError(text, retryable=True, reason="timeout")
     text = f"the mail server cannot be reached: {type(error).__name__}"
     return DeliveryError(text, retryable=True, reason="refused")
 
 
 def _refusal(what: str, code: int, final: bool) -> DeliveryError:
-    return DeliveryError(f"the mail server refused {what} with {code}", retryable=not final, reason=f"smtp_{code}")
+    return DeliveryError(f"the mail server rejected {what} with {code}", retryable=not final, reason=f"smtp_{code}")
 
 
 def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:

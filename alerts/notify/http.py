@@ -50,7 +50,9 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
     except httpx.TransportError as error:
         said = type(error).__name__
         retryable = not isinstance(error, httpx.UnsupportedProtocol)
-        raise DeliveryError(f"the {channel} channel broke off: {said}", retryable=retryable, reason="broken") from error
+        raise DeliveryError(
+            f"the {channel} channel closed the connection: {said}", retryable=retryable, reason="broken"
+        ) from error
     except httpx.InvalidURL:
         # not chained, since its message contains the address
         raise DeliveryError(
@@ -59,7 +61,7 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
     if answer.status // 100 != 2:
         retryable = answer.status in _RETRYABLE or answer.status >= 500
         raise DeliveryError(
-            f"the {channel} channel answered HTTP {answer.status}",
+            f"the {channel} channel returned HTTP {answer.status}",
             retryable=retryable,
             reason=f"http_{answer.status}",
             hint="" if retryable else "check the address and the token of the channel",
@@ -69,7 +71,7 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
 
 def late(channel: str, timeout: timedelta) -> DeliveryError:
     """True if the deadline has passed."""
-    text = f"the {channel} channel did not answer within {timeout.total_seconds():g} s"
+    text = f"the {channel} channel did not respond within {timeout.total_seconds():g} s"
     return DeliveryError(text, retryable=True, reason="timeout")
 
 

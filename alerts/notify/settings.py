@@ -47,7 +47,7 @@ def url(channel: str, settings: Mapping[str, Any]) -> str:
     """The address, http or https."""
     result = required(channel, settings, "url")
     if not result.startswith(("http://", "https://")):
-        raise ConfigError(f"url of the {channel} channel must begin with https:// or http://")
+        raise ConfigError(f"url of the {channel} channel must start with https:// or http://")
     return result
 
 

@@ -36,8 +36,8 @@ def with_key(text: str, file: str, rule: str, key: str, value: str, *, part: tup
 
 def _by_hand(file: str, rule: str, key: str, value: str) -> UsageError:
     return UsageError(
-        f"{file} is written in a form in which rule {rule} cannot be changed alone",
-        hint=f"write into it by hand: name: {rule}, {key}: {value}",
+        f"{file}: rule {rule} cannot be changed in place",
+        hint=f"edit the file by hand: name: {rule}, {key}: {value}",
     )
 
 

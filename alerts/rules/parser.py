@@ -71,7 +71,7 @@ def merge_rules(documents: Iterable[yaml_file.Document]) -> tuple[Rule, ...]:
         for raw in _raw_rules(document, problems):
             name = str(raw.keys.get("name", ""))
             if name in names:
-                problems.append(raw.problem("name", f"a second rule of this file is named {name!r}"))
+                problems.append(raw.problem("name", f"duplicate rule name {name!r} in this file"))
             names.add(name)
             before = merged.get(name)
             keys = {**before.keys, **raw.keys} if before else raw.keys
@@ -109,7 +109,7 @@ def check(raw: _Raw) -> list[ConfigProblem]:
         raw.problem(key, "expected a text") for key in _TEXTS if key in keys and not isinstance(keys[key], str)
     ]
     if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
-        problems.append(raw.problem("name", "expected a name of small letters, digits and hyphens"))
+        problems.append(raw.problem("name", "expected a name of lowercase letters, digits and hyphens"))
     problems += _check_words(raw) + _check_numbers(raw) + _check_condition(raw)
     return problems
 
@@ -177,7 +177,9 @@ def _check_condition(raw: _Raw) -> list[ConfigProblem]:
         return [raw.problem("detectors", "a measure of the plan needs a threshold")]
     if not isinstance(expr, str):
         return []
-    problems = [] if keys.get("kind") else [raw.problem("kind", "is missing: whose signals does expr read?")]
+    problems = (
+        [] if keys.get("kind") else [raw.problem("kind", "is missing: expected the kind of entity that expr reads")]
+    )
     try:
         tree = ast.parse(expr.strip().replace("\n", " "), mode="eval")
     except SyntaxError as error:

@@ -133,7 +133,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         reservoir may be as well. Another library version fits other trees, so the model is refitted.
         """
         if not state_fingerprint.same_signals(state, self.signals):
-            return self.initial(), "it was learnt of other signals"
+            return self.initial(), "it was learned from other signals"
         fitted = state.arrays.get("fitted")
         if fitted is None or state_fingerprint.same_model(state, fitted):
             return state, ""
@@ -145,7 +145,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
             *state_fingerprint.MODEL,
             *(() if same else ("reservoir", "seen")),
         )
-        because = "its model was fitted by another library" if same else "its model is not of the rows beside it"
+        because = "another library fitted its model" if same else "its model does not match its rows"
         empty = self._pool()
         return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
 

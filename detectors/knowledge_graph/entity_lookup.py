@@ -11,10 +11,10 @@ from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 
 HINT = (
-    "write a component as cluster/kind/namespace/name, as kind/name, by a name that only one has, "
-    "or a long name by its beginning"
+    "write a component as cluster/kind/namespace/name, as kind/name, as a unique name, "
+    "or as a unique prefix of a long name"
 )
-_OTHERS = "; faults, signals, actions and runbooks go by their own names (outrider drill list shows the faults)"
+_OTHERS = "; faults, signals, actions and runbooks are given by name (list faults: outrider drill list)"
 _TARGETS = "targets"  # namespace of scrape targets, which are named after their entity: "node-3" is the node
 _LEAST = 6  # minimum prefix length of a truncated name
 _CUTS = ("…", "...")
@@ -52,7 +52,7 @@ def _nothing(text: str, names: Iterable[str], hint: str) -> UsageError:
         whole[name] = name
     close = list(dict.fromkeys(whole[one] for one in difflib.get_close_matches(text, list(whole), n=_OFFERED)))
     offered = " or ".join(f'"{one}"' for one in close)
-    return UsageError(f"nothing is called {text!r}" + (f"; did you mean {offered}?" if close else ""), hint=hint)
+    return UsageError(f"{text!r} not found" + (f"; did you mean {offered}?" if close else ""), hint=hint)
 
 
 def _but_pages(entities: list[EntityRef]) -> list[EntityRef]:

@@ -152,7 +152,7 @@ class KnowledgeGraph:
         self._check(entity)
         if symptom not in self.knowledge and symptom not in catalog.signals():
             known = [*self.knowledge, *catalog.signals()]
-            raise UsageError(f"{symptom!r} is no signal and no fault{near(symptom, known)}", hint=_SYMPTOMS)
+            raise UsageError(f"{symptom!r} is neither a signal nor a fault{near(symptom, known)}", hint=_SYMPTOMS)
         result = {}
         for scope, place, steps in self._places_before(entity):
             for fault in self._of_kind.get(place.kind, ()):
@@ -166,7 +166,7 @@ class KnowledgeGraph:
         """Effects of a fault of a component elsewhere. Raises UsageError for unknown names."""
         self._check(entity)
         if fault not in self.knowledge:
-            raise UsageError(f"{fault!r} is no fault{near(fault, self.knowledge)}", hint=_FAULTS)
+            raise UsageError(f"{fault!r} is not a fault{near(fault, self.knowledge)}", hint=_FAULTS)
         known = self.knowledge[fault]
         result: dict[Consequence, None] = {}
         for scope, place, _ in self._places_after(entity):
@@ -325,7 +325,7 @@ class KnowledgeGraph:
 
     def _check(self, entity: EntityRef) -> None:
         if entity not in self.topology.entities:
-            raise UsageError(f"the topology knows no {entity.key}", hint=entity_lookup.HINT)
+            raise UsageError(f"the topology does not contain {entity.key}", hint=entity_lookup.HINT)
 
 
 def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) -> Iterator[tuple[EntityRef, int]]:
@@ -353,5 +353,5 @@ def _key(entity: EntityRef) -> str:
     return entity.key
 
 
-_SYMPTOMS = "signals are listed in the catalogue, faults by: outrider drill list"
-_FAULTS = "outrider drill list shows the faults"
+_SYMPTOMS = "the signal catalog lists signals; outrider drill list lists faults"
+_FAULTS = "list faults with: outrider drill list"

@@ -78,7 +78,7 @@ class ConditionalDetector(StatefulDetector):
         fits = state_fingerprint.SIGNALS not in state.arrays or state_fingerprint.same_signals(
             state, [key.name for key in self.keys]
         )
-        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
+        return (state, "") if fits else (self.initial(), "it was learned from other signals")
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime

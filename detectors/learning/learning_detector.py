@@ -75,7 +75,7 @@ class StatisticalDetector:
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
         """The usable part of a checkpoint and the reason if a part is dropped. Other signals invalidate it."""
         fits = same_signals(state, self.signals)
-        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
+        return (state, "") if fits else (self.initial(), "it was learned from other signals")
 
     def set_budget(self, alarms_per_entity_day: float) -> None:
         """Replaces the default budget. Call before the first cycle."""

@@ -43,7 +43,7 @@ class Calls:
     def __post_init__(self) -> None:
         """Raises ValueError if the shapes differ."""
         if not self.requests.shape == self.latency_seconds.shape == self.success_ratio.shape or self.requests.ndim != 2:
-            raise ValueError("requests, latency and success need one shape (entities, steps)")
+            raise ValueError("requests, latency and success must have the same shape (entities, steps)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ class _Reader(Shapes):
             if fault_id not in faults():
                 self._known(document, path, fault_id, faults(), "fault")
             elif self.entries.get(fault_id) is not self._below.get(fault_id):
-                self.note(document, path, "stands in another file too")
+                self.note(document, path, "is also defined in another file")
             else:
                 below = self._below.get(fault_id)
                 keys = self._keys(document, path, entry, _KEYS, required=below is None)

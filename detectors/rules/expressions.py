@@ -108,7 +108,7 @@ class _Compiler:
             raise UsageError(message, hint=f"an expression compares signals by {FUNCTIONS}") from error
         except (RecursionError, MemoryError, ValueError) as error:
             message = (
-                f"rule {self._rule}: position 1: the expression cannot be read: it is nested too deeply or garbled"
+                f"rule {self._rule}: position 1: the expression cannot be read: it is nested too deeply or malformed"
             )
             raise UsageError(message, hint="split it into several rules") from error
         names = tuple(dict.fromkeys(key.name for key in self._keys))
@@ -207,7 +207,9 @@ class _Compiler:
         kind = catalog.signal(name).kind
         counts = function in {"sum", "rate"}
         if counts and kind is not SignalKind.DELTA:
-            raise self._fail(node, f"{function} counts, and {name} is a {kind.value}", f'use mean({name}, "5m")')
+            raise self._fail(
+                node, f"{function} needs a counter, and {name} is a {kind.value}", f'use mean({name}, "5m")'
+            )
         if not counts and kind is SignalKind.HISTOGRAM:
             raise self._fail(node, f"{name} is a histogram", f'use quantile(0.99, {name}, "5m")')
         key = self._read(SignalKey(name))
@@ -226,7 +228,7 @@ class _Compiler:
         rank = share.value
         name, span = self._signal(node.args[1]), self._duration(node.args[2])
         if catalog.signal(name).kind is not SignalKind.HISTOGRAM:
-            raise self._fail(node, f"{name} is no histogram", f'use mean({name}, "5m") or max({name}, "5m")')
+            raise self._fail(node, f"{name} is not a histogram", f'use mean({name}, "5m") or max({name}, "5m")')
         keys = [self._read(key) for key in catalog.signal(name).bucket_keys]
 
         def quantile(window: Window) -> Numbers:
@@ -253,7 +255,7 @@ class _Compiler:
         if catalog.known(node.id):
             return node.id
         near = difflib.get_close_matches(node.id, list(catalog.signals()), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "the names stand in the signal catalogue"
+        hint = f"did you mean {' or '.join(near)}?" if near else "see the signal catalog for names"
         raise self._fail(node, f"there is no signal {node.id}", hint)
 
     def _duration(self, node: ast.expr) -> timedelta:

@@ -93,11 +93,11 @@ class AutoscalerActuator:
         """Changes every object of the service, or raises ActuationError; writes nothing if one may not be changed."""
         started = self._clock.now()
         if action.kind is not ActionKind.SCALE:
-            said = f"the actuator autoscalers scales services and does not {action.kind.value}"
+            said = f"the actuator autoscalers only scales services; it does not support {action.kind.value}"
             raise ActuationError(said, retryable=False, hint="remove the step, or choose another actuator")
         changes = self._render(action)
         if not changes:
-            said = f"planner.scaling.emit names nothing to scale {action.target.name} by"
+            said = f"planner.scaling.emit has no entry to scale {action.target.name}"
             raise ActuationError(said, retryable=False, hint="add an entry for the service")
         with self._client() as client:
             for change, _ in changes:  # one that may not be changed blocks all of them
@@ -141,7 +141,7 @@ class AutoscalerActuator:
         owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
             said = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
-            raise ActuationError(said, retryable=False, hint="let that one be told instead, see capacity emit")
+            raise ActuationError(said, retryable=False, hint="configure that owner instead, see capacity emit")
         return path, result
 
     def _nobody_scales(self, client: httpx.Client, result: Json, path: str) -> None:
@@ -188,7 +188,7 @@ class AutoscalerActuator:
 
     def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
         if hook is None:
-            raise ActuationError(f"{change.kind} has nowhere to go", retryable=False, hint="give its url")
+            raise ActuationError(f"{change.kind} has no destination", retryable=False, hint="give its url")
         if action.dry_run:
             return True, f"would be posted to {httpx.URL(hook.url).host}"
         headers = {**hook.headers(), "Idempotency-Key": action.id}
@@ -200,7 +200,7 @@ class AutoscalerActuator:
     def _get(self, client: httpx.Client, path: str, *, missing_is_empty: bool = False) -> Json:
         if not self._url:
             hint = "give planner.scaling.kubernetes.url"
-            raise ActuationError("no Kubernetes API is configured to scale by", retryable=False, hint=hint)
+            raise ActuationError("no Kubernetes API is configured for scaling", retryable=False, hint=hint)
         answer = self._asked(client, "GET", self._url + path, missing=missing_is_empty)
         return {} if answer is None else answer
 
@@ -220,9 +220,9 @@ class AutoscalerActuator:
         if answer.status_code // 100 != 2:
             said, path = _message(answer), httpx.URL(url).path
             retry = answer.status_code >= 500 or answer.status_code in (409, 429)
-            hint = "its account needs get, list and patch there" if answer.status_code in (401, 403) else ""
+            hint = "its account needs the verbs get, list and patch" if answer.status_code in (401, 403) else ""
             fault = _ConflictError if answer.status_code == 409 else ActuationError
-            raise fault(f"{method} {path} answered {answer.status_code}: {said}", retryable=retry, hint=hint)
+            raise fault(f"{method} {path} returned {answer.status_code}: {said}", retryable=retry, hint=hint)
         try:
             result = answer.json()
         except ValueError:

@@ -35,7 +35,11 @@ class SimulatedActuator:
         status = _STATUSES.get(str(answer.get("status")))
         detail = str(answer.get("detail", ""))
         if status is None:
-            raise ActuationError("the control door gave no status", retryable=False, hint="is control_url a fleet?")
+            raise ActuationError(
+                "the control endpoint returned no status",
+                retryable=False,
+                hint="check that control_url points to a fleet",
+            )
         return Outcome(action.id, status, detail, started, self._clock.now())
 
     def _answer(self, action: Action) -> dict[str, Any]:
@@ -43,16 +47,18 @@ class SimulatedActuator:
         try:
             response = httpx.post(self._url, json=request(action), timeout=seconds, follow_redirects=False)
         except httpx.TimeoutException as error:
-            raise ActuationError(f"the control door did not answer within {seconds:g} s", retryable=True) from error
+            raise ActuationError(
+                f"the control endpoint did not respond within {seconds:g} s", retryable=True
+            ) from error
         except httpx.TransportError as error:
-            hint = "is the simulated fleet running?"
-            raise ActuationError("the control door cannot be reached", retryable=True, hint=hint) from error
+            hint = "check that the simulated fleet is running"
+            raise ActuationError("the control endpoint cannot be reached", retryable=True, hint=hint) from error
         except httpx.InvalidURL as error:
             raise ActuationError("control_url is not a URL", retryable=False) from error
         answer = _json(response)
         if response.status_code // 100 != 2:
             said, hint = _refusal(answer)
-            text = f"the control door answered HTTP {response.status_code}" + (f": {said}" if said else "")
+            text = f"the control endpoint returned HTTP {response.status_code}" + (f": {said}" if said else "")
             raise ActuationError(text, retryable=response.status_code >= 500, hint=hint)
         return answer
 

@@ -106,7 +106,7 @@ def _check_step(
     if step.get("when", "node_not_ready") not in get_args(When):
         problems.append(document.problem((*path, "when"), f"expected {', '.join(get_args(When))}"))
     if step.get("action") == ActionKind.RESTART_POD and fault in LOAD_FAULTS:
-        problems.append(document.problem((*path, "action"), "an engine under load is never restarted"))
+        problems.append(document.problem((*path, "action"), "an engine under load must not be restarted"))
     try:
         parse_duration(str(step.get("wait", "0s")))
     except UsageError as error:

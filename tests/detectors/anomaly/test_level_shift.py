@@ -180,7 +180,7 @@ def test_a_restart_and_another_pace_lose_only_the_readings(detector, warmed):
 
 def test_levels_of_other_signals_are_learnt_anew(detector, warmed):
     turned = LevelShiftDetector(EntityKind.GPU, WATCHED[::-1], LOAD)
-    assert turned.restored(warmed)[1] == "it was learnt of other signals"
+    assert turned.restored(warmed)[1] == "it was learned from other signals"
     _, said = live(turned, warmed, usual(3), step=60.0)
     assert said[-1] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
 

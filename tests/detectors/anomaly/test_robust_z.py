@@ -174,7 +174,7 @@ def test_a_check_point_whose_limits_may_be_of_ten_minutes_is_dropped_with_the_re
         detection.restore(store)
     (told,) = logs
     assert (told["event"], told["detector"]) == ("detector_state_dropped", detector.name)
-    assert told["because"] == "it is of version 1, this program's is 2"
+    assert told["because"] == "it has version 1, this program has 2"
     store.save_detector_states({detector.name: warmed}, utc(NOW))
     with capture_logs() as logs:
         detection.restore(store)

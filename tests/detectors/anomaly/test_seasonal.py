@@ -176,5 +176,5 @@ def test_levels_of_signals_in_another_order_are_learnt_anew(detector, warmed):
     _, said = live(turned, warmed, values)
     assert said[0] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
     state, because = turned.restored(warmed)
-    assert (state.entities, because) == ((), "it was learnt of other signals")
+    assert (state.entities, because) == ((), "it was learned from other signals")
     assert detector.restored(warmed) == (warmed, "")

@@ -44,7 +44,7 @@ def test_the_beginning_of_many_is_refused_with_some_of_them(fleet):
 
 @pytest.mark.parametrize("text", ["GPU-0", "chat-", "node", "…", "GPU…6"])
 def test_too_little_of_a_name_or_a_short_name_cut_is_nobody(fleet, text):
-    with pytest.raises(UsageError, match="nothing is called"):
+    with pytest.raises(UsageError, match="not found"):
         entity_lookup.component(fleet, text)
 
 

@@ -28,7 +28,7 @@ from outrider.model import (
     Stage,
     Window,
 )
-from service.engine.detector_rollout import DetectorRun, DetectorRollout
+from service.engine.detector_rollout import DetectorRollout, DetectorRun
 
 START = 1_800_000_000.0
 STEP = 15.0

@@ -194,7 +194,7 @@ def test_what_is_wrong_is_told_with_file_and_line(old, new, line, said):
 
 
 def test_a_fault_in_two_files_is_refused():
-    with pytest.raises(ConfigError, match="stands in another file too"):
+    with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
 
 
@@ -243,5 +243,5 @@ def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
 
 
 def test_one_fault_in_two_own_files_is_refused():
-    with pytest.raises(ConfigError, match="stands in another file too"):
+    with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})

@@ -163,7 +163,7 @@ def test_one_silence_speaks_for_all(find):
         ('mean(engine_requests_waiting, "0m") > 1', 31, "expected a duration"),
         ("last(engine_ttft_seconds) > 1", 1, "is a histogram"),
         ('quantile(99, engine_ttft_seconds, "5m") > 1', 10, "expected a quantile"),
-        ('quantile(0.9, engine_requests_waiting, "5m") > 1', 1, "is no histogram"),
+        ('quantile(0.9, engine_requests_waiting, "5m") > 1', 1, "is not a histogram"),
         ("median(engine_requests_waiting) > 1", 1, "there is no function median"),
         ("mean(engine_requests_waiting) > 1", 1, "found 1 arguments"),
         ("last(x=engine_requests_waiting) > 1", 1, "named arguments"),

@@ -14,7 +14,7 @@ from detectors.statistics.alarm_threshold import (
 )
 from detectors.statistics.deviation import CLIP
 from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
-from detectors.statistics.ensemble_members import NAMES, SUREST, Tail, EnsembleMembers
+from detectors.statistics.ensemble_members import NAMES, SUREST, EnsembleMembers, Tail
 from detectors.statistics.residuals import KINDS, Residuals
 
 STEP = 300.0

@@ -45,7 +45,7 @@ def test_a_playbook_file_gives_steps_by_fault():
         ("playbooks:\n  gpu-lost: cordon\n", "gpu-lost", "expected {"),
         ("playbooks: []\n", "playbooks", "by fault"),
         ("", "playbooks", "by fault"),
-        ("playbooks:\n  kv-pressure: {steps: [{action: restart_pod, target: pods}]}\n", ".action", "never restarted"),
+        ("playbooks:\n  kv-pressure: {steps: [{action: restart_pod, target: pods}]}\n", ".action", "must not be restarted"),
     ],
 )
 def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, says):
