@@ -75,11 +75,11 @@ def run() -> list[Result]:
             writer = Writer(store, day.cycles(10 * CYCLES, KINDS, first=CYCLES))
             writer.start()
             begun = time.perf_counter()
-            done = store.upkeep(START + timedelta(hours=1, minutes=10))
+            done = store.maintain(START + timedelta(hours=1, minutes=10))
             took = time.perf_counter() - begun
             writer.enough.set()
             writer.join()
-            longest = store.longest_upkeep_seconds
+            longest = store.longest_maintenance_seconds
         finally:
             store.close()
         sizes = _bytes(url)

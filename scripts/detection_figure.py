@@ -226,7 +226,7 @@ def of_recording(name: str) -> History:
         at = group[-1].at
         start = start or at
         collected = manager.absorb(group, at)
-        history.topology = manager.topology(at)
+        history.topology = collected.topology
         history.take((at - start) / timedelta(minutes=1), at, collected, detection)
     return history
 
@@ -245,7 +245,7 @@ def of_fleet(figure: Figure) -> History:
             history.truths[fault.id] = (truth.entity, (minute, minute + fault.minutes))
         fleet.step(STEP)
         collected = source.look(fleet.now)
-        history.topology = source.topology(fleet.now)
+        history.topology = collected.topology
         history.take(minute + 0.25, fleet.now, collected, detection)
     return history
 

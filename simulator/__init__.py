@@ -1,7 +1,6 @@
-"""A fleet that serves LLMs and breaks on command: the world that demos, drills and tests run in.
+"""A simulated fleet that serves LLMs, with fault injection, for demos, drills and tests.
 
-Here live the continuous-batching engine model, GPUs, nodes, pods and their scheduler, traffic,
-fault injection, and the exporters that turn all of it into the pages real systems publish. Only
-``service`` and tests call it. The platform never reads anything here but those pages and the
-control door; it imports the kernel and nothing else of ours.
+It has the continuous-batching engine model, GPUs, nodes, pods and their scheduler, traffic, faults, and the exporters
+that publish the pages of real systems. Only ``service`` and tests import it. The platform reads those pages and the
+control endpoints; the simulator imports the kernel (``outrider``) only.
 """

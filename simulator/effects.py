@@ -1,9 +1,8 @@
-"""The handles by which faults and chances bend a fleet: one array a lever, neutral when all is well.
+"""Effects of faults on a fleet: one array per effect, neutral without faults.
 
-Levers are rebuilt every tick: ``reset``, then every active fault multiplies, adds or sets its own.
-So faults compose, and a fault that ends or is interrupted leaves nothing behind. What a lever means
-is read where the work is done (devices, hosts, engines, router, traffic, pages); nothing else may
-keep a copy.
+Effects are rebuilt every tick: ``reset``, then every active fault multiplies, adds or sets its own. Faults therefore
+compose, and a fault that ends or is interrupted leaves nothing behind. The meaning of an effect is defined by its
+reader (devices, nodes, engines, load balancer, traffic, pages); nothing else may keep a copy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from outrider.model import Floats
 
 
 class _EffectTable:
-    """Arrays of one length. Subclasses say in ``NEUTRAL`` what each lever reads when nothing is wrong."""
+    """Arrays of one length. Subclasses define the neutral value of each effect in ``NEUTRAL``."""
 
     NEUTRAL: ClassVar[dict[str, float]]
 
@@ -25,7 +24,7 @@ class _EffectTable:
             setattr(self, name, np.full(size, neutral))
 
     def reset(self) -> None:
-        """Everything neutral again, in place."""
+        """Resets all arrays to neutral, in place."""
         for name, neutral in self.NEUTRAL.items():
             getattr(self, name).fill(neutral)
 
@@ -82,7 +81,7 @@ class NodeEffects(_EffectTable):
 
     NEUTRAL: ClassVar[dict[str, float]] = {
         "reachable": 1.0,  # 0: connections to anything on the node time out, its pods go on
-        "alive": 1.0,  # 0: the host is gone and its pods with it
+        "alive": 1.0,  # 0: the node is down, and its pods with it
         "disk_lost_ratio": 0.0,  # share of the file system filled by something else
         "disk_factor": 1.0,  # > 1: the local disk takes that much longer
         "storage_factor": 1.0,  # > 1: the shared storage it reads weights from does
@@ -126,8 +125,8 @@ class SlotEffects(_EffectTable):
         "batch_factor": 1.0,  # of the most sequences that run at once
         "load_factor": 1.0,  # > 1: the model takes that much longer to load
         "load_fails": 0.0,  # 1: loading ends in an error, again and again
-        "hung": 0.0,  # 1: the core stands still behind an HTTP server that answers
-        "core_dead": 0.0,  # 1: no core behind the HTTP server: /metrics and /health say 503, requests fail
+        "hung": 0.0,  # 1: the engine core is hung; the HTTP server responds
+        "core_dead": 0.0,  # 1: no engine core: /metrics and /health return 503, requests fail
         "asleep": 0.0,  # 1: put to sleep: /health says 200, requests hang
         "weight_factor": 1.0,  # of its share of the traffic, for routing gone wrong
         "error_ratio": 0.0,  # share of requests answered 500 at once
@@ -185,7 +184,7 @@ class ClusterEffects(_EffectTable):
 
 
 class FleetEffects:
-    """Every lever of one fleet."""
+    """All effects of one fleet."""
 
     def __init__(self, gpus: int, nodes: int, slots: int, services: int) -> None:
         self.gpus = GpuEffects(gpus)
@@ -206,14 +205,14 @@ class FleetEffects:
         }
 
     def reset(self) -> None:
-        """Everything neutral; free when nothing was bent since the last time."""
+        """Resets everything to neutral; free if nothing has changed since the last call."""
         if self._touched:
             for table in self.tables().values():
                 table.reset()
             self._touched = False
 
     def adjust(self, group: str, effect_name: str) -> Floats:
-        """The array of a lever, to be changed in place. Raises KeyError and AttributeError for unknown names."""
+        """Returns the array of an effect for changes in place. Raises KeyError or AttributeError for unknown names."""
         self._touched = True
         values: Floats = getattr(self.tables()[group], effect_name)
         return values

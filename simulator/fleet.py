@@ -1,4 +1,4 @@
-"""The fleet: everything together, moved by ``step`` and by nothing else."""
+"""The fleet: all parts together, advanced only by ``step``."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 WARM_SECONDS = 180.0
-AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines look two days old
+AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines appear two days old
 
 
 class Fleet:
     """A cluster of services on GPUs. It starts warm: queues, temperatures and counters in steady state.
 
-    ``now`` moves by ``step`` only. Every random draw comes from ``seed``: the same seed, start and
-    sequence of steps, faults and actions give the same fleet. Not safe for use by two threads at once.
-    ``entry`` is the share of each service's demand that this cluster is sent, shape (services,);
-    ``stalled`` are the slots whose engine core stands still (bool). ``desired`` replicas are by service.
+    ``now`` advances by ``step`` only. Every random draw comes from ``seed``: the same seed, start and sequence of
+    steps,
+    faults and actions give the same fleet. Not safe for use by two threads at once. ``entry`` is the share of each
+    service's demand that this cluster receives, shape (services,); ``stalled`` are the slots whose engine core is hung
+    (bool). ``desired`` replicas are by service.
     """
 
     def __init__(self, spec: FleetSpec | None = None, seed: int = 7, start: datetime | None = None) -> None:
@@ -97,7 +98,7 @@ class Fleet:
         return self.containers.cpu_seconds
 
     def step(self, duration: timedelta) -> None:
-        """Move on by ``duration``."""
+        """Advances by ``duration``."""
         left = duration.total_seconds()
         while left > 1e-9:
             seconds = min(self.spec.tick_seconds, left)
@@ -106,14 +107,14 @@ class Fleet:
         self.tell()
 
     def tell(self) -> None:
-        """Tell those who follow the fleet that it has moved."""
+        """Notifies the followers of the fleet that it has advanced."""
         for told in self.after_step:
             told()
 
     # --- what faults and actions do to it -----------------------------------------------------------
 
     def crash(self, slot: int, why: str, *, held: bool = True, ended: str = "Error") -> None:
-        """The engine process of a slot dies; its requests fail. While ``held`` it stays down (see ``Pods.crash``)."""
+        """Ends the engine process of a slot; its requests fail. While ``held`` it stays down (see ``Pods.crash``)."""
         self.pods.crash(slot, self._at, why, held=held, ended=ended)
         self._forget_engine(slot)
 
@@ -123,7 +124,7 @@ class Fleet:
         self.pods.create(slot, self._at)
 
     def remove(self, slot: int) -> None:
-        """Take a slot out of use."""
+        """Takes a slot out of use."""
         self._forget_engine(slot)
         self.pods.delete(slot, self._at)
 
@@ -146,25 +147,25 @@ class Fleet:
         return len(present)
 
     def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> JournalEntry:
-        """Somebody changed something: a line in the journal."""
+        """Writes a change to the journal."""
         return self.journal.write(self._at, JournalSource.CHANGE, entity, code, text, **attributes)
 
     def rollout(self, service: str, revision: str, *, text: str = "", instantly: bool = False) -> None:
-        """Bring a service to a revision, pod by pod; ``instantly``: in the processes that run, as a flag does.
+        """Rolls a service out to a revision, pod by pod; ``instantly``: in the running processes, as for a flag.
 
-        Raises UsageError for an unknown service, and when it is at that revision already.
+        Raises UsageError for an unknown service, and if it is at that revision already.
         """
         self.rollouts.begin(self.spec.service(service).name, revision, text=text, instantly=instantly)
 
     def rollback(self, service: str, *, text: str = "") -> str | None:
-        """Bring a service back to the revision before, the way it left it; its name, None when there is none.
+        """Returns a service to the previous revision, in the same way; its name, None if there is none.
 
         Raises UsageError for an unknown service.
         """
         return self.rollouts.back(self.spec.service(service).name, text=text)
 
     def restore(self) -> None:
-        """End every fault at once and put back whatever faults and operators changed: weights, cordons, revisions."""
+        """Ends every fault at once and undoes changes of faults and operators: weights, cordons, revisions."""
         for injection in list(self.injections):
             injection.stop(self)
         self.injections.clear()
@@ -230,13 +231,13 @@ class Fleet:
         self._at = start  # whole seconds again, whatever the additions left
 
     def _forget_engine(self, slot: int) -> None:
-        _ = self.traffic.edge  # what it has answered is counted before its counters start anew
+        _ = self.traffic.edge  # its responses are counted before its counters restart
         cut = self.bank.drop(slot)
         self.traffic.unanswered(np.full(cut, self.pods.service_of_slot[slot]))
         self.containers.forget(slot)
 
     def tick(self, seconds: float) -> None:
-        """Move on by one tick of at most ``spec.tick_seconds``; nobody is told. Call ``step`` instead."""
+        """Advances by one tick of at most ``spec.tick_seconds``, without notification. Call ``step`` instead."""
         self.effects.reset()
         for injection in list(self.injections):
             if injection.advance(self) and injection in self.injections:
@@ -264,7 +265,7 @@ class Fleet:
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
         arrivals = self.traffic.draw(begin, span, rates)
         if self.effects.cluster.alive[0] < 0.5:
-            self.bank.refuse(len(arrivals))  # the gateway is gone, too: nobody counts them
+            self.bank.refuse(len(arrivals))  # the gateway is down as well, so nothing counts them
             return
         slot = self.router.route(arrivals, shares)
         place = np.maximum(slot, 0)
@@ -292,14 +293,14 @@ class Fleet:
         )
 
     def _lose_cores(self) -> None:
-        """What was in flight fails when a core dies behind its HTTP server."""
+        """Fails the requests in flight when a core dies behind its HTTP server."""
         coreless = (self.effects.slots.core_dead > 0.5) & self.pods.ready
         for slot in np.flatnonzero(coreless & ~self._coreless).tolist():
             self._forget_engine(slot)
         self._coreless = coreless
 
     def _conditions(self) -> Conditions:
-        """What bends the engines now."""
+        """Current conditions of the engines."""
         effects = self.effects.slots
         return Conditions(
             slow=coupling.stretch(self),
@@ -318,5 +319,5 @@ class Fleet:
         self.autoscaler.advance(seconds, self.desired, self.effects.services)
 
     def _fans(self) -> Floats:
-        """How much less heat leaves each device for want of air, shape (gpus,)."""
+        """Factor of the heat that missing air flow keeps in each device, shape (gpus,)."""
         return 1.0 / np.maximum(self.effects.nodes.fan_factor, 0.1)[self.gpus.node]

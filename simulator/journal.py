@@ -1,8 +1,7 @@
-"""What happens in a fleet beside its numbers: kernel-log and engine-log lines, Kubernetes events, changes.
+"""Journal of a fleet: kernel-log and engine-log lines, Kubernetes events, changes.
 
-The journal is what the fleet's logs and its Kubernetes view are written from. Nobody writes the
-truth about a fault into it: only what the driver, the kernel, the engine, the kubelet or a
-deployment would say.
+The fleet's logs and its Kubernetes view are written from the journal. It never contains the ground truth of a fault:
+only lines that the driver, the kernel, the engine, the kubelet or a deployment would write.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MOST_KEPT = 20_000
 
 
 class JournalSource(StrEnum):
-    """Who says it."""
+    """Source of a line."""
 
     KERNEL = "kernel"  # the node's kernel log: XID lines, OOM kills, link changes
     ENGINE = "engine"  # the log of a model server's container
@@ -49,9 +48,9 @@ class JournalEntry:
 
     @property
     def event(self) -> Event:
-        """The same as the platform knows it. An XID is an event kind of its own, its code the number.
+        """The line as a platform event. An XID is an event kind of its own, with its number as code.
 
-        A log belongs to a pod; what its engine says is known of the replica, which bears the same name.
+        A log belongs to a pod; engine lines belong to the replica, which has the same name.
         """
         xid = self.attributes.get("xid")
         kind = EventKind.XID if xid else _KIND[self.source]
@@ -81,7 +80,7 @@ class Journal:
     def write(
         self, at: float, source: JournalSource, entity: EntityRef, code: str, text: str, **attributes: str
     ) -> JournalEntry:
-        """Write a line. Numbers rise by one and never start anew."""
+        """Writes a line. Numbers rise by one and are never reused."""
         line = JournalEntry(self._next, at, source, entity, code, text, attributes)
         self._next += 1
         self._lines.append(line)
@@ -90,7 +89,7 @@ class Journal:
         return line
 
     def after(self, number: int = 0) -> tuple[JournalEntry, ...]:
-        """Everything with a higher number, oldest first."""
+        """Returns all entries with a higher number, oldest first."""
         place = bisect_right(self._lines, number, key=lambda line: line.number)
         return tuple(self._lines[place:])
 

@@ -1,7 +1,7 @@
-"""What operators do to a healthy fleet: rollouts of new revisions and restarts of single replicas.
+"""Planned maintenance of a healthy fleet: rollouts of new revisions and restarts of single replicas.
 
-The plan is a pure function of seed and time, like the load, so that the written past and the live
-fleet agree. None of it is a fault.
+The plan is a pure function of seed and time, like the load, so that backfilled history and the live fleet agree. None
+of it is a fault.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from simulator.spec.fleets import FleetSpec
 from simulator.traffic.shapes import DAY_SECONDS, MONDAY, WEEK_SECONDS, salt_of, uniform
 
 ROLLOUT_SALT, RESTART_SALT = 101, 107
-FIRST_HOUR, HOURS = 9.0, 8.0  # people work from 9 to 17 UTC
+FIRST_HOUR, HOURS = 9.0, 8.0  # working hours are 9 to 17 UTC
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MaintenanceTask:
-    """One deed at unix seconds ``at``. ``replica`` is the place within its service, None: all, one after another."""
+    """One task at unix seconds ``at``. ``replica`` is the index within its service, None: all in turn."""
 
     at: float
     service: str
@@ -29,9 +29,9 @@ class MaintenanceTask:
 
 
 def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[MaintenanceTask, ...]:
-    """Everything in [start, end) (unix), oldest first.
+    """Returns all tasks in [start, end) (unix), oldest first.
 
-    Every service is rolled out once a week, and one of its replicas is restarted on another occasion.
+    Every service is rolled out once a week, and one of its replicas is restarted at another time.
     """
     found = []
     first, last = np.floor((start - MONDAY) / WEEK_SECONDS), np.floor((end - MONDAY) / WEEK_SECONDS)
@@ -45,7 +45,7 @@ def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Maint
 
 
 def under_maintenance(spec: FleetSpec, service: str, tasks: Sequence[MaintenanceTask], times: np.ndarray) -> np.ndarray:
-    """Which replicas of a service are down for a deed at ``times``: bool of shape (replicas, times)."""
+    """Replicas of a service that are down for a task at ``times``: bool of shape (replicas, times)."""
     replicas, lasts = spec.service(service).replicas, spec.startup.total_seconds
     found = np.zeros((replicas, times.size), dtype=bool)
     for task in tasks:
@@ -57,15 +57,15 @@ def under_maintenance(spec: FleetSpec, service: str, tasks: Sequence[Maintenance
 
 
 class MaintenanceRunner:
-    """Carries out the plan on a live fleet: call ``advance`` after each step."""
+    """Runs the plan on a live fleet: call ``advance`` after each step."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
-        """What was planned before the fleet's present is left out."""
+        """Skips tasks before the fleet's present."""
         self._fleet, self._seed, self._done_until = fleet, seed, fleet.at
         self.done: list[MaintenanceTask] = []
 
     def advance(self) -> None:
-        """Do what has come due since the last call."""
+        """Runs the tasks that have become due since the last call."""
         now = self._fleet.at
         for task in planned(self._fleet.spec, self._seed, self._done_until, now):
             self._do(task)

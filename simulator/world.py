@@ -16,14 +16,14 @@ from simulator.fleet import Fleet
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """A target and its fleet. ``name`` is the target's own at home, and begins with the cluster elsewhere."""
+    """A target and its fleet. ``name`` is the target's own at home; elsewhere the cluster is its prefix."""
 
     fleet: Fleet
     target: SimulatedTarget
     name: str
 
     def as_config(self, url: str) -> dict[str, object]:
-        """The target as a configuration lists it, its cluster said."""
+        """The target in the shape of a configuration, with its cluster."""
         found = self.target.as_config(url)
         return {**found, "name": self.name, "entity": {**found["entity"], "cluster": self.fleet.spec.cluster}}
 
@@ -75,7 +75,7 @@ class World:
         raise UsageError(f"there is no cluster {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
 
     def step(self, duration: timedelta) -> None:
-        """Move every fleet on by ``duration``, tick by tick."""
+        """Advances every fleet by ``duration``, tick by tick."""
         left = duration.total_seconds()
         finest = min(fleet.spec.tick_seconds for fleet in self.fleets)
         while left > 1e-9:
@@ -87,9 +87,10 @@ class World:
             fleet.tell()
 
     def switch_entry(self, service: str, cluster: str, share: float = 1.0) -> None:
-        """Send ``share`` (0 to 1) of a service's demand to a cluster; the others keep the rest in their proportions.
+        """Sends ``share`` (0 to 1) of a service's demand to a cluster; the others split the rest in proportion.
 
-        What is left goes home where the others had nothing. Raises UsageError for an unknown service, cluster or share.
+        If the others had none, the rest goes to the home cluster. Raises UsageError for an unknown service, cluster or
+        share.
         """
         name, fleet = self.home.spec.service(service).name, self.fleet(cluster)
         if not 0.0 <= share <= 1.0:

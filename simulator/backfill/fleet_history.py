@@ -1,9 +1,8 @@
-"""The past of a fleet, written straight as blocks of values: what collecting it would have stored.
+"""History of a fleet, written directly as blocks of values: the values that collecting it would have stored.
 
-No fault ever happened in it; launches and holidays are in the load shapes, rollouts and restarts where
-the operators' plan is asked for (``upkeep``). Levels follow the traffic of each instant and the profile of each
-engine; counts are drawn as the live fleet draws them. A gauge that is a rate covers the last 15 s of
-its step, as a scrape would show it; a delta covers the whole step.
+It has no faults; launches and holidays are in the load shapes, rollouts and restarts are included with ``upkeep``.
+Levels follow the traffic and the profile of each engine; counts are drawn as in the live fleet. A gauge that is a rate
+covers the last 15 s of its step, as in a scrape; a delta covers the whole step.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BLOCK = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class HistoryBlock:
-    """Values of shape (entities, times, keys), with unix ``times``; ``status`` says PRESENT or UNDEFINED."""
+    """Values of shape (entities, times, keys), with unix ``times``; ``status`` is PRESENT or UNDEFINED."""
 
     kind: EntityKind
     times: Floats
@@ -61,16 +60,17 @@ def backfill(
     *,
     upkeep: bool = False,
 ) -> Iterator[HistoryBlock]:
-    """The past in [start, end) on a grid of ``step``, a day and an entity kind at a time, oldest first.
+    """Yields the history in [start, end) on a grid of ``step``, by day and entity kind, oldest first.
 
-    Kinds: service, replica, gpu and node. The same seed gives the same past, and entities are those
-    of ``Fleet(spec, seed)``. With ``upkeep`` replicas are away while they are rolled out or restarted as
-    ``upkeep.planned`` says: ABSENT cells, engine_up 0, and no increase at their first instant back.
-    ``events`` tells the rollouts and restarts themselves.
+    Kinds: service, replica, gpu and node. The same seed gives the same history, and entities are those of
+    ``Fleet(spec, seed)``. With ``upkeep`` replicas are down while ``maintenance.planned`` rolls them out or restarts
+    them:
+    ABSENT cells, engine_up 0, and no increase at their first time back. ``events`` returns these rollouts and
+    restarts.
     """
     grid = np.arange(start.timestamp(), end.timestamp(), step.total_seconds())
     longest = (1 + max(service.replicas for service in spec.services)) * spec.startup.total_seconds
-    before = start.timestamp() - longest  # a rollout that began earlier may still be under way
+    before = start.timestamp() - longest  # a rollout that started earlier may still be running
     past = _History(spec, seed, planned(spec, seed, before, end.timestamp()) if upkeep else ())
     per_block = max(1, round(BLOCK / step))
     for number in range(0, grid.size, per_block):
@@ -78,7 +78,7 @@ def backfill(
 
 
 def events(spec: FleetSpec, seed: int, start: datetime, end: datetime) -> tuple[Event, ...]:
-    """The rollouts and restarts of the plan in [start, end), as the platform would have heard of them."""
+    """Returns the planned rollouts and restarts in [start, end) as platform events."""
     found = []
     for task in planned(spec, seed, start.timestamp(), end.timestamp()):
         service = spec.service(task.service)
@@ -191,7 +191,7 @@ class _History:
 
 @dataclass(frozen=True, slots=True)
 class _SampledLoad:
-    """What a service's replicas did in every step: arrays of shape (replicas, times)."""
+    """Work of a service's replicas in every step: arrays of shape (replicas, times)."""
 
     up: np.ndarray  # bool, which of them serve
     each: Floats  # requests per second of one that serves, (times,)
@@ -211,7 +211,7 @@ class _SampledLoad:
     def draw(
         service: ServiceSpec, up: np.ndarray, times: Floats, step: float, seed: int, random: np.random.Generator
     ) -> _SampledLoad:
-        """Draw every step of a service; those that serve share the load of all."""
+        """Draws every step of a service; serving replicas share the total load."""
         shape, size = profile(service), up.shape
         each = rates(service, times, seed) / np.maximum(up.sum(axis=0), 1)
         sample = min(SAMPLE_SECONDS, step)
@@ -316,7 +316,7 @@ def _block(kind: EntityKind, times: Floats, names: Sequence[EntityRef], columns:
 
 
 def _without(block: HistoryBlock, gone: np.ndarray) -> HistoryBlock:
-    """Leave out what replicas that are away, ``gone`` (replicas, times), cannot have said."""
+    """Removes the values of replicas that are down, ``gone`` (replicas, times)."""
     if not gone.any():
         return block
     values, status = block.values, block.status

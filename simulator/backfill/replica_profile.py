@@ -1,7 +1,6 @@
-"""What one replica does at each level of load, measured on the engine model itself.
+"""Profile of one replica at each level of load, measured on the engine model.
 
-History is filled from these profiles, so that its levels are those the live fleet has at the same
-rate: the same model made both.
+History is filled from these profiles, so that its levels match the live fleet at the same rate.
 """
 
 from __future__ import annotations

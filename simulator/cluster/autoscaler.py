@@ -1,4 +1,4 @@
-"""What a horizontal autoscaler of each service would tell: what it wants, its bounds, and whether it is stuck."""
+"""Status of a horizontal autoscaler per service: desired replicas, bounds, errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ SYNC_SECONDS = 15.0
 
 
 class Autoscaler:
-    """One a service; arrays of shape (services,), in the order of the spec.
+    """One autoscaler per service; arrays of shape (services,), in the order of the spec.
 
     ``desired`` replicas (at most ``maximum``), ``minimum``, ``maximum``, ``wanted`` (before that bound),
-    ``at_maximum`` (it wants more than it may), ``blind`` (it cannot read its metric), ``errors`` (counter of
-    failed syncs). The fleet does not scale by itself: ``desired`` is what was ordered, and what faults add.
+    ``at_maximum``
+    (``wanted`` exceeds the maximum), ``blind`` (its metric is unavailable), ``errors`` (counter of failed syncs). The
+    fleet does not scale by itself: ``desired`` is the ordered number, plus what faults add.
     """
 
     def __init__(self, spec: FleetSpec) -> None:
@@ -38,7 +39,7 @@ class Autoscaler:
         base = np.array([ordered[name] for name in self._names], dtype=np.float64)
         self.blind = stuck == BLIND
         self.wanted = base + np.where(self.blind, 0.0, effects.desired_extra)
-        # Stuck at its maximum: somebody has set that to what runs now.
+        # Stuck at its maximum: the maximum was set to the current replicas.
         most = np.where(stuck == AT_MAXIMUM, base, self.maximum)
         self.desired = np.minimum(self.wanted, most)
         self.at_maximum = (self.wanted > most) | (stuck == AT_MAXIMUM)

@@ -1,4 +1,4 @@
-"""What Kubernetes does about hosts: silence makes them NotReady, that evicts, so do full disks; limits kill."""
+"""Node lifecycle of Kubernetes: silent nodes become NotReady, their pods are evicted; so are pods on full disks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kubelets:
         self.pod_ready = np.zeros(fleet.bank.size, dtype=bool)
 
     def advance(self) -> None:
-        """Look at every host once; called every tick."""
+        """Checks every node once; called every tick."""
         fleet = self._fleet
         effects = fleet.effects.nodes
         alive = effects.alive > 0.5
@@ -119,7 +119,7 @@ class Kubelets:
             self.kill_for_memory(fleet.pods.pods[slot])
 
     def kill_for_memory(self, pod: Pod) -> None:
-        """The kernel ends a pod's engine at its memory limit, and says so."""
+        """Kills a pod's engine at its memory limit, and logs it."""
         fleet = self._fleet
         node = pod.node or 0
         fleet.nodes.oom_kills[node] += 1

@@ -13,10 +13,11 @@ from simulator.traffic.arrivals import Arrivals
 class Router:
     """Spreads each service's requests over its replicas by weight.
 
-    ``weights`` are what operators set, shape (slots,). A dead replica gets requests until the health
-    check has seen it, a new one none until then. A hung or sleeping engine that answers its health check
-    keeps its share; one without a core, or on a host nobody can reach, loses it. ``believed_up`` is what
-    the last check said, bool of shape (slots,).
+    ``weights`` are set by operators, shape (slots,). A dead replica gets requests until the health check fails, a new
+    one
+    none until it passes. A hung or sleeping engine that passes its health check keeps its share. One without a core,
+    or on
+    an unreachable node, loses it. ``believed_up`` is the last health check, bool of shape (slots,).
     """
 
     def __init__(self, pods: Pods, health_check_seconds: float, seed: int) -> None:
@@ -33,9 +34,9 @@ class Router:
         self._random = np.random.default_rng([seed, 6])
 
     def look(self, at: float, answering: np.ndarray) -> None:
-        """One round of health checks; ``answering`` slots (bool) say 200 when they are asked.
+        """Runs one round of health checks; ``answering`` slots (bool) return 200.
 
-        A pod that was deleted leaves at once: its endpoint goes with it.
+        A deleted pod leaves at once: its endpoint is removed with it.
         """
         pods = self._pods
         healthy = pods.ready & answering
@@ -60,7 +61,7 @@ class Router:
         return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
 
     def route(self, arrivals: Arrivals, shares: Floats) -> np.ndarray:
-        """The slot of each request; -1 where no replica takes it."""
+        """Returns the slot of each request; -1 if no replica takes it."""
         slots = np.full(len(arrivals), -1, dtype=np.int64)
         totals = np.bincount(self._service, shares, self._services)
         for service in np.flatnonzero(totals > 0).tolist():

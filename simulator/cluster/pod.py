@@ -1,4 +1,4 @@
-"""One slot's pod: where it is in its life, where it runs and what it runs."""
+"""Pod of one slot: its phase, its node and its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST_REVISION = "v1"
 
 
 class Phase(StrEnum):
-    """Where a pod is in its life. ABSENT: the slot is not in use."""
+    """Phase of a pod. ABSENT: the slot is not in use."""
 
     ABSENT = "absent"
     PENDING = "pending"
@@ -24,13 +24,13 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Pod:
-    """One slot's pod.
+    """Pod of one slot.
 
-    ``generation`` rises with each new pod, ``restarts`` with each restart of its container, ``process``
-    whenever its engine process is a new one, either way. ``why`` is what a crashed one died of; while
-    ``held`` it cannot come up again. ``left_seconds`` of its phase are left on a healthy host;
-    ``phase_seconds`` is how long each phase of its last start took (schedule, pull, load, warm).
-    ``last_terminated`` is the kubelet's word for how the container last ended: Error, OOMKilled or empty.
+    ``generation`` rises with each new pod, ``restarts`` with each restart of its container, ``process`` with either.
+    ``why`` is the cause of a crash; while ``held`` the pod cannot start again. ``left_seconds`` of its phase remain on
+    a
+    healthy node; ``phase_seconds`` are the lengths of the phases of its last start (schedule, pull, load, warm).
+    ``last_terminated`` is the kubelet's reason for the last container end: Error, OOMKilled or empty.
     """
 
     slot: int
@@ -60,7 +60,7 @@ class Pod:
 
     @property
     def exists(self) -> bool:
-        """True when Kubernetes knows the pod."""
+        """True if the Kubernetes API lists the pod."""
         return self.phase is not Phase.ABSENT
 
     @property
@@ -77,6 +77,6 @@ class Pod:
 
     @property
     def startup_seconds(self) -> float | None:
-        """How long its engine last took to load and warm up, None before it has."""
+        """Seconds that its engine last took to load and warm up, None before that."""
         spent = self.phase_seconds
         return spent.get("load", 0.0) + spent.get("warm", 0.0) if self.ready and "warm" in spent else None

@@ -1,9 +1,8 @@
 """Pods of model servers: placement on GPUs, cold start in phases, crashes and restarts.
 
-A slot is a replica that may exist: slot i of the fleet has one pod name, one replica name and one
-row in the engine bank for ever. The scheduler packs: a pod goes to the fullest schedulable node that
-still has enough healthy free GPUs. What all pods have in common lies in arrays too, kept by every
-change of a pod, so that nobody needs to walk over them at each tick.
+A slot is a replica that may exist: slot i of the fleet has one pod name, one replica name and one row in the engine
+bank, permanently. The scheduler packs: a pod goes to the fullest schedulable node that still has enough healthy free
+GPUs. Common values of all pods are also kept in arrays, updated with every change, to avoid a loop per tick.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from simulator.spec.parts import FleetSpec
 __all__ = ["BACKOFF_SECONDS", "Pace", "Phase", "Pod", "Pods"]
 
 BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-FORGIVEN_SECONDS = 600.0  # a container that ran so long starts its back-off anew
+FORGIVEN_SECONDS = 600.0  # a container that ran this long resets its back-off
 LOADED_RATIO = {Phase.READY: 1.0, Phase.WARMING: 1.0, Phase.LOADING: 0.45}
-FAILS_AT_RATIO = 0.3  # of the usual loading time, when weights cannot be loaded
+FAILS_AT_RATIO = 0.3  # of the default loading time, if weights cannot be loaded
 LEAST_SECONDS = 0.1  # of any phase
 _RUNNING = (Phase.LOADING, Phase.WARMING, Phase.READY)
 _SPENT = {Phase.PENDING: "schedule", Phase.PULLING: "pull", Phase.LOADING: "load", Phase.WARMING: "warm"}
@@ -31,7 +30,7 @@ _SPENT = {Phase.PENDING: "schedule", Phase.PULLING: "pull", Phase.LOADING: "load
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much longer than usual pulling and loading take, and where loading fails; each of shape (slots,)."""
+    """Factors of pull and load times, and slots whose load fails; each of shape (slots,)."""
 
     pull: Floats
     load: Floats
@@ -39,18 +38,19 @@ class Pace:
 
 
 class Pods:
-    """Every slot of a fleet. ``cordoned`` is per node, ``healthy`` per GPU (shared with the devices).
+    """All slots of a fleet. ``cordoned`` is per node, ``healthy`` per GPU (shared with the devices).
 
-    ``blocked`` nodes take no new pods though nobody cordoned them; kubelets on ``dark`` ones do nothing.
-    Arrays of shape (slots,): ``ready``, ``existing`` (bool), ``node_of_slot`` (-1: not placed),
-    ``service_of_slot`` (index into the spec), ``group`` (GPUs of a replica), ``loaded_ratio`` (of the
-    device memory an engine takes), ``loading`` (reads weights now), ``crashed_at``, ``process``.
+    ``blocked`` nodes take no new pods although they are not cordoned; kubelets on ``dark`` nodes do nothing. Arrays of
+    shape (slots,): ``ready``, ``existing`` (bool), ``node_of_slot`` (-1: not placed), ``service_of_slot`` (index into
+    the
+    spec), ``group`` (GPUs of a replica), ``loaded_ratio`` (of the device memory an engine takes), ``loading`` (reads
+    weights now), ``crashed_at``, ``process``.
     """
 
     def __init__(
         self, spec: FleetSpec, node_of_gpu: np.ndarray, healthy: np.ndarray, seed: int, journal: Journal | None = None
     ) -> None:
-        """``journal`` gets what the scheduler and the kubelets say."""
+        """The scheduler and the kubelets write to ``journal``."""
         self.spec = spec
         self.node_of_gpu = node_of_gpu
         self.healthy = healthy
@@ -92,7 +92,7 @@ class Pods:
         self.process = np.zeros(slots, dtype=np.int64)
 
     def of_service(self, name: str) -> list[Pod]:
-        """The slots of a service, used or not. Raises KeyError when there is no such service."""
+        """Returns the slots of a service, in use or not. Raises KeyError if there is no such service."""
         return self._of_service[name]
 
     def on_node(self, node: int) -> list[Pod]:
@@ -100,7 +100,7 @@ class Pods:
         return [self.pods[slot] for slot in np.flatnonzero(self.node_of_slot == node).tolist()]
 
     def start_ready(self, slot: int, at: float, started_at: float) -> None:
-        """Put a pod in place as if it had run for long. Raises UsageError when there is no place for it."""
+        """Places a pod as if it had run for a long time. Raises UsageError if it does not fit."""
         pod, startup = self.pods[slot], self.spec.startup
         if not self._place(pod):
             raise UsageError(
@@ -131,16 +131,16 @@ class Pods:
         self._note(pod)
 
     def delete(self, slot: int, at: float) -> None:
-        """The slot is no longer used."""
+        """Takes the slot out of use."""
         pod = self.pods[slot]
         self._stop(pod, at)
         pod.phase, pod.ready_at, pod.ever_ready, pod.why, pod.held = Phase.ABSENT, None, False, "", False
         self._note(pod)
 
     def crash(self, slot: int, at: float, why: str, *, held: bool = True, ended: str = "Error") -> None:
-        """The container's process died. While ``held`` it stays down until ``cure`` is called with the same reason.
+        """Ends the container's process. While ``held`` it stays down until ``cure`` is called with the same reason.
 
-        One that is not held comes up after its back-off, if its devices are healthy.
+        Otherwise it starts after its back-off, if its devices are healthy.
         """
         pod = self.pods[slot]
         if pod.ready_at is not None and at - pod.ready_at > FORGIVEN_SECONDS:
@@ -152,13 +152,13 @@ class Pods:
         self._note(pod)
 
     def cure(self, slot: int, generation: int, why: str, at: float) -> None:
-        """What kept this generation of the pod down is over: the kubelet's next restart succeeds."""
+        """Removes the reason that kept this generation of the pod down: the kubelet's next restart succeeds."""
         pod = self.pods[slot]
         if pod.phase is Phase.CRASHED and pod.generation == generation and pod.why == why:
             self._restart_in_place(pod, at)
 
     def advance(self, at: float, pace: Pace | None = None) -> list[int]:
-        """Move every pod on to ``at``; the slots whose engine came up."""
+        """Advances every pod to ``at``; returns the slots whose engine became ready."""
         came_up = []
         for slot in sorted(self._active):
             pod = self.pods[slot]
@@ -179,7 +179,7 @@ class Pods:
         return np.bincount(self.node_of_gpu[free], minlength=self.nodes)
 
     def write(self, pod: Pod, at: float, code: str, text: str, kind: str = "Normal") -> None:
-        """What the scheduler or the kubelet tells about a pod."""
+        """Writes an event of the scheduler or the kubelet about a pod."""
         if self.journal is not None:
             about = EntityRef(self.spec.cluster, EntityKind.POD, pod.service.namespace, pod.name)
             self.journal.write(at, JournalSource.KUBERNETES, about, code, text, type=kind)
@@ -263,7 +263,7 @@ class Pods:
         return True
 
     def _stop(self, pod: Pod, at: float) -> None:
-        """Its kubelet, if it still answers, stops the container that runs, and says so."""
+        """Stops the running container and logs it, if its kubelet responds."""
         if pod.node is not None and pod.phase in _RUNNING and not self.dark[pod.node]:
             self.write(pod, at, "Killing", "Stopping container vllm")
         self.owner[list(pod.gpus)] = -1

@@ -30,7 +30,7 @@ class Rollouts:
         self._states = {service.name: _State() for service in fleet.spec.services}
 
     def revision(self, service: str) -> str:
-        """The revision that the service's deployment wants."""
+        """Returns the revision that the service's deployment specifies."""
         return self._states[service].revisions[-1]
 
     def moving(self, service: str) -> bool:
@@ -46,10 +46,11 @@ class Rollouts:
         instantly: bool = False,
         flags: tuple[str, str] | None = None,
     ) -> None:
-        """Go to a revision. Instantly: running processes take it over, as with a flag that is read while they run.
+        """Starts a rollout. ``instantly``: running processes take over the revision, as for a flag read at run time.
 
-        ``flags`` are how a flag was and is written; then the change is told as one of flags. Raises
-        UsageError when it is the present one.
+        ``flags`` are the flag before and after; the change is then logged as a flag change. Raises UsageError if it is
+        the
+        current revision.
         """
         state = self._states[service]
         before = state.revisions[-1]

@@ -1,7 +1,7 @@
-"""Faults: one YAML file each in ``catalogue``. ``inject`` breaks one component and returns the ground truth.
+"""Faults, one YAML file each in ``catalogue``. ``inject`` plans a fault and returns the ground truth.
 
-The platform under test never sees this package: it sees pages, logs and events. A fault bends the
-levers of the fleet and does a few deeds; what the pages show follows from the fleet's physics.
+The platform under test never imports this package: it reads pages, logs and events. A fault changes effects of the
+fleet and runs a few actions. The pages follow from the fleet's physics.
 """
 
 from simulator.faults.base import Injection, Truth

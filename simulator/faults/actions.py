@@ -1,10 +1,9 @@
-"""What faults do once, beside bending levers: the named functions that a fault file's ``actions`` call.
+"""Named functions that the ``deeds`` of a fault file call, beside its effects.
 
-They live in ``breaking`` (processes, devices, exporters), ``rolling`` (rollouts, flags, replicas) and
-``telling`` (lines of logs, events and changes). Each takes the fleet, the fault at work and the
-arguments of the file, and may return how to put back what it did; the fault does that when it ends or
-is stopped. Arguments are checked against the signature when a file is read: a parameter's annotation
-says what may be written.
+``breaking`` has processes, devices and exporters; ``rolling`` rollouts, flags and replicas; ``log_events`` lines of
+logs, events and changes. Each takes the fleet, the active fault and the arguments of the file. It may return an undo
+function, which runs when the fault ends or is stopped. Arguments are checked against the signature when a file is
+read: the annotation of a parameter defines the values that a file may give.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fault at work: a beginning, a course, an end, whom it hurts, and the truth about it."""
+"""An active fault: start, course, end, impact and ground truth."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Undo = Callable[["Fleet"], None]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was really broken, half-open in time.
+    """Ground truth of a fault, half-open in time.
 
-    ``symptoms`` are signals in the order they should move; ``touches`` the entities that it touches at
-    its start, the faulted one first; ``negative`` a state that looks alarming and is no fault.
+    ``symptoms`` are signals in the expected order of change. ``touches`` are the entities affected at the start, the
+    faulted one first. ``negative`` marks a state that looks alarming but is not a fault.
     """
 
     fault: str
@@ -41,7 +41,7 @@ class Truth:
 
 @dataclass(slots=True)
 class _Due:
-    """A deed that is still to be done, ``at`` so many seconds after the start."""
+    """A pending action, due ``at`` seconds after the start."""
 
     action: DeclaredAction
     at: float
@@ -49,7 +49,7 @@ class _Due:
 
 @dataclass(slots=True)
 class _ProcessScope:
-    """Whom it holds: the processes of some slots as they were when it began, or pods of a revision."""
+    """Scope that ``holds`` restricts: the engine processes of some slots at the start, or the pods of a revision."""
 
     slots: np.ndarray = field(default_factory=lambda: NOTHING)
     processes: np.ndarray = field(default_factory=lambda: NOTHING)
@@ -57,7 +57,7 @@ class _ProcessScope:
 
 
 class Injection:
-    """A declared fault at work on a fleet. The fleet calls ``advance`` every tick until it answers True."""
+    """An active fault of a fleet. The fleet calls ``advance`` every tick until it returns True."""
 
     def __init__(
         self, fleet: Fleet, declared: Declared, entity: EntityRef, start: datetime, duration: timedelta, seed: int
@@ -92,7 +92,7 @@ class Injection:
     # --- its course -----------------------------------------------------------------------------------
 
     def advance(self, fleet: Fleet) -> bool:
-        """Begin, go on or end, as the fleet's time says. True once it is over."""
+        """Starts, continues or ends the fault by the fleet's time. True once it is over."""
         if fleet.at < self._start:
             return False
         if fleet.at >= self._end:
@@ -106,7 +106,7 @@ class Injection:
         return False
 
     def stop(self, fleet: Fleet) -> None:
-        """End it now and put back what it did; the truth ends now, too."""
+        """Ends the fault now and undoes its actions; the truth ends now as well."""
         if self in fleet.injections:
             fleet.injections.remove(self)
         if fleet.at < self._end:
@@ -115,13 +115,13 @@ class Injection:
         self._finish(fleet)
 
     def impact(self, fleet: Fleet) -> np.ndarray:
-        """The slots that this fault hurts now: those it bends that get requests, and those it put out of service.
+        """Returns the sorted slots with impact now: affected slots with requests, and slots out of service.
 
-        A slot it once hurt counts until its pod is ready again where the fault does not reach. Indices, sorted.
+        A slot counts until its pod is ready again outside the scope of the fault.
         """
         return np.flatnonzero(self._bad(fleet) | (self._impacted & _wanting(fleet)))
 
-    # --- what deeds use -------------------------------------------------------------------------------
+    # --- used by actions ------------------------------------------------------------------------------
 
     @property
     def entity(self) -> EntityRef:
@@ -130,7 +130,7 @@ class Injection:
 
     @property
     def why(self) -> str:
-        """What keeps a pod down that this fault crashed: no other fault cures it."""
+        """Reason that keeps a crashed pod down; no other fault cures it."""
         return f"{self.truth.fault} {self.truth.entity.name}"
 
     @property
@@ -139,7 +139,7 @@ class Injection:
         return self._held.revision
 
     def roll_out(self, revision: str) -> None:
-        """From now on, ``holds: revision`` means pods of this one."""
+        """Sets the revision whose pods ``holds: revision`` means."""
         self._held.revision = revision
 
     def elapsed(self, fleet: Fleet) -> float:
@@ -147,7 +147,7 @@ class Injection:
         return fleet.at - self._start
 
     def here(self, fleet: Fleet) -> Scope:
-        """The places it still holds: where its entity is now, less the slots that are free of it."""
+        """Returns the current scope: the parts its entity has now, without the slots that are free of the fault."""
         here = self._fleet_entity.places(fleet)
         if self.declared.holds == "place":
             return here
@@ -162,11 +162,11 @@ class Injection:
         return Scope(gpus, np.unique(fleet.gpus.node[gpus]), slots, here.services)
 
     def mark_impacted(self, slot: int) -> None:
-        """A deed put this slot out of service."""
+        """Marks a slot that an action put out of service."""
         self._impacted[slot] = True
 
     def later(self, fleet: Fleet, seconds: float, what: Undo) -> None:
-        """Do something so long from now (inf: never before), or at the end if that comes first."""
+        """Runs ``what`` after so many seconds (inf: never before the end), or at the end if that comes first."""
         self._later.append((fleet.at + seconds, what))
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Injection:
         self._values = [self._magnitude(fleet, effect, here) for effect in self.declared.effects]
 
     def _magnitude(self, fleet: Fleet, effect: Effect, here: Scope) -> np.ndarray:
-        """The value of an effect: one for all its places, or one for each service where it is a share of capacity."""
+        """Value of an effect: one for its whole scope, or one for each service if it is a share of capacity."""
         value = effect.value(self.draw)
         if not effect.of_capacity:
             return np.array([value])
@@ -207,7 +207,7 @@ class Injection:
             self._undo.append(undo)
 
     def _strength(self, fleet: Fleet, effect: Effect, where: np.ndarray) -> np.ndarray:
-        """How much of an effect is there now: for all its places, or for each slot since its process began."""
+        """Current strength of an effect: one for its whole scope, or one for each slot by the age of its process."""
         onset = effect.onset or self.declared.onset
         since = self._start + effect.after_seconds
         if not effect.since_process:
@@ -231,7 +231,7 @@ class Injection:
                 effects[where] = np.where(strength > 0.5, value, effects[where])
 
     def _bad(self, fleet: Fleet) -> np.ndarray:
-        """Slots that its bent levers hurt now."""
+        """Slots on which its effects have an impact now."""
         found = np.zeros(fleet.bank.size, dtype=bool)
         if not self.started or fleet.at >= self._end:
             return found
@@ -242,7 +242,7 @@ class Injection:
         return found
 
     def _watch(self, fleet: Fleet) -> None:
-        """Note whom it holds, whom it hurts, and who is well again."""
+        """Updates the scope, the impacted slots and the recovered ones."""
         self._been[self.here(fleet).slots] = True
         bad = self._bad(fleet)
         if bad.any() or self._impacted.any():
@@ -250,7 +250,7 @@ class Injection:
             self._impacted &= bad | _wanting(fleet)
 
     def _finish(self, fleet: Fleet) -> None:
-        """Put back what deeds did, last first, then do the deeds of the end."""
+        """Undoes the actions in reverse order, then runs the actions of the end."""
         if not self.started:
             return
         for undo in reversed(self._undo):
@@ -270,7 +270,7 @@ def _wanting(fleet: Fleet) -> np.ndarray:
 
 
 def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
-    """The entity, and everything its levers reach: devices and hosts bent, replicas on them, services bent."""
+    """Returns the entity and all that its effects reach: GPUs, nodes, the replicas on them, services."""
     pods, found = fleet.pods.pods, [entity]
     whole = declared.removes and entity.kind is not EntityKind.GPU
     if whole or "nodes" in declared.groups:

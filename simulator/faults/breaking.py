@@ -1,4 +1,4 @@
-"""Deeds that break a device, a process or an exporter, and those that replace pods on purpose."""
+"""Actions that break a device, a process or an exporter, and actions that replace pods on purpose."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def crash(
     code: str = "",
     text: str = "",
 ) -> None:
-    """The engine process of every pod here that serves dies; with ``starting``, of those that load, too.
+    """Kills the engine process of every ready pod in scope; with ``starting``, of loading pods as well.
 
-    While ``held`` it cannot start again before the end, and the kubelet tries at growing intervals; else it
-    comes up after its back-off. Deleting the pod cures it at once. ``age`` spares processes that are younger.
-    ``code`` and ``text`` are the last line of its log, if any (see ``engine_line``).
+    While ``held`` the process cannot start before the end, and the kubelet retries at growing intervals. Otherwise it
+    starts after its back-off. Deleting the pod cures it at once. Processes younger than ``age`` are spared. ``code``
+    and
+    ``text`` are the last line of its log, if any (see ``engine_line``).
     """
     youngest = fleet.at - (age.total_seconds() if age is not None else 0.0)
     for pod in pods_here(fleet, fault):
@@ -59,9 +60,9 @@ def oom_kill(fleet: Fleet, fault: Injection) -> None:
 
 
 def xid(fleet: Fleet, fault: Injection, code: tuple[int, ...], one: bool = False, lasting: bool = False) -> Undo | None:
-    """The driver logs an XID of every device here, or of ``one``: one of ``code``, the same each time, by the seed.
+    """Logs an XID of every device in scope, or of ``one`` of them. The seed picks one of ``code`` for all.
 
-    The last XID stands in the driver's gauge until the end, or for ever when ``lasting``.
+    The driver's gauge keeps the last XID until the end, or forever if ``lasting``.
     """
     number = code[int(np.random.default_rng([fault.seed, 17]).integers(len(code)))]
     gpus = fault.here(fleet).gpus
@@ -94,7 +95,7 @@ def lose_gpu(fleet: Fleet, fault: Injection) -> Undo:
 
 
 def vanish(fleet: Fleet, fault: Injection) -> Undo:
-    """The devices here are gone from the exporter's page until the end."""
+    """Removes the devices in scope from the exporter's page until the end."""
     gpus = fault.here(fleet).gpus
     fleet.gpus.visible[gpus] = False
 
@@ -122,7 +123,7 @@ def restart_some(fleet: Fleet, fault: Injection, count: int = 1, text: str = "pl
 
 
 def exporter_down(fleet: Fleet, fault: Injection, exporter: str = "dcgm") -> Undo:
-    """An exporter of every node here stops: one of ``EXPORTERS``, where ``dcgm`` means that of the devices."""
+    """Stops an exporter of every node in scope: one of ``EXPORTERS``; ``dcgm`` means the device exporter."""
     gone = set(_exporters(fleet, fault, exporter)) - fleet.exporters_down
     fleet.exporters_down |= gone
 
@@ -149,7 +150,7 @@ def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:
 
 
 def _kill(fleet: Fleet, fault: Injection, pod: Pod, *, held: bool = True) -> None:
-    """Its process dies; while ``held`` it can start again only at the fault's end."""
+    """Kills the process of a pod; while ``held`` it can start again only at the fault's end."""
     fleet.crash(pod.slot, fault.why, held=held)
     fault.mark_impacted(pod.slot)
     slot, generation, why = pod.slot, pod.generation, fault.why

@@ -1,8 +1,8 @@
-"""Which faults can hold together, and why others cannot.
+"""Rules for faults that may be active together, and the reason for a conflict.
 
-Different faults on one entity compose: their levers multiply, add up, or set different things. Refused
-are the same fault twice on one entity at a time, faults that a file excludes, two that set one lever
-of the same places, and any fault that would begin on something another one has removed by then.
+Different faults on one entity compose: their effects multiply, add up or set different values. Refused are the same
+fault twice on one entity at a time, faults that a file excludes, two faults that set one effect on the same parts,
+and any fault that would start on a part that another one has removed by then.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _same(new: Injection, other: Injection) -> str:
 
 
 def _removed(one: Injection, by: Injection) -> str:
-    """``one`` begins on something that ``by`` has taken away by then. Pods are no such thing: they move."""
+    """True if ``one`` starts on a part that ``by`` has removed by then. Pods are exempt: they move."""
     if one is by or not by.declared.removes or one.truth.start < by.truth.start:
         return ""
     fixed = one.entity.kind in (EntityKind.GPU, EntityKind.NODE) and one.entity in by.truth.touches

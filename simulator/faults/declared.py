@@ -1,4 +1,4 @@
-"""What a fault file says, once it is read: plain frozen values. ``loader`` describes the file's format."""
+"""A parsed fault file as frozen values. ``loader`` describes the format."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ HOLDS: tuple[Hold, ...] = ("place", "process", "revision")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One lever bent. ``low`` to ``high`` is the range of magnitude, from mild to severe.
+    """One changed effect of the fleet. ``low`` to ``high`` is the range of magnitude, from mild to severe.
 
-    ``onset`` None is the fault's own; ``after_seconds`` delays it. With ``of_capacity`` the value is
-    the share of the service's capacity that its requests shall reach, turned into a factor of what
-    they are when it begins, and never below ``least``. ``since_process`` counts the onset from the start
-    of each slot's engine process, if that is later than the fault's.
+    ``onset`` None is the fault's own; ``after_seconds`` delays it. With ``of_capacity`` the value is a target share of
+    the service's capacity. It becomes a factor of the request rate at the start, at least ``least``. ``since_process``
+    counts the onset from the start of each slot's engine process, if that is later than the fault's.
     """
 
     group: str
@@ -54,7 +53,7 @@ class DeclaredAction:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A whole fault file. ``removes``: the entity and all its parts are gone while the fault lasts."""
+    """A whole fault file. ``removes``: the entity and all its parts are absent while the fault lasts."""
 
     fault: str
     kind: EntityKind
@@ -73,5 +72,5 @@ class Declared:
 
     @property
     def groups(self) -> frozenset[str]:
-        """The lever groups it bends."""
+        """The effect groups that it changes."""
         return frozenset(effect.group for effect in self.effects)

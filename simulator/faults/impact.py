@@ -1,4 +1,4 @@
-"""When a bent lever hurts: read from the fleet's state, so that a remedy counts only when it worked."""
+"""Impact of a changed effect on slots, from the fleet's state, so that a remedy counts only if it worked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _queued(fleet: Fleet, here: Scope) -> Mask:
 
 
 def _asked(fleet: Fleet, here: Scope) -> Mask:
-    """Slots that people's requests are meant for, whether or not these arrive: operators gave them a weight."""
+    """Slots that requests are routed to (weight and demand above 0), even if none arrive."""
     wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
     found = np.zeros(fleet.bank.size, dtype=bool)
     found[here.slots] = True
@@ -99,10 +99,11 @@ _RULES: dict[tuple[str, str], Rule] = {
 
 
 def impacted_slots(fleet: Fleet, group: str, effect_name: str, here: Scope, been: np.ndarray) -> Mask:
-    """The slots that a bent lever hurts now, bool of shape (slots,).
+    """Returns the slots that a changed effect impacts now, bool of shape (slots,).
 
-    ``been`` (bool, by slot) were on its places before: they are hurt while they do not serve, where the lever
-    hinders pods that start. A lever without a rule of its own hurts all on its places that get requests.
+    ``been`` (bool, by slot) were in scope before: they are impacted while they do not serve, if the effect hinders
+    pods
+    that start. An effect without a rule of its own impacts every slot in scope that gets requests.
     """
     rule = _RULES.get((group, effect_name), served)
     late = _starting(fleet, replace(here, slots=np.flatnonzero(been)))

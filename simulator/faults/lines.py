@@ -1,7 +1,6 @@
-"""The words that drivers, kernels and kubelets use.
+"""Log texts of drivers, kernels and kubelets.
 
-XID texts are those of the NVIDIA driver 580 (after the process that they name, which the kernel log
-adds), shortened where they go on with register dumps.
+XID texts are those of the NVIDIA driver 580, after the process name that the kernel log adds. Register dumps are cut.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def pci(index: int) -> str:
 
 
 def xid_text(code: int, process: str | None) -> str:
-    """What the driver says about an XID; ``process`` names the pod whose engine had the device."""
+    """Driver text of an XID; ``process`` names the pod whose engine had the device."""
     who = "pid='<unknown>', name=<unknown>" if process is None or code == 79 else f"pid={pid(process, 1)}, name=python3"
     return f"{who}, {_XID.get(code, 'Unknown Error')}"
 

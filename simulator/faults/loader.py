@@ -1,33 +1,33 @@
-"""Reads fault files: one YAML a fault, in ``catalogue``. Every mistake is told with file, line and key.
+"""Reads fault files: one YAML a fault, in ``catalogue``. Errors give file, line and key.
 
 ::
 
     fault: gpu-power-throttle     # id of outrider/vocabulary/faults.yaml, or of its never_a_fault with negative: true
-    negative: true                # a state that looks alarming and is no fault; needs entity:
+    negative: true                # a state that looks alarming but is not a fault; needs entity:
     entity: service               # with negative only: the kind of entity it concerns
     lasts: 12m
     onset: {shape: ramp, seconds: 60}   # step (the default) | ramp (seconds) | intermittent (on_seconds, off_seconds)
-    likely: serving               # whom a seed may choose: a word of places.LIKELY (any is the default)
-    holds: place                  # place (the default): whatever is on the entity, as long as it is there
-                                  # process: the engine processes of the beginning; a new one is free of it
-                                  # revision: pods of the revision that a deed brought; a rollback cures
-    needs: [traffic]              # what must be there when it is injected: a word of needs.NEEDS
-    excludes: [gpu-lost]          # faults that cannot hold the same entity at the same time
-    removes: true                 # the entity and its parts are gone meanwhile: nothing else can break on them
-    effects:                      # levers bent (simulator/effects.py); from mild to severe: one draw of the
-                                  # seed places the whole fault in all its ranges; one number is no range
+    likely: serving               # entities a seed may choose: a word of scope.LIKELY (default: any)
+    holds: place                  # place (default): whatever is on the entity at the time
+                                  # process: the engine processes at the start; new ones are unaffected
+                                  # revision: pods of the revision of an action; a rollback cures it
+    needs: [traffic]              # precondition at injection: a word of needs.NEEDS
+    excludes: [gpu-lost]          # faults that cannot affect the same entity at the same time
+    removes: true                 # the entity and its parts are absent: no other fault can start there
+    effects:                      # effects (simulator/effects.py), from mild to severe: one draw of the
+                                  # seed sets the position in all ranges; one number is a fixed value
       - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
       - {lever: nodes.rdma_errors_per_second, do: add, to: [5, 40], after: 10s, onset: {shape: step}}
       - {lever: services.rate_factor, do: multiply, to: [1.1, 1.3], of: capacity, least: 1.7}
       - {lever: slots.host_memory_bytes, do: add, to: [8.0e+10, 9.0e+10], since: process}
-    deeds:                        # functions of deeds.py with their arguments
+    deeds:                        # functions of actions.py with their arguments
       - {at: start, do: xid, code: [79]}            # at: start | end | a duration after the start
       - {at: 40s, every: 2m, do: kubernetes_event, code: NodeNotReady, about: node, text: "Node {node} ..."}
-    symptoms: [hw_accel_power_watts, engine_tpot_seconds]   # signals, in the order in which they should move
+    symptoms: [hw_accel_power_watts, engine_tpot_seconds]   # signals, in the expected order of change
 
-``multiply`` puts ``1 + (value - 1) * strength`` on a lever, ``add`` ``value * strength``, ``set`` the value
-once the strength is above a half. A lever reaches what the entity stands for (places.py). ``of: capacity``
-reads the value as the share of their service's capacity that requests shall reach, at least ``least``.
+``multiply`` multiplies an effect by ``1 + (value - 1) * strength``, ``add`` ``value * strength``, ``set`` the value
+once the strength is above a half. An effect reaches the scope of the entity (scope.py). ``of: capacity``
+reads the value as a target share of the service's capacity, at least ``least``.
 ``since: process`` counts the onset of each slot from the start of its engine process, if that is later.
 """
 
@@ -75,7 +75,7 @@ MOST_LASTS = timedelta(days=2)
 
 @cache
 def never_a_fault() -> tuple[str, ...]:
-    """The states that look alarming and are none."""
+    """States that look alarming but are not faults."""
     text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
     return tuple(yaml.safe_load(text)["never_a_fault"])
 
@@ -111,11 +111,11 @@ class _Reader:
         self._document = document
 
     def problem(self, path: Path_, message: str) -> None:
-        """Note a mistake at a key."""
+        """Records a mistake at a key."""
         self.problems.append(self._document.problem(path, message))
 
     def declared(self) -> Declared | None:
-        """The fault, or None when the file is no mapping or names no known fault."""
+        """Returns the fault, or None if the file is not a mapping or names no known fault."""
         top = self._mapping(self._document.value, ())
         self._known(top, (), _KEYS)
         kind = self._kind(top)
@@ -202,7 +202,7 @@ class _Reader:
             effect_name = str(given.get("lever", ""))
             group, _, name = effect_name.partition(".")
             if name not in LEVERS.get(group, {}):
-                self.problem((*path, "lever"), f'"{effect_name}" is no lever{near(effect_name, _ALL_EFFECTS)}')
+                self.problem((*path, "lever"), f'"{effect_name}" is not an effect{near(effect_name, _ALL_EFFECTS)}')
                 continue
             if group == "cluster" and kind is not EntityKind.CLUSTER:
                 self.problem((*path, "lever"), f"bends the whole cluster, and the fault is about one {kind.value}")
@@ -244,7 +244,7 @@ class _Reader:
             since_process=anew,
         )
 
-    # --- deeds ----------------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------
 
     def _actions(self, top: Mapping[str, Any]) -> list[DeclaredAction]:
         found = []
@@ -253,7 +253,7 @@ class _Reader:
             given = self._mapping(entry, path)
             name = str(given.get("do", ""))
             if name not in ACTIONS:
-                self.problem((*path, "do"), f'"{name}" is no deed{near(name, ACTIONS)}')
+                self.problem((*path, "do"), f'"{name}" is not an action{near(name, ACTIONS)}')
                 continue
             every = self._duration(given, (*path, "every")) if "every" in given else None
             if every is not None and every <= timedelta(0):

@@ -1,6 +1,6 @@
-"""Deeds that leave a line: in a kernel log, in an engine's log, among Kubernetes events or changes.
+"""Actions that write a line to a kernel log, an engine log, the Kubernetes events or the change log.
 
-A ``text`` may hold the fields of ``FIELDS``, filled from the pod or the node the line is about.
+A ``text`` may contain the fields of ``FIELDS``, filled from the pod or the node that the line is about.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Subject = tuple[EntityRef, "Pod | None", "int | None"]
 
 
 def kernel_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> None:
-    """A line in the kernel log of every node here. Without ``text``, the usual one of its code."""
+    """Writes a line to the kernel log of every node in scope. Without ``text``, the default line of its code."""
     for node in fault.here(fleet).nodes.tolist():
         where = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
         fleet.journal.write(fleet.at, JournalSource.KERNEL, where, code, fill(fleet, fault, text, None, node))
 
 
 def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died: timedelta | None = None) -> None:
-    """A line in the log of the model server of every pod here. Without ``text``, the usual one of its code.
+    """Writes a line to the engine log of every pod in scope. Without ``text``, the default line of its code.
 
-    With ``died``, only of those whose process ended so recently, once for each end: its last words.
+    With ``died``, only for processes that ended within that time, once for each end.
     """
     for pod in pods_here(fleet, fault):
         if died is not None and not _is_new_death(fleet, fault, pod, died.total_seconds()):
@@ -64,12 +64,12 @@ def kubernetes_event(
 
 
 def change(fleet: Fleet, fault: Injection, code: str, text: str, about: str = "entity") -> None:
-    """Somebody changed something: a flag, a limit, a driver, a certificate. It stands in the list of changes."""
+    """Writes a change (flag, limit, driver, certificate) to the change log."""
     for where, pod, node in subjects(fleet, fault, about):
         fleet.change(where, code, fill(fleet, fault, text, pod, node))
 
 
-# --- what other deeds use -----------------------------------------------------------------------------
+# --- used by other actions ----------------------------------------------------------------------------
 
 
 def write_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
@@ -78,7 +78,7 @@ def write_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str 
 
 
 def pods_here(fleet: Fleet, fault: Injection) -> list[Pod]:
-    """The pods the fault holds now."""
+    """Returns the pods in scope."""
     return [fleet.pods.pods[slot] for slot in fault.here(fleet).slots.tolist()]
 
 
@@ -93,7 +93,7 @@ def pod_entity(fleet: Fleet, pod: Pod) -> EntityRef:
 
 
 def subjects(fleet: Fleet, fault: Injection, about: str) -> list[Subject]:
-    """What a line is about, with the pod or the node that fills its fields."""
+    """Returns the entities of a line, each with the pod or the node that fills its fields."""
     here = fault.here(fleet)
     if about == "pod":
         return [(pod_entity(fleet, pod), pod, pod.node) for pod in pods_here(fleet, fault)]
@@ -110,7 +110,7 @@ def subjects(fleet: Fleet, fault: Injection, about: str) -> list[Subject]:
 
 
 def fill(fleet: Fleet, fault: Injection, text: str, pod: Pod | None = None, node: int | None = None) -> str:
-    """A text with its fields: those of ``pod`` and ``node``, else of the first ones the fault holds."""
+    """Fills the fields of a text from ``pod`` and ``node``, else from the first ones in scope."""
     if "{" not in text:
         return text
     here, spec = fault.here(fleet), fleet.spec

@@ -1,4 +1,4 @@
-"""What must be there before a fault can be injected: the words of ``needs`` in fault files."""
+"""Preconditions of a fault: the words of ``needs`` in fault files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def _traffic(fleet: Fleet, here: Scope) -> str:
-    """The services get requests: what multiplies nothing changes nothing."""
+    """The services get requests; a factor of no requests has no effect."""
     if here.services.size and ((fleet.demand(fleet.at) * fleet.entry)[here.services] > 0).any():
         return ""
     return "gets no requests now, so there is no traffic to change"
 
 
 def _pods(fleet: Fleet, here: Scope) -> str:
-    """A pod is on it: what breaks or starts one needs one."""
+    """At least one pod is on it."""
     del fleet
     return "" if here.slots.size else "has no pod on it now, so nothing would show"
 
@@ -33,9 +33,9 @@ def _redundant(fleet: Fleet, here: Scope) -> str:
 
 
 def orders(fleet: Fleet, here: Scope) -> dict[str, int]:
-    """How many replicas to order of each service that fits here, so that one or more find no place.
+    """Replicas to order of each service in scope, so that at least one does not fit.
 
-    Empty when all would. The widest groups first, since they are the first that do not fit.
+    Empty if all would fit. The widest groups come first, because they stop fitting first.
     """
     kinds = {fleet.gpus.type_name[gpu] for gpu in here.gpus.tolist()}
     fitting = np.array([name in kinds for name in fleet.gpus.type_name])

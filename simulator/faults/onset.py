@@ -1,4 +1,4 @@
-"""How a fault comes on: at once, growing, or on and off."""
+"""Onset of a fault: step, ramp or intermittent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Onset:
     off_seconds: float = 0.0
 
     def strength(self, elapsed: float) -> float:
-        """How much of the fault is there ``elapsed`` seconds after its start, 0 to 1; 0 before it."""
+        """Returns the strength ``elapsed`` seconds after the start, 0 to 1; 0 before it."""
         if elapsed < 0:
             return 0.0
         if self.shape == "ramp":

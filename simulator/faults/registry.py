@@ -1,4 +1,4 @@
-"""Every fault the fleet knows, and the door to inject one."""
+"""All known faults, and ``inject``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Catalogue(Mapping[str, Declared]):
-    """The fault files by id, read at the first look."""
+    """The fault files by id, read on first use."""
 
     def __getitem__(self, fault: str) -> Declared:
         return _loaded()[fault]
@@ -53,12 +53,12 @@ def inject(
     duration: timedelta | None = None,
     seed: int = 0,
 ) -> Truth:
-    """Plan a fault and return the truth about it; the fault at work is then the last of ``fleet.injections``.
+    """Plans a fault and returns its ground truth; the fault is then the last of ``fleet.injections``.
 
-    ``entity`` None lets ``seed`` choose among those on which it does harm; a string is an entity's
-    name. ``start`` defaults to now, ``duration`` to the fault's own. Raises UsageError for a fault or
-    an entity that does not exist, naming near matches, and with the reason when it cannot hold there
-    or beside another fault.
+    If ``entity`` is None, ``seed`` chooses among the entities on which the fault has an impact; a string is an
+    entity's
+    name. ``start`` defaults to now, ``duration`` to the fault's own. Raises UsageError for an unknown fault or entity,
+    with near matches, and for a fault that conflicts with another one or lacks a precondition, with the reason.
     """
     declared = FAULTS.get(fault)
     if declared is None:
@@ -77,7 +77,7 @@ def inject(
 
 
 def _refuse(fleet: Fleet, new: Injection) -> None:
-    """Raise when it cannot hold: with its reason."""
+    """Raises with the reason if the fault cannot be injected."""
     why = conflict(new, fleet.injections)
     if why:
         raise UsageError(why, hint="choose another entity, or a time after the other fault's end")

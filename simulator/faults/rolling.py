@@ -1,4 +1,4 @@
-"""Deeds of those who deploy: rollouts, flags, orders of replicas."""
+"""Deployment actions: rollouts, flags, replica counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACED_SECONDS = 15.0  # by then the scheduler has tried to place what was order
 
 
 def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") -> None:
-    """The services here are rolled out to a new revision, pod by pod: the one that ``holds: revision`` means."""
+    """Rolls the services in scope out to a new revision, pod by pod; ``holds: revision`` means that revision."""
     for service in _services(fleet, fault):
         name = revision or _next_revision(fleet, service.name)
         fault.roll_out(name)
@@ -30,10 +30,11 @@ def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") 
 
 
 def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", after: str = "") -> Undo:
-    """The services here get a flag changed and are all reloaded with it at once, processes and counters kept.
+    """Changes a flag of the services in scope and reloads them at once; processes and counters stay.
 
-    That makes a revision, the one that ``holds: revision`` means; at the end the flag is as before. ``before``
-    and ``after`` are how the flag is written.
+    This creates a revision, which ``holds: revision`` means; the end restores the flag. ``before`` and ``after`` are
+    the
+    flag as written.
     """
     for service in _services(fleet, fault):
         name = _next_revision(fleet, service.name)
@@ -48,7 +49,7 @@ def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", aft
 
 
 def rollback(fleet: Fleet, fault: Injection) -> None:
-    """The services here go back to the revision before, unless somebody has brought them to another one since."""
+    """Rolls the services in scope back to the previous revision, unless another rollout has happened since."""
     for service in _services(fleet, fault):
         if fleet.rollouts.revision(service.name) == fault.revision:
             fleet.rollback(service.name)
@@ -83,7 +84,7 @@ def _services(fleet: Fleet, fault: Injection) -> list[ServiceSpec]:
 
 
 def _order(fleet: Fleet, fault: Injection, wanted: dict[str, int], text: str) -> Undo:
-    """Order so many replicas of each service; the end takes back what nobody has changed since."""
+    """Sets the replicas of each service; the end restores those that nothing else has changed since."""
     before = {name: fleet.desired[name] for name in wanted}
     for name, replicas in wanted.items():
         where = fleet.entity(EntityKind.SERVICE, name, fleet.spec.service(name).namespace)

@@ -1,6 +1,6 @@
-"""Where a fault acts: what an entity stands for in the topology, and which entities a seed may choose.
+"""Scope of a fault: the parts of the fleet that belong to an entity, and the entities that a seed may choose.
 
-An entity stands for itself, for what it is on and for what is on it:
+The scope of an entity is the entity itself, what it runs on and what runs on it:
 
 - gpu: itself, its node, the slot (replica and pod) that uses it now;
 - node: itself, its GPUs, the slots on them;
@@ -38,20 +38,20 @@ class Scope:
     services: np.ndarray
 
     def of(self, group: str) -> np.ndarray:
-        """The indices for a lever group; the cluster has one."""
+        """The indices for an effect group; the cluster has one."""
         found: np.ndarray = np.zeros(1, dtype=np.int64) if group == "cluster" else getattr(self, group)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEntity:
-    """An entity found in a fleet. ``number`` are the fixed indices: of the device, hosts, slot or service."""
+    """An entity of a fleet. ``number`` are its fixed indices: of the device, nodes, slot or service."""
 
     kind: EntityKind
     number: np.ndarray
 
     def places(self, fleet: Fleet) -> Scope:
-        """What it stands for now."""
+        """The current scope of the entity."""
         owner, on = fleet.pods.owner, fleet.gpus.node
         if self.kind is EntityKind.CLUSTER:
             return Scope(
@@ -80,7 +80,7 @@ def _upwards(fleet: Fleet, gpus: np.ndarray, nodes: np.ndarray) -> Scope:
 
 
 def fleet_entities(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, FleetEntity]:
-    """Every entity of a kind that exists now, with its place. Kinds that no fault can strike have none."""
+    """Returns every entity of a kind that exists now. Kinds that no fault affects have none."""
     found: dict[EntityRef, list[int]]
     if kind is EntityKind.GPU:
         found = {fleet.entity(kind, fleet.gpu_uuid(gpu)): [gpu] for gpu in range(fleet.gpus.size)}
@@ -101,7 +101,7 @@ def fleet_entities(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, FleetEntit
 
 
 def places(fleet: Fleet, entity: EntityRef) -> Scope:
-    """What an entity stands for now. Raises KeyError when the fleet has no such entity."""
+    """Returns the current scope of an entity. Raises KeyError if the fleet has no such entity."""
     return fleet_entities(fleet, entity.kind)[entity].places(fleet)
 
 
@@ -157,9 +157,9 @@ LIKELY: dict[str, Callable[[Fleet, Scope], bool]] = {
 
 
 def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generator) -> EntityRef | None:
-    """One of the entities that ``word`` of ``LIKELY`` allows, each as likely as the others; None when there is none.
+    """Returns one of the entities that ``word`` of ``LIKELY`` allows, all equally likely; None if there is none.
 
-    Where nobody sends requests, one that would get them stands in for one that serves.
+    Without any requests, an entity that would get them replaces one that serves.
     """
     known = fleet_entities(fleet, kind)
     names: list[EntityRef] = list(known)

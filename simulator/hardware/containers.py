@@ -1,4 +1,4 @@
-"""What the containers of model servers use of their hosts: CPU, memory, and what their limits take away."""
+"""Resource use of the model servers' containers: CPU, memory, and the effect of their limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.hardware.nodes import MEMORY_PER_POD
 
 CPUS_PER_POD = 4.0
 HEADROOM_RATIO = 1.5  # the memory limit, over what a model server usually takes
-WARM_SHARE = 0.9  # of its usual memory, what it has when loaded; the rest comes with traffic
+WARM_SHARE = 0.9  # share of its normal memory right after loading; the rest comes with traffic
 WARM_SECONDS = 900.0
 BUSY_CORES, STALLED_CORES = 0.9, 0.02
 PERIOD_SECONDS = 0.1  # of the kernel's CFS bandwidth control
@@ -49,7 +49,7 @@ class Containers:
             np.multiply(values, factor, out=values)
 
     def advance(self, seconds: float, stalled: np.ndarray, effects: SlotEffects) -> None:
-        """Move on; ``stalled`` engines (bool) hardly use their CPUs."""
+        """Advances one tick; ``stalled`` engines (bool) hardly use their CPUs."""
         pods = self._pods
         runs = pods.loaded_ratio > 0
         self._served_seconds = np.where(pods.ready, self._served_seconds + seconds, 0.0)

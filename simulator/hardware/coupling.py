@@ -1,6 +1,6 @@
-"""How the parts of a fleet bend each other: devices slow engines, engines warm devices, hosts delay starts.
+"""Couplings between the parts of a fleet: devices slow engines, engines heat devices, nodes delay starts.
 
-Pure functions of a fleet's present state; ``Fleet`` applies what they say.
+Pure functions of a fleet's present state; ``Fleet`` applies the results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def on_slots(fleet: Fleet, values: Floats, neutral: float) -> Floats:
 
 
 def worst_of_group(fleet: Fleet, values: Floats) -> Floats:
-    """The highest value of the devices of each slot, 1 where there are none: (gpus,) to (slots,)."""
+    """The highest value of the devices of each slot, 1 without devices: (gpus,) to (slots,)."""
     worst = np.ones(fleet.bank.size)
     used = np.flatnonzero(fleet.pods.owner >= 0)
     np.maximum.at(worst, fleet.pods.owner[used], values[used])
@@ -53,7 +53,7 @@ def worst_of_group(fleet: Fleet, values: Floats) -> Floats:
 
 
 def stretch(fleet: Fleet) -> Floats:
-    """How much longer a step takes on each slot, shape (slots,): a group runs at the pace of its slowest device."""
+    """Factor of the step time of each slot, shape (slots,): a group runs at the pace of its slowest device."""
     gpu, slot, node = fleet.effects.gpus, fleet.effects.slots, fleet.effects.nodes
     alone = fleet.gpus.slow * gpu.step_factor
     copies = 1.0 + HOST_RATIO * (1.0 / np.maximum(gpu.pcie_factor, 1e-3) - 1.0)
@@ -65,12 +65,12 @@ def stretch(fleet: Fleet) -> Floats:
 
 
 def cpu_stretch(fleet: Fleet) -> Floats:
-    """What of it is the CPU's fault, so that the device idles meanwhile."""
+    """Part of the stretch that the CPU causes, during which the device idles."""
     return 1.0 + THROTTLED_STRETCH * np.clip(fleet.effects.slots.cpu_throttled_ratio, 0.0, 1.0)
 
 
 def pace(fleet: Fleet) -> Pace:
-    """How much longer than usual pulling and loading take, and which loads fail."""
+    """Factors of pull and load times, and the loads that fail."""
     node, slot = fleet.effects.nodes, fleet.effects.slots
     disk = on_slots(fleet, node.disk_factor, 1.0)
     lost = 1.0 + 20.0 * on_slots(fleet, node.packet_loss_ratio, 0.0)  # a lossy path halves TCP at a few percent
@@ -82,20 +82,20 @@ def pace(fleet: Fleet) -> Pace:
 
 
 def stalled(fleet: Fleet) -> np.ndarray:
-    """Slots whose core stands still, bool of shape (slots,)."""
+    """Slots whose core is hung, bool of shape (slots,)."""
     effects = fleet.effects.slots
     return np.asarray((effects.hung > 0.5) | (effects.core_dead > 0.5) | (effects.asleep > 0.5))
 
 
 def answering(fleet: Fleet) -> np.ndarray:
-    """Slots whose ``/health`` says 200 to the load balancer when their process runs, bool of shape (slots,)."""
+    """Slots whose ``/health`` returns 200 to the load balancer if their process runs, bool of shape (slots,)."""
     node = fleet.effects.nodes
     there = on_slots(fleet, np.minimum(node.alive, node.reachable), 1.0) > 0.5
     return np.asarray(there & (fleet.effects.slots.core_dead < 0.5))
 
 
 def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
-    """What the devices feel of what the engines did in a tick."""
+    """Work of the devices in a tick, from the work of the engines."""
 
     def mean(name: str) -> Floats:
         return np.asarray(np.mean([getattr(work, name) for work in works], axis=0), dtype=np.float64)
@@ -123,7 +123,7 @@ def device_work(fleet: Fleet, works: list[Work]) -> tuple[Activity, Load]:
 
 
 def host_work(fleet: Fleet) -> HostWork:
-    """What the hosts feel of the pods on them."""
+    """Work of the nodes in a tick, from the pods on them."""
     pods, size = fleet.pods, fleet.nodes.size
     placed = np.flatnonzero(pods.node_of_slot >= 0)
     where = pods.node_of_slot[placed]
@@ -145,5 +145,5 @@ def host_work(fleet: Fleet) -> HostWork:
 def failing_ratio(fleet: Fleet) -> Floats:
     """The share of requests that each slot answers 500 at once, shape (slots,)."""
     lost = on_slots(fleet, fleet.effects.nodes.packet_loss_ratio, 0.0)
-    # TCP hides single losses; requests fail where several in a row are lost.
+    # TCP hides single losses; requests fail if several in a row are lost.
     return np.clip(fleet.effects.slots.error_ratio + np.square(lost), 0.0, 1.0)

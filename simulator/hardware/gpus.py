@@ -1,7 +1,7 @@
-"""What the devices show: clocks, power, heat, memory and activity follow from the work and the ambient.
+"""State of the devices: clocks, power, heat, memory and activity, from the work and the ambient temperature.
 
-The chain is work -> power -> temperature -> clock -> step time of the engine -> work, so a lost fan
-slows a replica down without anybody saying so. A power limit lowers the clock until the power fits.
+The chain is work -> power -> temperature -> clock -> step time of the engine -> work. A lost fan therefore slows a
+replica down without any log line. A power limit lowers the clock until the power fits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DRIVER_MEBIBYTES = 512.0  # what no process can have
 THROTTLED_BELOW_RATIO = 0.995  # of the top clock: from here on the driver counts time as throttled
 LINK_BYTES_PER_TOKEN = 2.6e6  # all-reduces of a group, per token and device
 IDLE_PCIE_BYTES, PCIE_BYTES_PER_TOKEN = 2.0e7, 6.0e4
-SPILL_RATIO = 0.5  # of the traffic that a lost link no longer carries, what takes the way over PCIe
+SPILL_RATIO = 0.5  # share of the traffic of a lost link that moves to PCIe
 ERRORS_PER_REMAPPED_ROW = 2000.0  # correctable ones at one place before the driver takes the row out of use
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the work of one second looks like on a device; each of shape (gpus,) or of the arguments."""
+    """Activity of a device for one second of work; each of shape (gpus,) or of the arguments."""
 
     utilization: Floats
     tensor: Floats
@@ -57,10 +57,10 @@ def ambient_celsius(at: float | Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine asks of its devices beside arithmetic; each of shape (gpus,).
+    """Load of an engine on its devices beside arithmetic; each of shape (gpus,).
 
-    ``held`` is the share of the memory it takes, ``tokens`` are made or read per second, ``loading`` the
-    bytes per second of weights that arrive from the host, ``grouped`` is True in groups of two or more.
+    ``held`` is the share of the memory in use, ``tokens`` are generated or read per second, ``loading`` the bytes per
+    second of weights from the host, ``grouped`` is True in groups of two or more.
     """
 
     held: Floats
@@ -134,13 +134,13 @@ class Gpus:
         return np.asarray(self.idle + (self.limit - self.idle) * share * np.square(clock_ratio), dtype=np.float64)
 
     def steady_temperature(self, power: Floats, at: float, cooling_factor: Floats | float = 1.0) -> Floats:
-        """Where the temperature settles; ``cooling_factor`` above 1: less heat leaves."""
+        """Steady-state temperature; ``cooling_factor`` above 1: less heat leaves."""
         warmth = self.kelvin_per_watt * cooling_factor * power
         return np.asarray(ambient_celsius(at) + 2.0 + self.offset + warmth, dtype=np.float64)
 
     @property
     def slow(self) -> Floats:
-        """How much longer a step takes on each device than at its top clock."""
+        """Factor of the step time on each device, relative to its top clock."""
         return np.asarray(self.clock_ratio**-SLOWDOWN_EXPONENT, dtype=np.float64)
 
     @property
@@ -156,7 +156,7 @@ class Gpus:
     def advance(
         self, at: float, seconds: float, work: Activity, load: Load, effects: GpuEffects, air: Floats | float = 1.0
     ) -> None:
-        """Move on by ``seconds`` of ``work`` under ``load``, bent by ``effects``; ``air`` above 1: less of it passes."""
+        """Advances by ``seconds`` of ``work`` under ``load``, with ``effects``; ``air`` above 1: less air flow."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
         jitter = 1.0 + self._random.normal(0.0, 0.012, self.size)
         asked = np.where(load.grouped & (self.link_bytes > 0), load.tokens * LINK_BYTES_PER_TOKEN, 0.0)
@@ -179,9 +179,9 @@ class Gpus:
         self._count_errors(seconds, effects)
 
     def reload(self, where: np.ndarray) -> None:
-        """The driver loads anew on these devices (bool), as after a boot: no last code, and counters from zero.
+        """Reloads the driver on these devices (bool), as after a boot: no last XID, and counters from zero.
 
-        Memory errors and remapped rows stay: they are kept on the board.
+        Memory errors and remapped rows stay: the board stores them.
         """
         for name in _SINCE_DRIVER:
             getattr(self, name)[where] = 0

@@ -1,4 +1,4 @@
-"""What the hosts show: CPU, memory, disk, network, fans and clocks, following the work of their replicas."""
+"""State of the nodes: CPU, memory, disk, network, fans and clocks, from the work of their replicas."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def steady_memory_available(pods: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """What a host does in a tick; each of shape (nodes,).
+    """Work of a node in a tick; each of shape (nodes,).
 
-    ``loading`` pods read weights from disk. ``extra_bytes`` is host memory that containers hold beyond
-    their usual, ``hottest`` the temperature of the warmest device (celsius).
+    ``loading`` pods read weights from disk. ``extra_bytes`` is memory of containers beyond their normal use,
+    ``hottest``
+    the temperature of the warmest device (celsius).
     """
 
     requests_per_second: Floats
@@ -108,7 +109,7 @@ class Nodes:
             setattr(self, name, np.zeros(self.size))
 
     def advance(self, seconds: float, work: HostWork, effects: NodeEffects) -> None:
-        """Move on by ``seconds`` of ``work``, bent by ``effects``. A host that is not alive counts nothing."""
+        """Advances by ``seconds`` of ``work``, with ``effects``. A node that is down counts nothing."""
         noise = self._random.normal(0.0, 0.004, (3, self.size))
         runs = seconds * (effects.alive > 0.5).astype(np.float64)
         reading = np.minimum(work.loading, 2)
@@ -130,13 +131,13 @@ class Nodes:
         self._talk(runs, work, reading, effects)
 
     def reboot(self, node: int, at: float) -> None:
-        """The host starts anew: its counters begin at zero."""
+        """Reboots the node: its counters start at zero."""
         self.boot[node] = np.floor(at)
         for name in (*_COUNTED_FROM_ZERO, *_COUNTED):
             getattr(self, name)[node] = 0.0
 
     def _sense(self, work: HostWork, effects: NodeEffects) -> None:
-        """What the management controller's sensors read."""
+        """Sensor readings of the management controller."""
         wanted = np.minimum(FAN_RPM + FAN_RPM_PER_KELVIN * np.maximum(work.hottest - 25.0, 0.0), MOST_FAN_RPM)
         self.fan_rpm = wanted * effects.fan_factor
         self.supplies_failed = np.clip(np.round(effects.supplies_failed), 0, POWER_SUPPLIES)

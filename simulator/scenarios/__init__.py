@@ -17,7 +17,7 @@ from simulator.scenarios.reading import PlannedFault, Scenario, load
 TUNING_SEEDS = (1, 2, 3, 7)
 TUNING_SHAPES = ("steady", "diurnal")
 SCORING_SEEDS = (11, 12, 13)
-# What a shape is named after: when it begins, from the scenario's beginning, and how strong it is (None: as usual).
+# By shape: its start relative to the scenario's, and its strength (None: the default).
 # Its course lies in the scenario's minutes, and a fleet without a fault bears it at the peak of the day. A holiday
 # takes hours to fall, and 20 minutes of outage come before a rebound.
 EVENTS: dict[str, tuple[timedelta, float | None]] = {

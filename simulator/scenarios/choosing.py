@@ -1,7 +1,7 @@
-"""Which entity a fault strikes: the words a scenario may use instead of a name, and how a seed chooses.
+"""Choice of the faulted entity: words that a scenario may use instead of a name, resolved by the seed.
 
-Several words hold together, such as ``same-service other-node``. Without any word the fault's own file
-says which entities are likely.
+Several words combine, such as ``same-service other-node``. Without any word the fault's own file gives the likely
+entities.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EarlierFault:
-    """An entity that an earlier fault of the scenario strikes, with what it stood for at the beginning."""
+    """The entity of an earlier fault of the scenario, with its scope at the start."""
 
     entity: EntityRef
     here: Scope
@@ -40,7 +40,7 @@ def _share(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _same(one: _Candidate) -> bool:
-    """The first fault's entity; one that uses its slots where the kinds differ."""
+    """The first fault's entity; one that uses its slots if the kinds differ."""
     if not one.before:
         return True
     first = one.before[0]
@@ -80,9 +80,9 @@ def is_name(entity: str) -> bool:
 def candidates(
     fleet: Fleet, kind: EntityKind, words: Sequence[str], likely: str, before: Sequence[EarlierFault], seed: int
 ) -> Iterator[tuple[EntityRef, Scope]]:
-    """Entities of a kind that all words allow, in an order drawn by the seed; entities struck before come last.
+    """Yields entities of a kind that all words allow, in an order drawn by the seed; faulted ones come last.
 
-    ``likely`` is the fault's own word, which holds unless the words contain another one of its sort.
+    ``likely`` is the fault's own word. It applies unless the words contain another one of its sort.
     """
     wanted = list(words) if any(word in LIKELY for word in words) else [*words, likely]
     known, past = list(fleet_entities(fleet, kind).items()), {earlier.entity for earlier in before}

@@ -34,7 +34,7 @@ from simulator.faults import FAULTS
 from simulator.scenarios.choosing import is_name
 from simulator.traffic.shapes import SHAPES
 
-TAIL = timedelta(minutes=3)  # the grace of detection, and a last look
+TAIL = timedelta(minutes=3)  # the grace period of detection, and a last scrape
 LEAD = timedelta(minutes=4)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SCENARIO_KEYS = ("id", "faults", "load", "negative", "storm", "world", "note")
@@ -46,7 +46,7 @@ _SHAPES = tuple(name for name in SHAPES if name != "trace")  # a trace needs a f
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault of a scenario. ``where`` is its place in the file, for errors that show only on a world."""
+    """One fault of a scenario. ``where`` is its position in the file, for errors found only on a fleet."""
 
     fault: str
     after: timedelta
@@ -57,13 +57,13 @@ class PlannedFault:
 
     @property
     def until(self) -> timedelta:
-        """When it is over, from the scenario's beginning."""
+        """End of the fault, counted from the start of the scenario."""
         return self.after + self.lasts
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens on a world. ``faults`` are in order of the file."""
+    """A named set of faults under one load. ``faults`` are in file order."""
 
     id: str
     faults: tuple[PlannedFault, ...]
@@ -75,14 +75,14 @@ class Scenario:
 
     @property
     def minutes(self) -> int:
-        """How long it takes in all: to the end of its last fault, and a tail in which it may still be found."""
+        """Total length: the end of the last fault, plus a tail in which it may still be detected."""
         return ceil((max(planned.until for planned in self.faults) + TAIL).total_seconds() / 60)
 
 
 def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
-    """The scenarios of these files, or those shipped with the simulator, in order of files and lines.
+    """Returns the scenarios of these files, or the packaged ones, in order of files and lines.
 
-    Raises ConfigError that lists every fault found with file, line and key.
+    Raises ConfigError that lists every mistake with file, line and key.
     """
     return read(_packaged() if paths is None else [yaml_file.read(path) for path in paths])
 
@@ -169,7 +169,7 @@ class _Reader:
         return PlannedFault(str(name), after, lasts, str(entity), cluster, where)
 
     def _check_together(self, planned: Sequence[PlannedFault], negative: bool) -> None:
-        """What the faults say about each other."""
+        """Checks the faults of a scenario against each other."""
         kinds = {FAULTS[one.fault].negative for one in planned}
         if planned and negative and kinds != {True}:
             self._wrong((*self.path, "negative"), "it has a fault; expected only states of never_a_fault")

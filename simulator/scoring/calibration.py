@@ -1,6 +1,6 @@
-"""How far the confidences of drills can be believed: each named cause with what was said of it, and whether it was so.
+"""Calibration of the confidences of drills: each named cause with its confidence, and whether it was right.
 
-Pure. Every incident that named a cause counts, also one that answers to no fault: its cause was wrong.
+Pure. Every incident with a named cause counts, including one that matches no fault: its cause was wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RankedAnswer:
 
 
 def answers_of(runs: Iterable[Run], grace: timedelta) -> list[RankedAnswer]:
-    """What each incident with confidences said, and which of it was injected then; until ``grace`` after its end."""
+    """Confidences of each incident, and the cause that was really injected then, until ``grace`` after its end."""
     return [
         RankedAnswer(incident.confidences, _right(run, incident, grace))
         for run in runs

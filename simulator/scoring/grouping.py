@@ -1,9 +1,8 @@
-"""How well alerts were grouped: pairs that belong to one injected fault against pairs that one incident holds.
+"""Quality of alert grouping: pairs of one injected fault against pairs of one incident.
 
-Pure. An alert belongs to the faults at work when it began, of those the ones it is nearest to: what a fault touches
-itself comes before the rest of its path, and that before the other parts of the services it hurts. An alert that is as
-near to two faults may be of either, so its pairs with alerts of one of them are not judged. One that belongs to no
-fault belongs with nothing.
+Pure. An alert belongs to the active faults at its start, of those the nearest ones: the entities that a fault touches
+come before the rest of its path, and that before the other parts of the affected services. If two faults are equally
+near, pairs with alerts of only one of them are not judged. An alert without a fault belongs to no pair.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Faults = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class FiredAlert:
-    """An alert that fired: what it is about, since when, and the incident that holds it in the end, None for none."""
+    """An alert that fired: its entity, its start, and its final incident, None without one."""
 
     entity: EntityRef
     at: datetime
@@ -48,7 +47,7 @@ class Pairs:
 
     @property
     def f1(self) -> float | None:
-        """The harmonic mean of precision and recall of the pairs, None where there is none to judge."""
+        """The harmonic mean of precision and recall of the pairs, None without pairs to judge."""
         return pairwise_f1(self.both, self.placed, self.true)
 
     def figures(self) -> dict[str, Any]:
@@ -61,7 +60,7 @@ class Pairs:
 
 
 def pairs_of(run: Run, grace: timedelta) -> Pairs:
-    """The pairs of one run; a fault is at work until ``grace`` after its end."""
+    """Returns the pairs of one run; a fault is active until ``grace`` after its end."""
     truth = [_faults_of(alert, run.injected, grace) for alert in run.fired]
     held = [alert.incident if alert.incident is not None else number for number, alert in enumerate(run.fired)]
     return _count(truth, held)
@@ -79,7 +78,7 @@ def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: time
 
 
 def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
-    """Which ring of a fault an entity lies in, from 0; a fault of a cluster reaches all of it, beyond its rings."""
+    """Index of the ring of a fault that contains an entity, from 0; a cluster fault reaches all of its cluster."""
     rings = fault.rings or (fault.path,)
     found = next((number for number, ring in enumerate(rings) if entity in ring), None)
     whole = fault.entity.kind is EntityKind.CLUSTER and entity.cluster == fault.entity.cluster

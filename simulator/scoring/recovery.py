@@ -1,4 +1,4 @@
-"""When the service got over a fault: the end of the harm, seen from the fleet and not from the script."""
+"""Recovery of a service from a fault: the end of the impact, from the fleet's state rather than the script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WELL_FOR_SECONDS = 30.0
 
 
 class Recovery:
-    """Watches one injected fault. ``at`` is when its harm ended for good before the fault did, unix seconds."""
+    """Follows one injected fault. ``at`` is the time at which its impact ended before the fault, unix seconds."""
 
     def __init__(self, fleet: Fleet, injection: Injection) -> None:
         self.fleet = fleet
@@ -26,7 +26,7 @@ class Recovery:
         self._long_enough = WELL_FOR_SECONDS + _longest_pause(injection)
 
     def look(self) -> None:
-        """Once a step. What is gone for long enough is over since it went; when it comes back, it is not."""
+        """Updates ``at``, once per step. An impact that stays absent long enough ended when it disappeared."""
         truth, now = self.injection.truth, self.fleet.at
         if not truth.start.timestamp() <= now < truth.end.timestamp():
             return
@@ -38,9 +38,9 @@ class Recovery:
                 self.at = self._well_since
 
     def _at_work(self) -> bool:
-        """It harms somebody; or, as a leak does, it has harmed nobody so far and still holds a process or revision.
+        """True if it has an impact, or (as a leak) has had none yet and still affects a process or revision.
 
-        One that was cured before it did harm is over once all that it held serves again.
+        A fault that was cured before any impact is over once all of its former scope serves again.
         """
         harms = bool(self.injection.impact(self.fleet).size)
         self._harmed |= harms

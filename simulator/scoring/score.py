@@ -1,9 +1,8 @@
-"""How well a platform found, named and repaired what a drill broke: truth and observation to figures.
+"""Drill scores: detection, naming and repair of injected faults, from truth and observation.
 
-Pure: nothing here knows a platform, a clock or a file. The rules are those of "How a drill is
-scored": an injected fault is detected when an incident opens between its start and its end + 120 s
-whose cause, or any alert folded into it, lies on the topology path of the faulted entity; one
-incident to one fault, earliest first.
+Pure: no platform, no clock, no files. The rules are those of "How a drill is scored": an injected fault is detected if
+an incident opens between its start and its end + 120 s whose cause, or any alert folded into it, lies on the topology
+path of the faulted entity. One incident matches one fault, earliest first.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was put in. ``path`` holds the entity with everything above and below it.
+    """An injected fault. ``path`` has the entity with everything above and below it.
 
-    ``recovered_at`` is when its harm to the service ended before the fault itself did, None if never. ``rings`` are
-    the places where it shows, nearest first: what it touches, its path, all else of the services on it; none where
-    nobody asks how alerts were grouped.
+    ``recovered_at`` is the time at which its impact on the service ended before the fault itself, None if never.
+    ``rings``
+    are the parts that show it, nearest first: touched entities, its path, the rest of the services on it; empty if the
+    grouping is not scored.
     """
 
     fault: str
@@ -51,10 +51,11 @@ class InjectedFault:
 class ScoredIncident:
     """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
 
-    ``hypotheses`` are (entity, fault id), best first, ``confidences`` what was said of each, 0-1; what is left of 1
-    was said of "none of these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1.
-    One call may tell of several incidents. It is a page of the one it goes out under; ``called_at`` is the first page
-    that tells of this one, under whichever it goes out.
+    ``hypotheses`` are (entity, fault id), best first, ``confidences`` their confidences, 0-1; the rest up to 1 is
+    "none of
+    these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1. One page may name
+    several
+    incidents. It is the page of the incident that sends it; ``called_at`` is the first page that names this one.
     """
 
     id: str
@@ -70,7 +71,7 @@ class ScoredIncident:
 
     @property
     def is_called(self) -> bool:
-        """True when a page told of it."""
+        """True if a page named it."""
         return self.paged_at is not None or self.called_at is not None
 
 
@@ -86,7 +87,7 @@ class ScoredAction:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One scenario: what was injected and what was seen of it. ``alerts`` counts those that fired.
+    """One scenario: the injected faults and their observation. ``alerts`` counts those that fired.
 
     ``fired`` are those alerts one by one. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
     """
@@ -111,7 +112,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one injected fault. Instants are relative to its start, in seconds; None: never."""
+    """Result for one injected fault. Times are seconds relative to its start; None: never."""
 
     scenario: str
     injected: InjectedFault
@@ -180,7 +181,7 @@ def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident 
 
 
 def has_remedy(fault_id: str) -> bool:
-    """True when the fault has an automatic remedy: its first one does not begin with a word for people."""
+    """True if the fault has an automatic remedy: its first one is not an instruction for a person."""
     return not faults()[fault_id].remedy.startswith(BY_HAND)
 
 
@@ -234,17 +235,17 @@ def _loud_and_right(run: Run) -> list[bool]:
 
 
 def pages_of(run: Run) -> int:
-    """First notifications of P0 and P1 incidents to a person: one call is one page, of however many it tells."""
+    """Counts first notifications of P0 and P1 incidents: one page, however many incidents it names."""
     return sum(incident.paged_at is not None for incident in run.incidents)
 
 
 def called_of(run: Run) -> int:
-    """Incidents that a page told of, each counted though it came with another one's call."""
+    """Counts incidents named by a page, including those named by another incident's page."""
     return sum(incident.is_called for incident in run.incidents)
 
 
 def false_pages_of(run: Run) -> int:
-    """Incidents that a page told of and that answer to no injected fault: joining a true one makes none true."""
+    """Counts paged incidents that match no injected fault, also if a true incident's page names them."""
     matched = _matched(run)
     return sum(incident.is_called and incident.id not in matched for incident in run.incidents)
 
@@ -278,7 +279,7 @@ def _folding(storms: Sequence[Run], counted: Callable[[Run], int]) -> float | No
 
 
 def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """How each storm was folded and grouped, over its runs on several seeds together."""
+    """Folding and grouping of each storm, pooled over its runs on several seeds."""
     groups: dict[str, list[Run]] = {}
     for run in storms:
         groups.setdefault(run.scenario, []).append(run)
@@ -325,7 +326,7 @@ def _one_fault(fault: str, judged: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:
-    """Which faults were suspected in its place, and how often; ``unknown`` when none was."""
+    """Faults suspected instead, with counts; ``unknown`` if none was."""
     counts: dict[str, int] = {}
     for verdict in detected:
         assert verdict.incident is not None
@@ -355,7 +356,7 @@ class DrillResult:
 
 
 def passed(verdict: Verdict) -> bool:
-    """True when a fault was found, named, and repaired if it can be."""
+    """True if a fault was found, named, and repaired if a remedy exists."""
     named = verdict.entity_correct and verdict.fault_correct
     return named and (repaired(verdict) or not has_remedy(verdict.injected.fault))
 

@@ -1,7 +1,7 @@
-"""The fleet's control door: the actions a platform may ask for.
+"""Control endpoint of the fleet: the actions that a platform may request.
 
-Actions are idempotent by id: the same id again answers what it answered the first time and changes
-nothing. The fleet obeys, for better or worse: judging an action is the platform's business.
+Actions are idempotent by id: a repeated id returns the first result and changes nothing. The fleet obeys every action;
+judging it is the platform's task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.fleet import Fleet
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of an action, in one sentence."""
+    """Result of an action, in one sentence."""
 
     status: OutcomeStatus
     detail: str
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What was asked, and of which fleet. ``kind`` is None when only a name was given."""
+    """A requested action and its fleet. ``kind`` is None if only a name was given."""
 
     fleet: Fleet
     name: str
@@ -39,9 +39,9 @@ class _Order:
 
 
 class Control:
-    """Performs actions on a fleet and remembers their answers.
+    """Executes actions on a fleet and remembers their results.
 
-    In a world an entity's own cluster says which fleet is meant; a bare name is one of the door's fleet.
+    In a world the cluster of the entity selects the fleet; a bare name belongs to the control's own fleet.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -57,7 +57,7 @@ class Control:
         *,
         dry_run: bool = False,
     ) -> Answer:
-        """Do it once. Raises UsageError for an unknown kind, target or parameter, and remembers nothing then."""
+        """Executes an action once. Raises UsageError for an unknown kind, target or parameter, and then stores nothing."""
         if action_id in self._answers:
             return self._answers[action_id]
         try:
@@ -190,7 +190,7 @@ def _set_weight(order: _Order, weight: float) -> Answer:
 
 
 def _slots(order: _Order) -> list[int]:
-    """The replicas an entity stands for: itself, those on a node, or the one on a device."""
+    """Replicas that belong to an entity: itself, those on a node, or the one on a device."""
     fleet, name = order.fleet, order.name
     if order.kind is EntityKind.NODE or (order.kind is None and name in fleet.node_named):
         return [pod.slot for pod in fleet.pods.on_node(_node(order))]

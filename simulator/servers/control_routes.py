@@ -31,7 +31,7 @@ INBOX_MESSAGES, INBOX_CHARACTERS = 500, 20_000
 
 
 class ControlRoutes:
-    """The handlers of one door for one or more clusters."""
+    """HTTP handlers of the control endpoints of one or more clusters."""
 
     def __init__(
         self, fleets: Sequence[Fleet], listed: Callable[[], dict[str, Any]], sync: Callable[[], Awaitable[None]]
@@ -44,7 +44,7 @@ class ControlRoutes:
         self._listed, self._sync = listed, sync
 
     def add(self, app: web.Application) -> None:
-        """Add the routes."""
+        """Adds the routes."""
         app.router.add_get("/control/targets", self._list)
         app.router.add_post("/control/actions", self._act)
         app.router.add_get("/control/faults", self._show_faults)

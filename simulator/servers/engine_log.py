@@ -1,8 +1,7 @@
-"""The container logs of model servers, as the kubelet hands them out, written from the journal.
+"""Container logs of model servers, as the kubelet serves them, written from the journal.
 
-Every process begins with the lines of its start-up; what the journal says in the engine's voice follows
-(``LINES`` gives the usual words of a code that has no text). A new process has a log of its own, and a
-new pod has none of the old one's.
+Every process starts with its start-up lines; the engine lines of the journal follow (``LINES`` has the default text of
+a code without one). A new process has a log of its own, and a new pod has none of the old one's.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _HEADS = {"vllm": "(EngineCore_DP0 pid=278) ERROR {} [core.py:708] ", "sglang": 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What a reader of a log wants; instants are unix seconds."""
+    """Options of a log request; timestamps are unix seconds."""
 
     since: float | None = None
     previous: bool = False
@@ -70,7 +69,7 @@ class EngineLogs:
         self._slot_of = {pod.name: pod.slot for pod in fleet.pods.pods}
 
     def waits(self, pod: Pod) -> bool:
-        """True while no container has started, so that there is no log yet."""
+        """True until a container has started; there is no log yet."""
         return pod.phase in _WAITING or not pod.exists
 
     def text(self, pod: Pod, asked: LogQuery) -> str:
@@ -106,7 +105,7 @@ class EngineLogs:
                     yield line.at, head + part
 
     def _start_up(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
-        """What every process says while it starts."""
+        """Yields the start-up lines of a process."""
         kind, model = pod.service.engine_kind, pod.service.engine.model
         steps = [(begin, f"INFO {kind} serves {model}"), (begin + 3.0, f"INFO loading weights of {model}")]
         if begin == pod.started_at and pod.ready_at is not None:

@@ -1,4 +1,4 @@
-"""What a fleet's logs and its API say to somebody outside, in the order in which it can be heard."""
+"""Log lines and events of a fleet as an outside reader receives them, in order of arrival."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from simulator.journal import JournalEntry, JournalSource
 
 
 class EventFeed:
-    """The journal of a fleet as its doors let it out: a line of a host out of reach waits until that answers."""
+    """Journal of a fleet as its endpoints serve it: a line of an unreachable node waits until the node responds."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Nothing of it has been heard yet."""
+        """Starts at the beginning of the journal."""
         self._fleet, self._read = fleet, 0
         self._waiting: list[JournalEntry] = []
 
     def news(self) -> list[Event]:
-        """What can be heard since the last call."""
+        """Returns the entries that became readable since the last call."""
         journal = self._fleet.journal
         lines = [*self._waiting, *journal.after(self._read)]
         self._read = journal.newest

@@ -1,7 +1,6 @@
-"""The door by which people break a served fleet: what can break, what is at work, and how to end it.
+"""Fault injection over HTTP: known faults, active faults and how to end them.
 
-What comes out here is the truth. It is for those who drill; a platform that watches the fleet has no
-business at this door.
+The responses contain the ground truth. They are for drills only; a platform under test must not request them.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from simulator.scoring.recovery import Recovery
 
 
 class FaultEndpoint:
-    """Injects faults into fleets that are being served, and follows each one's harm."""
+    """Injects faults into served fleets and follows the impact of each."""
 
     def __init__(self, fleets: Sequence[Fleet]) -> None:
         self._fleets = {fleet.spec.cluster: fleet for fleet in fleets}
         self._watched: dict[str, Recovery] = {}
 
     def known(self) -> list[dict[str, Any]]:
-        """Every fault and state by id, with the kind of entity it strikes."""
+        """Returns every fault and state by id, with the kind of entity that it affects."""
         return [
             {
                 "id": name,
@@ -61,7 +60,7 @@ class FaultEndpoint:
         return _told(name, recovery)
 
     def stop(self, name: str) -> dict[str, Any]:
-        """End a fault before its time and put back what it did. Raises UsageError for an unknown one."""
+        """Ends a fault early and undoes its actions. Raises UsageError for an unknown id."""
         recovery = self._watched.get(name)
         if recovery is None:
             raise UsageError(f"no fault at work has the id {name!r}", hint="GET /control/faults lists them")
@@ -69,11 +68,11 @@ class FaultEndpoint:
         return _told(name, recovery)
 
     def listed(self) -> list[dict[str, Any]]:
-        """Every fault put in by this door, newest first."""
+        """Returns every fault injected through this endpoint, newest first."""
         return [_told(name, recovery) for name, recovery in reversed(self._watched.items())]
 
     def look(self) -> None:
-        """Once a step: follow the harm of each."""
+        """Follows the impact of each fault; called once per step."""
         for recovery in self._watched.values():
             recovery.look()
 
@@ -102,7 +101,7 @@ def _told(name: str, recovery: Recovery) -> dict[str, Any]:
 
 
 def entity_json(entity: EntityRef) -> dict[str, Any]:
-    """An entity as the control door writes it."""
+    """Returns an entity as the control endpoints write it."""
     return {
         "cluster": entity.cluster,
         "kind": EntityKind(entity.kind).value,

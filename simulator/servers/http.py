@@ -1,9 +1,9 @@
-"""The fleet over HTTP on loopback: one port a target, so that a dead one refuses connections, and a control door.
+"""The fleet over HTTP on loopback: one port per target, so that a dead one refuses connections, plus control.
 
-Every target's pages stand at their path on the target's own port; the control door's port serves
-all of them too, and the logs and the Kubernetes API of each cluster. Several clusters have each their
-name before their paths. Fleet time does not move here: call ``step`` between requests. Ports open and
-close by the end of each step; a step on another thread than the server's takes effect a moment later.
+Every target's pages are served at their path on the target's own port. The control port serves all of them as well,
+and the logs and the Kubernetes API of each cluster. With several clusters, paths start with the cluster name. Fleet
+time does not advance here: call ``step`` between requests. Ports open and close at the end of each step; a step on
+another thread than the server's takes effect a moment later.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from simulator.servers.ports import Port
 from simulator.world import World
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SILENT_SECONDS = 60.0  # how long a request that gets no answer is held; clients have given up long before
+SILENT_SECONDS = 60.0  # how long a request without a response is kept open; clients time out long before
 
 
 @dataclass(frozen=True, slots=True)
 class _ServedTarget:
-    """A target where it is served, and who writes its page."""
+    """A served target and the writer of its page."""
 
     target: SimulatedTarget
     pages: Pages
 
 
 class FleetServer:
-    """A served fleet or world. ``base_url`` is the control door; ``targets`` lists what to scrape and where."""
+    """A served fleet or world. ``base_url`` is the control endpoint; ``targets`` lists the scrape targets."""
 
     def __init__(self, served: Fleet | World, host: str) -> None:
         self._world = served if isinstance(served, World) else None
@@ -64,16 +64,16 @@ class FleetServer:
 
     @property
     def control(self) -> Control:
-        """The control door of the fleet, or of the one at home."""
+        """Control of the fleet, or of the home fleet."""
         return self._door.controls[self.fleet.spec.cluster]
 
     @property
     def inbox(self) -> deque[str]:
-        """What webhooks have brought."""
+        """Received webhook messages."""
         return self._door.inbox
 
     async def open(self, port: int) -> None:
-        """Start serving; ``port`` is the control door's, 0 for a free one."""
+        """Starts serving; ``port`` is the control port, 0 for a free one."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, port)
         await site.start()
@@ -83,7 +83,7 @@ class FleetServer:
         await self.sync()
 
     async def sync(self) -> None:
-        """Open the ports of targets that answer, close those of targets that do not."""
+        """Opens the ports of targets that respond, closes those of targets that do not."""
         self._reconcile()
         if self._opening:
             await asyncio.gather(*self._opening)
@@ -205,7 +205,7 @@ async def serve(served: Fleet | World, host: str = "127.0.0.1", port: int = 0) -
 
 
 def _reset(request: web.Request) -> web.StreamResponse:
-    """What a kept-alive connection to a dead process gets: no answer, the connection is gone."""
+    """Closes a kept-alive connection to a dead process without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=503)

@@ -1,12 +1,12 @@
-"""The kernel log of every node, record by record as ``/dev/kmsg`` gives it, written from the journal.
+"""Kernel log of every node, record by record in the format of ``/dev/kmsg``, written from the journal.
 
-A record is ``priority,sequence,microseconds,flags;message``: the microseconds count from boot, and the
-sequence begins at 0 with each boot. What a happening of the journal becomes:
+A record is ``priority,sequence,microseconds,flags;message``: the microseconds count from boot, and the sequence
+starts at 0 with each boot. Records by journal entry:
 
-- an XID (attribute ``xid``, entity a device) the driver's line with the device's PCI address, and before
-  the first one of a boot the line that tells the device's UUID;
-- ``oom-kill`` (entity a pod) the two lines of a memory cgroup that ran full;
-- anything else its own text, or the usual text of its code (``LINES``) when it has none.
+- an XID (attribute ``xid``, entity a device): the driver's line with the device's PCI address; before the first one
+  of a boot, the line with the device's UUID;
+- ``oom-kill`` (entity a pod): the two lines of a memory cgroup at its limit;
+- anything else: its own text, or the default text of its code (``LINES``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.fleet import Fleet
 from simulator.journal import JournalEntry, JournalSource
 from simulator.spec.names import boot_id, pci_address, pod_uid
 
-MOST_RECORDS = 2_000  # of one node; a real ring buffer of 1 MiB holds about as many
+MOST_RECORDS = 2_000  # per node; a real ring buffer of 1 MiB contains about as many
 ERROR, WARNING, NOTICE, INFORMATION = 3, 4, 5, 6
 KERNEL = "Linux version 6.8.0-87-generic (buildd@lcy02-amd64-034) (gcc 13.3.0) #88-Ubuntu SMP PREEMPT_DYNAMIC"
 DRIVER = "580.95.05"
@@ -69,11 +69,11 @@ class KernelLogs:
         return "".join(f"{line}\n" for number, line in records if after is None or number > after)
 
     def boot_id(self, node: int) -> str:
-        """What ``/proc/sys/kernel/random/boot_id`` says: another one after every boot."""
+        """Content of ``/proc/sys/kernel/random/boot_id``; it changes with every boot."""
         return boot_id(self._fleet.spec.cluster, node, float(self._fleet.nodes.boot[node]))
 
     def boot_time(self, node: int) -> float:
-        """When the node booted, in unix seconds."""
+        """Boot time of the node, in unix seconds."""
         return float(self._fleet.nodes.boot[node])
 
     def _read_on(self) -> None:

@@ -1,11 +1,11 @@
-"""Where a fleet's happenings can be read as on a real cluster: kernel logs, container logs, the Kubernetes API.
+"""Kernel logs, container logs and the Kubernetes API of a fleet, served as by a real cluster.
 
     GET /klog/NODE?after=SEQUENCE                                   records of /dev/kmsg, one a line
     GET /k8s/api/v1/{events,nodes,pods}                             lists; ?limit, ?continue, ?labelSelector,
     GET /k8s/apis/apps/v1/{deployments,replicasets,statefulsets}      ?fieldSelector; ?watch=true streams changes
     GET /k8s/api/v1/namespaces/NS/pods/POD/log                      ?sinceTime, ?timestamps, ?previous, ?tailLines
 
-Answers and errors have the shapes of the API server. A node that is not reachable answers nobody.
+Responses and errors have the shapes of the API server. An unreachable node does not respond.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from simulator.kubernetes.api_view import KINDS, ExpiredError, KubernetesView, S
 from simulator.servers.engine_log import EngineLogs, LogQuery
 from simulator.servers.kernel_log import KernelLogs
 
-WATCH_SECONDS = 300.0  # how long a watch lasts when it does not say
+WATCH_SECONDS = 300.0  # default length of a watch
 _CORE, _APPS = ("events", "nodes", "pods"), ("deployments", "replicasets", "statefulsets")
 
 
 def add_routes(app: web.Application, fleet: Fleet, prefix: str = "") -> None:
-    """Add the doors of a fleet to an application that is not running yet, under ``prefix``."""
+    """Adds the endpoints of a fleet to an application that is not running yet, under ``prefix``."""
     endpoints = _Endpoints(fleet)
     app.on_startup.append(endpoints.opened)
     app.on_shutdown.append(endpoints.closing)
@@ -80,7 +80,7 @@ class _Endpoints:
         self._fleet.after_step.append(self._stepped)
 
     async def closing(self, _: web.Application) -> None:
-        """The server stops: end every watch."""
+        """Ends every watch, because the server stops."""
         self._fleet.after_step.remove(self._stepped)
         self._loop, self._closing = None, True
         self._wake()
@@ -94,7 +94,7 @@ class _Endpoints:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Let every watch look; a new event, so that one which is still writing misses nothing."""
+        """Wakes every watch; the new event prevents a missed change while one is still writing."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
@@ -140,13 +140,13 @@ class _Endpoints:
         return web.Response(text=self._engine.text(pod, asked))
 
     def _answers(self, node: int | None = None) -> bool:
-        """Whether a node, or the control plane, can be reached."""
+        """True if a node, or the control plane, is reachable."""
         return host_status(self._fleet, node) is Status.OK
 
     # --- the API --------------------------------------------------------------------------------------
 
     async def version(self, request: web.Request) -> web.StreamResponse:
-        """What ``kubectl version`` asks."""
+        """Response to ``kubectl version``."""
         if not self._answers():
             return _silence(request)
         return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.1", "platform": "linux/amd64"})
@@ -209,7 +209,7 @@ class _Endpoints:
 
 
 async def _write(answer: web.StreamResponse, lines: list[bytes]) -> bool:
-    """False when nobody listens any more."""
+    """Writes to the response; False once the client has left."""
     try:
         if lines:
             await answer.write(b"".join(lines))
@@ -261,7 +261,7 @@ def _status(code: int, reason: str, message: str) -> web.Response:
 
 
 def _silence(request: web.Request) -> web.StreamResponse:
-    """No answer: the connection is gone."""
+    """Closes the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=503)

@@ -1,4 +1,4 @@
-"""Loopback ports, each kept for one target: a dead one refuses connections and comes back where it was."""
+"""Loopback ports, each reserved for one target: a dead one refuses connections and returns on the same port."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Port:
         self._listener = self._server = None
 
     def release(self) -> None:
-        """Give the port back."""
+        """Releases the port."""
         self.close()
         self._keeper.close()
 
 
 def _bound(host: str, port: int) -> socket.socket:
     # A bound socket that does not listen makes the kernel refuse connections, and keeps the port
-    # from being given to somebody else; with SO_REUSEADDR a second one may listen on it.
+    # from reuse by another process; with SO_REUSEADDR a second socket may listen on it.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((host, port))

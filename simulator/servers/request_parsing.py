@@ -1,4 +1,4 @@
-"""What people send to the control door: JSON objects, durations and entities, each refused in one sentence."""
+"""Request bodies of the control endpoints: JSON objects, durations and entities, each refused in one sentence."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from outrider.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A device model. ``clock_megahertz`` is the boost clock it holds while it is cool.
+    """A device model. ``clock_megahertz`` is the boost clock while it is cool.
 
-    ``decode_speed`` and ``prefill_speed`` are relative to an H100 of the same group size: decoding is
-    bound by memory bandwidth, prefill by dense FP16 arithmetic. ``link_bytes_per_second`` is what one
-    device can send to its peers (NVLink, HCCS), 0 where it has no such link; ``pcie_bytes_per_second``
-    what it can receive from the host. ``short`` is what people call it.
+    ``decode_speed`` and ``prefill_speed`` are relative to an H100 of the same group size: decoding is bound by memory
+    bandwidth, prefill by dense FP16 arithmetic. ``link_bytes_per_second`` is the bandwidth to its peers (NVLink,
+    HCCS), 0
+    without such a link; ``pcie_bytes_per_second`` the bandwidth from the host. ``short`` is the common name.
     """
 
     name: str
@@ -33,13 +33,13 @@ class GpuType:
 
     @property
     def kelvin_per_watt(self) -> float:
-        """How far healthy fans let it warm up: heat sinks are sized so that full load ends near 65 degrees."""
+        """Thermal resistance with healthy fans: heat sinks are sized for about 65 degrees at full load."""
         return WARMTH_KELVIN / self.limit_watts
 
 
 WARMTH_KELVIN = 38.5
 
-# Memory, power limit and clocks: what nvidia-smi and npu-smi report on such boards, and the vendors'
+# Memory, power limit and clocks: as reported by nvidia-smi and npu-smi on such boards, and in the vendors'
 # data sheets. Speeds: memory bandwidth 3.35, 4.8, 2.04, 0.93, 0.32, 1.6 TB/s and dense FP16 of 989, 989,
 # 312, 165, 65, 376 TFLOPS, each over the H100's. Links: NVLink 4 (900 GB/s both ways), NVLink 3 (600),
 # the A30's bridge (200), HCCS (392). Throttle: the slow-down temperatures nvidia-smi -q shows.

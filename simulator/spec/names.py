@@ -1,4 +1,4 @@
-"""Names that are fixed by place, so that history, live fleet and truth speak of the same entities."""
+"""Names fixed by position, so that history, live fleet and ground truth use the same entities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pod_uid(cluster: str, name: str, generation: int) -> str:
 
 @cache
 def boot_id(cluster: str, node: int, boot: float) -> str:
-    """What tells one boot of a node from another; ``boot`` in unix seconds."""
+    """Id of one boot of a node; ``boot`` in unix seconds."""
     return str(uuid.uuid5(_SPACE, f"{cluster}/boot/{node}/{boot:.0f}"))
 
 

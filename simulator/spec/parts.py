@@ -21,12 +21,12 @@ ENGINE_KINDS = ("vllm", "sglang", "tgi", "triton", "mindie")
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """How one vLLM replica behaves.
+    """Timing model of one vLLM replica.
 
-    A step takes ``step_seconds + step_per_sequence_seconds * batch + step_per_context_token_seconds *
-    context``; each prompt token computed in it that is not cached adds ``prefill_per_token_seconds``, and
-    ``prefill_per_token_pair_seconds`` for each token before it, at most ``token_budget`` tokens a step
-    (chunked prefill). ``front_seconds`` pass before the scheduler sees a request (HTTP, tokenizer).
+    A step takes ``step_seconds + step_per_sequence_seconds * batch + step_per_context_token_seconds * context``. Each
+    uncached prompt token computed in it adds ``prefill_per_token_seconds``, and ``prefill_per_token_pair_seconds`` for
+    each token before it, at most ``token_budget`` tokens a step (chunked prefill). ``front_seconds`` pass before the
+    scheduler gets a request (HTTP, tokenizer).
     """
 
     model: str
@@ -58,7 +58,7 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Log-normal prompt and output lengths in tokens, and the share of a prompt found in the prefix cache."""
+    """Log-normal prompt and output lengths in tokens, and the prefix-cached share of a prompt."""
 
     prompt_mean: float
     prompt_sigma: float
@@ -69,13 +69,17 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class TrafficSpec:
-    """A service's load: ``peak_ratio`` of its capacity at the daily peak, with a shape around it.
+    """Load of a service: ``peak_ratio`` of its capacity at the daily peak, with a shape around it.
 
-    ``trough_ratio`` and ``weekend_ratio`` are relative to the peak. ``noise_ratio`` is the standard
-    deviation of the slow noise on top; arrivals are Poisson around all of that. ``shape`` is a name of
-    ``simulator.traffic.shapes.SHAPES``. What a shape is named after (a launch, a holiday, a wave) begins at
-    ``event_at`` (unix seconds; None: once in every week, when the seed says), takes ``event_seconds``
-    and is ``event_factor`` strong; None leaves both to the shape. ``trace`` is what shape ``trace`` replays.
+    ``trough_ratio`` and ``weekend_ratio`` are relative to the peak. ``noise_ratio`` is the standard deviation of the
+    slow
+    noise on top; arrivals are Poisson around the total. ``shape`` is a name of ``simulator.traffic.shapes.SHAPES``.
+    The
+    event of a shape (a launch, a holiday, a wave) starts at ``event_at`` (unix seconds; None: once a week, by the
+    seed),
+    takes ``event_seconds`` and has the strength ``event_factor``; None leaves both to the shape. ``trace`` is replayed
+    by
+    shape ``trace``.
     """
 
     peak_ratio: float = 0.66
@@ -99,9 +103,9 @@ class TrafficSpec:
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """Who sends a part of a service's requests: ``share`` of them (relative to the others' shares).
+    """Tenant that sends ``share`` of a service's requests (relative to the others' shares).
 
-    ``lengths`` None: those of the service. A smaller ``priority`` is served first by engines that know priorities.
+    ``lengths`` None: those of the service. Engines with priorities serve a smaller ``priority`` first.
     """
 
     name: str
@@ -214,11 +218,11 @@ class StartupSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """A whole fleet. ``patience_seconds``: a client that has no first token by then goes away.
+    """A whole fleet. ``patience_seconds``: client timeout for the first token.
 
-    ``slice_seconds`` is how often the engines are told of new requests and of what bends them; within it
-    every step is exact. ``tick_seconds`` is how often faults, pods, routing and devices move on. ``prefix``
-    begins the names of nodes, racks and storages, so that two clusters can be told apart by them.
+    ``slice_seconds`` is the interval at which engines get new requests and conditions; within it every step is exact.
+    ``tick_seconds`` is the interval at which faults, pods, routing and devices advance. ``prefix`` starts the names of
+    nodes, racks and storages, so that two clusters have different names.
     """
 
     cluster: str
@@ -253,7 +257,7 @@ class FleetSpec:
 
     @property
     def gpus(self) -> int:
-        """How many devices it has."""
+        """Number of devices."""
         return sum(pool.nodes * pool.gpus_per_node for pool in self.pools)
 
     def pools_of(self, gpu_type: str) -> tuple[PoolSpec, ...]:

@@ -1,7 +1,7 @@
 """Load: a request rate as a pure function of time, and Poisson arrivals drawn from it.
 
-The rate at any instant needs no state, so history, live fleet and forecasts of the truth agree. Time
-is unix seconds; the day's shape is in UTC. Only retries have a memory: they follow what went wrong.
+The rate at any time needs no state, so history, live fleet and true forecasts agree. Time is unix seconds; the day's
+shape is in UTC. Only retries have state: they follow earlier failures.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_SHARED = 0.98  # of a prompt, however well the cache does
 HIT_LEVELS = 1024  # steps of the table that a prompt's shared part is drawn from
 # A client that leaves early does so within these seconds of asking.
 LEAVES_SECONDS = (0.5, 4.0)
-LATE_SECONDS = 10.0  # without a first token by then, a client that retries asks again
+LATE_SECONDS = 10.0  # a client that retries does so if it has no first token by then
 BACKOFF_SECONDS = 3.0  # mean pause before it does
-HANGS_UP_RATIO = 0.5  # of those that ask again, how many close the first connection; the others' work goes on
+HANGS_UP_RATIO = 0.5  # share of retries that close the first connection; the work of the others continues
 SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # of a service without tenants whose mix has shifted wholly
 
 
 def load_of(service: ServiceSpec, times: Floats, seed: int) -> Load:
-    """What comes to a service at each of ``times``, its rate in requests per second."""
+    """Load of a service at each of ``times``, its rate in requests per second."""
     found = shapes.load(service.traffic, times, shapes.salt_of(seed, service.name))
     peak = service.traffic.peak_ratio * service.capacity_per_second()
     return replace(found, rate=np.asarray(peak * found.rate, dtype=np.float64))
@@ -50,7 +50,7 @@ def rates(service: ServiceSpec, times: Floats, seed: int) -> Floats:
 def with_load(
     spec: FleetSpec, shape: str, event_at: float | None = None, event_factor: float | None = None
 ) -> FleetSpec:
-    """The same fleet with every service under a load shape, whose event begins at ``event_at`` (unix).
+    """Returns the fleet with every service under a load shape, whose event starts at ``event_at`` (unix).
 
     Raises UsageError for an unknown shape.
     """
@@ -71,9 +71,10 @@ def with_load(
 class Arrivals:
     """Requests of one slice, in order of arrival: parallel arrays.
 
-    ``service`` is an index into the spec; ``computed`` are the prompt tokens not found in the cache;
-    ``tenant`` is an index into the service's tenants (0 where it has none). ``aborts_at`` is when the client
-    leaves (unix seconds, inf: it stays). ``bad`` requests are answered 400 by the HTTP server.
+    ``service`` is an index into the spec; ``computed`` are the prompt tokens that the cache lacks; ``tenant`` is an
+    index
+    into the service's tenants (0 without tenants). ``aborts_at`` is the time at which the client aborts (unix seconds,
+    inf: never). ``bad`` requests get status 400 from the HTTP server.
     """
 
     service: np.ndarray
@@ -86,13 +87,13 @@ class Arrivals:
     bad: np.ndarray
 
     def __len__(self) -> int:
-        """How many requests."""
+        """Number of requests."""
         return int(self.at.size)
 
 
 @dataclass(slots=True)
 class _TrafficChange:
-    """How an instant's requests differ from the usual, each of shape (services,)."""
+    """Factors of the current requests relative to the default, each of shape (services,)."""
 
     prompt: Floats
     output: Floats
@@ -122,7 +123,7 @@ class Traffic:
         self._late_before = 0.0
 
     def attend(self, effects: ServiceEffects, bank: EngineBank, service_of_slot: np.ndarray) -> None:
-        """Follow these levers, and what becomes of requests in this bank, whose row i serves ``service_of_slot[i]``."""
+        """Sets the effects and the engine bank to follow; row i of the bank serves ``service_of_slot[i]``."""
         self._levers, self._bank, self._service_of_slot = effects, bank, service_of_slot
 
     @property
@@ -133,7 +134,7 @@ class Traffic:
         return self._edge
 
     def unanswered(self, service: np.ndarray) -> None:
-        """Requests (one entry each, services may repeat) that no engine took or finished: the gateway says 503."""
+        """Counts requests (one entry each) that no engine took or finished: the gateway returns 503."""
         self._edge.count("answered_5xx", service)
 
     def rates(self, at: float) -> Floats:
@@ -186,7 +187,7 @@ class Traffic:
         return np.asarray(self._random.random(service.size) < ratio[service])
 
     def _retried(self, start: float, span: float) -> np.ndarray:
-        """How many requests come again in a slice, by service."""
+        """Number of retries in a slice, by service."""
         ratio = np.clip(self._levers.retry_ratio + self._shape.retries, 0.0, 3.0)
         if not ratio.any():
             if not self._coming_back.any():
@@ -201,7 +202,7 @@ class Traffic:
     def _disappointed(self, start: float, span: float) -> Floats:
         """Clients whose request failed or became late since the last slice, by service."""
         failed = self.edge.answered_5xx.copy()
-        # The first time there is nothing to compare with: what failed long ago is nobody's retry.
+        # The first call has no earlier count to compare with, so it causes no retries.
         since = np.where(self._late_before >= start - 2 * span, failed - self._failed_before, 0.0)
         self._failed_before, self._late_before = failed, start
         if self._bank is None:
@@ -215,7 +216,7 @@ class Traffic:
 
 
 class _LengthTable:
-    """What requests look like, by service and tenant: arrays of shape (services, tenants)."""
+    """Request lengths by service and tenant: arrays of shape (services, tenants)."""
 
     def __init__(self, services: Sequence[ServiceSpec]) -> None:
         most = max(1, *(len(service.tenants) for service in services))
@@ -299,5 +300,5 @@ def _normal_parameters(lengths: Lengths) -> tuple[float, float, float, float]:
 def fit_to_engine(
     random: np.random.Generator, services: Sequence[ServiceSpec], service: np.ndarray, at: Floats
 ) -> Arrivals:
-    """Draw the lengths of requests in usual times and cut them to what their engine accepts."""
+    """Draws the default lengths of requests and cuts them to the limits of their engine."""
     return _lengths_of(tuple(services)).draw(random, service, at, None)

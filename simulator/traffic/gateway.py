@@ -1,7 +1,7 @@
-"""What the gateway in front of the services counts: running totals of every service, as arrays.
+"""Counters of the gateway in front of the services: running totals by service, as arrays.
 
-Answers that engines gave are read from the engines' own counters when somebody looks; what never
-reached an engine is counted at once.
+Responses of engines are read from the engines' own counters on demand. Requests that never reached an engine are
+counted at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ _FROM_ENGINES = ("http_ok", "http_4xx", "http_5xx", "finished_stop", "finished_l
 
 
 class GatewayCounters:
-    """Totals since the fleet began, each of shape (services,); nothing here ever falls.
+    """Totals since the start of the fleet, each of shape (services,); monotonic.
 
-    A request counts once it has ended: ``answered_2xx`` whole answers, ``answered_4xx`` bad requests (429
-    stands apart and stays 0: this gateway limits nobody), ``answered_5xx`` errors of the engines, of the
-    gateway, and requests no engine took or finished; ``disconnects`` clients that left before the end.
-    ``retries`` counts requests that came because an earlier one had failed or was late.
+    A request counts at its end: ``answered_2xx`` complete responses, ``answered_4xx`` bad requests (429 is separate
+    and
+    stays 0: this gateway has no rate limit), ``answered_5xx`` errors of the engines and of the gateway, and requests
+    that
+    no engine took or finished; ``disconnects`` clients that left before the end. ``retries`` counts requests that
+    follow
+    a failed or late one.
     """
 
     def __init__(self, services: int) -> None:
@@ -47,7 +50,7 @@ class GatewayCounters:
         total += np.bincount(service, minlength=self._services)
 
     def take(self, counters: EngineCounters, service_of_slot: np.ndarray) -> None:
-        """Add what the engines have answered since the last time. A counter that fell began anew at 0."""
+        """Adds the engines' responses since the last call. A counter that fell has restarted at 0."""
         grown = {}
         for name in _FROM_ENGINES:
             now = counters.plain[name]

@@ -1,9 +1,9 @@
-"""The shapes that load can take: seeded, pure functions of time, with no state at all.
+"""Load shapes: seeded, pure functions of time, without state.
 
-A shape says at any instants how many requests come, relative to the service's daily peak, and how they
-differ from the usual ones. Constants were measured on two public sets of real LLM traffic: the Azure
-LLM inference trace of May 2024 (conversation, 7 days) and the Alibaba ServeGen traces (14 days), both
-at 10-minute steps. Where no trace shows an event, the constant is a choice, and says so.
+A shape gives the request rate relative to the service's daily peak, and the differences from default requests.
+Constants were measured on two public sets of real LLM traffic: the Azure LLM inference trace of May 2024
+(conversation, 7 days) and the Alibaba ServeGen traces (14 days), both at 10-minute steps. If no trace shows an event,
+the constant is a choice, and its comment says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BURST_SECONDS = 900.0
 BURST_RAMP_SECONDS = 60.0
 BURST_SLOT_SECONDS = 600.0
 BURST_SLOTS_BACK = 6  # no burst lasts longer than an hour
-# Bursts that are ordered come as close as slots do and are mild: a fleet in its usual state bears them.
+# Requested bursts are as close as slots and mild: a healthy fleet can serve them.
 ORDERED_BURST_FACTOR, ORDERED_BURST_SECONDS, ORDERED_BURSTS_SECONDS = 1.2, 300.0, 3600.0
 BURST_NOISE_RATIO = 0.032  # robust deviation from the 3-hour median: ServeGen .032, Azure .031
 # Azure: Saturday and Sunday carry .54 and .52 of the busiest weekday; a public holiday is taken to be one of them.
@@ -55,10 +55,11 @@ def _none() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What comes, each of shape (times,) or (1,). ``rate`` is relative to the daily peak.
+    """Load of a service, each of shape (times,) or (1,). ``rate`` is relative to the daily peak.
 
-    ``prompt``, ``output`` and ``cached`` multiply the usual lengths and the cached share; ``shift`` (0-1) is
-    how much of the traffic has moved to the service's last tenant; ``retries`` per failed or slow request.
+    ``prompt``, ``output`` and ``cached`` multiply the default lengths and the cached share; ``shift`` (0-1) is the
+    share
+    of the traffic that has moved to the service's last tenant; ``retries`` per failed or slow request.
     """
 
     rate: Floats
@@ -73,7 +74,7 @@ Shape = Callable[[TrafficSpec, Floats, int], Load]
 
 
 def load(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """What a service's traffic is at ``times`` (unix seconds). Raises UsageError for an unknown shape."""
+    """Returns a service's traffic at ``times`` (unix seconds). Raises UsageError for an unknown shape."""
     if spec.shape not in SHAPES:
         raise UsageError(f"{spec.shape!r} is not a load shape", hint=f"shapes are: {', '.join(SHAPES)}")
     return SHAPES[spec.shape](spec, times, salt)
@@ -110,7 +111,7 @@ def bursty(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def launch_day(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """A week with a launch: within minutes more than usual, which fades over the day."""
+    """A week with a launch: a rise within minutes, which fades over the day."""
     since, factor = _since(spec, times, salt), spec.event_factor or LAUNCH_FACTOR
     decay = spec.event_seconds or LAUNCH_DECAY_SECONDS
     extra = np.clip(since / LAUNCH_RAMP_SECONDS, 0.0, 1.0) * np.exp(-np.maximum(since, 0.0) / decay)
@@ -136,14 +137,14 @@ def outage_rebound(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def mix_shift(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """The last tenant's share grows; where a service has no tenants, prompts grow and answers shrink instead."""
+    """The last tenant's share grows; without tenants, prompts grow and answers shrink instead."""
     lasts = spec.event_seconds or SHIFT_SECONDS
     inside = _plateau(_since(spec, times, salt), lasts, min(SHIFT_RAMP_SECONDS, lasts / 3))
     return Load(weekly(spec, times, salt).rate, shift=inside * (spec.event_factor or SHIFT_RATIO))
 
 
 def long_prompts(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """A wave of long prompts at the usual rate."""
+    """A wave of long prompts at the default rate."""
     lasts, factor = spec.event_seconds or WAVE_SECONDS, spec.event_factor or WAVE_FACTOR
     since = _since(spec, times, salt)
     swell = np.where((since >= 0) & (since < lasts), np.sin(np.pi * np.clip(since / lasts, 0.0, 1.0)) ** 2, 0.0)
@@ -198,7 +199,7 @@ def _week(spec: TrafficSpec, times: Floats) -> Floats:
 
 
 def _weekend(spec: TrafficSpec, times: Floats, holiday: Floats, factor: float) -> Floats:
-    """The weekend's share of a weekday; a holiday that falls on a weekend is no quieter than it."""
+    """The weekend's share of a weekday; a holiday on a weekend is not quieter than the weekend."""
     weekend = (np.floor(times / DAY_SECONDS) + 3) % 7 >= 5  # 1970-01-01 was a Thursday; 0 is Monday
     usual = np.where(weekend, spec.weekend_ratio, 1.0)
     return np.asarray(np.minimum(usual, 1.0 - (1.0 - factor) * holiday), dtype=np.float64)
@@ -219,7 +220,7 @@ def _since(spec: TrafficSpec, times: Floats, salt: int, whole_day: bool = False)
 
 
 def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
-    """When a week's event begins: a weekday, between 9 and 17 UTC unless it takes whole days."""
+    """Start of a week's event: a weekday, between 9 and 17 UTC unless it takes whole days."""
     drawn = uniform(week, salt + 11)
     day = np.floor(drawn * 5)
     hour = 0.0 if whole_day else 9.0 + 8.0 * uniform(week, salt + 12)
@@ -227,7 +228,7 @@ def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
 
 
 def _bursts(times: Floats, salt: int) -> Floats:
-    """The multiplier of the highest burst under way: each slot of 10 minutes may begin one."""
+    """Factor of the highest current burst: each slot of 10 minutes may start one."""
     newest = np.floor(times / BURST_SLOT_SECONDS)
     found = np.ones(times.shape)
     for back in range(BURST_SLOTS_BACK + 1):

@@ -1,4 +1,4 @@
-"""Recorded request rates to replay: read from CSV, missing slots bridged, random access at any instant."""
+"""Recorded request rates for replay: read from CSV, missing slots bridged, random access by time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 
 COLUMNS = ("time_utc", "requests_per_second")
-PEAK_QUANTILE = 0.999  # what counts as the peak: one odd slot in a thousand does not
+PEAK_QUANTILE = 0.999  # quantile used as the peak, to ignore one outlier slot in a thousand
 DAY_SECONDS = 86400.0
 WEEK_SECONDS = 7 * DAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Rates on an even grid: ``rates[i]`` holds from ``start + i * step_seconds`` (unix). Equal only to itself."""
+    """Rates on an even grid: ``rates[i]`` applies from ``start + i * step_seconds`` (unix). Compared by identity."""
 
     name: str
     start: float
@@ -33,10 +33,11 @@ class Trace:
         return float(np.quantile(self.rates, PEAK_QUANTILE))
 
     def at(self, times: Floats) -> Floats:
-        """The rate at any instants, linear between slots.
+        """Rates at any times, linear between slots.
 
-        A trace repeats before its start and after its end, in whole weeks (or days, where it is shorter
-        than a week), so that hours and weekdays stay where they were.
+        A trace repeats before its start and after its end, in whole weeks (or days, if it is shorter than a week), so
+        that
+        hours and weekdays keep their position.
         """
         length = self.rates.size * self.step_seconds
         for unit in (WEEK_SECONDS, DAY_SECONDS):
