@@ -25,7 +25,7 @@ RAY_SERVICE, RAY_CRD, RAY_CLUSTER = "ray.io/originated-from-cr-name", "ray.io/or
 RAY_NODE = "ray.io/node-type"
 SERVICE_LABEL = "app.kubernetes.io/name"
 ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
-_SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
+_FACT_LABELS = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
 # outrider.io's own first, then the labels of llm-d and NVIDIA Dynamo for disaggregated engines
 _ROLES = ("outrider.io/role", "llm-d.ai/role", "nvidia.com/dynamo-sub-component-type")
 _OURS = ("prometheus.io/", "outrider.io/")  # relevant annotations; others can be as large as the pod itself
@@ -114,7 +114,7 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
     group, leads = _group(labels)
     container = serving_container(spec)
     requested = pod_accelerators(spec)
-    declared = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _SAID.items()}
+    declared = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _FACT_LABELS.items()}
     declared["version"] = labels.get("app.kubernetes.io/version", "")
     declared["role"] = next(filter(None, (labels.get(key) or notes.get(key) for key in _ROLES)), "")
     declared_facts = {fact: value for fact, value in declared.items() if value}

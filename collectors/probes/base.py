@@ -44,7 +44,7 @@ class ProbeError(Exception):
     """A probe ended with this outcome."""
 
     def __init__(self, outcome: Outcome, message: str, status: int | None = None) -> None:
-        """``said`` is the message, one sentence; ``status`` the HTTP code if there was one."""
+        """``message`` is one sentence; ``status`` the HTTP code if there was one."""
         super().__init__(message)
         self.outcome, self.message, self.status = outcome, message, status
 

@@ -27,7 +27,7 @@ from collectors.probes.validity import PROMPT, validity_of
 from outrider.vocabulary.units import format_duration
 
 MOST_BYTES = 1024 * 1024
-_MOST_SAID = 200
+_MAX_DETAIL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,5 +293,5 @@ async def _why(response: aiohttp.ClientResponse, address: str) -> str:
         detail = detail.get("message") if isinstance(detail, Mapping) else detail
     except (ValueError, RecursionError, AttributeError):
         detail = "" if "<" in body else " ".join(body.split())
-    text = f": {str(detail)[:_MOST_SAID]}" if detail else ""
+    text = f": {str(detail)[:_MAX_DETAIL]}" if detail else ""
     return f"{address} returned {response.status}{text}"

@@ -1,4 +1,4 @@
-"""DNS probe: looks one name up and checks its records."""
+"""DNS probe: resolves one name and checks its records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHOWN = 4
 
 
 class DnsProbe:
-    """Looks one name up."""
+    """Resolves one name."""
 
     def __init__(
         self,

@@ -134,7 +134,7 @@ class PushReceiver:
             groups = receive_block.decode(block.payload)
         except ValueError as error:
             self._drop(DropReason.UNREADABLE, block.samples)
-            _log.error("pushed_block_unreadable", door=block.door, sender=block.sender, error=str(error))
+            _log.error("pushed_block_unreadable", protocol=block.door, sender=block.sender, error=str(error))
             return
         sender = f"{block.door}/{block.sender}"
         self._senders[sender] = max(block.came_at, self._senders.get(sender, block.came_at))

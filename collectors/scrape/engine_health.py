@@ -34,7 +34,7 @@ class Probe:
 
 
 async def probe(session: aiohttp.ClientSession, target: Target, options: Mapping[str, Any], within: timedelta) -> Probe:
-    """Requests both endpoints concurrently with the request options ``asked``.
+    """Requests both endpoints concurrently with these request options.
 
     Each has the same time limit: a silent endpoint costs only its own result. Never raises.
     """

@@ -41,12 +41,12 @@ except ImportError:  # pragma: no cover (not on this platform)
 class Scraper:
     """HTTP client for metrics pages. Keeps connections open between rounds; call ``close`` at the end."""
 
-    def __init__(self, *, doors: timedelta | None = None) -> None:
-        """``doors`` is the time limit of the engine's health endpoints, from the start of its scrape.
+    def __init__(self, *, health_timeout: timedelta | None = None) -> None:
+        """``health_timeout`` is the time limit of the engine's health endpoints, from the start of its scrape.
 
         A complete page does not wait longer for them. None: the target's timeout.
         """
-        self._doors = doors
+        self._health_timeout = health_timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,7 @@ class Scraper:
         return body, None, is_open
 
     async def _probe(self, session: aiohttp.ClientSession, target: Target) -> Probe:
-        within = target.timeout if self._doors is None else min(target.timeout, self._doors)
+        within = target.timeout if self._health_timeout is None else min(target.timeout, self._health_timeout)
         with suppress(CollectError):
             return await probe(session, target, _request_options(target), within)
         return Probe()

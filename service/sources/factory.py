@@ -45,7 +45,7 @@ def source(
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
         spread = settings.collect.spread
-        scraper = Scraper(doors=endpoint_timeout(deadline, spread))
+        scraper = Scraper(health_timeout=endpoint_timeout(deadline, spread))
         pages = manager = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
             found = discovery.discovery_of(settings, configured, clients)

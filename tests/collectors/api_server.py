@@ -29,7 +29,7 @@ class ApiServer:
         self.forbidden: set[str] = set()
         self.expire_pages = 0
         self.silent = False
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requested: list[tuple[str, dict[str, str]]] = []
         self.tokens: list[str | None] = []
 
     def tell(self, path: str, what: str, found: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class ApiServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
-        self.asked.append((path, query))
+        self.requested.append((path, query))
         self.tokens.append(request.headers.get("Authorization"))
         if path in self.forbidden:
             return _status(403, f'cannot list resource "{path.rsplit("/", 1)[-1]}"')

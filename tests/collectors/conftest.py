@@ -38,17 +38,19 @@ class Bench:
         self.at = START - timedelta(seconds=15)
         self.collected = None
 
-    def scrape(self, page: str, *, after: float = 15.0, **said):
+    def scrape(self, page: str, *, after: float = 15.0, **scrape_fields):
         self.at += timedelta(seconds=after)
-        scrape = Scrape(self.target, self.at, page.encode(), None, 0.01, **said)
+        scrape = Scrape(self.target, self.at, page.encode(), None, 0.01, **scrape_fields)
         self.page = self.parser.parse(page.encode())
         self.collected = self.normaliser.normalise(scrape, self.page)
         return self.collected
 
-    def fail(self, reason: str = CollectReason.REFUSED, *, after: float = 15.0, **said):
+    def fail(self, reason: str = CollectReason.REFUSED, *, after: float = 15.0, **scrape_fields):
         self.at += timedelta(seconds=after)
         error = CollectError("target-0: no", reason=reason)
-        self.collected = self.normaliser.normalise(Scrape(self.target, self.at, None, error, 0.02, **said), None)
+        self.collected = self.normaliser.normalise(
+            Scrape(self.target, self.at, None, error, 0.02, **scrape_fields), None
+        )
         return self.collected
 
     def batch(self, kind: EntityKind):

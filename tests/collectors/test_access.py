@@ -56,11 +56,11 @@ class Papers:
 
 @asynccontextmanager
 async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A page that tells what it was asked with."""
+    """A page with the headers of its request."""
 
     async def page(request: web.Request) -> web.Response:
-        said = ",".join(f'{name}="{request.headers.get(name, "")}"' for name in ("Authorization", "X-Key"))
-        return web.Response(text=f"a{{{said.replace('-', '_')}}} 1\n")
+        sent = ",".join(f'{name}="{request.headers.get(name, "")}"' for name in ("Authorization", "X-Key"))
+        return web.Response(text=f"a{{{sent.replace('-', '_')}}} 1\n")
 
     app = web.Application()
     app.router.add_get("/metrics", page)
@@ -133,13 +133,13 @@ def test_passwords_and_keys_come_from_files(tmp_path: Path) -> None:
     secret.write_text(SECRET + "\n", encoding="utf-8")
     found = scraped(Access(username="me", password_file=secret, header_files={"X-Key": secret}))
     assert found.body is not None
-    said = found.body.decode()
-    assert f'X_Key="{SECRET.replace("-", "_")}"' in said
-    assert b64encode(f"me:{SECRET}".encode()).decode() in said
+    expected = found.body.decode()
+    assert f'X_Key="{SECRET.replace("-", "_")}"' in expected
+    assert b64encode(f"me:{SECRET}".encode()).decode() in expected
 
 
 @pytest.mark.parametrize(
-    ("access", "said"),
+    ("access", "expected"),
     [
         (lambda file: Access(username="me", password_file=file), "its password file"),
         (lambda file: Access(bearer_token_file=file), "its token file"),
@@ -149,12 +149,12 @@ def test_passwords_and_keys_come_from_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
-    tmp_path: Path, access: Callable[[Path], Access], said: str
+    tmp_path: Path, access: Callable[[Path], Access], expected: str
 ) -> None:
     file = tmp_path / "none"
     given = access(file)
 
-    async def asked() -> list[str]:
+    async def requested() -> list[str]:
         messages = []
         client, api = (
             HttpClient("k8s", "http://127.0.0.1:9", access=given),
@@ -170,8 +170,8 @@ def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
 
     found = scraped(given)
     assert found.error is not None
-    for message in (found.error.message, *asyncio.run(asked())):
-        assert f"{said} {file}" in message
+    for message in (found.error.message, *asyncio.run(requested())):
+        assert f"{expected} {file}" in message
     file.write_text("no certificate", encoding="utf-8")
     if given.tls is not None:
         assert "cannot be read" in str(scraped(given).error)

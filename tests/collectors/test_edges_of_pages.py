@@ -92,10 +92,10 @@ def test_a_pod_that_is_away_leaves_the_others():
         away = Scrape(b, at, None, None, 0.0)
         found = collector.absorb([Scrape(a, at, sdk_page(requests, 0, 1), None, 0.0), away], at)
     requests = SignalKey("svc_requests_total")
-    told = [
+    reported = [
         one for one in found.batches if one.kind is EntityKind.SERVICE and one.status[0, one.keys.index(requests)] == 0
     ]
-    assert [one.values[0, one.keys.index(requests)] for one in told] == [20]
+    assert [one.values[0, one.keys.index(requests)] for one in reported] == [20]
 
 
 def test_a_services_own_page_counts_more_than_the_sum_of_its_engines():

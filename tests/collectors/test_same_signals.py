@@ -79,10 +79,10 @@ def cells(batches: Iterable[SampleBatch]) -> Cells:
             continue
         for row, entity in enumerate(batch.entities):
             for column, key in enumerate(batch.keys):
-                said = float(batch.values[row, column]), CellStatus(batch.status[row, column])
+                expected_text = float(batch.values[row, column]), CellStatus(batch.status[row, column])
                 held = found.get((entity, key))
-                if key.name not in OF_SCRAPES and (held is None or said[1] < held[1]):
-                    found[entity, key] = said
+                if key.name not in OF_SCRAPES and (held is None or expected_text[1] < held[1]):
+                    found[entity, key] = expected_text
     return found
 
 

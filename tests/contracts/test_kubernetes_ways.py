@@ -18,7 +18,7 @@ from collectors.kubernetes import watch
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import KubernetesEventSource
 from collectors.kubernetes.objects import PODS as PODS_RESOURCE
-from collectors.kubernetes.watch import SharedWatches, ResourceWatcher
+from collectors.kubernetes.watch import ResourceWatcher, SharedWatches
 from collectors.net.http import HttpClient
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
@@ -215,7 +215,7 @@ def test_together_they_read_each_list_once_and_both_hear_what_changes() -> None:
         async with both(together=True) as (server, targets, events):
             fill(server, SCENES["deployment"])
             await asyncio.gather(targets.read(), events.read(AT, []))
-            lists = Counter(path for path, query in server.asked if not query.get("watch"))
+            lists = Counter(path for path, query in server.requested if not query.get("watch"))
             assert {path: lists[path] for path in (PODS, NODES, SLICES)} == {PODS: 1, NODES: 1, SLICES: 1}
             server.tell(PODS, "ADDED", pod("late-0", labels={"app": "late"}))
             await events.read(AT, [])
@@ -229,7 +229,7 @@ def test_together_they_read_each_list_once_and_both_hear_what_changes() -> None:
             server.gone.add(PODS)
             server.objects[PODS] = server.objects[PODS][1:]
             await asyncio.gather(targets.read(), events.read(AT, []))
-            lists = Counter(path for path, query in server.asked if not query.get("watch"))
+            lists = Counter(path for path, query in server.requested if not query.get("watch"))
             assert lists[PODS] == 2
 
     asyncio.run(whole())

@@ -33,10 +33,10 @@ BAD = {
     "hang": "gave no whole page within 400ms",
     "trickle": "gave no whole page within 400ms",
     "html": "text/html instead of metrics",
-    "half": "broke off in the middle of its page",
-    "cut": "stops before the end of its last line",
+    "half": "closed the connection within the page",
+    "cut": "is truncated before the end of its last line",
     "endless": "the page is larger than 200000 bytes",
-    "failing": "answered HTTP 500",
+    "failing": "returned HTTP 500",
     "slam": "closed the connection without an answer",
     "garbage": "binary instead of text",
 }

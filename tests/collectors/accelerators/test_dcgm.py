@@ -30,7 +30,7 @@ TEMPERATURE, USED, FREE, ACTIVE, SENT = "150", "252", "251", "1002", "1009"
 class HostEngine:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.said = {
+        self.state = {
             "run": 1, "gpus": {"0": FIRST, "1": SECOND}, "status": {}, "instances": [], "profiling": True, "xids": [],
             "values": {"1.0": {TEMPERATURE: 41, USED: 1000, FREE: 9000}, "1.1": {TEMPERATURE: 42, SENT: 5e9}},
         }  # fmt: skip
@@ -40,10 +40,10 @@ class HostEngine:
         }  # fmt: skip
         self.set()
 
-    def set(self, **said: object) -> None:
-        self.said |= said
+    def set(self, **state: object) -> None:
+        self.state |= state
         whole = self._path.with_suffix(".new")
-        whole.write_text(json.dumps(self.said))
+        whole.write_text(json.dumps(self.state))
         whole.replace(self._path)
 
 
@@ -108,7 +108,7 @@ def test_boards_without_the_profiling_module_are_read_without_it(engine, probe) 
 
 
 def test_mig_instances_have_their_own_values(engine, probe) -> None:
-    values = {**engine.said["values"], "4.12": {USED: 300, FREE: 700, ACTIVE: 0.5}}
+    values = {**engine.state["values"], "4.12": {USED: 300, FREE: 700, ACTIVE: 0.5}}
     engine.set(instances=[[12, 0, 9, 1]], values=values)
     device = by_uuid(probe.read())[FIRST]
     assert device["instances"] == [
@@ -128,7 +128,7 @@ def test_mig_instances_have_their_own_values(engine, probe) -> None:
 @pytest.mark.parametrize("how", [{"status": {"1": 4}}, {"values": {"1.0": {TEMPERATURE: 41}, "1.1": {}}}])
 def test_a_lost_device_is_lost_and_stops_no_other(engine, probe, how) -> None:
     probe.read()
-    before = dict(engine.said)
+    before = dict(engine.state)
     engine.set(**how)
     found = probe.read()
     assert (list(by_uuid(found)), [name["uuid"] for name in found["lost"]]) == ([FIRST], [SECOND])
@@ -139,15 +139,15 @@ def test_a_lost_device_is_lost_and_stops_no_other(engine, probe, how) -> None:
 def test_a_host_engine_that_restarts_is_read_again(engine, probe) -> None:
     assert len(probe.read()["devices"]) == 2
     engine.set(run=0)
-    said = probe.read()
-    assert said["error"].startswith("DCGM at 127.0.0.1:5555 cannot be read: The connection to the host engine")
-    assert "nv-hostengine" in said["hint"]
+    state = probe.read()
+    assert state["error"].startswith("DCGM at 127.0.0.1:5555 cannot be read: The connection to the host engine")
+    assert "nv-hostengine" in state["hint"]
     assert probe.read()["error"].endswith("Host engine connection invalid/disconnected")
     engine.set(run=2)
     assert len(probe.read()["devices"]) == 2
 
 
-def test_xids_are_told_once_with_the_time_that_dcgm_saw_them(engine, probe) -> None:
+def test_xids_are_reported_once_with_the_time_that_dcgm_saw_them(engine, probe) -> None:
     assert probe.wait() is None
     engine.set(xids=[[0, 1_000_000, 31]])
     probe.read()

@@ -39,7 +39,7 @@ def one(reading, place=0):
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_a_device_tells_what_dcgm_exporter_would_in_its_units(driver, probe) -> None:
+def test_a_device_reports_what_dcgm_exporter_would_in_its_units(driver, probe) -> None:
     driver.set(**{"0.field.82": 61, "0.field.38": 5, "0.field.138": 7, "0.field.197": 4096, "0.field.230": 2})
     found = probe.read()
     assert found["driver"] == "580.95.05"
@@ -47,8 +47,8 @@ def test_a_device_tells_what_dcgm_exporter_would_in_its_units(driver, probe) -> 
     assert device["name"] == {
         "uuid": FIRST, "index": 0, "model": "NVIDIA H100 80GB HBM3", "pci": "00000000:3B:00.0", "minor": 0,
     }  # fmt: skip
-    told = device["values"]
-    assert told == told | {
+    reported = device["values"]
+    assert reported == reported | {
         "DCGM_FI_DEV_GPU_TEMP": 45.0,
         "DCGM_FI_DEV_MEMORY_TEMP": 61.0,
         "DCGM_FI_DEV_POWER_USAGE": 312.5,  # W of mW
@@ -73,9 +73,9 @@ def test_a_device_tells_what_dcgm_exporter_would_in_its_units(driver, probe) -> 
         "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": 2.0,
     }
     driver.set(**{"0.temperature": 91, "0.ecc.double.volatile": 2, "0.rows.pending": 1})
-    told = one(probe.read())["values"]
-    assert (told["DCGM_FI_DEV_GPU_TEMP"], told["DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"]) == (91.0, 2.0)
-    assert told["DCGM_FI_DEV_ROW_REMAP_PENDING"] == 1.0
+    reported = one(probe.read())["values"]
+    assert (reported["DCGM_FI_DEV_GPU_TEMP"], reported["DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"]) == (91.0, 2.0)
+    assert reported["DCGM_FI_DEV_ROW_REMAP_PENDING"] == 1.0
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, 2, 17, 20, 21, 25, 27, UNKNOWN])
@@ -91,14 +91,14 @@ def test_a_device_tells_what_dcgm_exporter_would_in_its_units(driver, probe) -> 
         ("nvmlDeviceGetComputeRunningProcesses_v3", set()),
     ],
 )
-def test_what_cannot_be_told_is_absent_and_the_rest_is_there(driver, probe, function, names, code) -> None:
+def test_what_cannot_be_reported_is_absent_and_the_rest_is_there(driver, probe, function, names, code) -> None:
     whole = set(one(probe.read())["values"])
     driver.set(**{f"fail.{function}": code})
     assert set(one(probe.read())["values"]) == whole - names
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"])
-def test_a_driver_with_either_call_for_the_temperature_tells_it(driver, probe, function) -> None:
+def test_a_driver_with_either_call_for_the_temperature_reports_it(driver, probe, function) -> None:
     driver.set(**{f"fail.{function}": 13, "0.temperature": 66})  # no such function
     assert one(probe.read())["values"]["DCGM_FI_DEV_GPU_TEMP"] == 66.0
 
@@ -108,14 +108,14 @@ def test_processes_are_named_with_their_memory(driver, probe) -> None:
     assert one(probe.read())["processes"] == [{"pid": 4711, "memory_bytes": 2048.0 * 2**20, "instance": None}]
 
 
-def test_profiling_is_told_from_the_second_look_on(driver, probe) -> None:
+def test_profiling_differs_from_the_second_reading_on(driver, probe) -> None:
     driver.set(**{"0.gpm.2": 55.5, "0.gpm.10": 30, "0.gpm.5": 20})
     assert "DCGM_FI_PROF_SM_ACTIVE" not in one(probe.read())["values"]
     for _ in range(3):
-        told = one(probe.read())["values"]
-        assert told["DCGM_FI_PROF_SM_ACTIVE"] == pytest.approx(0.555)
-        assert told["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.3)
-        assert "DCGM_FI_PROF_SM_OCCUPANCY" not in told
+        reported = one(probe.read())["values"]
+        assert reported["DCGM_FI_PROF_SM_ACTIVE"] == pytest.approx(0.555)
+        assert reported["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.3)
+        assert "DCGM_FI_PROF_SM_OCCUPANCY" not in reported
     driver.set(**{"0.gpm": 0})
     assert "DCGM_FI_PROF_SM_ACTIVE" in one(probe.read())["values"]  # support is asked once
 
@@ -159,15 +159,15 @@ def test_memory_of_a_divided_device_stays_its_own_when_the_parts_do_not_tell(dri
 def test_a_device_that_falls_off_the_bus_is_lost_and_stops_no_other(driver, probe, how) -> None:
     driver.set(gpus=2)
     assert len(probe.read()["devices"]) == 2
-    said = {"1.lost": 1} if how == "lost" else {"fail.1.nvmlDeviceGetPowerUsage": RESET_REQUIRED}
-    driver.set(**said)
+    expected = {"1.lost": 1} if how == "lost" else {"fail.1.nvmlDeviceGetPowerUsage": RESET_REQUIRED}
+    driver.set(**expected)
     found = probe.read()
     assert [device["name"]["uuid"] for device in found["devices"]] == [FIRST]
     assert [name["uuid"] for name in found["lost"]] == [SECOND]
     page = probe.page()
     assert SECOND not in "".join(line for line in page.splitlines() if line.startswith("DCGM_"))
     assert f'outrider_agent_gpu_lost{{gpu="1",UUID="{SECOND}"' in page
-    driver.set(**dict.fromkeys(said))
+    driver.set(**dict.fromkeys(expected))
     found = probe.read()
     assert (len(found["devices"]), found["lost"]) == (2, [])
 
@@ -184,9 +184,9 @@ def test_a_driver_that_is_reloaded_is_read_again_without_a_restart(driver, probe
     driver.set(driver=1)
     assert one(probe.read())["values"]
     driver.set(driver=0)
-    said = probe.read()
-    assert said["error"] == "no NVIDIA device can be read: the NVIDIA driver was unloaded"
-    assert said["hint"] == "the agent reads on as soon as the driver is loaded again"
+    expected = probe.read()
+    assert expected["error"] == "no NVIDIA device can be read: the NVIDIA driver was unloaded"
+    assert expected["hint"] == "the agent reads on as soon as the driver is loaded again"
     assert probe.read()["error"] == "no NVIDIA device can be read: the NVIDIA driver is not loaded"
     assert probe.wait() is None
     driver.set(driver=1, version="590.1")
@@ -196,17 +196,17 @@ def test_a_driver_that_is_reloaded_is_read_again_without_a_restart(driver, probe
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         (18, "libnvidia-ml.so.1 and the loaded driver differ in version"),
-        (4, "the NVIDIA driver may not be asked by this user"),
-        (17, "NVML answered: "),
+        (4, "this user has no permission to query the NVIDIA driver"),
+        (17, "NVML returned: "),
     ],
 )
-def test_a_driver_that_will_not_start_is_one_sentence(driver, probe, code, said) -> None:
+def test_a_driver_that_will_not_start_is_one_sentence(driver, probe, code, expected) -> None:
     driver.set(**{"fail.nvmlInitWithFlags": code})
     found = probe.read()
-    assert found["error"].startswith(f"no NVIDIA device can be read: {said}")
+    assert found["error"].startswith(f"no NVIDIA device can be read: {expected}")
     assert found["hint"]
     driver.set(**{"fail.nvmlInitWithFlags": None})
     assert one(probe.read())["values"]
@@ -228,7 +228,7 @@ def test_a_machine_without_the_library(driver, tmp_path) -> None:
 # --- XIDs -----------------------------------------------------------------------------------------
 
 
-def test_every_xid_is_heard_once_with_its_device(driver, probe) -> None:
+def test_every_xid_is_received_once_with_its_device(driver, probe) -> None:
     driver.set(gpus=2, **{"1.mig": 1})
     assert probe.wait() is None  # nothing to listen to before the first look
     probe.read()
@@ -236,8 +236,8 @@ def test_every_xid_is_heard_once_with_its_device(driver, probe) -> None:
     driver.xid(0, 79)
     driver.xid(0, 79)
     driver.xid(1, 94, 7)
-    heard = [xid for _ in range(4) for xid in probe.wait()]
-    assert [(xid["device"]["uuid"], xid["code"], xid["instance"]) for xid in heard] == [
+    received = [xid for _ in range(4) for xid in probe.wait()]
+    assert [(xid["device"]["uuid"], xid["code"], xid["instance"]) for xid in received] == [
         (FIRST, 79, None), (FIRST, 79, None), (SECOND, 94, 7),
     ]  # fmt: skip
     page = probe.page().splitlines()

@@ -183,7 +183,7 @@ def test_etcd_forgets_and_the_server_restarts(control_plane: Cluster, space: str
     asyncio.run(whole())
 
 
-def test_who_may_read_nothing_is_told_so(control_plane: Cluster, space: str) -> None:
+def test_who_may_read_nothing_gets_an_error(control_plane: Cluster, space: str) -> None:
     async def whole() -> None:
         found = source(control_plane, space, who="stranger")
         with pytest.raises(CollectError) as fault:
@@ -233,7 +233,7 @@ def _publish(cluster: Cluster, node: str, uuid: str) -> None:
     cluster.create(_serve_node_topologies(cluster), {**topology, "metadata": {"name": node}, "zones": zones})
 
 
-def test_events_and_targets_share_lists_and_tell_what_is_published_of_devices(
+def test_events_and_targets_share_lists_and_report_what_is_published_of_devices(
     control_plane: Cluster, space: str
 ) -> None:
     node, uuid = f"node-{space}", "GPU-e89d84ee-93b4-a63d-ac3f-8c242831ac09"
@@ -244,18 +244,18 @@ def test_events_and_targets_share_lists_and_tell_what_is_published_of_devices(
     async def whole() -> None:
         access = Access(bearer_token_file=control_plane.token_file("admin"), tls=Tls(ca_file=control_plane.ca_file))
         client = HttpClient("kubernetes", control_plane.url, timeout=timedelta(seconds=10), access=access)
-        doors, now = SharedWatches(KubeApi(client)), SystemClock().now
-        found = KubernetesSource("kubernetes", doors, "test", namespaces=[space])
-        events = KubernetesEventSource("kubernetes", doors, "test", namespaces=[space])
+        endpoints, now = SharedWatches(KubeApi(client)), SystemClock().now
+        found = KubernetesSource("kubernetes", endpoints, "test", namespaces=[space])
+        events = KubernetesEventSource("kubernetes", endpoints, "test", namespaces=[space])
         seen, (_, errors) = await asyncio.gather(found.read(), events.read(now(), []))
         assert (errors, seen.faults) == ([], ())
         assert len(seen.found) == 2
         assert (set(seen.edges), seen.labels) == (set(events.graph.edges), events.graph.labels)
-        told = graph(seen)
+        reported = graph(seen)
         gpu, host = EntityRef("test", EntityKind.GPU, None, uuid), EntityRef("test", EntityKind.NODE, None, node)
-        assert (told.label(gpu, "numa_node"), told.label(gpu, "pcie_root")) == ("1", "pci0000:80")
-        assert told.label(host, "numa_gpus") == "node-0=4,node-1=4"
-        assert gpu in told.holds_up(host)
+        assert (reported.label(gpu, "numa_node"), reported.label(gpu, "pcie_root")) == ("1", "pci0000:80")
+        assert reported.label(host, "numa_gpus") == "node-0=4,node-1=4"
+        assert gpu in reported.holds_up(host)
 
         gone = pods[0]["metadata"]
         control_plane.delete(f"/api/v1/namespaces/{space}/pods/{gone['name']}", json={"gracePeriodSeconds": 0})

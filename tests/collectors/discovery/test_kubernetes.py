@@ -107,7 +107,7 @@ def graph(seen: DiscoverySnapshot) -> Topology:
         ({}, "", "", True),
     ],
 )  # fmt: skip
-def test_whose_a_pod_is(labels, service, group, leads) -> None:
+def test_owner_of_a_pod(labels, service, group, leads) -> None:
     found = facts(labels=labels)
     assert (found.service, found.group, found.leads) == (service, group or "p", leads)
     assert found.is_grouped == bool(group)
@@ -269,10 +269,10 @@ def test_a_selector_chooses_and_a_pod_may_decline() -> None:
             pod("y", 2, namespace="a", notes={"prometheus.io/scrape": "false"}),
         ]
         assert addresses(await source.read()) == ["10.0.0.1:8000"]
-        asked = {path: query for path, query in server.asked if path.endswith("/pods")}
-        assert list(asked) == ["/api/v1/namespaces/a/pods"]
-        assert asked["/api/v1/namespaces/a/pods"]["labelSelector"] == "app=chat"
-        assert "Succeeded" in asked["/api/v1/namespaces/a/pods"]["fieldSelector"]
+        requested = {path: query for path, query in server.requested if path.endswith("/pods")}
+        assert list(requested) == ["/api/v1/namespaces/a/pods"]
+        assert requested["/api/v1/namespaces/a/pods"]["labelSelector"] == "app=chat"
+        assert "Succeeded" in requested["/api/v1/namespaces/a/pods"]["fieldSelector"]
 
     play(scene, namespaces=["a"], label_selector="app=chat")
 
@@ -337,7 +337,7 @@ def slice_of(service: str, *pods: str) -> dict[str, Any]:
     return {"metadata": meta, "endpoints": [*refs, {"addresses": ["1.2.3.4"]}]}
 
 
-def test_a_service_that_asks_speaks_for_the_pods_behind_it() -> None:
+def test_a_service_that_asks_belongs_to_the_pods_behind_it() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("e-0", 1), pod("e-1", 2, notes=ASK), pod("other", 3)]
         notes = {**ASK, "prometheus.io/port": "8000", "outrider.io/adapter": "vllm"}
@@ -369,7 +369,7 @@ def test_pods_come_move_and_go() -> None:
     play(scene)
 
 
-def test_a_list_read_anew_takes_the_place_of_the_old_one() -> None:
+def test_a_list_read_again_takes_the_place_of_the_old_one() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("a", 1, notes=ASK), pod("b", 2, notes=ASK)]
         await source.read()
@@ -380,20 +380,20 @@ def test_a_list_read_anew_takes_the_place_of_the_old_one() -> None:
     play(scene)
 
 
-def test_what_may_not_be_read_is_told_and_the_rest_goes_on() -> None:
+def test_what_may_not_be_read_is_reported_and_the_rest_goes_on() -> None:
     async def scene(server: ApiServer, source: KubernetesSource) -> None:
         server.objects[PODS] = [pod("a", 1, notes=ASK), pod("p", 2, notes=ASK, ports=[])]
         server.forbidden |= {NODES, SLICES}
         seen = await source.read()
         assert addresses(seen) == ["10.0.0.1:8000"]
-        told = " ".join(fault.message for fault in seen.faults)
-        assert NODES in told
-        assert SLICES in told
-        assert "pod/serving/p declares no port" in told
+        reported = " ".join(fault.message for fault in seen.faults)
+        assert NODES in reported
+        assert SLICES in reported
+        assert "pod/serving/p declares no port" in reported
         assert await source.read() is seen
         server.forbidden.clear()
         assert [fault.message for fault in (await source.read()).faults] == [
-            "kubernetes: pod/serving/p declares no port; name one with annotation prometheus.io/port"
+            "kubernetes: pod/serving/p declares no port; set annotation prometheus.io/port"
         ]
         server.forbidden.add(PODS)
         with pytest.raises(CollectError, match="cannot list resource"):

@@ -126,7 +126,7 @@ def test_who_reads_a_page() -> None:
     assert RelabelRules().adapter_of(DiscoveredTarget("a")) is None
 
 
-def test_pages_tell_their_adapter() -> None:
+def test_pages_report_their_adapter() -> None:
     assert detect_adapter('vllm:num_requests_running{model_name="x"} 3\nprocess_start_time_seconds 1\n') == "vllm"
     assert detect_adapter('# HELP DCGM_FI_DEV_GPU_TEMP x\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n') == "dcgm"
     assert detect_adapter('outrider_sdk_answers_total 1\noutrider_sdk_kpi{kpi="x"} 3\n') == "sdk"
@@ -138,7 +138,7 @@ def test_pages_tell_their_adapter() -> None:
 # --- sources side by side -------------------------------------------------------------------------
 
 
-def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
+def test_a_source_that_fails_keeps_its_targets_and_reports_it_once() -> None:
     good, bad = Source("good", DiscoveredTarget("a:1")), Source("bad", DiscoveredTarget("b:1"))
     discovery = Discovery([(good, VLLM), (bad, VLLM)], "test")
     first = run(discovery)
@@ -164,7 +164,7 @@ def test_a_mistake_of_ours_is_no_loss_either() -> None:
     source.fault = KeyError("x")
     with structlog.testing.capture_logs():
         assert names(run(discovery, first=1)) == ["odd-a:1"]
-    assert "could not be understood (KeyError)" in (discovery.health[0].error or "")
+    assert "unexpected response (KeyError)" in (discovery.health[0].error or "")
 
 
 def test_one_page_in_two_sources_is_one_target() -> None:
@@ -194,7 +194,7 @@ def test_each_source_has_its_own_pace() -> None:
     assert (often.reads, seldom.reads) == (5, 1)
 
 
-def test_a_source_that_hangs_holds_up_nobody() -> None:
+def test_a_source_that_hangs_delays_no_other() -> None:
     async def whole() -> None:
         slow, quick = Source("slow", DiscoveredTarget("s:1")), Source("quick", DiscoveredTarget("q:1"))
         slow.gate = asyncio.Event()
@@ -211,7 +211,7 @@ def test_a_source_that_hangs_holds_up_nobody() -> None:
     asyncio.run(whole())
 
 
-def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
+def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_reported() -> None:
     looked: list[str] = []
 
     async def look(url: str, _rules: RelabelRules) -> str | None:
@@ -291,7 +291,7 @@ def increase(collected, name: str) -> float | CellStatus:
     raise AssertionError(name)
 
 
-def test_another_holder_of_an_address_begins_anew_and_the_rest_goes_on() -> None:
+def test_another_holder_of_an_address_begins_again_and_the_rest_goes_on() -> None:
     def target(name: str, identity: str) -> Target:
         return made(DiscoveredTarget(f"{name}:1", {"replica": name}, identity=identity))
 

@@ -63,7 +63,7 @@ def test_groups_in_yaml_and_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "said"),
+    ("text", "line", "key", "expected"),
     [
         ("targets: [a:1]\n", 1, "(file)", "expected a list of groups"),
         ("- targets: [a:1]\n- b:1\n", 2, "[1]", "expected a group"),
@@ -77,10 +77,10 @@ def test_groups_in_yaml_and_json() -> None:
         ("- targets: [7]\n", 1, "[0].targets[0]", "expected host:port"),
     ],
 )
-def test_what_cannot_be_used_is_named_by_line_and_the_rest_stays(text, line, key, said) -> None:
+def test_what_cannot_be_used_is_named_by_line_and_the_rest_stays(text, line, key, expected) -> None:
     found, problems = read_groups(text, "a.yaml")
     assert [(one.line, one.key) for one in problems] == [(line, key)]
-    assert said in problems[0].message
+    assert expected in problems[0].message
     if "a:1" in text and not text.startswith("targets"):
         assert "a:1" in [one.address for one in found]
 
@@ -119,7 +119,7 @@ def test_a_list_of_a_hundred_thousand() -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_files_are_read_anew_when_they_change(tmp_path: Path) -> None:
+def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("- targets: [a:1]\n")
     (tmp_path / "b.json").write_text('[{"targets": ["b:1"]}]')
     source = FileSource("files", [f"{tmp_path}/*.yaml", f"{tmp_path}/*.json"])
@@ -139,7 +139,7 @@ def touch(path: Path, text: str) -> None:
     os.utime(path, ns=(stamp, stamp + 10**9))
 
 
-def test_a_file_that_breaks_keeps_its_targets_and_says_so(tmp_path: Path) -> None:
+def test_a_file_that_breaks_keeps_its_targets_and_reports_it(tmp_path: Path) -> None:
     good, broken = tmp_path / "a.yaml", tmp_path / "b.yaml"
     good.write_text("- targets: [a:1]\n")
     broken.write_text("- targets: [b:1]\n")
@@ -150,7 +150,7 @@ def test_a_file_that_breaks_keeps_its_targets_and_says_so(tmp_path: Path) -> Non
     assert addresses(seen) == ["a:1", "b:1"]
     (fault,) = seen.faults
     assert f"{broken}:" in fault.message
-    assert "its targets stay as they were" in fault.message
+    assert "keeping its last targets" in fault.message
     assert read(source) is seen
     touch(broken, "- targets: [b:2, '???']\n")
     os.utime(broken, ns=(1, 10**18))
@@ -162,7 +162,7 @@ def test_a_file_that_breaks_keeps_its_targets_and_says_so(tmp_path: Path) -> Non
 def test_files_of_which_none_can_be_read_are_a_source_that_is_down(tmp_path: Path) -> None:
     source, there = FileSource("files", [f"{tmp_path}/none.yaml", f"{tmp_path}/some.yaml"]), tmp_path / "some.yaml"
     for _ in range(2):
-        with pytest.raises(CollectError, match=r"none.yaml cannot be read .*; it has told no targets yet"):
+        with pytest.raises(CollectError, match=r"none.yaml cannot be read .*; it has had no targets yet"):
             read(source)
     there.write_text("- targets: [a:1]\n", encoding="utf-8")
     seen = read(source)

@@ -55,7 +55,7 @@ def keys(events: tuple[Event, ...]) -> list[str]:
     return [event.dedup_key for event in events]
 
 
-def test_events_are_placed_sorted_and_told_once() -> None:
+def test_events_are_placed_sorted_and_reported_once() -> None:
     async def scene() -> None:
         one = Scripted("a", lambda: [sighting("k2", 1.0), sighting("k1", 5.0)], lambda: [sighting("k1", 5.0)])
         sources = EventSources([one])
@@ -87,7 +87,7 @@ def test_a_source_that_fails_or_breaks_stops_no_other_and_is_named() -> None:
             "b: it is away (and 1 more)",
             "refused",
         )
-        assert health["c"].error == "c: its answer could not be understood (KeyError)"
+        assert health["c"].error == "c: unexpected response (KeyError)"
         assert keys(await sources.collect(AT, KNOWN)) == []
         assert all(one.up for one in sources.health)
         await sources.close()
@@ -129,45 +129,45 @@ def xid(source: str, seconds: float = 0.0, entity: EntityRef = GPU, code: str = 
     return Event(f"{source}{seconds}{code}", EventKind.XID, entity, at, source, code)
 
 
-def test_an_xid_that_two_doors_tell_is_one_event() -> None:
+def test_an_xid_that_two_endpoints_report_is_one_event() -> None:
     deduplicator = EventDeduplicator()
-    (told,) = deduplicator.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)])
-    assert (told.id, told.source, told.at) == (xid("kernel_log").id, "kernel_log", AT)
-    assert told.attributes == {"sources": "kernel_log, dcgm-node-1"}
+    (reported,) = deduplicator.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)])
+    assert (reported.id, reported.source, reported.at) == (xid("kernel_log").id, "kernel_log", AT)
+    assert reported.attributes == {"sources": "kernel_log, dcgm-node-1"}
     page = xid("dcgm-node-1", 500)
     assert deduplicator.deduplicate([page]) == (page,)
     (again,) = deduplicator.deduplicate([xid("kernel_log", 495)])
     assert again == replace(page, attributes={"sources": "kernel_log, dcgm-node-1"})
 
 
-def test_one_fault_that_four_doors_tell_is_one_event_with_all_they_know() -> None:
+def test_one_fault_that_four_endpoints_report_is_one_event_with_all_they_know() -> None:
     kernel = replace(xid("kernel_log", 0.5), attributes={"pid": "7", "text": "off the bus"})
     page = replace(xid("dcgm-node-1", 12), attributes={"pod": "chat-0", "text": "as the page has it"})
     four = [page, xid("agent-node-1", 9), xid("nvml", 0.6), kernel]
-    (told,) = EventDeduplicator().deduplicate(four)
-    assert (told.id, told.at) == (kernel.id, kernel.at)
-    assert told.attributes == {
+    (reported,) = EventDeduplicator().deduplicate(four)
+    assert (reported.id, reported.at) == (kernel.id, kernel.at)
+    assert reported.attributes == {
         "pid": "7", "text": "off the bus", "pod": "chat-0",
         "sources": "kernel_log, nvml, agent-node-1, dcgm-node-1",
     }  # fmt: skip
 
 
-def test_two_faults_seconds_apart_are_two_whoever_tells_them() -> None:
+def test_two_faults_seconds_apart_are_two_whoever_reports_them() -> None:
     deduplicator = EventDeduplicator()
     first = deduplicator.deduplicate([xid("kernel_log", 0), xid("kernel_log", 5), xid("nvml", 0.1), xid("nvml", 5.1)])
     assert [(one.at, one.attributes["sources"]) for one in first] == [
         (AT, "kernel_log, nvml"), (AT + timedelta(seconds=5), "kernel_log, nvml"),
     ]  # fmt: skip
-    told = {one.id for one in first}
+    reported = {one.id for one in first}
     pages = [xid("dcgm-node-1", 20), replace(xid("dcgm-node-1", 20), id="again")]
-    assert {one.id for one in deduplicator.deduplicate(pages)} == told, "the same two, told by one door more"
+    assert {one.id for one in deduplicator.deduplicate(pages)} == reported, "the same two, told by one door more"
     (third,) = deduplicator.deduplicate([xid("dcgm-node-1", 35)])
-    assert third.id not in told
+    assert third.id not in reported
     assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [
         third.id
     ]  # which the page has told already
     (fourth,) = deduplicator.deduplicate([xid("kernel_log", 101)])
-    assert fourth.id not in {*told, third.id}
+    assert fourth.id not in {*reported, third.id}
 
 
 def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
@@ -182,7 +182,7 @@ def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
     assert deduplicator.deduplicate([late]) == (), "what was told already adds nothing"
 
 
-def test_a_page_that_comes_after_a_gap_tells_what_happened_in_it() -> None:
+def test_a_page_that_comes_after_a_gap_reports_what_happened_in_it() -> None:
     """An exporter hangs with its device and answers minutes later."""
     deduplicator = EventDeduplicator()
     kernel = [xid("kernel_log", 10), xid("kernel_log", 200)]
@@ -205,7 +205,7 @@ def test_a_log_that_comes_after_a_late_page_is_about_the_same_fault() -> None:
     assert len(deduplicator.deduplicate([xid("kernel_log", 400)])) == 1
 
 
-def test_what_was_joined_before_is_not_told_anew() -> None:
+def test_what_was_joined_before_is_not_reported_again() -> None:
     """A source of pages and events joins what it reads; the cycle joins what several of them tell."""
     inner, outer = EventDeduplicator(), EventDeduplicator()
     first = outer.deduplicate(inner.deduplicate([xid("kernel_log"), xid("dcgm-node-1", 9)]))
@@ -216,7 +216,7 @@ def test_what_was_joined_before_is_not_told_anew() -> None:
     assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], "the same code twice at a door is two events"
 
 
-def test_two_xids_of_one_door_are_two_events() -> None:
+def test_two_xids_of_one_endpoint_are_two_events() -> None:
     deduplicator = EventDeduplicator()
     twice = [xid("kernel_log", 0), xid("kernel_log", 2)]
     assert deduplicator.deduplicate(twice) == tuple(twice)

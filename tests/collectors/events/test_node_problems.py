@@ -18,8 +18,8 @@ LINE = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has
 
 
 def seen(reason: str, message: str, entity: EntityRef = NODE) -> UnresolvedEvent:
-    told = {"text": message, "component": "kernel-monitor"}
-    return UnresolvedEvent(EventKind.KUBERNETES, reason, AT, "kubernetes", "kubernetes/c/uid/1", entity, told)
+    reported = {"text": message, "component": "kernel-monitor"}
+    return UnresolvedEvent(EventKind.KUBERNETES, reason, AT, "kubernetes", "kubernetes/c/uid/1", entity, reported)
 
 
 @pytest.mark.parametrize(

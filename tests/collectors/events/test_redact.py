@@ -26,7 +26,7 @@ def test_secrets_of_known_shapes_go(secret: str, around: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gone"),
+    ("expected", "gone"),
     [
         ("HF_TOKEN=abc123 not accepted", "abc123"),
         ("api_key: 'very secret words'", "very secret"),
@@ -45,12 +45,12 @@ def test_secrets_of_known_shapes_go(secret: str, around: str) -> None:
         ("-----BEGIN RSA PRIVATE KEY-----MIIEow", "MIIEow"),
     ],
 )
-def test_what_must_not_leave(said: str, gone: str) -> None:
-    assert gone not in redacted(said)
+def test_what_must_not_leave(expected: str, gone: str) -> None:
+    assert gone not in redacted(expected)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0 has 79.11 GiB",
         "[rank1]:[E ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation timeout",
@@ -62,8 +62,8 @@ def test_what_must_not_leave(said: str, gone: str) -> None:
         "GPU 00000000:3B:00.0 at 12:00:31",
     ],
 )
-def test_what_an_engineer_needs_stays(said: str) -> None:
-    assert redacted(said) == said
+def test_what_an_engineer_needs_stays(expected: str) -> None:
+    assert redacted(expected) == expected
 
 
 @given(st.text())
@@ -72,5 +72,5 @@ def test_no_text_breaks_it_and_what_is_gone_stays_gone(text: str) -> None:
     assert redacted(once) == redacted(redacted(once))
 
 
-def test_a_huge_line_is_cut_where_nobody_looked() -> None:
+def test_a_huge_line_is_cut_where_nobody_read() -> None:
     assert len(redacted("x" * 100_000)) == MOST_CHARACTERS

@@ -84,7 +84,7 @@ def test_the_quick_way_finds_what_the_careful_way_finds(samples, random) -> None
     """The next page of a source, and that page with one letter changed."""
     comments = [random.choice(["", "# HELP x y\n", "# TYPE x gauge\n", "\n"]) for _ in samples]
     first, then = (
-        "".join(said + line(*sample) + "\n" for said, sample in zip(comments, page, strict=True)).encode()
+        "".join(expected + line(*sample) + "\n" for expected, sample in zip(comments, page, strict=True)).encode()
         for page in ([old for old, _ in samples], [(*old[:2], new, old[3]) for old, new in samples])
     )
     parser = Parser()
@@ -167,7 +167,7 @@ def test_white_space_and_comments_are_no_samples() -> None:
     assert page.samples == 2
 
 
-def test_a_label_in_another_encoding_is_told() -> None:
+def test_a_label_in_another_encoding_is_reported() -> None:
     with pytest.raises(CollectError, match="no UTF-8 text: 'a\\{b=") as caught:
         Parser().parse(b'x 1\na{b="\xff\xfe"} 1\n')
     assert "encoding" in caught.value.hint
@@ -273,7 +273,9 @@ def test_pages_that_differ_in_types_alone_keep_their_own() -> None:
         "both": line.format("counter") + line.format("gauge"),
     }
     for _ in range(2):
-        found = {name: parser.parse((said + "a 1\n").encode(), source=name).layout for name, said in pages.items()}
+        found = {
+            name: parser.parse((expected + "a 1\n").encode(), source=name).layout for name, expected in pages.items()
+        }
         assert {name: layout.types["a"] for name, layout in found.items()} == {
             "gauge": "gauge",
             "counter": "counter",

@@ -201,13 +201,13 @@ def test_a_tensor_parallel_group_stays_inside_one_nvlink_domain(nodes: list[Json
     }
     pods = [(PODS, worker(number, name)) for number, name in enumerate(("a", "b"))]
     objects = Objects.of([(LEADER_WORKER_SETS, lws), *((NODES, one) for one in nodes), *pods])
-    told = audit(objects, replicas_of(objects), "c")
-    across = [one for one in told if one.rule == "tp-across-nvlink"]
+    reported = audit(objects, replicas_of(objects), "c")
+    across = [one for one in reported if one.rule == "tp-across-nvlink"]
     assert bool(across) is broken
-    assert all(one.kind == "LeaderWorkerSet" for one in told)
+    assert all(one.kind == "LeaderWorkerSet" for one in reported)
 
 
-def test_what_an_inference_service_owns_is_told_once() -> None:
+def test_what_an_inference_service_owns_is_reported_once() -> None:
     model = {"args": ["--max_length=1"], "image": "kserve/huggingfaceserver:latest-gpu",
              "resources": {"limits": {"nvidia.com/gpu": "1"}}}  # fmt: skip
     isvc = {
@@ -218,9 +218,9 @@ def test_what_an_inference_service_owns_is_told_once() -> None:
     owned = copy.deepcopy(changed("readinessProbe", None))
     owned["metadata"]["ownerReferences"] = [owner]
     objects = Objects.of([(INFERENCE_SERVICES, isvc), (DEPLOYMENTS, owned)])
-    told = audit(objects, replicas_of(objects), "c")
-    assert {one.workload.name for one in told} == {"llama"}
-    assert {one.service for one in told} == {"llama"}
+    reported = audit(objects, replicas_of(objects), "c")
+    assert {one.workload.name for one in reported} == {"llama"}
+    assert {one.service for one in reported} == {"llama"}
 
 
 def test_the_gravest_comes_first_and_every_rule_has_its_texts() -> None:

@@ -64,12 +64,12 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
     raise AssertionError(f"{name} of {entity} was not told")
 
 
-async def until(reader: KubernetesEventSource, told: Callable[[], bool], what: str) -> list[object]:
+async def until(reader: KubernetesEventSource, reported: Callable[[], bool], what: str) -> list[object]:
     """Round by round; one that fails, as after a restart of the server, costs nothing but itself."""
     found: list[object] = []
     for _ in range(60):
         found += (await reader.read(now(), []))[0]
-        if told():
+        if reported():
             return found
         await asyncio.sleep(0.1)
     raise AssertionError(f"{what} was not seen")
@@ -143,16 +143,19 @@ def test_signals_are_those_of_kube_state_metrics(cluster: Cluster, space: str) -
 
     async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
-        told = reader.batches(now())
+        reported = reader.batches(now())
         one, other = first["metadata"]["name"], second["metadata"]["name"]
-        assert (cell(told, "pod_phase", one), cell(told, "pod_ready", one)) == (1.0, 1.0)
-        assert 0 <= cell(told, "pod_startup_seconds", one) < 60
-        assert (cell(told, "pod_waiting_reason", other), cell(told, "pod_last_terminated_oom", other)) == (3.0, 1.0)
+        assert (cell(reported, "pod_phase", one), cell(reported, "pod_ready", one)) == (1.0, 1.0)
+        assert 0 <= cell(reported, "pod_startup_seconds", one) < 60
+        assert (cell(reported, "pod_waiting_reason", other), cell(reported, "pod_last_terminated_oom", other)) == (
+            3.0,
+            1.0,
+        )
         node = first["spec"]["nodeName"]
-        assert cell(told, "node_ready", node) == 1.0
-        assert cell(told, "node_accel_capacity", node) == 8.0
-        assert cell(told, "node_accel_allocated_ratio", node) in (0.5, 1.0)
-        assert cell(told, "pod_restarts", other) != cell(told, "pod_restarts", other)  # nobody knows since when
+        assert cell(reported, "node_ready", node) == 1.0
+        assert cell(reported, "node_accel_capacity", node) == 8.0
+        assert cell(reported, "node_accel_allocated_ratio", node) in (0.5, 1.0)
+        assert cell(reported, "pod_restarts", other) != cell(reported, "pod_restarts", other)  # nobody knows since when
         cluster.pod_status(
             second,
             containerStatuses=[
@@ -284,11 +287,11 @@ def test_a_rollout_that_does_not_come_up_has_failed(cluster: Cluster, space: str
         cluster.patch(path, {"spec": {"template": template("vllm/vllm-openai:broken")}}, by="helm")
         ends: list[ChangeEnd] = []
 
-        def told() -> bool:
+        def reported() -> bool:
             ends.extend(reader.ends())
             return bool(ends)
 
-        found = await until(reader, told, "the end of the rollout")
+        found = await until(reader, reported, "the end of the rollout")
         (change,) = [one for one in found if getattr(one, "kind", None) is EventKind.CHANGE]
         assert change.attributes["actor"] == "helm"
         assert "actor_kind" not in change.attributes  # helm is run by people and by pipelines
@@ -312,7 +315,9 @@ def test_which_model_is_served_is_a_change_of_its_own(cluster: Cluster, space: s
     play(cluster, scene, space)
 
 
-def test_a_config_map_is_told_of_the_workloads_that_read_it_without_its_values(cluster: Cluster, space: str) -> None:
+def test_a_config_map_is_reported_of_the_workloads_that_read_it_without_its_values(
+    cluster: Cluster, space: str
+) -> None:
     maps = f"/api/v1/namespaces/{space}/configmaps"
     cluster.create(maps, {"metadata": {"name": "prompts"}, "data": {"system": "You are kind.", "other": "same"}})
     cluster.create(maps, {"metadata": {"name": "unread"}, "data": {"x": "1"}})
@@ -325,11 +330,11 @@ def test_a_config_map_is_told_of_the_workloads_that_read_it_without_its_values(c
         cluster.patch(f"{maps}/prompts", {"data": {"system": "You are a pirate."}}, by="k9s")
         changes = [one for one in await news(reader) if one.kind is EventKind.CHANGE]
         assert [(one.code, one.entity.name, one.service) for one in changes] == [("configmap", "chat", "chat-70b")]
-        said = changes[0].attributes
-        assert said["actor"] == "k9s"
-        assert said["from"].startswith("prompts: system@")
-        assert said["to"].startswith("prompts: system@")
-        assert said["from"] != said["to"]
+        expected = changes[0].attributes
+        assert expected["actor"] == "k9s"
+        assert expected["from"].startswith("prompts: system@")
+        assert expected["to"].startswith("prompts: system@")
+        assert expected["from"] != expected["to"]
         assert "pirate" not in str(changes)
         assert "pirate" not in str(reader.objects.by_resource["configmaps"].objects)
 
@@ -354,7 +359,7 @@ def test_a_new_driver_is_a_change_of_its_node(cluster: Cluster, space: str) -> N
 # --- starts ---------------------------------------------------------------------------------------
 
 
-def test_every_phase_of_a_start_is_told_with_what_it_was_read_from(cluster: Cluster, space: str) -> None:
+def test_every_phase_of_a_start_is_reported_with_what_it_was_read_from(cluster: Cluster, space: str) -> None:
     deployment(cluster, space, replicas=1)
     (pod,) = cluster.scheduled(space, 1)
 
@@ -368,20 +373,20 @@ def test_every_phase_of_a_start_is_told_with_what_it_was_read_from(cluster: Clus
         await until(reader, lambda: bool(list(reader.startups.waiting())), "a ready pod")
         lines = LogMatcher("engine_log")
         origin = Origin(EntityRef("c", EntityKind.POD, space, pod["metadata"]["name"]), pod["metadata"]["uid"])
-        for said in (
+        for expected in (
             "INFO 11-18 12:00:20 [default_loader.py:272] Loading weights took 31.27 seconds",
             "INFO 11-18 12:00:21 [gpu_model_runner.py:1801] Model loading took 35.2488 GiB and 34.173644 seconds",
             "INFO 11-18 12:00:41 [monitor.py:34] torch.compile takes 21.63 s in total",
             "INFO 11-18 12:01:02 [gpu_model_runner.py:3480] Graph capturing finished in 8 secs, took 0.31 GiB",
             "INFO 11-18 12:01:03 [core.py:240] init engine (profile, create kv cache, warmup model) took 46.22 seconds",
         ):
-            assert list(lines.take(origin, now(), said, now())) == []
+            assert list(lines.take(origin, now(), expected, now())) == []
         for namespace, name, mark in lines.drain_marks():
             reader.startups.mark(namespace, name, mark)
         (ready,) = reader.startups.waiting()
         reader.startups.served(ready.id, now() + timedelta(seconds=3))
-        (told,) = reader.startups.drain(now())
-        phases = {one.phase: one for one in told.phases}
+        (reported,) = reader.startups.drain(now())
+        phases = {one.phase: one for one in reported.phases}
         assert phases[StartPhase.PULL].seconds == 72.5
         assert phases[StartPhase.PULL].read_from == "event Pulled"
         assert phases[StartPhase.WEIGHT_LOAD].seconds == pytest.approx(34.173644)
@@ -390,9 +395,13 @@ def test_every_phase_of_a_start_is_told_with_what_it_was_read_from(cluster: Clus
         assert phases[StartPhase.WARM_UP].seconds == pytest.approx(46.22 - 21.63 - 8.0)
         assert phases[StartPhase.SCHEDULE].read_from == "condition PodScheduled"
         assert phases[StartPhase.FIRST_REQUEST].seconds >= 3.0
-        assert told.service == "chat-70b"
-        assert (told.node, told.gpus, told.gpu_type) == (pod["spec"]["nodeName"], 4.0, "NVIDIA-H100-80GB-HBM3")
-        assert told.lead_time is not None
+        assert reported.service == "chat-70b"
+        assert (reported.node, reported.gpus, reported.gpu_type) == (
+            pod["spec"]["nodeName"],
+            4.0,
+            "NVIDIA-H100-80GB-HBM3",
+        )
+        assert reported.lead_time is not None
 
     play(cluster, scene, space)
 
@@ -409,11 +418,11 @@ def test_a_container_that_starts_again_is_a_start_of_its_own(cluster: Cluster, s
         run(cluster, pod, restarts=1)
         found: list[Startup] = []
 
-        def told() -> bool:
+        def reported() -> bool:
             found.extend(reader.startups.drain(now()))
             return any(one.id != first.id for one in found)
 
-        await until(reader, told, "the second start")
+        await until(reader, reported, "the second start")
         second = next(one for one in found if one.id != first.id)
         assert first.id.endswith("/0")
         assert second.id.endswith("/1")
@@ -547,8 +556,8 @@ def test_a_change_read_from_a_sighting_is_the_one_in_the_ledger(cluster: Cluster
     async def scene(reader: KubernetesEventSource) -> None:
         await news(reader)
         cluster.patch(path, {"spec": {"replicas": 2}}, by="kubectl-scale")
-        (told,) = [one for one in await news(reader) if one.kind is EventKind.CHANGE]
-        (read,) = [change_of(one) for one in EntityResolver().events([told])]
+        (reported,) = [one for one in await news(reader) if one.kind is EventKind.CHANGE]
+        (read,) = [change_of(one) for one in EntityResolver().events([reported])]
         assert read is not None
         assert (read.code, read.actor, read.before, read.after) == ("scale", "kubectl-scale", "1", "2")
         assert (read.workload, read.service) == ("chat", "chat-70b")

@@ -94,8 +94,8 @@ def test_the_role_of_a_pod_is_what_its_labels_say_ours_first() -> None:
     assert pod_facts(pod(**llmd, **dynamo, **{"outrider.io__role": "both"})).own["role"] == "both"
     assert "role" not in pod_facts(pod()).own
     objects = Objects.of([(PODS, pod(**llmd))])
-    told = graph(objects, replicas_of(objects), "c").labels
-    assert told[EntityRef("c", EntityKind.REPLICA, "s", "chat-0")]["role"] == "prefill"
+    reported = graph(objects, replicas_of(objects), "c").labels
+    assert reported[EntityRef("c", EntityKind.REPLICA, "s", "chat-0")]["role"] == "prefill"
 
 
 def test_mig_slices_count_as_accelerators() -> None:
@@ -106,8 +106,8 @@ def test_mig_slices_count_as_accelerators() -> None:
     found = {**pod(), "spec": {"nodeName": "n1", "containers": [container]}}
     assert dict(pod_facts(found).accelerators) == {"nvidia.com/mig-3g.40gb": 2.0, "nvidia.com/gpu.shared": 1.0}
     objects = Objects.of([(PODS, found)])
-    told = graph(objects, replicas_of(objects), "c").labels
-    assert told[EntityRef("c", EntityKind.POD, "s", "chat-0")]["asks:nvidia.com/mig-3g.40gb"] == "2"
+    reported = graph(objects, replicas_of(objects), "c").labels
+    assert reported[EntityRef("c", EntityKind.POD, "s", "chat-0")]["asks:nvidia.com/mig-3g.40gb"] == "2"
 
 
 def test_versions_of_driver_and_cuda_in_old_and_new_labels() -> None:
@@ -132,22 +132,22 @@ def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
     objects = Objects.of([(PODS, pod())])
     one, replica, service = refs("p-chat-0", "r-engine-7", "s-chat")
     pages = Topology.build([(one, replica), (replica, service)], labels={replica: {"model": "from the page"}})
-    told = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
-    kinds = {upper.kind for _, upper in told.edges}
+    reported = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
+    kinds = {upper.kind for _, upper in reported.edges}
     assert kinds == {EntityKind.POD, EntityKind.REPLICA}
-    assert replica in told.labels
-    _, labels = merge_graphs(pages.edges, pages.labels, [told])
+    assert replica in reported.labels
+    _, labels = merge_graphs(pages.edges, pages.labels, [reported])
     assert labels[replica]["model"] == "from the page"
     assert labels[replica]["gpus"] == "1"
-    assert refs("r-chat-0")[0] not in told.labels
+    assert refs("r-chat-0")[0] not in reported.labels
 
 
-def test_replicas_of_a_service_whose_pods_nobody_names_are_not_told_twice() -> None:
+def test_replicas_of_a_service_whose_pods_nobody_names_are_not_reported_twice() -> None:
     objects = Objects.of([(PODS, pod(**{"app.kubernetes.io__name": "chat"}))])
     replica, service = refs("r-some-page", "s-chat")
     pages = Topology.build([(replica, service)])
-    told = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
-    assert all(upper.kind is EntityKind.POD for _, upper in told.edges)
+    reported = unlisted_by_pages(pages, graph(objects, replicas_of(objects), "c"))
+    assert all(upper.kind is EntityKind.POD for _, upper in reported.edges)
 
 
 def test_a_pod_that_is_over_holds_nothing_up() -> None:
@@ -183,7 +183,7 @@ def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
     assert held.take(ResourceUpdate(PODS, [])) == []
 
 
-def test_the_same_version_told_again_is_no_change() -> None:
+def test_the_same_version_reported_again_is_no_change() -> None:
     held = CachedObjects()
     found = pod()
     found["metadata"]["resourceVersion"] = "7"
@@ -315,8 +315,8 @@ def test_a_pipeline_says_on_whose_behalf_it_acts() -> None:
     found = managed(("argocd-controller", "2026-11-18T10:00:00Z", "", {"f:spec": {}}))
     notes = {"outrider.dev/actor": "ada", "kubernetes.io/change-cause": "faster kernels"}
     found["metadata"]["annotations"] = notes
-    told = actor_of(found)
-    assert (told.name, told.kind, told.cause) == ("ada", ActorKind.PERSON, "faster kernels")
+    reported = actor_of(found)
+    assert (reported.name, reported.kind, reported.cause) == ("ada", ActorKind.PERSON, "faster kernels")
     found["metadata"]["annotations"] = {"outrider.dev/actor": "renovate[bot]"}
     assert actor_of(found).kind is ActorKind.SYSTEM
 
@@ -340,9 +340,9 @@ def test_names_of_people_s_tools_and_of_systems(name: str, kind: ActorKind) -> N
 def workload(
     generation: int = 2, observed: int | None = 2, updated: int = 2, available: int = 2, **status: Any
 ) -> Json:
-    told = {"replicas": 2, "updatedReplicas": updated, "availableReplicas": available, **status}
-    told |= {} if observed is None else {"observedGeneration": observed}
-    return {"metadata": {"generation": generation}, "spec": {"replicas": 2}, "status": told}
+    reported = {"replicas": 2, "updatedReplicas": updated, "availableReplicas": available, **status}
+    reported |= {} if observed is None else {"observedGeneration": observed}
+    return {"metadata": {"generation": generation}, "spec": {"replicas": 2}, "status": reported}
 
 
 def test_when_a_change_is_done() -> None:
@@ -401,8 +401,8 @@ def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
     found = pod()
     found["status"] = {"conditions": conditions(PodScheduled=began + timedelta(seconds=95))}
     starts.pod(pod_facts(found), found, AT)
-    (told,) = starts.drain(AT)
-    phases = {one.phase: one.seconds for one in told.phases}
+    (reported,) = starts.drain(AT)
+    phases = {one.phase: one.seconds for one in reported.phases}
     assert phases == {StartPhase.NODE_PROVISION: 90.0, StartPhase.SCHEDULE: 5.0}
     assert starts.drain(AT) == ()
 
@@ -420,21 +420,21 @@ def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
     ):
         starts.mark("s", "chat-0", mark)
     starts.mark("s", "another", Mark("compile", AT, 1.0))
-    (told,) = starts.drain(AT)
-    assert {one.phase: one.seconds for one in told.phases} == {
+    (reported,) = starts.drain(AT)
+    assert {one.phase: one.seconds for one in reported.phases} == {
         StartPhase.WEIGHT_LOAD: 32.0, StartPhase.GRAPH_CAPTURE: 7.0,
     }  # fmt: skip
 
 
-def test_a_pod_that_ran_before_we_looked_keeps_its_place_without_phases() -> None:
+def test_a_pod_that_ran_before_we_read_keeps_its_place_without_phases() -> None:
     starts = StartupTracker("c", lambda _: None, lambda _: "")
     found = pod()
     long_ago = AT - timedelta(days=3)
     found["metadata"]["creationTimestamp"] = rfc3339(long_ago)
     found["status"] = {"conditions": conditions(PodScheduled=long_ago, Ready=AT - timedelta(days=1))}
     starts.pod(pod_facts(found), found, AT)
-    (told,) = starts.drain(AT)
-    assert (told.began_at, told.phases, told.ready_at) == (long_ago, (), None)
+    (reported,) = starts.drain(AT)
+    assert (reported.began_at, reported.phases, reported.ready_at) == (long_ago, (), None)
     assert list(starts.waiting()) == []
     starts.gone("chat-0", AT)
     assert starts.drain(AT)[0].gone_at == AT

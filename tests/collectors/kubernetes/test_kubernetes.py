@@ -154,11 +154,11 @@ def test_the_newer_api_says_the_same_in_other_words() -> None:
 
 def test_a_change_can_be_announced_by_an_event() -> None:
     notes = {"outrider.dev/change": "power-limit", "outrider.dev/from": "700", "outrider.dev/to": "400"}
-    told = event(
+    reported = event(
         metadata={"uid": "e3", "annotations": notes},
         involvedObject={"apiVersion": "outrider.dev/v1", "kind": "gpu", "name": "GPU-1", "namespace": "x"},
     )
-    read = unresolved_event_of(told, "c", AT)
+    read = unresolved_event_of(reported, "c", AT)
     assert read is not None
     assert (read[2].kind, read[2].code) == (EventKind.CHANGE, "power-limit")
     assert read[2].entity == EntityRef("c", EntityKind.GPU, None, "GPU-1")
@@ -184,9 +184,9 @@ def holed(found: Any, draw: Callable[[Any], Any]) -> Any:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_no_object_breaks_the_reader(drawn: st.DataObject) -> None:
-    told = holed(event(), drawn.draw)
-    if isinstance(told, dict):
-        read = unresolved_event_of(told, "c", AT)
+    reported = holed(event(), drawn.draw)
+    if isinstance(reported, dict):
+        read = unresolved_event_of(reported, "c", AT)
         assert read is None or (read[2].at <= AT and read[2].code and read[1] >= 1)
 
 
@@ -211,7 +211,7 @@ def test_no_list_and_no_change_breaks_a_reading(drawn: st.DataObject) -> None:
         play(scene)
 
 
-def test_what_is_new_is_told_once_and_what_is_old_is_not() -> None:
+def test_what_is_new_is_reported_once_and_what_is_old_is_not() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         old = FIRST_LOOK.total_seconds() + 60
         server.objects = {EVENTS: [event("e1"), event("e2", "Evicted", ago=old)]}
@@ -235,7 +235,7 @@ def test_a_huge_list_comes_page_by_page() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event(f"e{number}") for number in range(2_345)]}
         assert len(await news(source)) == 2_345
-        tokens = [query.get("continue") for path, query in server.asked if path == EVENTS]
+        tokens = [query.get("continue") for path, query in server.requested if path == EVENTS]
         assert tokens == [None, "500", "1000", "1500", "2000"]
 
     play(scene)
@@ -263,13 +263,13 @@ def test_a_watch_that_breaks_keeps_what_came_and_goes_on_behind_it() -> None:
         assert codes(await news(source)) == ["BackOff"]
         server.tell(EVENTS, "ADDED", event("e2", "Killing"))
         assert codes(await news(source)) == ["Killing"]
-        watched = [query["resourceVersion"] for path, query in server.asked if path == EVENTS and "watch" in query]
+        watched = [query["resourceVersion"] for path, query in server.requested if path == EVENTS and "watch" in query]
         assert watched == ["100", "101"]
 
     play(scene)
 
 
-def test_a_watch_that_breaks_before_it_told_anything_is_an_error() -> None:
+def test_a_watch_that_breaks_before_it_sent_anything_is_an_error() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
         server.broken = {EVENTS}
@@ -281,7 +281,7 @@ def test_a_watch_that_breaks_before_it_told_anything_is_an_error() -> None:
     play(scene)
 
 
-def test_after_410_everything_is_listed_and_only_news_is_told() -> None:
+def test_after_410_everything_is_listed_and_only_news_is_reported() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {EVENTS: [event("e1")], DEPLOYMENTS: [deployment()]}
         assert codes(await news(source)) == ["BackOff"]
@@ -302,7 +302,7 @@ def test_a_server_without_bookmarks_is_not_waited_for() -> None:
     play(scene)
 
 
-def test_what_may_not_be_read_is_said_and_the_rest_is_read() -> None:
+def test_what_may_not_be_read_is_reported_and_the_rest_is_read() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.forbidden = {DEPLOYMENTS}
         server.objects = {EVENTS: [event("e1")]}
@@ -324,7 +324,7 @@ def test_a_refusal_of_any_shape_is_a_sentence(body: bytes) -> None:
 def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None:
     async def scene() -> None:
         none = tmp_path / "none"
-        for given_, reason, said in (
+        for given_, reason, expected in (
             (Access(), CollectReason.REFUSED, "kubernetes: http://127.0.0.1:9 refuses connections"),
             (Access(bearer_token_file=none), CollectReason.OTHER, f"its token file {none} cannot be read"),
             (Access(tls=Tls(ca_file=none)), CollectReason.TLS, f"the certificates in {none} cannot be read"),
@@ -335,7 +335,7 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
             found, errors = await source.read(AT, [])
             assert found == []
             assert {error.reason for error in errors} == {reason}
-            assert said in errors[0].message
+            assert expected in errors[0].message
             await source.close()
 
     asyncio.run(scene())
@@ -355,13 +355,13 @@ def test_the_token_is_read_at_every_question_because_it_rotates(tmp_path) -> Non
     asyncio.run(scene())
 
 
-def test_an_answer_that_is_no_json_is_said() -> None:
+def test_an_answer_that_is_no_json_is_reported() -> None:
     async def scene() -> None:
         async with api_server() as (server, api):
             server.news[EVENTS] = [b"<html>\n"]
             feed = ListWatch(api, EVENTS)
             await feed.read()
-            with pytest.raises(CollectError, match="something that is no JSON"):
+            with pytest.raises(CollectError, match="a response that is not JSON"):
                 await feed.read()
             assert await feed.read() == []
 
@@ -371,7 +371,7 @@ def test_an_answer_that_is_no_json_is_said() -> None:
 def test_namespaces_are_read_one_by_one() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         await news(source)
-        assert {path for path, _ in server.asked if path.endswith("events")} == {
+        assert {path for path, _ in server.requested if path.endswith("events")} == {
             "/api/v1/namespaces/a/events",
             "/api/v1/namespaces/b/events",
         }
@@ -383,7 +383,7 @@ def test_namespaces_are_read_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "code", "told"),
+    ("after", "code", "reported"),
     [
         ({"image": "vllm:2"}, "image", ("vllm:1", "vllm:2")),
         ({"args": ["--max-num-seqs=8"]}, "flags", ("--max-num-seqs=256", "--max-num-seqs=8")),
@@ -391,8 +391,8 @@ def test_namespaces_are_read_one_by_one() -> None:
         ({"image": "vllm:2", "args": ["--max-num-seqs=8"]}, "rollout", ("1", "2")),
     ],
 )
-def test_a_change_of_the_template_is_told_with_from_and_to(
-    after: dict[str, Any], code: str, told: tuple[str, str]
+def test_a_change_of_the_template_is_reported_with_from_and_to(
+    after: dict[str, Any], code: str, reported: tuple[str, str]
 ) -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
@@ -402,7 +402,7 @@ def test_a_change_of_the_template_is_told_with_from_and_to(
         server.tell(DEPLOYMENTS, "MODIFIED", new)
         (change,) = await news(source)
         assert (change.kind, change.code) == (EventKind.CHANGE, code)
-        assert (change.attributes["from"], change.attributes["to"]) == told
+        assert (change.attributes["from"], change.attributes["to"]) == reported
         assert (change.at, change.key) == (AT - timedelta(seconds=20), "kubernetes/c/revision/d1/2")
         server.tell(DEPLOYMENTS, "MODIFIED", {**new, "status": {"readyReplicas": 1}})
         assert await news(source) == []
@@ -455,7 +455,7 @@ def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
     play(scene)
 
 
-def test_a_rollout_shortly_before_the_first_look_is_told_and_an_older_one_is_not() -> None:
+def test_a_rollout_shortly_before_the_first_reading_is_reported_and_an_older_one_is_not() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         new = deployment(version="v2", revision=2, progressed=60.0)
         server.objects = {
@@ -474,7 +474,7 @@ def test_a_rollout_shortly_before_the_first_look_is_told_and_an_older_one_is_not
     play(old)
 
 
-def test_secrets_in_flags_are_never_told() -> None:
+def test_secrets_in_flags_are_never_reported() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(["--api-key=hunter1", "--token", "hunter2"], progressed=9_000)]}
         await news(source)
@@ -489,7 +489,7 @@ def test_secrets_in_flags_are_never_told() -> None:
     play(scene)
 
 
-def test_a_workload_is_told_as_the_service_it_runs() -> None:
+def test_a_workload_is_reported_as_the_service_it_runs() -> None:
     async def scene(server: ApiServer, source: KubernetesEventSource) -> None:
         server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
         await news(source)

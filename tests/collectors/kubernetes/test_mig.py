@@ -66,13 +66,13 @@ def test_a_process_leads_from_its_device_to_its_pod_which_discovery_names(bench)
     whole = f'{name}{{{labels},pod_uid="{uid}"}} 1\n'
     part = f'{name}{{{labels},GPU_I_ID="7",GPU_I_PROFILE="1g.10gb",pod_uid="{uid}"}} 1\n'
     pod = EntityRef("test", EntityKind.POD, "serving", "chat-0")
-    told = ((), {pod: {"uid": uid}})
+    reported = ((), {pod: {"uid": uid}})
     for page, device in ((whole, GPU), (part, f"{GPU}/7")):
         node = bench("dcgm", entity={"kind": "node", "name": "node-1"})
         gpu = EntityRef("test", EntityKind.GPU, None, device)
         edges = node.scrape(page).edges
         assert (gpu, EntityRef("test", EntityKind.POD, None, uid)) in edges
-        found, facts = merge_graphs(edges, {}, [Graph(*told)])
+        found, facts = merge_graphs(edges, {}, [Graph(*reported)])
         assert (gpu, pod) in found
         assert {entity.name for entity in facts} == {"chat-0"}
     outside = bench("dcgm", entity={"kind": "node", "name": "node-1"})

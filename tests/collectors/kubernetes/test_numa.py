@@ -42,12 +42,12 @@ def published(node: str, generation: int, *given_: tuple[str, Json], driver: str
 
 
 def gpu(number: int, **more: Json) -> tuple[str, Json]:
-    told: Json = {"uuid": {"string": UUID.format(number)}, "productName": {"string": "NVIDIA H100"}, **more}
-    told["resource.kubernetes.io/pcieRoot"] = {"string": "pci0000:00"}
-    return f"gpu-{number}", told
+    reported: Json = {"uuid": {"string": UUID.format(number)}, "productName": {"string": "NVIDIA H100"}, **more}
+    reported["resource.kubernetes.io/pcieRoot"] = {"string": "pci0000:00"}
+    return f"gpu-{number}", reported
 
 
-def test_zones_tell_numa_nodes_their_gpus_and_distances() -> None:
+def test_zones_report_numa_nodes_their_gpus_and_distances() -> None:
     assert zone_facts(topology("n1", zone(0, "4"), zone(1, "4"))) == {
         "numa_zones": "node-0,node-1", "numa_gpus": "node-0=4,node-1=4", "numa_distances": "node-0:node-1=21",
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_zones_tell_numa_nodes_their_gpus_and_distances() -> None:
     assert zone_facts({}) == {}
 
 
-def test_devices_tell_their_numa_node_and_root_and_old_generations_do_not_count() -> None:
+def test_devices_report_their_numa_node_and_root_and_old_generations_do_not_count() -> None:
     old = published("n1", 1, gpu(0, numaNode={"int": 1}), gpu(9))
     new = published("n1", 2, gpu(0, numaNode={"int": 0}), gpu(1, numaNode={"int": -1}), ("nic", {}))
     amd = published("n1", 7, ("gpu-0-128", {"numaNode": {"int": 1}}), driver="gpu.amd.com")
@@ -76,14 +76,14 @@ def test_they_are_facts_of_nodes_and_devices_in_the_topology() -> None:
             (RESOURCE_SLICES, published("n1", 1, gpu(0, numaNode={"int": 1}))),
         ]
     )
-    told = graph(objects, replicas_of(objects), "c")
+    reported = graph(objects, replicas_of(objects), "c")
     node, device = EntityRef("c", EntityKind.NODE, None, "n1"), EntityRef("c", EntityKind.GPU, None, UUID.format(0))
-    assert told.labels[node]["numa_gpus"] == "node-0=4,node-1=4"
-    assert told.labels[device]["numa_node"] == "1"
-    assert (node, device) in told.edges
+    assert reported.labels[node]["numa_gpus"] == "node-0=4,node-1=4"
+    assert reported.labels[device]["numa_node"] == "1"
+    assert (node, device) in reported.edges
 
 
-def test_a_cluster_without_them_says_nothing_and_one_that_gets_them_is_followed() -> None:
+def test_a_cluster_without_them_reports_nothing_and_one_that_gets_them_is_followed() -> None:
     async def whole() -> None:
         async with api_server() as (server, api):
             server.objects = {"/api/v1/nodes": [{"metadata": {"name": "n1", "uid": "n1"}}]}

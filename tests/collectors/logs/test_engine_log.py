@@ -69,7 +69,7 @@ async def read(source: EngineLogs) -> list[UnresolvedEvent]:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("expected", "code"),
     [
         (OOM.format("341.02 MiB"), "cuda_oom"),
         (OOM.format("9.71 GiB"), "memory_fragmented"),
@@ -91,8 +91,8 @@ async def read(source: EngineLogs) -> list[UnresolvedEvent]:
         ("WARNING: prompt mentions out of memory and NCCL", None),
     ],
 )  # fmt: skip
-def test_what_counts_in_a_line(said: str, code: str | None) -> None:
-    found = packaged("engine_log").find(said)
+def test_what_counts_in_a_line(expected: str, code: str | None) -> None:
+    found = packaged("engine_log").find(expected)
     assert (found[0] if found else None) == code
 
 
@@ -141,10 +141,10 @@ def test_pods_with_an_accelerator_are_read_and_the_line_is_of_the_replica() -> N
         other = EntityRef("c", EntityKind.REPLICA, "serving", "10.0.0.1:8000")
         assert EntityResolver().entity(found) == replica
         assert EntityResolver(Topology.build([(POD, other)])).entity(found) == other
-        asked = {path: query for path, query in server.asked if path.endswith("/log")}
-        assert {path.split("/")[-2] for path in asked} == {"chat-0", "npu-0"}
-        assert asked[LOG]["container"] == "vllm"
-        assert asked[LOG]["sinceTime"] == "2026-11-18T11:15:00Z"
+        requested = {path: query for path, query in server.requested if path.endswith("/log")}
+        assert {path.split("/")[-2] for path in requested} == {"chat-0", "npu-0"}
+        assert requested[LOG]["container"] == "vllm"
+        assert requested[LOG]["sinceTime"] == "2026-11-18T11:15:00Z"
 
     play(scene)
 
@@ -157,7 +157,7 @@ def test_lines_that_come_again_are_read_once() -> None:
         server.logs = {LOG: line(DEAD, 0.4) + line(OOM.format("1.00 MiB"), 0.4) + line("NCCL error", 0.9)}
         assert [one.code for one in await read(source)] == ["cuda_oom", "nccl_error"]
         assert await read(source) == []
-        assert server.asked[-1][1]["sinceTime"] == "2026-11-18T11:59:00Z"
+        assert server.requested[-1][1]["sinceTime"] == "2026-11-18T11:59:00Z"
 
     play(scene)
 
@@ -171,7 +171,7 @@ def test_after_a_restart_the_last_words_of_the_process_before_are_read() -> None
         server.logs = {LOG: line("starting", 9), LOG + "?previous": line("fine", 0) + line(DEAD, 5)}
         assert [one.code for one in await read(source)] == ["engine_dead"]
         assert await read(source) == []
-        previous = [query for _, query in server.asked if query.get("previous")]
+        previous = [query for _, query in server.requested if query.get("previous")]
         assert len(previous) == 1
 
     play(scene)
@@ -190,9 +190,9 @@ def test_a_pod_that_goes_takes_its_log_along_and_a_new_one_has_its_own() -> None
         assert first[0].key != second[0].key
         server.logs = {}
         assert await read(source) == []
-        asked = len(server.asked)
+        requested = len(server.requested)
         assert await read(source) == []
-        assert len(server.asked) == asked + 1  # the pod is known to be gone
+        assert len(server.requested) == requested + 1  # the pod is known to be gone
 
     play(scene)
 
@@ -202,13 +202,13 @@ def test_a_selector_and_a_container_choose() -> None:
         server.objects = {"/api/v1/namespaces/a/pods": [pod(limit="cpu")]}
         server.logs = {LOG: line(DEAD, 0)}
         assert len(await read(source)) == 1
-        assert server.asked[0] == ("/api/v1/namespaces/a/pods", {"labelSelector": "app=chat", "limit": "500"})
-        assert {query["container"] for _, query in server.asked[1:]} == {"proxy"}
+        assert server.requested[0] == ("/api/v1/namespaces/a/pods", {"labelSelector": "app=chat", "limit": "500"})
+        assert {query["container"] for _, query in server.requested[1:]} == {"proxy"}
 
     play(scene, namespaces=["a"], label_selector="app=chat", container="proxy")
 
 
-def test_a_log_that_may_not_be_read_is_said_and_pods_that_wait_are_not() -> None:
+def test_a_log_that_may_not_be_read_is_reported_and_pods_that_wait_are_not() -> None:
     async def scene(server: ApiServer, source: EngineLogs) -> None:
         waiting = pod(uid="p2", name="chat-1")
         waiting["status"] = {"containerStatuses": [{"name": "vllm", "state": {"waiting": {}}, "lastState": {}}]}
@@ -216,7 +216,7 @@ def test_a_log_that_may_not_be_read_is_said_and_pods_that_wait_are_not() -> None
         server.forbidden = {LOG}
         found, (error,) = await source.read(AT, [])
         assert found == []
-        assert "the log of pod chat-0 was answered HTTP 403" in error.message
+        assert "the log request of pod chat-0 returned HTTP 403" in error.message
         assert "pods/log" in error.hint
 
     play(scene)

@@ -99,7 +99,7 @@ def test_every_xid_has_a_number_for_its_code(message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "code", "told"),
+    ("message", "code", "reported"),
     [
         (XID, "79", {"pid": "<unknown>", "name": "<unknown>", "text": "GPU has fallen off the bus."}),
         ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, name=python3, Ch 0008", "43", {"pid": "4711", "text": "Ch 0008"}),
@@ -109,13 +109,13 @@ def test_every_xid_has_a_number_for_its_code(message: str) -> None:
         ("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, Timeout after 6s", "119", {"pid": "1", "text": "Timeout after 6s"}),
     ],
 )  # fmt: skip
-def test_xids_in_the_spellings_of_several_drivers(message: str, code: str, told: dict[str, str]) -> None:
+def test_xids_in_the_spellings_of_several_drivers(message: str, code: str, reported: dict[str, str]) -> None:
     (found,) = look(NodeLog(NODE), record(1, message))
     assert (found.kind, found.code, found.at) == (EventKind.XID, code, BOOT + timedelta(seconds=3590))
-    assert told.items() <= dict(found.attributes).items()
+    assert reported.items() <= dict(found.attributes).items()
 
 
-def test_a_device_is_known_by_the_topology_or_by_what_the_driver_told() -> None:
+def test_a_device_is_known_by_the_topology_or_by_what_the_driver_reported() -> None:
     topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
     (seen,) = look(NodeLog(NODE), record(1, XID))
     assert EntityResolver().entity(seen) == NODE
@@ -123,8 +123,8 @@ def test_a_device_is_known_by_the_topology_or_by_what_the_driver_told() -> None:
     other = EntityRef("c", EntityKind.NODE, None, "node-2")
     (elsewhere,) = look(NodeLog(other), record(1, XID))
     assert EntityResolver(topology).entity(elsewhere) == other
-    told = record(1, f"NVRM: GPU at PCI:0000:3b:00: {GPU.name}") + record(2, XID)
-    (seen,) = look(NodeLog(NODE), told)
+    reported = record(1, f"NVRM: GPU at PCI:0000:3b:00: {GPU.name}") + record(2, XID)
+    (seen,) = look(NodeLog(NODE), reported)
     assert EntityResolver().entity(seen) == GPU
 
 
@@ -187,7 +187,7 @@ def test_the_same_xid_twice_is_two_events_and_a_record_read_twice_is_one() -> No
     assert len(look(log, record(3, XID))) == 1
 
 
-def test_a_reboot_starts_the_sequence_anew() -> None:
+def test_a_reboot_starts_the_sequence_again() -> None:
     log = NodeLog(NODE)
     first = look(log, record(500, XID))
     second = look(log, record(1, XID), boot="b2")
@@ -220,7 +220,7 @@ async def read_file(source: KernelLogFile) -> list[str]:
     return [one.code for one in found]
 
 
-def test_a_file_is_read_on_and_anew_when_it_was_cut_or_replaced(tmp_path) -> None:
+def test_a_file_is_read_on_and_again_when_it_was_cut_or_replaced(tmp_path) -> None:
     path = tmp_path / "kernel.log"
     line = "2026-11-18T11:59:5{}+0000 h kernel: NVRM: Xid (PCI:0000:3b:00): {}, x\n"
     path.write_text(line.format(1, 31) + line.format(2, 43)[:20])
@@ -281,17 +281,17 @@ class Agent:
     def __init__(self) -> None:
         self.logs: dict[str, list[str]] = {}
         self.boots: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         node = request.match_info["node"]
-        self.asked.append(f"{node}{request.query_string}")
+        self.requested.append(f"{node}{request.query_string}")
         if node not in self.logs:
             raise web.HTTPServiceUnavailable
         after = int(request.query.get("after", -1))
         lines = [line for line in self.logs[node] if int(line.split(",")[1]) > after]
-        told = {"Boot-Id": self.boots.get(node, "b"), "Boot-Time": str(BOOT.timestamp())}
-        return web.Response(text="".join(lines), headers=told)
+        reported = {"Boot-Id": self.boots.get(node, "b"), "Boot-Time": str(BOOT.timestamp())}
+        return web.Response(text="".join(lines), headers=reported)
 
 
 def with_agent(scene: Callable[[Agent, str], object]) -> None:
@@ -311,7 +311,7 @@ def source(url: str, node: EntityRef | None = None) -> KernelLogs:
     return KernelLogs("kernel_log", url, partial(HttpClient, "kernel_log", timeout=timedelta(seconds=5)), "c", node)
 
 
-def test_every_node_of_the_cluster_is_asked_and_one_that_fails_stops_no_other() -> None:
+def test_every_node_of_the_cluster_is_requested_and_one_that_fails_stops_no_other() -> None:
     async def scene(agent: Agent, url: str) -> None:
         agent.logs = {"node-1": [record(1, XID)], "node-2": [record(4, XID)]}
         logs = source(f"{url}/klog/{{node}}")
@@ -320,7 +320,7 @@ def test_every_node_of_the_cluster_is_asked_and_one_that_fails_stops_no_other() 
         assert {one.entity.name for one in found} == {"node-1", "node-2"}
         assert [(one.reason, "node-3" in one.message) for one in errors] == [(CollectReason.HTTP_STATUS, True)]
         assert (await logs.read(AT, nodes("node-1", "node-2")))[0] == []
-        assert agent.asked[-2:] == ["node-1after=1", "node-2after=4"]
+        assert agent.requested[-2:] == ["node-1after=1", "node-2after=4"]
         await logs.close()
 
     with_agent(scene)
@@ -374,7 +374,7 @@ def entry(cursor: str, message: object, seconds: float = 0.0, **more: object) ->
     return json.dumps({**found, **more}) + "\n"
 
 
-def test_entries_of_a_journal_are_told_apart_by_their_cursor_for_ever() -> None:
+def test_entries_of_a_journal_are_distinguished_by_their_cursor_for_ever() -> None:
     text = entry("s=1;i=1", XID) + entry("s=1;i=2", XID)
     found = look(NodeLog(NODE), text)
     assert [(one.code, one.at) for one in found] == [("79", AT - timedelta(seconds=10))] * 2
@@ -399,7 +399,7 @@ def test_no_entry_breaks_the_reader(text: str) -> None:
     assert isinstance(look(NodeLog(NODE), f"{{{text}\n" + entry("a", text) + entry(text, XID)), list)
 
 
-def test_what_the_driver_told_an_agent_has_another_source_than_the_kernel() -> None:
+def test_what_the_driver_reported_an_agent_has_another_source_than_the_kernel() -> None:
     uuid = GPU.name
     text = (
         f"3,0,3590000000,-,source=nvml;NVRM: GPU at PCI:0000:3b:00: {uuid}\n"
@@ -411,7 +411,7 @@ def test_what_the_driver_told_an_agent_has_another_source_than_the_kernel() -> N
     assert (second.source, second.code) == ("kernel_log", "79")
 
 
-def test_an_exception_tells_where_on_the_chip_it_arose() -> None:
+def test_an_exception_reports_where_on_the_chip_it_arose() -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): 13, pid=9, name=a, Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal"
     (found,) = look(NodeLog(NODE), record(1, line))
     assert found.attributes["unit"] == "GPC 3, TPC 1"

@@ -29,18 +29,18 @@ class Loki:
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, dict[str, str], str]] = []
-        self.asked: list[dict[str, str]] = []
+        self.requested: list[dict[str, str]] = []
         self.tenants: list[str | None] = []
         self.refuse: tuple[int, str] | None = None
         self.result_type = "streams"
 
-    def say(self, said: str, seconds: float = -10.0, pod: str = "chat-0", nanoseconds: int = 0) -> None:
+    def say(self, expected: str, seconds: float = -10.0, pod: str = "chat-0", nanoseconds: int = 0) -> None:
         at = int((AT + timedelta(seconds=seconds)).timestamp()) * 10**9 + nanoseconds
-        self.entries.append((at, {"namespace": "serving", "pod": pod, "container": "vllm"}, said))
+        self.entries.append((at, {"namespace": "serving", "pod": pod, "container": "vllm"}, expected))
 
     async def answer(self, request: web.Request) -> web.Response:
         query = dict(request.query)
-        self.asked.append(query)
+        self.requested.append(query)
         self.tenants.append(request.headers.get("X-Scope-OrgID"))
         if self.refuse is not None:
             return web.Response(status=self.refuse[0], text=self.refuse[1])
@@ -52,9 +52,9 @@ class Loki:
         assert query["direction"] == "forward"
         found = sorted(found, key=lambda one: one[0])[: int(query["limit"])]
         streams: dict[str, dict[str, Any]] = {}
-        for at, labels, said in found:
+        for at, labels, expected in found:
             stream = streams.setdefault(labels["pod"], {"stream": labels, "values": []})
-            stream["values"].append([str(at), said])
+            stream["values"].append([str(at), expected])
         return web.json_response(
             {"status": "success", "data": {"resultType": self.result_type, "result": list(streams.values())}}
         )
@@ -87,9 +87,9 @@ def test_lines_come_once_and_reading_goes_on_where_it_ended() -> None:
         server.say("INFO nothing of note", -110)
         server.say(DEAD, -100, pod="chat-1")
         assert await codes(source) == ["cuda_oom", "engine_dead"]
-        assert int(server.asked[0]["start"]) == int((AT - FIRST_LOOK).timestamp()) * 10**9
+        assert int(server.requested[0]["start"]) == int((AT - FIRST_LOOK).timestamp()) * 10**9
         assert await codes(source) == []
-        assert int(server.asked[-1]["start"]) > int((AT - timedelta(seconds=111)).timestamp()) * 10**9
+        assert int(server.requested[-1]["start"]) > int((AT - timedelta(seconds=111)).timestamp()) * 10**9
         server.say(DEAD, -5)
         server.say("No space left on device", -105)  # came late, and is older than the newest by less than the overlap
         assert sorted(await codes(source)) == ["disk_full", "engine_dead"]
@@ -103,14 +103,14 @@ def test_the_filter_is_loki_s_work_unless_it_may_not() -> None:
         server.say(OOM)
         server.say("INFO nothing of note")
         assert await codes(source) == ["cuda_oom"]
-        assert server.asked[0]["query"].startswith(f"{QUERY} |~ ")
+        assert server.requested[0]["query"].startswith(f"{QUERY} |~ ")
 
     play(scene)
 
     async def plain(server: Loki, source: LokiLogs) -> None:
         server.say(OOM)
         assert await codes(source) == ["cuda_oom"]
-        assert server.asked[0]["query"] == QUERY
+        assert server.requested[0]["query"] == QUERY
 
     play(plain, prefilter=False)
 
@@ -124,7 +124,7 @@ def test_many_lines_come_in_pages_and_lines_of_one_nanosecond_are_not_lost(monke
         found, errors = await source.read(AT, [])
         assert errors == []
         assert sorted(one.entity.name for one in found) == [f"chat-{number}" for number in range(8)]
-        assert len(server.asked) > 2
+        assert len(server.requested) > 2
 
     play(scene)
 

@@ -73,7 +73,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def push(url: str, at: datetime, *lines: str, pod: str = "chat-0", tenant: str = "team-a") -> None:
     first = int(at.timestamp() * 1e9)
-    values = [[str(first + place), said] for place, said in enumerate(lines)]
+    values = [[str(first + place), expected] for place, expected in enumerate(lines)]
     stream = {"namespace": "serving", "pod": pod, "container": "vllm"}
     body = {"streams": [{"stream": stream, "values": values}]}
     answer = httpx.post(f"{url}/loki/api/v1/push", json=body, headers={"X-Scope-OrgID": tenant})

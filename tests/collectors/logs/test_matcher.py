@@ -17,11 +17,11 @@ POD = EntityRef("c", EntityKind.POD, "serving", "chat-0")
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB for bob@mail.example on 10.1.2.3"
 
 
-def take(lines: LogMatcher, said: str, ago: float = 0.0, uid: str = "p1") -> list[UnresolvedEvent]:
-    return list(lines.take(Origin(POD, uid, "vllm"), AT - timedelta(seconds=ago), said, AT))
+def take(lines: LogMatcher, expected: str, ago: float = 0.0, uid: str = "p1") -> list[UnresolvedEvent]:
+    return list(lines.take(Origin(POD, uid, "vllm"), AT - timedelta(seconds=ago), expected, AT))
 
 
-def test_a_line_is_told_redacted_and_bound_for_its_replica() -> None:
+def test_a_line_is_reported_redacted_and_bound_for_its_replica() -> None:
     (seen,) = take(LogMatcher("loki"), OOM)
     assert (seen.code, seen.source, seen.aim, seen.entity) == ("cuda_oom", "loki", EntityKind.REPLICA, POD)
     assert seen.attributes["asked"] == "1.25 GiB"
@@ -32,8 +32,8 @@ def test_a_line_is_told_redacted_and_bound_for_its_replica() -> None:
 
 def test_a_burst_is_one_event_and_every_line_is_counted() -> None:
     lines = LogMatcher("loki")
-    told = [len(take(lines, OOM, ago)) for ago in (300, 299, 280, 230, 100)]
-    assert told == [1, 0, 0, 0, 1]  # each within a minute of the one before it, then a pause
+    reported = [len(take(lines, OOM, ago)) for ago in (300, 299, 280, 230, 100)]
+    assert reported == [1, 0, 0, 0, 1]  # each within a minute of the one before it, then a pause
     assert lines.counts["cuda_oom"] == 5
     assert take(lines, OOM, 0, uid="p2")[0].attributes.get("lines_before") is None
     again = take(lines, OOM, 0)
@@ -44,13 +44,13 @@ def test_a_burst_is_one_event_and_every_line_is_counted() -> None:
     assert take(later, OOM, 200)[0].attributes["lines_before"] == "1"
 
 
-def test_what_is_long_past_is_counted_and_not_told() -> None:
+def test_what_is_long_past_is_counted_and_not_reported() -> None:
     lines = LogMatcher("loki")
     assert take(lines, OOM, FIRST_LOOK.total_seconds() + 60) == []
     assert lines.counts["cuda_oom"] == 1
 
 
-def test_one_line_through_two_doors_has_one_key() -> None:
+def test_one_line_through_two_endpoints_has_one_key() -> None:
     (one,), (other,) = take(LogMatcher("engine_log"), OOM, 5), take(LogMatcher("loki"), OOM, 5, uid="other-identity")
     assert one.key == other.key
     assert SAME_BURST.total_seconds() == 60
@@ -65,7 +65,7 @@ def test_lines_of_a_start_are_marks_and_no_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "phase", "seconds"),
+    ("expected", "phase", "seconds"),
     [
         # vLLM
         ("INFO 07-23 10:22:20 [default_loader.py:272] Loading weights took 3.22 seconds", "weight_load", 3.22),
@@ -86,19 +86,19 @@ def test_lines_of_a_start_are_marks_and_no_events() -> None:
         ("INFO shard-manager: text_generation_launcher: Shard ready in 22.918174777s rank=0", "weight_load", 22.918174777),  # noqa: E501
     ],
 )  # fmt: skip
-def test_what_engines_say_of_their_start(said: str, phase: str, seconds: float | None) -> None:
-    mark = mark_of(said, AT)
+def test_what_engines_say_of_their_start(expected: str, phase: str, seconds: float | None) -> None:
+    mark = mark_of(expected, AT)
     assert mark is not None
     assert (mark.phase, mark.seconds) == (phase, seconds)
 
 
 def test_other_lines_are_no_marks() -> None:
-    for said in ("Loading weights took forever", "init engine took x s", "Shard ready", "", "took 3 s"):
-        assert mark_of(said, AT) is None
+    for expected in ("Loading weights took forever", "init engine took x s", "Shard ready", "", "took 3 s"):
+        assert mark_of(expected, AT) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("expected", "code"),
     [
         ("[2025-06-22 16:13:55 TP0] Watchdog timeout (self.watchdog_timeout=300)", "engine_dead"),
         ("[2026-02-27 15:27:13] Received sigquit from a child process. It usually means the child failed.", "worker_died"),  # noqa: E501
@@ -113,8 +113,8 @@ def test_other_lines_are_no_marks() -> None:
         ("LLMInferEngine failed to init LLMInferModels", "load_failed"),
     ],
 )  # fmt: skip
-def test_what_other_engines_say_when_they_fail(said: str, code: str) -> None:
-    found = packaged("engine_log").find(said)
+def test_what_other_engines_say_when_they_fail(expected: str, code: str) -> None:
+    found = packaged("engine_log").find(expected)
     assert found is not None
     assert found[0] == code
 

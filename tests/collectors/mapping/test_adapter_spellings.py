@@ -82,7 +82,7 @@ def test_a_counter_that_ray_publishes_twice_counts_once(bench) -> None:
     assert one.cell("engine_requests_per_second") == 2
 
 
-def test_what_each_source_of_ray_tells_is_about_its_own_entity(bench) -> None:
+def test_what_each_source_of_ray_reports_is_about_its_own_entity(bench) -> None:
     one = bench("ray_serve")
     one.scrape(
         'ray_serve_deployment_queued_queries{application="app",deployment="LLM"} 5\n'
@@ -197,7 +197,7 @@ def test_a_mig_instance_is_a_part_of_its_gpu(bench) -> None:
     assert one.cell("hw_accel_seen", GPU, "G") == 0
 
 
-def test_triton_tells_quantiles_and_the_mean(bench) -> None:
+def test_triton_reports_quantiles_and_the_mean(bench) -> None:
     one = bench("triton")
     summary = "".join(
         f'nv_inference_request_summary_us{{model="m",version="1",quantile="{q}"}} {q}e6\n' for q in (0.5, 0.99)
@@ -227,7 +227,7 @@ def test_a_histogram_in_milliseconds_is_kept_in_seconds(bench) -> None:
     assert one.cell("svc_latency_seconds#-1", SERVICE) == pytest.approx(3.2)
 
 
-def test_every_fix_is_said_in_both_languages() -> None:
+def test_every_fix_exists_in_both_languages() -> None:
     for language in ("en", "zh"):
         known = i18n.texts(language)
         for name in ADAPTERS:

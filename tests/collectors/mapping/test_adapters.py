@@ -57,9 +57,9 @@ def test_signals_that_others_rely_on() -> None:
         (("{gauge: up}", "{gauge: up, scal: 2}"), 6, "signals.node_ready.scal", "unknown key"),
         (("{gauge: up}", "{gauge: up, scale: two}"), 6, "signals.node_ready.scale", "a number"),
         (("{gauge: up}", "{gauge: up, rate: up}"), 6, "signals.node_ready", "exactly one of"),
-        (("{gauge: up}", "{histogram: up}"), 6, "signals.node_ready.histogram", "state in the catalogue"),
+        (("{gauge: up}", "{histogram: up}"), 6, "signals.node_ready.histogram", "state in the catalog"),
         (("{gauge: up}", "{gauge: up, where: {a: '~('}}"), 6, "signals.node_ready.where.a", "regular expression"),
-        (("node_ready:", "node_redy:"), 6, "signals.node_redy", "no such signal"),
+        (("node_ready:", "node_redy:"), 6, "signals.node_redy", "unknown signal"),
         (("node_ready:", "pod_ready:"), 6, "signals.pod_ready", "entities"),
         (("target: node", "target: nod"), 2, "target", "no kind of entity"),
         (("adapter: x\n", ""), 1, "adapter", "missing"),
@@ -68,7 +68,7 @@ def test_signals_that_others_rely_on() -> None:
         (("target: node", "target: ["), 4, "(syntax)", "not valid YAML"),
     ],
 )
-def test_a_fault_is_told_with_file_line_and_key(tmp_path, change, line, key, words) -> None:
+def test_a_fault_is_reported_with_file_line_and_key(tmp_path, change, line, key, words) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace(*change), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -87,7 +87,7 @@ def test_a_number_is_one_however_yaml_reads_it(tmp_path, written) -> None:
     assert rule.scale == pytest.approx(1e-6)
 
 
-def test_all_faults_are_told_at_once_in_line_order(tmp_path) -> None:
+def test_all_faults_are_reported_at_once_in_line_order(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("{gauge: up}", "{gauge: up, a: 1}").replace("target: node", "target: nod"), "utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -274,12 +274,12 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
     [
         (("{gauge: up}", "{product: [up]}"), "signals.node_ready.product", "two factors"),
         (("{gauge: up}", "{gauge: up, otherwise: {where: {a: b}}}"), "signals.node_ready.otherwise", "zero_beside"),
-        (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalogue"),
-        (("target: node", "target: node\nprobe: {load: /load}"), "probe", "go together"),
+        (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalog"),
+        (("target: node", "target: node\nprobe: {load: /load}"), "probe", "must be set together"),
         (
             ("target: node", "target: node\nprobe: {load: /load, load_as: loads..running}"),
             "probe.load_as",
-            "'loads..running' is no path into an answer; expected names joined by dots",
+            "'loads..running' is not a path into a response; expected names joined by dots",
         ),
         (("target: node", "target: node\nprobe: {load: /l, load_as: [a, b*]}"), "probe.load_as", "'b*' is no path"),
         (("target: node", "target: node\nprobe: {load: /l, load_as: a + }"), "probe.load_as", "'a +' is no path"),
@@ -296,7 +296,11 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
         (("target: node", "target: node\nedges: {a: b}"), "edges", "expected a list"),
         (("target: node", "target: node\nlabels: []"), "labels", "expected a mapping"),
         (("target: node", "target: node\nheartbeat: {of: up}"), "heartbeat.within", "duration"),
-        (("target: node", "target: node\nheartbeat: {within: 25s}"), "heartbeat.of", "always move"),
+        (
+            ("target: node", "target: node\nheartbeat: {within: 25s}"),
+            "heartbeat.of",
+            "counters that move on every page",
+        ),
         (("target: node", "target: node\nfixes: {signals: {node_redy: x}}"), "fixes.signals.node_redy", "no such"),
         (
             ("node_ready: {gauge: up}", "svc_tpot_seconds: {gauge: up}"),

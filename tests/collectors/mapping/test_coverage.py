@@ -52,7 +52,7 @@ def test_lines_that_name_no_device_give_nothing() -> None:
     assert "hw_accel_temperature_celsius" not in found.present
 
 
-def test_a_mean_is_told_apart_from_quantiles() -> None:
+def test_a_mean_is_distinguished_from_quantiles() -> None:
     page = b"nv_inference_request_duration_us 1\nnv_inference_request_success 1\n"
     found = check_coverage(adapter("triton"), Parser().parse(page))
     assert "engine_e2e_seconds" in found.present
@@ -78,7 +78,7 @@ def test_an_empty_page_says_how_to_fill_it(name, words) -> None:
     assert any(words in one["fix"] for one in found["missing"])
 
 
-def test_what_a_system_never_publishes_is_said_too() -> None:
+def test_what_a_system_never_publishes_is_reported_too() -> None:
     found = check_coverage(adapter("tgi"), Parser().parse(b"tgi_queue_size 1\n")).as_dict()
     ttft = next(one for one in found["missing"] if one["signal"] == "engine_ttft_seconds")
     assert ttft["expected"] == []

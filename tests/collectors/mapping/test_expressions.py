@@ -26,11 +26,11 @@ EXPRESSIONS = yaml.safe_load((HERE / "expressions.yaml").read_text(encoding="utf
 FILES = {system: HERE / "pages" / f"{system}.txt" for system in EXPRESSIONS}
 # A millisecond more than the interval, so that both samples are inside whether or not the left end counts.
 WINDOW = f"{INTERVAL_SECONDS}001ms"
-SOURCES = [(system, signal) for system, said in EXPRESSIONS.items() for signal in said["signals"]]
+SOURCES = [(system, signal) for system, case in EXPRESSIONS.items() for signal in case["signals"]]
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory):
+def requested(tmp_path_factory):
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("missing: prometheus and promtool (Debian package prometheus)")
     with prometheus_with(tmp_path_factory.mktemp("prometheus"), FILES) as running:
@@ -50,18 +50,18 @@ def benches(bench):
     """Every system after its second scrape."""
     found = {}
     for system, path in FILES.items():
-        said = EXPRESSIONS[system]
-        one = bench(system, **({"entity": said["entity"]} if "entity" in said else {}))
+        case = EXPRESSIONS[system]
+        one = bench(system, **({"entity": case["entity"]} if "entity" in case else {}))
         for page in pages(path):
             at = one.at.timestamp() + INTERVAL_SECONDS
-            one.scrape(stamped(page, at) if said.get("stamped") else page)
+            one.scrape(stamped(page, at) if case.get("stamped") else page)
         found[system] = one
     return found
 
 
 def expression(system: str, signal: str, quantile: float | None = None, *, since_start: bool = False) -> str:
-    said = EXPRESSIONS[system]["signals"][signal]
-    text = said if isinstance(said, str) else said["as"]
+    case = EXPRESSIONS[system]["signals"][signal]
+    text = case if isinstance(case, str) else case["as"]
     if since_start:
         text = re.sub(r"rate\(([^()]*)\[\$w\]\)", r"\1", text)
     text = text.replace("$w", WINDOW).replace("$by", ", ".join(EXPRESSIONS[system].get("by", ())))
@@ -83,23 +83,23 @@ def agrees(found: list[float], wanted: list[float]) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize(("system", "signal"), SOURCES, ids=lambda part: part)
-def test_a_signal_is_what_prometheus_says_it_is(system, signal, asked, benches) -> None:
+def test_a_signal_is_what_prometheus_says_it_is(system, signal, requested, benches) -> None:
     known, one = catalog.signal(signal), benches[system]
-    told = {rule.statistic for rule in adapter(system).rules[signal]}
+    reported = {rule.statistic for rule in adapter(system).rules[signal]}
     text = expression(system, signal)
     if known.kind is SignalKind.HISTOGRAM and "$q" in text:
         for quantile in QUANTILES:
-            _quantiles_agree(one, signal, asked.values(system, expression(system, signal, quantile)), quantile)
-            since_start = asked.values(system, expression(system, signal, quantile, since_start=True))
+            _quantiles_agree(one, signal, requested.values(system, expression(system, signal, quantile)), quantile)
+            since_start = requested.values(system, expression(system, signal, quantile, since_start=True))
             _since_start_agrees(one, signal, quantile, since_start)
     elif known.kind is SignalKind.HISTOGRAM:
-        assert Statistic.MEAN in told
-        agrees(ours(one, SignalKey(signal)), asked.values(system, text))
+        assert Statistic.MEAN in reported
+        agrees(ours(one, SignalKey(signal)), requested.values(system, text))
     elif known.kind is SignalKind.DELTA:
-        now, then = asked.vector(system, text), asked.vector(system, text, before=True)
+        now, then = requested.vector(system, text), requested.vector(system, text, before=True)
         agrees(ours(one, SignalKey(signal)), sorted(value - then[labels] for labels, value in now.items()))
     else:
-        agrees(ours(one, SignalKey(signal)), asked.values(system, text))
+        agrees(ours(one, SignalKey(signal)), requested.values(system, text))
 
 
 def _quantiles_agree(one, signal: str, wanted: list[float], quantile: float) -> None:
@@ -128,9 +128,9 @@ def _since_start_agrees(one, signal: str, quantile: float, wanted: list[float]) 
 
 
 def test_every_difference_has_its_reason() -> None:
-    for system, said in EXPRESSIONS.items():
-        for signal, one in said["signals"].items():
+    for system, case in EXPRESSIONS.items():
+        for signal, one in case["signals"].items():
             if not isinstance(one, str):
                 assert one.keys() == {"expr", "as", "why"}, (system, signal)
                 assert one["why"]
-        assert set(said["signals"]) <= set(adapter(system).rules), system
+        assert set(case["signals"]) <= set(adapter(system).rules), system

@@ -135,7 +135,7 @@ def test_afids_keep_their_severity_and_are_no_xids(bench) -> None:
     assert [(event.code, event.attributes) for event in found] == [("afid:79", {"severity": "FATAL"})]
 
 
-def test_a_code_that_joins_another_of_the_same_device_is_told(bench) -> None:
+def test_a_code_that_joins_another_of_the_same_device_is_reported(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 79)))
     assert codes(one.scrape(page(("GPU-a", 79), ("GPU-a", 13)))) == [("GPU-a", "13")]
@@ -147,7 +147,7 @@ npu_chip_info_health_status{{id="0",vdie_id="V0"}} {healthy}
 """
 
 
-def test_all_codes_of_an_ascend_device_are_told_not_the_first_alone(bench) -> None:
+def test_all_codes_of_an_ascend_device_are_reported_not_the_first_alone(bench) -> None:
     one = bench("npu_exporter", entity={"kind": "node", "name": "node-0"})
     assert codes(one.scrape(NPU.format(healthy=1))) == []
     names = ("npu_chip_info_error_code", "npu_chip_info_error_code_1", "npu_chip_info_error_code_9")
@@ -167,7 +167,7 @@ AFID = 'gpu_afid_errors{gpu_uuid="A0",gpu_id="0",afid_index="0",severity="FATAL"
 
 
 @pytest.mark.parametrize("prefix", ["", "amd_"])
-def test_codes_of_amd_are_told_under_the_exporters_prefix_too(bench, prefix: str) -> None:
+def test_codes_of_amd_are_reported_under_the_exporters_prefix_too(bench, prefix: str) -> None:
     one = bench("amd", entity={"kind": "node", "name": "node-0"})
     assert codes(one.scrape(prefix + AMD)) == []
     found = one.scrape(prefix + AMD + prefix + AFID)

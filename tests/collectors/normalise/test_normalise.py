@@ -222,7 +222,7 @@ def test_an_empty_page_of_an_exporter_never_seen_counts_nothing(bench) -> None:
     assert one.cell("hw_accel_present", EntityKind.NODE) is CellStatus.ABSENT
 
 
-def test_a_failed_scrape_says_so_and_leaves_every_known_entity_absent(bench) -> None:
+def test_a_failed_scrape_reports_it_and_leaves_every_known_entity_absent(bench) -> None:
     one = bench("vllm", labels={"node": "node-0"})
     one.scrape(engine(), probed=True, health=200, load=3.0)
     assert one.cell("engine_health_ok") == 1
@@ -270,7 +270,7 @@ def test_a_clock_that_steps_back_spoils_increases_only(bench) -> None:
     assert one.cell("engine_generation_tokens_total") == 50
 
 
-def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
+def test_health_and_load_are_absent_where_nobody_requested(bench) -> None:
     one = bench("vllm")
     one.scrape(engine())
     assert one.cell("engine_health_ok") is CellStatus.ABSENT
@@ -279,8 +279,8 @@ def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
     assert one.cell("engine_health_ok") == 0
     one.scrape(engine(), probed=True, health=200)
     assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
-    for no_door in (404, 405, 401):
-        one.scrape(engine(), probed=True, health=no_door)
+    for no_endpoint in (404, 405, 401):
+        one.scrape(engine(), probed=True, health=no_endpoint)
         assert one.cell("engine_health_ok") is CellStatus.ABSENT
         assert one.cell("engine_up") == 1
 
@@ -350,7 +350,7 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
 
 
-def test_a_counter_that_was_created_anew_is_a_reset_however_high_it_stands(bench) -> None:
+def test_a_counter_that_was_created_again_is_a_reset_however_high_it_stands(bench) -> None:
     one = bench("vllm")
 
     def page(tokens, born) -> str:

@@ -67,7 +67,7 @@ def cell(found, signal):
 
 
 def test_clients_that_left_are_answered_well_and_never_finished() -> None:
-    told = {
+    reported = {
         "engine_http_requests_total": 100,
         "engine_http_failed_total": 5,
         "engine_http_refused_total": 15,
@@ -75,13 +75,13 @@ def test_clients_that_left_are_answered_well_and_never_finished() -> None:
         "engine_aborted_per_second": 0.2,
         "engine_prompt_tokens_total": 9000,
     }
-    found = derived(batch("a", **told), batch("b", **told))
+    found = derived(batch("a", **reported), batch("b", **reported))
     assert cell(found, "svc_refused_total") == 30
     assert cell(found, "svc_abandoned_total") == 2 * (100 - 5 - 15 - 60) + 2 * 0.2 * 10
     assert cell(found, "svc_prompt_tokens_total") == 18000
 
 
-def test_who_left_is_unknown_where_refused_requests_are_not_told() -> None:
+def test_who_left_is_unknown_where_refused_requests_are_not_reported() -> None:
     found = derived(batch("a", engine_http_requests_total=100, engine_requests_finished_total=60))
     assert cell(found, "svc_abandoned_total") is not CellStatus.PRESENT
     assert isinstance(cell(found, "svc_abandoned_total"), CellStatus)
@@ -127,9 +127,9 @@ def test_a_dead_replica_adds_nothing_and_is_not_ready() -> None:
     assert found.trust is TrustVerdict.PARTIAL
 
 
-@pytest.mark.parametrize("said", [{"engine_health_ok": 0}, {"engine_sleep_state": 0}])
-def test_sick_and_sleeping_engines_are_not_ready(said) -> None:
-    assert cell(derived(batch("a", engine_up=1, **said)), "svc_ready_backends") == 0
+@pytest.mark.parametrize("expected", [{"engine_health_ok": 0}, {"engine_sleep_state": 0}])
+def test_sick_and_sleeping_engines_are_not_ready(expected) -> None:
+    assert cell(derived(batch("a", engine_up=1, **expected)), "svc_ready_backends") == 0
 
 
 def test_a_service_without_any_value_says_why() -> None:
@@ -144,7 +144,7 @@ def test_without_http_counters_finished_requests_count() -> None:
     assert cell(found, "svc_failed_total") == 1
 
 
-def test_without_load_the_scheduler_tells_what_is_in_flight() -> None:
+def test_without_load_the_scheduler_reports_what_is_in_flight() -> None:
     found = derived(batch("a", engine_requests_running=3, engine_requests_waiting=2))
     assert cell(found, "svc_inflight_requests") == 5
 
@@ -190,15 +190,15 @@ def test_no_replica_no_batch() -> None:
     assert service_batches([batch("a")], Topology(), AT) == ()
 
 
-def test_devices_are_told_what_their_engine_reserved_and_holds_in_its_cache():
+def test_devices_get_what_their_engine_reserved_and_holds_in_its_cache():
     names = ("engine_memory_reserved_ratio", "engine_kv_cache_usage_ratio")
     keys = tuple(SignalKey(name) for name in names)
     cards = [EntityRef("c", EntityKind.GPU, None, f"g{number}") for number in range(3)]
     topology = Topology.build([(cards[0], replica("a")), (cards[1], replica("a")), (cards[2], replica("b"))])
     values = np.array([[0.9, 0.4], [np.nan, 0.7]])
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-    told = SampleBatch("x", AT, EntityKind.REPLICA, keys, (replica("a"), replica("b")), values, status, 10.0)
-    (found,) = device_batches([told], topology, AT)
+    reported = SampleBatch("x", AT, EntityKind.REPLICA, keys, (replica("a"), replica("b")), values, status, 10.0)
+    (found,) = device_batches([reported], topology, AT)
     assert (found.kind, found.keys, found.entities) == (EntityKind.GPU, keys, tuple(cards))
     np.testing.assert_array_equal(found.values, [[0.9, 0.4], [0.9, 0.4], [np.nan, 0.7]])
     assert found.status[2].tolist() == [CellStatus.ABSENT, CellStatus.PRESENT]

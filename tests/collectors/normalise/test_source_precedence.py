@@ -30,7 +30,7 @@ VLLM = (
 )
 
 
-def told(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
+def reported(*pages: tuple[str, str, str]) -> dict[tuple[str, str], float]:
     """(service, signal) -> value after two rounds of pages (adapter, before, after); one batch a cell may speak."""
     targets = []
     for number, (adapter, _, _) in enumerate(pages):
@@ -65,7 +65,7 @@ def vllm(requests: int) -> tuple[str, str, str]:
 
 
 def test_parts_of_the_traffic_are_added_up() -> None:
-    found = told(istio(60, 0), istio(20, 20))
+    found = reported(istio(60, 0), istio(20, 20))
     assert found["chat", "svc_requests_per_second"] == pytest.approx(100 / 15)
     assert found["chat", "svc_success_ratio"] == pytest.approx(0.8)
     assert found["chat", "svc_failed_total"] == 20
@@ -74,11 +74,11 @@ def test_parts_of_the_traffic_are_added_up() -> None:
 def test_the_edge_speaks_before_the_replicas_and_they_before_a_kernel() -> None:
     coroot = 'container_http_requests_total{{destination="chat",status="200"}} {0}\n'
     kernel = ("coroot", coroot.format(0), coroot.format(15))
-    assert told(vllm(30), istio(60, 0))["chat", "svc_requests_per_second"] == 4
+    assert reported(vllm(30), istio(60, 0))["chat", "svc_requests_per_second"] == 4
     # what no gateway tells is still derived
-    assert told(vllm(30), istio(60, 0))["chat", "svc_queue_requests"] == 3
-    assert told(vllm(30))["chat", "svc_requests_per_second"] == 2
-    assert told(kernel)["chat", "svc_requests_per_second"] == 1
+    assert reported(vllm(30), istio(60, 0))["chat", "svc_queue_requests"] == 3
+    assert reported(vllm(30))["chat", "svc_requests_per_second"] == 2
+    assert reported(kernel)["chat", "svc_requests_per_second"] == 1
 
 
 def test_buckets_of_several_gateways_are_merged_and_members_are_not() -> None:
@@ -88,7 +88,7 @@ def test_buckets_of_several_gateways_are_merged_and_members_are_not() -> None:
         'envoy_cluster_membership_healthy{{envoy_cluster_name="chat"}} {1}\n'
         'envoy_cluster_upstream_rq_active{{envoy_cluster_name="chat"}} 5\n'
     )
-    found = told(*(("envoy", page.format(0, members), page.format(8, members)) for members in (4, 3)))
+    found = reported(*(("envoy", page.format(0, members), page.format(8, members)) for members in (4, 3)))
     assert found["chat", "svc_latency_seconds#3"] == 16
     assert found["chat", "svc_ready_backends"] == 4
     assert found["chat", "svc_inflight_requests"] == 10
@@ -96,20 +96,20 @@ def test_buckets_of_several_gateways_are_merged_and_members_are_not() -> None:
 
 def test_a_mean_counts_by_the_requests_of_its_page() -> None:
     page = 'vllm:num_incoming_requests_total {0}\nvllm:avg_itl{{server="s"}} {1}\n'
-    found = told(
+    found = reported(
         *(("vllm_router", page.format(0, mean), page.format(count, mean)) for count, mean in ((30, 0.1), (10, 0.5)))
     )
     assert {service for service, _ in found} == {"target-0", "target-1"}  # two routers, two services
     assert found["target-0", "svc_tpot_seconds"] == 0.1
 
 
-def test_replicas_whose_page_says_nothing_of_being_up_are_not_counted_as_down() -> None:
+def test_replicas_whose_page_reports_nothing_of_being_up_are_not_counted_as_down() -> None:
     page = (
         'ray_serve_replica_processing_queries{application="chat",deployment="LLM",replica="r1"} 1\n'
         'ray_serve_deployment_replica_healthy{application="chat",deployment="LLM",replica="r1"} 1\n'
         'ray_serve_deployment_replica_healthy{application="chat",deployment="LLM",replica="r2"} 1\n'
     )
-    assert told(("ray_serve", page, page))["chat", "svc_ready_backends"] == 2
+    assert reported(("ray_serve", page, page))["chat", "svc_ready_backends"] == 2
 
 
 def test_a_gateway_of_a_whole_fleet_speaks_of_the_services_that_replicas_know() -> None:
@@ -129,9 +129,9 @@ def test_a_gateway_of_a_whole_fleet_speaks_of_the_services_that_replicas_know() 
         answers = [(target, pages.page(one)) for target, one in zip(collector.targets, simulated, strict=True)]
         at = START + turn * STEP
         collected = collector.absorb([Scrape(target, at, body, None, 0.0) for target, body in answers if body], at)
-    told = [batch for batch in collected.batches if batch.kind is EntityKind.SERVICE]
-    gateway = next(batch for batch in told if batch.source == "istio-gateway")
-    derived = next(batch for batch in told if batch.source == "services")
+    reported = [batch for batch in collected.batches if batch.kind is EntityKind.SERVICE]
+    gateway = next(batch for batch in reported if batch.source == "istio-gateway")
+    derived = next(batch for batch in reported if batch.source == "services")
     assert set(gateway.entities) == set(derived.entities)
     for name, batch, other in (
         ("svc_requests_per_second", gateway, derived),

@@ -25,10 +25,10 @@ class Failing:
 
     def __init__(self, reason: str, retry_after: timedelta | None = None) -> None:
         self.error = CollectError("no", reason=reason, retry_after=retry_after)
-        self.asked: list[tuple[str, datetime]] = []
+        self.requested: list[tuple[str, datetime]] = []
 
     async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
-        self.asked.append((target.name, at))
+        self.requested.append((target.name, at))
         return Scrape(target, at, None, self.error, 0.0)
 
     async def close(self) -> None:
@@ -50,17 +50,17 @@ def rounds(fetcher: Failing, count: int) -> list[list[bool]]:
 
 
 def times(fetcher: Failing, name: str) -> list[float]:
-    return [(at - AT) / STEP for asked, at in fetcher.asked if asked == name]
+    return [(at - AT) / STEP for requested, at in fetcher.requested if requested == name]
 
 
-def test_what_hangs_is_asked_less_often_and_stays_down() -> None:
+def test_what_hangs_is_scraped_less_often_and_stays_down() -> None:
     fetcher = Failing(CollectReason.TIMEOUT)
     assert rounds(fetcher, 20) == [[False, False]] * 20
     assert times(fetcher, "engine") == list(range(20))
     assert times(fetcher, "exporter") == [0, 1, 2, 3, 4, 5, 7, 11, 15, 19]
 
 
-def test_what_refuses_is_asked_every_round() -> None:
+def test_what_refuses_is_scraped_every_round() -> None:
     fetcher = Failing(CollectReason.REFUSED)
     rounds(fetcher, 12)
     assert times(fetcher, "exporter") == list(range(12))
@@ -88,7 +88,7 @@ def test_an_answer_ends_the_patience() -> None:
 def test_each_target_has_its_own_moment_the_same_in_every_round(count: int) -> None:
     class Answering(Failing):
         async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
-            self.asked.append((target.name, at))
+            self.requested.append((target.name, at))
             return Scrape(target, at, b"", None, 0.0)
 
     fetcher = Answering(CollectReason.OTHER)
@@ -101,7 +101,7 @@ def test_each_target_has_its_own_moment_the_same_in_every_round(count: int) -> N
             await collector.collect(AT + number * STEP)
 
     asyncio.run(run())
-    first, second = dict(fetcher.asked[:count]), dict(fetcher.asked[count:])
+    first, second = dict(fetcher.requested[:count]), dict(fetcher.requested[count:])
     assert {name: at + STEP for name, at in first.items()} == second
     moments = [(at - AT) / spread for at in first.values()]
     assert all(0 <= moment < max(count / 1000, 0.001) for moment in moments)

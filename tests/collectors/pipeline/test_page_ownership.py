@@ -38,7 +38,7 @@ def test_a_page_of_another_engine_is_a_failed_scrape_and_says_whose_it_is() -> N
         collector = rounds("tgi", VLLM)
     (health,) = collector.health
     assert (health.up, health.reason) == (False, CollectReason.NOT_METRICS)
-    assert health.error == "t: this page has no metric of tgi; it looks like vllm"
+    assert health.error == "t: this page has no metric of tgi; it matches vllm"
     assert "vllm" in health.hint
     assert cell(collector, EntityKind.REPLICA, "engine_up") == 0
     assert cell(collector, EntityKind.WORKLOAD, "target_failure_code") == 6
@@ -66,15 +66,15 @@ def test_an_empty_page_is_none_but_for_devices_that_went_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (b"\x1f\x8b\x08\x00rest", "gzip"),
         ("a 1\n".encode("utf-16"), "UTF-16"),
         (b"\x7fELF\x00\x00\x01\n", "binary"),
     ],
 )
-def test_what_is_no_text_is_described_and_not_printed(body: bytes, said: str) -> None:
-    with pytest.raises(CollectError, match=said) as found:
+def test_what_is_no_text_is_described_and_not_printed(body: bytes, expected: str) -> None:
+    with pytest.raises(CollectError, match=expected) as found:
         Parser().parse(body)
     assert found.value.reason == CollectReason.NOT_METRICS
     assert "\\x" not in found.value.message

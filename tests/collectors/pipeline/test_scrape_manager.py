@@ -73,7 +73,7 @@ def test_one_round_gives_batches_services_and_topology() -> None:
     assert collector.health[0].last_success == AT + STEP
 
 
-def test_a_late_target_delays_nobody_and_is_handed_over_next_round() -> None:
+def test_a_late_target_delays_no_other_and_is_handed_over_next_round() -> None:
     async def run():
         fetched = Fetched()
         collector = ScrapeManager(targets("a", "slow"), fetched, deadline=timedelta(milliseconds=50))
@@ -105,7 +105,7 @@ class Broken(Fetched):
         return await super().scrape_one(target, at=at)
 
 
-def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_told_once() -> None:
+def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_reported_once() -> None:
     async def run():
         collector = ScrapeManager(targets("a", "bad"), Broken())
         found = [await collector.collect(AT + number * STEP) for number in range(3)]
@@ -116,9 +116,9 @@ def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_told_once(
     assert [up(found) for found in rounds] == [{"a": 1, "bad": 0}] * 3
     health = collector.health[1]
     assert (health.up, health.reason) == (False, CollectReason.OTHER)
-    assert health.error == "bad: its scrape broke off (OverflowError: int too large to convert to float)"
-    (told,) = [one for one in logs if one["event"] == "scrape_failed"]
-    assert (told["target"], told["error"]) == ("bad", health.error)
+    assert health.error == "bad: the scrape failed (OverflowError: int too large to convert to float)"
+    (reported,) = [one for one in logs if one["event"] == "scrape_failed"]
+    assert (reported["target"], reported["error"]) == ("bad", health.error)
 
 
 def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
@@ -127,11 +127,11 @@ def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
     assert up(found) == {"a": 0}
     health = collector.health[0]
     assert (health.up, health.reason, health.samples) == (False, CollectReason.TRUNCATED, None)
-    assert health.error.startswith("a: the page stops")
+    assert health.error.startswith("a: the page is truncated")
     assert health.last_success is None
 
 
-def test_a_failed_round_keeps_what_pages_said_of_the_topology() -> None:
+def test_a_failed_round_keeps_what_pages_gave_of_the_topology() -> None:
     (target,) = targets_of("test", [{"name": "d", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}}])
     collector = ScrapeManager([target])
     collector.absorb([Scrape(target, AT, b'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",modelName="H100"} 4\n', None, 0.0)], AT)
@@ -182,7 +182,7 @@ def test_faulty_targets_are_named(document, words) -> None:
 
 
 def test_names_of_targets_are_unique() -> None:
-    with pytest.raises(ConfigError, match="second target named 'a'"):
+    with pytest.raises(ConfigError, match="duplicate target name 'a'"):
         targets("a", "a")
 
 
@@ -218,7 +218,7 @@ def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_n
 TYPES = "# TYPE vllm:num_requests_running {}\n# TYPE vllm:num_requests_running {}\n"
 
 
-def test_two_types_of_a_metric_are_told_once_for_each_target() -> None:
+def test_two_types_of_a_metric_are_reported_once_for_each_target() -> None:
     collector = ScrapeManager(targets("a", "b"))
 
     def absorb(turn: int) -> None:
@@ -228,5 +228,7 @@ def test_two_types_of_a_metric_are_told_once_for_each_target() -> None:
     with structlog.testing.capture_logs() as logs:
         absorb(0)
         absorb(1)
-    told = [(one["target"], one["metric"], one["read_as"]) for one in logs if one["event"] == "two_types_of_a_metric"]
-    assert told == [(name, "vllm:num_requests_running", "gauge") for name in ("a", "b")]
+    reported = [
+        (one["target"], one["metric"], one["read_as"]) for one in logs if one["event"] == "two_types_of_a_metric"
+    ]
+    assert reported == [(name, "vllm:num_requests_running", "gauge") for name in ("a", "b")]

@@ -25,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def door(handler: Handler, **more: Handler):
+async def endpoint(handler: Handler, **more: Handler):
     """A server whose ``/v1/chat/completions`` is ``handler``; yields the base of its API."""
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handler)
@@ -82,9 +82,9 @@ def run_probe(
     handler: Handler, *, seconds: float = 5, question: CompletionRequest | None = None, times: int = 1, **more
 ) -> ProbeResult:
     async def whole() -> ProbeResult:
-        async with door(handler, **more) as url:
-            asked = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
-            probe = CompletionProbe(asked, url, question or CompletionRequest(model="m"))
+        async with endpoint(handler, **more) as url:
+            probe_request = ProbeRequest("chat", SERVICE, timeout=timedelta(seconds=seconds))
+            probe = CompletionProbe(probe_request, url, question or CompletionRequest(model="m"))
             found = [await probe.run(AT) for _ in range(times)]
             return found[-1]
 
@@ -107,7 +107,7 @@ def test_a_good_answer_is_timed_token_by_token() -> None:
     assert found.at == AT
 
 
-def test_what_is_asked_is_short_streamed_and_counted() -> None:
+def test_what_is_requested_is_short_streamed_and_counted() -> None:
     seen: list[dict] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -116,7 +116,7 @@ def test_what_is_asked_is_short_streamed_and_counted() -> None:
         return await streaming(*GOOD)(request)
 
     async def whole() -> None:
-        async with door(handler) as url:
+        async with endpoint(handler) as url:
             access = Access(headers={"Authorization": "Bearer x"})
             extra = {"stream_options": None, "top_k": 1}
             probe = CompletionProbe(
@@ -164,14 +164,14 @@ async def nothing(request: web.Request) -> web.StreamResponse:
     return web.Response(body=b"", content_type="application/json")
 
 
-def test_no_answer_is_told_from_an_answer_that_does_not_generate() -> None:
+def test_no_answer_differs_from_an_answer_that_does_not_generate() -> None:
     silent = run_probe(never, seconds=0.2)
     hung = run_probe(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=1)
     assert silent.outcome is Outcome.TIMEOUT
     assert (silent.status, silent.tokens) == (None, None)
     assert hung.outcome is Outcome.NO_GENERATION
     assert (hung.status, hung.tokens, hung.ttft_seconds) == (200, 0, None)
-    assert "answers 200 and generated nothing within 1s" in hung.message
+    assert "returned 200 and generated no token within 1s" in hung.message
 
 
 def test_keep_alive_comments_are_no_tokens() -> None:
@@ -198,7 +198,7 @@ def test_tokens_that_still_come_when_time_is_over() -> None:
     assert found.outcome.success is False
 
 
-def test_slow_is_a_success_that_is_told() -> None:
+def test_slow_is_a_success_that_is_reported() -> None:
     late = streaming(0.15, *GOOD)
     first = run_probe(late, question=CompletionRequest("m", ttft_limit=timedelta(seconds=0.1)))
     whole = run_probe(late, question=CompletionRequest("m", total_limit=timedelta(seconds=0.1)))
@@ -208,19 +208,19 @@ def test_slow_is_a_success_that_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "outcome", "said"),
+    ("handler", "outcome", "expected"),
     [
         (refuses, Outcome.HTTP_STATUS, "answered 503: The engine is dead."),
         (old_style, Outcome.HTTP_STATUS, "answered 404: no such model"),
         (page, Outcome.WRONG_ANSWER, "no JSON"),
-        (nothing, Outcome.NO_GENERATION, "answers 200 with nothing in it"),
-        (streaming(), Outcome.NO_GENERATION, "ends without a token"),
+        (nothing, Outcome.NO_GENERATION, "returned 200 with an empty body"),
+        (streaming(), Outcome.NO_GENERATION, "ended without a token"),
         (streaming(chunk({"content": ""}), chunk(finish="stop"), DONE), Outcome.EMPTY, "is empty"),
         (streaming(DONE), Outcome.EMPTY, "is empty"),
-        (streaming(*GOOD[:3]), Outcome.BROKEN_OFF, "ended its stream after 2 tokens, unfinished"),
-        (streaming(*GOOD[:3], slam=True), Outcome.BROKEN_OFF, "broke off"),
+        (streaming(*GOOD[:3]), Outcome.BROKEN_OFF, "ended its stream early, after 2 tokens"),
+        (streaming(*GOOD[:3], slam=True), Outcome.BROKEN_OFF, "closed the connection early"),
         (streaming(b"data: {nonsense\n\n"), Outcome.WRONG_ANSWER, "no JSON"),
-        (streaming(b"data: [1]\n\n"), Outcome.WRONG_ANSWER, "no completion"),
+        (streaming(b"data: [1]\n\n"), Outcome.WRONG_ANSWER, "not a completion"),
         (streaming(GOOD[1], b'data: {"error":{"message":"EngineCore died","code":500}}\n\n', DONE),
          Outcome.STREAM_ERROR, "EngineCore died"),
         (streaming(b'event: error\ndata: {"message":"overloaded"}\n\n'), Outcome.STREAM_ERROR, "overloaded"),
@@ -231,10 +231,10 @@ def test_slow_is_a_success_that_is_told() -> None:
         (streaming(*[chunk({"content": "x" * 60_000})] * 30), Outcome.WRONG_ANSWER, "more than 1048576 bytes"),
     ],
 )  # fmt: skip
-def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, said: str) -> None:
+def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, expected: str) -> None:
     found = run_probe(handler)
     assert (found.outcome, found.outcome.success) == (outcome, False)
-    assert said in found.message
+    assert expected in found.message
     assert "\n" not in found.message
 
 
@@ -285,11 +285,11 @@ def test_what_the_answer_must_hold() -> None:
     )
 
 
-def test_without_a_model_the_first_one_listed_is_asked() -> None:
-    asked: list[str] = []
+def test_without_a_model_the_first_one_listed_is_requested() -> None:
+    probe_request: list[str] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        asked.append((await request.json())["model"])
+        probe_request.append((await request.json())["model"])
         return await streaming(*GOOD)(request)
 
     listed: list[int] = []
@@ -299,25 +299,25 @@ def test_without_a_model_the_first_one_listed_is_asked() -> None:
         return web.json_response({"data": [{"id": "llama-70b"}, {"id": "lora"}]})
 
     assert run_probe(handler, question=CompletionRequest(), models=models, times=3).outcome is Outcome.OK
-    assert (asked, len(listed)) == (["llama-70b"] * 3, 1)
+    assert (probe_request, len(listed)) == (["llama-70b"] * 3, 1)
 
     async def none(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": []})
 
     found = run_probe(handler, question=CompletionRequest(), models=none)
-    assert (found.outcome, "name one under model" in found.message) == (Outcome.WRONG_ANSWER, True)
+    assert (found.outcome, "set model of the probe" in found.message) == (Outcome.WRONG_ANSWER, True)
 
 
 def test_nobody_there_and_no_such_name() -> None:
     async def whole(url: str, access: Access | None = None) -> ProbeResult:
-        asked = ProbeRequest("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
-        return await CompletionProbe(asked, url, CompletionRequest("m")).run(AT)
+        probe_request = ProbeRequest("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
+        return await CompletionProbe(probe_request, url, CompletionRequest("m")).run(AT)
 
     assert asyncio.run(whole("http://127.0.0.1:1/v1")).outcome is Outcome.REFUSED
     assert asyncio.run(whole("http://no-such-host.invalid/v1")).outcome is Outcome.DNS
 
 
-def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_path) -> None:
+def test_a_token_of_ours_that_cannot_be_read_reports_nothing_of_the_service(tmp_path) -> None:
     async def whole() -> ProbeResult:
         access = Access(bearer_token_file=tmp_path / "no-token")
         return await CompletionProbe(

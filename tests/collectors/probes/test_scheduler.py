@@ -19,21 +19,26 @@ CHAT = EntityRef("test", EntityKind.SERVICE, "serving", "chat")
 CODE = EntityRef("test", EntityKind.SERVICE, "serving", "code")
 
 
-class Door:
+class Endpoint:
     """A probe in the hands of a test: ``result`` is what it finds, ``gate`` holds it up."""
 
     def __init__(self, name: str, service: EntityRef = CHAT, *, every: float = 15, **result) -> None:
-        asked = ProbeRequest(name, service, timedelta(seconds=every), timedelta(seconds=10))
-        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+        probe_request = ProbeRequest(name, service, timedelta(seconds=every), timedelta(seconds=10))
+        self.name, self.service, self.every, self.timeout = (
+            probe_request.name,
+            probe_request.service,
+            probe_request.every,
+            probe_request.timeout,
+        )
         self.address = name
         self.result = ProbeResult(Outcome.OK, START, **{"e2e_seconds": 0.5, **result})
         self.gate: asyncio.Event | None = None
-        self.asked: list[datetime] = []
+        self.probe_request: list[datetime] = []
         self.breaks = False
         self.closed = False
 
     async def run(self, at: datetime) -> ProbeResult:
-        self.asked.append(at)
+        self.probe_request.append(at)
         if self.gate is not None:
             await self.gate.wait()
         if self.breaks:
@@ -73,24 +78,24 @@ def rounds(probes: ProbeScheduler, count: int = 1, first: datetime = START) -> t
 
 
 def test_probes_of_one_service_are_one_row() -> None:
-    doors = [
-        Door("names", e2e_seconds=0.01),
-        Door("page", cert_expiry_seconds=9e5, e2e_seconds=0.1),
-        Door("cert", cert_expiry_seconds=8e5),
-        Door("talk", ttft_seconds=0.2, itl_seconds=0.03, tokens=16, e2e_seconds=0.7),
+    endpoints = [
+        Endpoint("names", e2e_seconds=0.01),
+        Endpoint("page", cert_expiry_seconds=9e5, e2e_seconds=0.1),
+        Endpoint("cert", cert_expiry_seconds=8e5),
+        Endpoint("talk", ttft_seconds=0.2, itl_seconds=0.03, tokens=16, e2e_seconds=0.7),
     ]
-    found = rounds(ProbeScheduler(doors))
+    found = rounds(ProbeScheduler(endpoints))
     assert row(found) == {
         "probe_success": 1, "probe_outcome_code": 0, "probe_e2e_seconds": 0.7, "probe_ttft_seconds": 0.2,
         "probe_itl_seconds": 0.03, "probe_generated_tokens": 16, "probe_cert_expiry_seconds": 8e5,
     }  # fmt: skip
-    assert up(found) == {f"probe/{door.name}": 1 for door in doors}
+    assert up(found) == {f"probe/{endpoint.name}": 1 for endpoint in endpoints}
 
 
 def test_one_failure_is_the_service_and_names_itself() -> None:
-    doors = [Door("page"), Door("talk", tokens=0), Door("other", CODE)]
-    doors[1].result = replace(doors[1].result, outcome=Outcome.NO_GENERATION, message="no token")
-    probes = ProbeScheduler(doors)
+    endpoints = [Endpoint("page"), Endpoint("talk", tokens=0), Endpoint("other", CODE)]
+    endpoints[1].result = replace(endpoints[1].result, outcome=Outcome.NO_GENERATION, message="no token")
+    probes = ProbeScheduler(endpoints)
     found = rounds(probes)
     assert row(found)["probe_success"] == 0
     assert row(found)["probe_outcome_code"] == Outcome.NO_GENERATION.code
@@ -101,47 +106,47 @@ def test_one_failure_is_the_service_and_names_itself() -> None:
     assert up(found)["probe/talk"] == 1, "the probe works; it is the service that does not"
 
 
-def test_a_slow_service_is_up_and_said_to_be_slow() -> None:
-    door = Door("talk")
-    door.result = replace(door.result, outcome=Outcome.SLOW)
-    assert row(rounds(ProbeScheduler([door])))["probe_success"] == 1
+def test_a_slow_service_is_up_and_reported_as_slow() -> None:
+    endpoint = Endpoint("talk")
+    endpoint.result = replace(endpoint.result, outcome=Outcome.SLOW)
+    assert row(rounds(ProbeScheduler([endpoint])))["probe_success"] == 1
 
 
-def test_a_fault_of_ours_says_nothing_of_the_service() -> None:
-    door, broken = Door("talk"), Door("mistake")
-    door.result = replace(door.result, outcome=Outcome.NOT_SENT, message="no token file")
+def test_a_fault_of_ours_reports_nothing_of_the_service() -> None:
+    endpoint, broken = Endpoint("talk"), Endpoint("mistake")
+    endpoint.result = replace(endpoint.result, outcome=Outcome.NOT_SENT, message="no token file")
     broken.breaks = True
-    found = rounds(ProbeScheduler([door, broken]))
+    found = rounds(ProbeScheduler([endpoint, broken]))
     assert row(found) == {}
     assert up(found) == {"probe/talk": 0, "probe/mistake": 0}
 
 
 def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
-    often, seldom = Door("often"), Door("seldom", CODE, every=60)
+    often, seldom = Endpoint("often"), Endpoint("seldom", CODE, every=60)
     found = rounds(ProbeScheduler([often, seldom]), 5)
-    assert len(often.asked) == 5
-    assert seldom.asked == [START, START + 4 * STEP]
+    assert len(often.probe_request) == 5
+    assert seldom.probe_request == [START, START + 4 * STEP]
     assert row(found, CODE)["probe_success"] == 1
 
 
-def test_a_clock_that_steps_back_asks_anew() -> None:
-    door = Door("seldom", every=3600)
-    probes = ProbeScheduler([door])
+def test_a_clock_that_steps_back_asks_again() -> None:
+    endpoint = Endpoint("seldom", every=3600)
+    probes = ProbeScheduler([endpoint])
     rounds(probes)
     rounds(probes, first=START - timedelta(hours=2))
-    assert len(door.asked) == 2
+    assert len(endpoint.probe_request) == 2
 
 
-def test_a_probe_that_takes_its_time_holds_up_nobody_and_is_asked_once() -> None:
+def test_a_probe_that_takes_its_time_delays_no_other_and_is_requested_once() -> None:
     async def whole() -> None:
-        slow, quick = Door("slow", every=30), Door("quick", CODE)
+        slow, quick = Endpoint("slow", every=30), Endpoint("quick", CODE)
         slow.gate = asyncio.Event()
         probes = ProbeScheduler([slow, quick], deadline=timedelta(seconds=0.02))
         for number in range(3):
             found = await probes.collect(START + number * STEP)
             assert row(found) == {}
             assert row(found, CODE)["probe_success"] == 1
-        assert (len(slow.asked), len(quick.asked)) == (1, 3)
+        assert (len(slow.probe_request), len(quick.probe_request)) == (1, 3)
         assert [one.late for one in probes.health] == [True, False]
         slow.gate.set()
         found = await probes.collect(START + 3 * STEP)
@@ -156,10 +161,10 @@ def test_a_probe_that_takes_its_time_holds_up_nobody_and_is_asked_once() -> None
 
 def test_a_word_that_is_too_old_is_none() -> None:
     async def whole() -> None:
-        door = Door("talk", every=15)
-        probes = ProbeScheduler([door], deadline=timedelta(seconds=0.01))
+        endpoint = Endpoint("talk", every=15)
+        probes = ProbeScheduler([endpoint], deadline=timedelta(seconds=0.01))
         assert row(await probes.collect(START))["probe_success"] == 1
-        door.gate = asyncio.Event()
+        endpoint.gate = asyncio.Event()
         assert row(await probes.collect(START + 2 * STEP))["probe_success"] == 1
         found = await probes.collect(START + 3 * STEP)
         assert row(found) == {}
@@ -170,9 +175,9 @@ def test_a_word_that_is_too_old_is_none() -> None:
 
 
 def test_askings_are_spread_each_at_its_own_moment() -> None:
-    doors = [Door(f"door-{number}") for number in range(8)]
-    rounds(ProbeScheduler(doors, spread=timedelta(seconds=0.05)), 2)
-    moments = {door.asked[0] - START for door in doors}
+    endpoints = [Endpoint(f"door-{number}") for number in range(8)]
+    rounds(ProbeScheduler(endpoints, spread=timedelta(seconds=0.05)), 2)
+    moments = {endpoint.probe_request[0] - START for endpoint in endpoints}
     assert len(moments) == 8
     assert all(timedelta(0) <= one < timedelta(seconds=0.05) for one in moments)
-    assert all(door.asked[1] - STEP == door.asked[0] for door in doors)
+    assert all(endpoint.probe_request[1] - STEP == endpoint.probe_request[0] for endpoint in endpoints)

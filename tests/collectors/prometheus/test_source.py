@@ -90,13 +90,13 @@ class Api:
     def __init__(self) -> None:
         self.fault: str | None = None
         self.series: dict[str, list] = {}
-        self.asked: list[tuple[dict, str | None]] = []
+        self.requested: list[tuple[dict, str | None]] = []
         self.warnings: list[str] | bool = []
         self.warns_by = "warnings"
 
     async def query(self, request):
         fields = await request.post()
-        self.asked.append((dict(fields), request.headers.get("X-Scope-OrgID")))
+        self.requested.append((dict(fields), request.headers.get("X-Scope-OrgID")))
         if self.fault == "html":
             return web.Response(text="<html>", content_type="text/html")
         if self.fault == "error":
@@ -204,7 +204,7 @@ def test_a_target_that_prometheus_cannot_scrape() -> None:
         ("hang", CollectReason.TIMEOUT, "no answer within"),
     ],
 )
-def test_an_unreachable_prometheus_says_nothing_of_its_targets(fault, reason, words) -> None:
+def test_an_unreachable_prometheus_reports_nothing_of_its_targets(fault, reason, words) -> None:
     api = healthy_api()
 
     async def use(source):
@@ -247,8 +247,10 @@ def test_an_answer_of_another_shape_is_one_clear_error(body, at_query) -> None:
     sound = api.query
 
     async def query(request):
-        asked = (await request.post())["query"]
-        return web.Response(body=body, content_type="application/json") if at_query in asked else await sound(request)
+        requested = (await request.post())["query"]
+        return (
+            web.Response(body=body, content_type="application/json") if at_query in requested else await sound(request)
+        )
 
     api.query = query
 
@@ -319,7 +321,7 @@ def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
 
     found, health = with_api(use, api, jobs={"vllm": "tgi"})
     assert cell(found, "engine_up") == 0
-    assert "no metric of tgi; it looks like vllm" in health[1].error
+    assert "no metric of tgi; its metrics match vllm" in health[1].error
     assert "vllm: vllm" in health[1].hint
 
 
@@ -333,7 +335,7 @@ def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, s
 
     with pytest.raises(CollectError, match=r"timed out|no answer within"):
         with_api(use, api, since=AT, timeout=timedelta(seconds=0.2))
-    assert len(api.asked) == spans  # an hour, a quarter of it, five minutes
+    assert len(api.requested) == spans  # an hour, a quarter of it, five minutes
 
 
 def test_unknown_adapters_in_jobs_are_refused() -> None:
@@ -478,18 +480,18 @@ def test_parameters_and_the_tenant_go_with_every_query() -> None:
     with_api(
         lambda source: source.collect(AT), api, parameters=parameters, access=Access(headers={"X-Scope-OrgID": "team"})
     )
-    assert len(api.asked) >= 3
-    assert all(parameters.items() <= fields.items() and tenant == "team" for fields, tenant in api.asked)
+    assert len(api.requested) >= 3
+    assert all(parameters.items() <= fields.items() and tenant == "team" for fields, tenant in api.requested)
 
 
 @pytest.mark.parametrize(
-    ("warns_by", "warning", "told"),
+    ("warns_by", "warning", "reported"),
     [
         ("warnings", ["receive: store 10.0.0.9 is unreachable"], "receive: store 10.0.0.9 is unreachable"),
         ("isPartial", True, "the answer is partial"),
     ],
 )
-def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by, warning, told) -> None:
+def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by, warning, reported) -> None:
     api = healthy_api()
     api.warns_by = warns_by
     other = [matrix("up", (AT.timestamp() - 5, 1), instance="10.0.0.2:8000")]
@@ -502,7 +504,7 @@ def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by,
         api.warnings = warning
         with structlog.testing.capture_logs() as logs:
             partial = [await source.collect(AT + timedelta(seconds=number)) for number in (5, 10)]
-        assert [one["warning"] for one in logs if one["event"] == "prometheus_warned"] == [told]
+        assert [one["warning"] for one in logs if one["event"] == "prometheus_warned"] == [reported]
         api.warnings = []
         return partial[-1], len(source.targets), await source.collect(AT + timedelta(seconds=15)), len(source.targets)
 

@@ -50,7 +50,7 @@ def test_both_encodings_say_the_same() -> None:
         assert (lines[0].origin.uid, lines[0].origin.container) == ("u1", "vllm")
 
 
-def test_who_writes_is_told_by_the_resource_or_by_the_record() -> None:
+def test_who_writes_is_reported_by_the_resource_or_by_the_record() -> None:
     kinds = []
     for about in (
         {"service.name": "chat", "service.namespace": "serving"},

@@ -186,7 +186,7 @@ def test_a_block_brings_every_bit_back(samples, delta):
 
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense", block.zstandard.compress(b"\x09\0\0\0\0\0\0\0")])
-def test_what_is_no_block_is_told(payload):
+def test_what_is_no_block_is_reported(payload):
     with pytest.raises(ValueError, match="block"):
         block.decode(payload)
     with pytest.raises(ValueError, match="block of KPIs"):

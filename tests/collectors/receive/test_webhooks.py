@@ -35,11 +35,11 @@ GITLAB = {
 
 
 def test_a_deployment_of_github() -> None:
-    told = parse_delivery("github", "deployment", DEPLOYMENT, AT)
-    assert told is not None
-    assert told.change is not None
-    assert told.names == ("acme/chat-70b", "chat-70b")
-    change = told.change
+    reported = parse_delivery("github", "deployment", DEPLOYMENT, AT)
+    assert reported is not None
+    assert reported.change is not None
+    assert reported.names == ("acme/chat-70b", "chat-70b")
+    change = reported.change
     assert (change.id, change.code) == ("github/acme/chat-70b/deployment/145988746", "deploy")
     assert (change.actor, change.actor_kind) == ("ada", ActorKind.PERSON)
     assert change.after == "main f95f852bd8fca8fcc58a9a2d6c842781e32a215e"
@@ -50,10 +50,10 @@ def test_a_deployment_of_github() -> None:
 @pytest.mark.parametrize(("login", "kind"), [("github-actions[bot]", "Bot"), ("renovate[bot]", "User")])
 def test_a_bot_is_a_system(login: str, kind: str) -> None:
     body = {**DEPLOYMENT, "deployment": {**DEPLOYMENT["deployment"], "creator": {"login": login, "type": kind}}}
-    told = parse_delivery("github", "deployment", body, AT)
-    assert told is not None
-    assert told.change is not None
-    assert told.change.actor_kind is ActorKind.SYSTEM
+    reported = parse_delivery("github", "deployment", body, AT)
+    assert reported is not None
+    assert reported.change is not None
+    assert reported.change.actor_kind is ActorKind.SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_a_bot_is_a_system(login: str, kind: str) -> None:
 )
 def test_a_status_ends_the_deployment(state: str, ended: Ended | None) -> None:
     status = {"state": state, "created_at": "2026-11-18T11:59:30Z", "description": "rolled out"}
-    told = parse_delivery("github", "deployment_status", {**DEPLOYMENT, "deployment_status": status}, AT)
-    assert told is not None
-    assert told.change is None
+    reported = parse_delivery("github", "deployment_status", {**DEPLOYMENT, "deployment_status": status}, AT)
+    assert reported is not None
+    assert reported.change is None
     if ended is None:
-        assert told.end is None
+        assert reported.end is None
     else:
-        assert told.end is not None
-        assert (told.end.change, told.end.ended) == ("github/acme/chat-70b/deployment/145988746", ended)
+        assert reported.end is not None
+        assert (reported.end.change, reported.end.ended) == ("github/acme/chat-70b/deployment/145988746", ended)
 
 
 def test_a_push_says_no_addresses_of_people() -> None:
@@ -80,22 +80,22 @@ def test_a_push_says_no_addresses_of_people() -> None:
         "head_commit": {"message": "Larger batches\n\nSigned-off-by: Ada <ada@mail.example>",
                         "timestamp": "2026-11-18T12:58:00+01:00"},
     }  # fmt: skip
-    told = parse_delivery("github", "push", body, AT)
-    assert told is not None
-    assert told.change is not None
-    assert (told.change.code, told.change.text) == ("push", "Larger batches")
-    assert told.change.at is None  # it is pushed now, whenever it was written
-    assert "mail.example" not in str(told)
+    reported = parse_delivery("github", "push", body, AT)
+    assert reported is not None
+    assert reported.change is not None
+    assert (reported.change.code, reported.change.text) == ("push", "Larger batches")
+    assert reported.change.at is None  # it is pushed now, whenever it was written
+    assert "mail.example" not in str(reported)
 
 
 def test_a_deployment_of_gitlab_is_a_change_and_its_end() -> None:
-    told = parse_delivery("gitlab", "Deployment Hook", GITLAB, AT)
-    assert told is not None
-    assert told.change is not None
-    assert told.end is not None
-    assert told.change.id == told.end.change == "gitlab/acme/chat-70b/deployment/15"
-    assert (told.change.actor, told.change.after) == ("root", "1.0.0 279484c0")
-    assert (told.end.ended, told.end.at) == (Ended.SUCCEEDED, datetime(2026, 11, 18, 11, 59, 30, tzinfo=UTC))
+    reported = parse_delivery("gitlab", "Deployment Hook", GITLAB, AT)
+    assert reported is not None
+    assert reported.change is not None
+    assert reported.end is not None
+    assert reported.change.id == reported.end.change == "gitlab/acme/chat-70b/deployment/15"
+    assert (reported.change.actor, reported.change.after) == ("root", "1.0.0 279484c0")
+    assert (reported.end.ended, reported.end.at) == (Ended.SUCCEEDED, datetime(2026, 11, 18, 11, 59, 30, tzinfo=UTC))
     running = parse_delivery("gitlab", "Deployment Hook", {**GITLAB, "status": "running"}, AT)
     assert running is not None
     assert running.end is None
@@ -107,21 +107,21 @@ def test_a_sync_of_argo_cd() -> None:
         "phase": "Failed", "message": "one or more objects failed to apply", "initiated_by": "",
         "started_at": "2026-11-18T11:58:00Z", "finished_at": "2026-11-18T11:59:00Z", "url": "https://argocd.example/x",
     }  # fmt: skip
-    told = parse_delivery("argocd", "sync", body, AT)
-    assert told is not None
-    assert told.change is not None
-    assert told.end is not None
-    assert (told.change.actor, told.change.actor_kind) == ("argocd-automated", ActorKind.SYSTEM)
-    assert (told.change.before, told.change.after, told.end.ended) == ("1a2b3c4", "53e28ff", Ended.FAILED)
+    reported = parse_delivery("argocd", "sync", body, AT)
+    assert reported is not None
+    assert reported.change is not None
+    assert reported.end is not None
+    assert (reported.change.actor, reported.change.actor_kind) == ("argocd-automated", ActorKind.SYSTEM)
+    assert (reported.change.before, reported.change.after, reported.end.ended) == ("1a2b3c4", "53e28ff", Ended.FAILED)
     unfilled = parse_delivery("argocd", "sync", {**body, "initiated_by": "<no value>"}, AT)
-    assert unfilled == told
+    assert unfilled == reported
     by_hand = parse_delivery("argocd", "sync", {**body, "initiated_by": "ada"}, AT)
     assert by_hand is not None
     assert by_hand.change is not None
     assert by_hand.change.actor_kind is ActorKind.PERSON
 
 
-def test_events_that_are_no_change_say_nothing() -> None:
+def test_events_that_are_no_change_report_nothing() -> None:
     assert parse_delivery("github", "ping", {"zen": "Keep it logically awesome."}, AT) is None
     release = {"action": "deleted", "release": {"id": 1, "tag_name": "v1"}, "repository": REPOSITORY}
     assert parse_delivery("github", "release", release, AT) is None
@@ -137,8 +137,8 @@ def test_a_body_of_another_tool_is_refused_with_a_sentence() -> None:
 
 def test_times_as_webhooks_write_them() -> None:
     expected = datetime(2021, 4, 28, 19, 50, tzinfo=UTC)
-    for said in ("2021-04-28 21:50:00 +0200", "2021-04-28 19:50:00 UTC", "2021-04-28T19:50:00Z"):
-        assert instant(said) == expected
+    for expected_text in ("2021-04-28 21:50:00 +0200", "2021-04-28 19:50:00 UTC", "2021-04-28T19:50:00Z"):
+        assert instant(expected_text) == expected
     assert instant("yesterday") is None
 
 
@@ -153,9 +153,12 @@ ANYTHING = st.recursive(
 def test_no_body_breaks_the_table(source: str, body: Any) -> None:
     for event in webhooks.events(source):
         base = DEPLOYMENT if source == "github" else {**GITLAB, "application": "x"}
-        for said in (body, {**base, "deployment": body, "project": body, "head_commit": body, "commits": body}):
+        for expected_text in (
+            body,
+            {**base, "deployment": body, "project": body, "head_commit": body, "commits": body},
+        ):
             try:
-                told = parse_delivery(source, event, said, AT)
+                reported = parse_delivery(source, event, expected_text, AT)
             except UsageError:
                 continue
-            assert told is None or told.names
+            assert reported is None or reported.names

@@ -57,7 +57,7 @@ def test_a_hung_engine_stands_still_while_requests_pile_up() -> None:
     assert rows[still[-1]][1] > rows[still[0]][1] + 50
 
 
-def test_a_sleeping_engine_says_so() -> None:
+def test_a_sleeping_engine_reports_it() -> None:
     states = [state for (state,) in track("l_sleep", "engine_sleep_state")]
     assert set(states) == {0.0, 1.0}
 
@@ -81,14 +81,14 @@ def test_a_recorded_fleet() -> None:
 
 def test_events_of_a_fleet(tmp_path) -> None:
     fleet = write_fleet(tmp_path)
-    said = {
+    expected = {
         "at": "2026-01-01T00:00:00Z",
         "kind": "change",
         "entity": {"kind": "service", "name": "s"},
         "code": "rollout",
         "text": "v2",
     }
-    (fleet / "events.jsonl").write_text(json.dumps(said) + "\n\n", encoding="utf-8")
+    (fleet / "events.jsonl").write_text(json.dumps(expected) + "\n\n", encoding="utf-8")
     (event,) = read_fleet(fleet).events
     assert (event.kind, event.code, event.attributes) == ("change", "rollout", {"message": "v2"})
     assert event.entity.cluster == "lab"
@@ -131,7 +131,7 @@ def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("expected", "words"),
     [
         ('"health": "ok"', "health is 'ok', expected an HTTP status"),
         ('"health": 200.5', "health is 200.5"),
@@ -144,9 +144,11 @@ def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
         (f'"load": 1{"0" * 400}', "out of range"),
     ],
 )
-def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, said, words) -> None:
-    path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', f'{{"t": 2, "text": "a 1\\n", {said}}}')
-    with pytest.raises(UsageError, match=rf"x\.metrics\.jsonl\.gz:2: no scrape: .*{words}"):
+def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, expected, words) -> None:
+    path = write(
+        tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', f'{{"t": 2, "text": "a 1\\n", {expected}}}'
+    )
+    with pytest.raises(UsageError, match=rf"x\.metrics\.jsonl\.gz:2: not a scrape: .*{words}"):
         list(read_recording(path))
 
 
@@ -154,17 +156,17 @@ def test_a_recording_that_breaks_off(tmp_path) -> None:
     whole = (RECORDINGS / "a_idle.metrics.jsonl.gz").read_bytes()
     path = tmp_path / "cut.metrics.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError, match=r"cut\.metrics\.jsonl\.gz:\d+: the recording breaks off"):
+    with pytest.raises(UsageError, match=r"cut\.metrics\.jsonl\.gz:\d+: the recording is truncated"):
         list(read_recording(path))
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(UsageError, match=":1: the recording breaks off"):
+    with pytest.raises(UsageError, match=":1: the recording is truncated"):
         list(read_recording(path))
-    with pytest.raises(UsageError, match="no recording"):
+    with pytest.raises(UsageError, match="does not exist"):
         list(read_recording(tmp_path / "none.metrics.jsonl.gz"))
 
 
 def test_fleets_that_cannot_be_read(tmp_path) -> None:
-    with pytest.raises(UsageError, match="no recorded fleet"):
+    with pytest.raises(UsageError, match="not a recorded fleet"):
         read_fleet(tmp_path)
     fleet = write_fleet(tmp_path)
     (fleet / "events.jsonl").write_text('{"at": 1}\n', encoding="utf-8")
@@ -172,7 +174,7 @@ def test_fleets_that_cannot_be_read(tmp_path) -> None:
         read_fleet(fleet)
     (fleet / "events.jsonl").unlink()
     (fleet / "a.metrics.jsonl.gz").unlink()
-    with pytest.raises(UsageError, match="no recording of target 'a'"):
+    with pytest.raises(UsageError, match="the recording of target 'a' is missing"):
         read_fleet(fleet)
     (fleet / "targets.yaml").write_text("cluster: [", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"targets\.yaml:1"):
@@ -190,26 +192,29 @@ def test_a_page_from_a_file_may_lack_its_last_newline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "expected"),
     [
-        (b"\xff\xfe{}\n", "events.jsonl:1: no event: byte 1 is no UTF-8"),
-        (b'\n{"at": 1e300, "kind": "log", "entity": {"kind": "node", "name": "n"}}\n', "2: no event: a number is out"),
-        (b"[" * 100_000 + b"\n", "events.jsonl:1: no event: it is nested too deeply"),
-        (b'{"at": 1, "kind": "log"}\n', "events.jsonl:1: no event: the key 'entity' is missing"),
+        (b"\xff\xfe{}\n", "events.jsonl:1: not an event: byte 1 is not UTF-8"),
+        (
+            b'\n{"at": 1e300, "kind": "log", "entity": {"kind": "node", "name": "n"}}\n',
+            "2: not an event: a number is out",
+        ),
+        (b"[" * 100_000 + b"\n", "events.jsonl:1: not an event: it is nested too deeply"),
+        (b'{"at": 1, "kind": "log"}\n', "events.jsonl:1: not an event: the key 'entity' is missing"),
         (b'{"at": 1, "kind": "log", "entity": []}\n', "events.jsonl:1: no event"),
     ],
 )
-def test_events_that_cannot_be_read_name_their_line(tmp_path, written, said) -> None:
+def test_events_that_cannot_be_read_name_their_line(tmp_path, written, expected) -> None:
     fleet = write_fleet(tmp_path)
     (fleet / "events.jsonl").write_bytes(written)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(expected)):
         read_fleet(fleet)
 
 
 def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
     fleet = write_fleet(tmp_path)
-    said = {"at": 1, "kind": "log", "entity": {"kind": "node", "name": "n"}, "code": "x", "text": "a\u2028b\x85c"}
-    (fleet / "events.jsonl").write_text(json.dumps(said, ensure_ascii=False) + "\n", encoding="utf-8")
+    expected = {"at": 1, "kind": "log", "entity": {"kind": "node", "name": "n"}, "code": "x", "text": "a\u2028b\x85c"}
+    (fleet / "events.jsonl").write_text(json.dumps(expected, ensure_ascii=False) + "\n", encoding="utf-8")
     (event,) = read_fleet(fleet).events
     assert event.attributes == {"message": "a\u2028b\x85c"}
 
@@ -218,7 +223,7 @@ def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
     "line",
     ["[" * 100_000, '{"t": 1, "text": "a", "health": "ok"}', '{"t": 1e300, "text": "a"}', '{"t": NaN, "text": ""}'],
 )
-def test_lines_that_json_reads_and_nobody_else(tmp_path, line) -> None:
+def test_lines_that_json_reads_and_no_other(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
     with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: no scrape"):
         list(reader.track(path, target_of_file(path)).scrapes())
@@ -228,7 +233,7 @@ def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
     path = tmp_path / "x.metrics.jsonl.gz"
     good = b'{"t": 1, "text": "a 1\\n"}\n'
     path.write_bytes(gzip.compress(good * 3 + b'{"t": 4, "text": "\xff"}\n' + good))
-    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:4: no scrape: byte 19 is no UTF-8"):
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:4: not a scrape: byte 19 is not UTF-8"):
         list(read_recording(path))
 
 
@@ -269,9 +274,9 @@ def test_a_fleet_of_more_targets_than_files_may_be_open(tmp_path) -> None:
 def test_a_file_that_cannot_be_opened_is_not_called_broken(tmp_path) -> None:
     path = tmp_path / "x.metrics.jsonl.gz"
     path.mkdir()
-    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz cannot be read: Is a directory") as told:
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz cannot be read: Is a directory") as reported:
         list(read_recording(path))
-    assert "cut" not in told.value.hint
+    assert "cut" not in reported.value.hint
 
 
 def test_faults_of_a_list_of_targets_have_their_lines(tmp_path) -> None:
@@ -279,12 +284,12 @@ def test_faults_of_a_list_of_targets_have_their_lines(tmp_path) -> None:
     bad = "- {name: b, adapter: abacus}\n- just a name\n- {name: a, adapter: vllm}\n"
     written = f"cluster: lab\ntargets:\n- name: a\n  adapter: vllm\n{bad}"
     (fleet / "targets.yaml").write_text(written, encoding="utf-8")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         read_fleet(fleet)
-    assert [one.line for one in told.value.problems] == [5, 6, 7]
-    assert f"{fleet}/targets.yaml:5: targets[1]: no adapter 'abacus'" in told.value.message
-    assert "config check" not in told.value.hint
+    assert [one.line for one in reported.value.problems] == [5, 6, 7]
+    assert f"{fleet}/targets.yaml:5: targets[1]: unknown adapter 'abacus'" in reported.value.message
+    assert "config check" not in reported.value.hint
     (fleet / "targets.yaml").write_text("cluster: lab\ncluster: lab\ntargets: []\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="stands twice") as told:
+    with pytest.raises(ConfigError, match="stands twice") as reported:
         read_fleet(fleet)
-    assert "config check" not in told.value.hint
+    assert "config check" not in reported.value.hint

@@ -83,7 +83,7 @@ def test_a_round_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert max(one.at for one in found) == AT + 8 * STEP
 
 
-def test_a_disk_that_cannot_be_written_costs_nobody_else_anything(tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written_costs_no_other_anything(tmp_path: Path) -> None:
     (tmp_path / "ring").write_text("a file where the folder should be", encoding="utf-8")
     ring = FlightRing(tmp_path / "ring" / "deep")
     collector = ScrapeManager(TARGETS, tap=ring.add)
@@ -101,7 +101,7 @@ def test_a_round_is_left_out_rather_than_waited_for(tmp_path: Path) -> None:
     gate.result()
 
 
-def test_events_that_pages_tell_are_not_written_twice(tmp_path: Path) -> None:
+def test_events_that_pages_report_are_not_written_twice(tmp_path: Path) -> None:
     ring = FlightRing(tmp_path / "ring")
     rounds(ring, 3)
     gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")

@@ -58,7 +58,7 @@ def test_a_page() -> None:
         ("redirect", CollectReason.REDIRECT, "redirects to"),
         ("broken", CollectReason.HTTP_STATUS, "HTTP 503"),
         ("nothing", CollectReason.HTTP_STATUS, "HTTP 404"),
-        ("half", CollectReason.TRUNCATED, "broke off"),
+        ("half", CollectReason.TRUNCATED, "closed the connection within"),
         ("slam", CollectReason.RESET, "closed the connection"),
     ],
 )
@@ -124,7 +124,7 @@ def test_https_to_a_plain_port_is_a_tls_fault() -> None:
     assert asyncio.run(one()).error.reason == CollectReason.TLS
 
 
-def test_bad_targets_delay_nobody() -> None:
+def test_bad_targets_delay_no_other() -> None:
     async def round_of_targets():
         async with served() as (scraper, base):
             bad = [
@@ -160,11 +160,13 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
 
 
 def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
-    async def one(**doors):
+    async def one(**endpoints):
         # Long enough for a door that answers on a busy machine, and far from the target's minute.
-        async with serving() as base, Scraper(doors=timedelta(seconds=2)) as scraper:
+        async with serving() as base, Scraper(health_timeout=timedelta(seconds=2)) as scraper:
             urls = {"health_url": f"{base}/good", "load_url": f"{base}/load"}
-            probed = target(base, "good", probe=True, timeout=60, **{**urls, **{k: base + v for k, v in doors.items()}})
+            probed = target(
+                base, "good", probe=True, timeout=60, **{**urls, **{k: base + v for k, v in endpoints.items()}}
+            )
             async with asyncio.timeout(20):  # the page is there at once; the target's own timeout is a minute
                 return await scraper.scrape_one(probed, at=AT)
 
@@ -175,7 +177,7 @@ def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
     assert (found.body, found.health, found.load) == (PAGE, None, 7.0)
 
 
-def test_without_a_round_a_silent_door_is_waited_for_as_long_as_the_target() -> None:
+def test_without_a_round_a_silent_endpoint_is_waited_for_as_long_as_the_target() -> None:
     async def one():
         async with served() as (scraper, base):
             probed = target(base, "good", probe=True, timeout=3, load_url=f"{base}/hang")
@@ -215,7 +217,7 @@ def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spellings", "said", "load"),
+    ("spellings", "expected", "load"),
     [
         (("server_load",), {"server_load": 3}, 3.0),
         (("queue.running + queue.waiting",), {"queue": {"running": 2, "waiting": 5}}, 7.0),
@@ -236,8 +238,8 @@ def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
         (("sglang_loads",), [{"num_reqs": 5}], 5.0),
     ],
 )
-def test_paths_into_the_answer_of_a_load_door(spellings, said, load) -> None:
-    assert requests_in_flight(load_of_spellings(spellings), said) == load
+def test_paths_into_the_answer_of_a_load_endpoint(spellings, expected, load) -> None:
+    assert requests_in_flight(load_of_spellings(spellings), expected) == load
 
 
 OWN = """adapter: acme_door
@@ -252,7 +254,7 @@ signals: {engine_requests_running: {gauge: acme_running}}
 """
 
 
-def test_an_adapter_file_describes_a_load_door_of_its_own(tmp_path) -> None:
+def test_an_adapter_file_describes_a_load_endpoint_of_its_own(tmp_path) -> None:
     (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
     registry.add(tmp_path / "acme.yaml")
 
@@ -292,12 +294,12 @@ def test_an_adapter_file_describes_a_load_door_of_its_own(tmp_path) -> None:
         ("tgi", "http://a/metrics", "http://a/health", ""),
     ],
 )
-def test_where_engines_are_asked(adapter, url, health, load) -> None:
+def test_where_engines_are_probed(adapter, url, health, load) -> None:
     found = target_of("test", {"name": "a", "adapter": adapter, "url": url})
     assert (found.probe, found.health_url, found.load_url) == (True, health, load)
 
 
-def test_a_guessed_door_that_does_not_answer_says_nothing(bench) -> None:
+def test_a_guessed_endpoint_that_does_not_answer_reports_nothing(bench) -> None:
     for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
         one = bench("triton", url="http://a:8002/metrics", **document)
         one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)

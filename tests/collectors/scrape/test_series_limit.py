@@ -42,11 +42,16 @@ def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
     assert replica.values[0, replica.keys.index(SignalKey("target_samples"))] == 501
     assert replica.trust is TrustVerdict.EXPLOSION
     assert watched.values[0, watched.keys.index(SignalKey("target_trust_code"))] == TrustVerdict.EXPLOSION.code
-    (told,) = [one for one in logs if one["event"] == "series_exploded"]
-    assert (told["target"], told["family"], told["label"], told["kept"]) == ("chat-0", "http_server_seconds", "path", 1)
+    (reported,) = [one for one in logs if one["event"] == "series_exploded"]
+    assert (reported["target"], reported["family"], reported["label"], reported["kept"]) == (
+        "chat-0",
+        "http_server_seconds",
+        "path",
+        1,
+    )
 
 
-def test_an_explosion_is_told_once_until_it_is_over() -> None:
+def test_an_explosion_is_reported_once_until_it_is_over() -> None:
     collector = ScrapeManager([TARGET])
     with capture_logs() as logs:
         for number, body in enumerate((PATHS + ENGINE, PATHS + ENGINE, ENGINE, PATHS + ENGINE)):
@@ -54,7 +59,7 @@ def test_an_explosion_is_told_once_until_it_is_over() -> None:
     assert [one["event"] for one in logs] == ["series_exploded"] * 2
 
 
-def test_series_that_stand_twice_are_told_once_until_they_are_gone() -> None:
+def test_series_that_stand_twice_are_reported_once_until_they_are_gone() -> None:
     collector, twice = ScrapeManager([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
     with capture_logs() as logs:
         for number, body in enumerate((twice, twice, ENGINE, twice)):

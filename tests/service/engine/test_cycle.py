@@ -206,13 +206,13 @@ def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     hour_later = START + timedelta(hours=1)
     world.clock.set(hour_later)
     world.step(10)
-    parts.metrics.upkeep(hour_later + timedelta(hours=2))
+    parts.metrics.maintain(hour_later + timedelta(hours=2))
     world.clock.set(START + timedelta(seconds=67))
     record = world.step()
     assert record.signals_written > 0
     assert "clock_stepped_back" in [entry.event for entry in parts.state.audit()]
     world.step(8)
-    parts.metrics.upkeep(hour_later + timedelta(hours=2))
+    parts.metrics.maintain(hour_later + timedelta(hours=2))
     for first, last in ((START + STEP, START + timedelta(seconds=67) + 9 * STEP), (hour_later + STEP, None)):
         end = (last or hour_later + 10 * STEP) + timedelta(seconds=1)
         window = parts.metrics.read_windows(EntityKind.REPLICA, [UP], first, end, STEP)

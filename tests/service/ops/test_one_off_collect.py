@@ -74,7 +74,7 @@ def test_an_old_page_from_a_file_shows_its_values_and_says_that_it_is_old(pages:
     assert {one["signal"]: one["value"] for one in shown["signals"]}["hw_accel_temperature_celsius"] == 41
     assert 43 in [one["value"] for one in shown["signals"]]
     old, dcgm = shown["targets"]
-    assert "old: shown as they are, since this is a file" in old["warning"]
+    assert "old: shown unchanged because this is a file" in old["warning"]
     assert dcgm["warning"] is None
 
 
@@ -95,7 +95,7 @@ def test_two_types_of_a_metric_are_named(pages: Path) -> None:
     kind = "# TYPE vllm:num_requests_running {}\n"
     (pages / "two.txt").write_text(kind.format("gauge") + kind.format("counter") + ENGINE, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=two.txt").stdout)
-    assert shown["targets"][0]["warning"] == "two types are given of vllm:num_requests_running (read as gauge)"
+    assert shown["targets"][0]["warning"] == "contradicting types for vllm:num_requests_running (read as gauge)"
 
 
 HISTOGRAM = "vllm:time_to_first_token_seconds"
@@ -122,7 +122,7 @@ def histogram(**counts: str) -> str:
 def test_buckets_that_are_no_histogram_have_no_quantile_and_are_named(pages: Path, text: str, why: str) -> None:
     (pages / "odd.txt").write_text(ENGINE + text, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=odd.txt").stdout)
-    told = f'histograms that are not believed: {HISTOGRAM}{{engine="1",model_name="m"}} {why}'
+    told = f'rejected histograms: {HISTOGRAM}{{engine="1",model_name="m"}} {why}'
     assert shown["targets"][0]["warning"].startswith(told)
     (row,) = [one for one in shown["signals"] if one["signal"] == "engine_ttft_seconds"]
     assert (row["value"], row["reason"], row["unit"]) == (None, "untrusted", "seconds")
@@ -160,7 +160,7 @@ def test_a_series_that_stands_twice_is_named_with_its_values(pages: Path) -> Non
     line = 'vllm:num_requests_running{model_name="m",engine="0"}'
     (pages / "dup.txt").write_text(f"{line} 1\n{line} 7\nother 2\nother 2\n", encoding="utf-8")
     told = (
-        "series stand on it more than once, and the first line counts: "
+        "repeated series, the first line counts: "
         'vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
     )
     for command in (("collect", "once"), ("doctor",)):
@@ -175,7 +175,7 @@ def test_an_exploded_page_says_so(pages: Path) -> None:
     for command in (("collect", "once"), ("doctor",)):
         (target,) = json.loads(run(*command, "--page", "vllm=large.txt").stdout)["targets"]
         assert (
-            "series are read, since 100000 are allowed; 100000 of them are http_seconds, most by label path"
+            "series are read (limit 100000); 100000 of them are http_seconds, most by label path"
             in (target["warning"])
         )
 
@@ -229,7 +229,7 @@ def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     ("page", "said", "hint"),
     [
-        ("tgi=a/metrics.txt", "no metric of tgi; it looks like vllm", "adapter vllm"),
+        ("tgi=a/metrics.txt", "no metric of tgi; it matches vllm", "adapter vllm"),
         ("vllm=empty.txt", "the page is empty", "vLLM"),
         ("vllm=localhost:8000/metrics", "cannot be read", "vllm=http://localhost:8000/metrics"),
         ("vllm=10.0.0.7/metrics", "cannot be read", "vllm=http://10.0.0.7/metrics"),

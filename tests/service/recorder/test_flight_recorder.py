@@ -143,7 +143,7 @@ def test_every_reason_reads_back(tmp_path, reason):
 
     target = target_of("c", {"name": "x", "adapter": "vllm", "url": f"http://u:{SECRET}@127.0.0.1/metrics"})
     recorder = writer.FlightRecorder(tmp_path, "c", [target])
-    error = CollectError(f"x: {target.url} answered HTTP 503", reason=reason)
+    error = CollectError(f"x: {target.url} returned HTTP 503", reason=reason)
     recorder.add([Scrape(target, START, None, error, 0.1)])
     recorder.close()
     (scrape,) = reader.read_fleet(tmp_path).scrapes()

@@ -208,7 +208,7 @@ def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
         assert collected.events == ()
         assert (shut["kubernetes"].up, shut["engine-log"].up) == (False, False)
         assert shut["kubernetes"].error is not None
-        assert "broke off its answer" in shut["kubernetes"].error
+        assert "closed the connection early" in shut["kubernetes"].error
 
     play(scene, adapters=("node_exporter",))
 

@@ -152,7 +152,7 @@ def test_a_scrape_that_failed_at_the_sender_is_a_failed_scrape_here():
     collected = world.cycle()
     value, status, batch = cell(collected, EntityKind.REPLICA, "target_up")
     assert (value, status, batch.trust) == (0.0, CellStatus.PRESENT, TrustVerdict.FAILED)
-    assert "its sender cannot scrape it" in world.collector.health[0].error
+    assert "scrape by its sender failed" in world.collector.health[0].error
 
 
 def test_a_target_that_its_sender_watches_no_more_is_forgotten_without_an_alarm():
@@ -645,8 +645,8 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
     wrong = [
         ({**good, "at": "2026-11-21T09:00:00Z"}, "in the future"),
         ({**good, "at": "2026-11-21T07:00:00Z"}, "older than 10m"),
-        ({**good, "at": "yesterday"}, "no instant"),
-        ({**good, "at": "2026-11-21T07:59:00"}, "no instant"),
+        ({**good, "at": "yesterday"}, "not a timestamp"),
+        ({**good, "at": "2026-11-21T07:59:00"}, "not a timestamp"),
         ({**good, "value": float("nan")}, "not finite"),
         ({**good, "value": "1"}, "no number"),
         ({**good, "value": True}, "no number"),
@@ -655,7 +655,7 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         ({**good, "service": "chop"}, "no service is named 'chop'"),
         ({**good, "colour": "red"}, "unknown key 'colour'"),
         ({**good, "labels": {"team": 3}}, "no mapping of texts"),
-        (good, "a second value"),
+        (good, "duplicate value"),
         ({**good, "at": "2026-11-21T07:58:00Z"}, "as new or newer"),
         (7, "expected an object"),
     ]

@@ -74,13 +74,13 @@ def test_how_the_metrics_database_stands(tmp_path):
     text = generate_latest(registry).decode()
     assert 'outrider_store_upkeep_waiting{work="10m"} 1.0' in text
     assert "outrider_store_used_bytes" in text
-    assert "outrider_store_longest_upkeep_seconds 0.0" in text
+    assert "outrider_store_longest_maintenance_seconds 0.0" in text
     nothing = Retention(timedelta(hours=1), timedelta(hours=1), timedelta(hours=1), timedelta(hours=1))
-    store.upkeep(at + timedelta(days=3), nothing)
-    store.upkeep(at + timedelta(days=3), nothing)
+    store.maintain(at + timedelta(days=3), nothing)
+    store.maintain(at + timedelta(days=3), nothing)
     assert store.write(at, [batch]) == 0
     text = generate_latest(registry).decode()
-    (held,) = [line for line in text.splitlines() if line.startswith("outrider_store_longest_upkeep_seconds")]
+    (held,) = [line for line in text.splitlines() if line.startswith("outrider_store_longest_maintenance_seconds")]
     assert float(held.split()[1]) > 0
     assert 'outrider_store_refused_values_total{reason="older_than_kept"} 1.0' in text
     assert 'outrider_store_kept_from_timestamp_seconds{tier="1h"}' in text

@@ -35,7 +35,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def asked(seconds: float = 5, **more) -> ProbeRequest:
+def probe_request(seconds: float = 5, **more) -> ProbeRequest:
     return ProbeRequest("door", SERVICE, timeout=timedelta(seconds=seconds), **more)
 
 
@@ -53,7 +53,7 @@ async def never(request: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def door(context: ssl.SSLContext | None = None):
+async def endpoint(context: ssl.SSLContext | None = None):
     app = web.Application()
     app.router.add_route("*", "/", hello)
     app.router.add_get("/away", away)
@@ -105,9 +105,9 @@ def trusting(authority: trustme.CA, tmp_path) -> Access:
 )
 def test_http(path: str, more: dict, outcome: Outcome) -> None:
     async def whole() -> None:
-        async with door() as port:
+        async with endpoint() as port:
             seconds = 0.2 if outcome is Outcome.TIMEOUT else 5
-            found = await HttpProbe(asked(seconds), f"http://127.0.0.1:{port}{path}", **more).run(now())
+            found = await HttpProbe(probe_request(seconds), f"http://127.0.0.1:{port}{path}", **more).run(now())
             assert (found.outcome, bool(found.message)) == (outcome, outcome is not Outcome.OK)
             assert found.e2e_seconds is not None
             assert found.cert_expiry_seconds is None
@@ -121,24 +121,24 @@ def test_http_of_nobody_and_of_another_protocol() -> None:
         writer.close()
 
     async def whole() -> None:
-        found = await HttpProbe(asked(), "http://127.0.0.1:1/").run(now())
+        found = await HttpProbe(probe_request(), "http://127.0.0.1:1/").run(now())
         assert found.outcome is Outcome.REFUSED
-        found = await HttpProbe(asked(), "http://no-such-host.invalid/").run(now())
+        found = await HttpProbe(probe_request(), "http://no-such-host.invalid/").run(now())
         assert found.outcome is Outcome.DNS
         server = await asyncio.start_server(speak_smtp, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            found = await HttpProbe(asked(), f"http://127.0.0.1:{port}/").run(now())
+            found = await HttpProbe(probe_request(), f"http://127.0.0.1:{port}/").run(now())
             assert found.outcome is Outcome.WRONG_ANSWER
 
     asyncio.run(whole())
 
 
-def test_a_request_that_cannot_be_made_says_nothing_of_the_door() -> None:
+def test_a_request_that_cannot_be_made_reports_nothing_of_the_endpoint() -> None:
     async def whole() -> None:
-        async with door() as port:
+        async with endpoint() as port:
             for url, headers in ((f"http://127.0.0.1:{port}/", {"X-Own": "a\nb"}), ("http://", {})):
-                found = await HttpProbe(asked(access=Access(headers=headers)), url).run(now())
+                found = await HttpProbe(probe_request(access=Access(headers=headers)), url).run(now())
                 assert (found.outcome, found.outcome.success) == (Outcome.NOT_SENT, None), found.message
 
     asyncio.run(whole())
@@ -161,8 +161,8 @@ def test_a_request_that_cannot_be_made_says_nothing_of_the_door() -> None:
 def test_certificates(kind, names, days, trusted, outcome, authority, trusting) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + days * DAY
-        async with door(context_of(authority, *names, until=until)) as port:
-            of = asked(access=trusting if trusted else Access())
+        async with endpoint(context_of(authority, *names, until=until)) as port:
+            of = probe_request(access=trusting if trusted else Access())
             probe = TlsProbe(of, "localhost", port) if kind == "tls" else HttpProbe(of, f"https://localhost:{port}/")
             at = now()
             found = await probe.run(at)
@@ -176,10 +176,10 @@ def test_certificates(kind, names, days, trusted, outcome, authority, trusting) 
 def test_a_careless_look_still_reads_the_day(authority) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + 5 * DAY
-        async with door(context_of(authority, "elsewhere.example", until=until)) as port:
-            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).run(
-                now()
-            )
+        async with endpoint(context_of(authority, "elsewhere.example", until=until)) as port:
+            found = await TlsProbe(
+                probe_request(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port
+            ).run(now())
         assert found.outcome is Outcome.CERT_EXPIRING
         assert found.message.startswith("the certificate of localhost:")
 
@@ -188,13 +188,13 @@ def test_a_careless_look_still_reads_the_day(authority) -> None:
 
 def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent() -> None:
     async def whole() -> None:
-        async with door() as port:
-            assert (await TlsProbe(asked(), "127.0.0.1", port).run(now())).outcome is Outcome.TLS
-        assert (await TlsProbe(asked(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
-        assert (await TlsProbe(asked(), "no-such-host.invalid", 443).run(now())).outcome is Outcome.DNS
+        async with endpoint() as port:
+            assert (await TlsProbe(probe_request(), "127.0.0.1", port).run(now())).outcome is Outcome.TLS
+        assert (await TlsProbe(probe_request(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
+        assert (await TlsProbe(probe_request(), "no-such-host.invalid", 443).run(now())).outcome is Outcome.DNS
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            assert (await TlsProbe(asked(0.2), "127.0.0.1", port).run(now())).outcome is Outcome.TIMEOUT
+            assert (await TlsProbe(probe_request(0.2), "127.0.0.1", port).run(now())).outcome is Outcome.TIMEOUT
 
     asyncio.run(whole())
 
@@ -203,7 +203,10 @@ def test_an_asking_that_is_given_up_ends_at_once() -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
-            for probe in (HttpProbe(asked(600), url), CompletionProbe(asked(600), url, CompletionRequest("m"))):
+            for probe in (
+                HttpProbe(probe_request(600), url),
+                CompletionProbe(probe_request(600), url, CompletionRequest("m")),
+            ):
                 task = asyncio.create_task(probe.run(now()))
                 await asyncio.sleep(0.05)
                 task.cancel()
@@ -214,14 +217,14 @@ def test_an_asking_that_is_given_up_ends_at_once() -> None:
     asyncio.run(whole())
 
 
-def test_our_own_certificates_that_cannot_be_read_say_nothing_of_the_door(tmp_path) -> None:
+def test_our_own_certificates_that_cannot_be_read_report_nothing_of_the_endpoint(tmp_path) -> None:
     access = Access(tls=Tls(ca_file=tmp_path / "none.pem"))
 
     async def whole() -> None:
-        async with door() as port:
+        async with endpoint() as port:
             for probe in (
-                TlsProbe(asked(access=access), "127.0.0.1", port),
-                HttpProbe(asked(access=access), f"https://127.0.0.1:{port}/"),
+                TlsProbe(probe_request(access=access), "127.0.0.1", port),
+                HttpProbe(probe_request(access=access), f"https://127.0.0.1:{port}/"),
             ):
                 found = await probe.run(now())
                 assert (found.outcome, "none.pem" in found.message) == (Outcome.NOT_SENT, True)
@@ -296,7 +299,7 @@ def name_server():
     ],
 )
 def test_names(name_server, host, record, expect, outcome) -> None:
-    probe = DnsProbe(asked(2), host, record=record, expect=expect, servers=(name_server,))
+    probe = DnsProbe(probe_request(2), host, record=record, expect=expect, servers=(name_server,))
     found = asyncio.run(probe.run(now()))
     assert found.outcome is outcome, found.message
     assert bool(found.message) is (outcome is not Outcome.OK)
@@ -304,13 +307,15 @@ def test_names(name_server, host, record, expect, outcome) -> None:
 
 def test_name_servers_that_are_away_and_silent(name_server) -> None:
     async def whole() -> None:
-        away = DnsProbe(asked(1), "chat.test", servers=(NameServer("127.0.0.1", 1),))
+        away = DnsProbe(probe_request(1), "chat.test", servers=(NameServer("127.0.0.1", 1),))
         assert (await away.run(now())).outcome is Outcome.REFUSED
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(("127.0.0.1", 0))
             mute = NameServer("127.0.0.1", silent.getsockname()[1])
-            assert (await DnsProbe(asked(0.2), "chat.test", servers=(mute,)).run(now())).outcome is Outcome.TIMEOUT
-            both = DnsProbe(asked(1), "chat.test", servers=(mute, name_server))
+            assert (
+                await DnsProbe(probe_request(0.2), "chat.test", servers=(mute,)).run(now())
+            ).outcome is Outcome.TIMEOUT
+            both = DnsProbe(probe_request(1), "chat.test", servers=(mute, name_server))
             assert (await both.run(now())).outcome is Outcome.OK
 
     asyncio.run(whole())
@@ -343,7 +348,7 @@ def test_name_servers_of_a_machine(tmp_path) -> None:
 
 
 @asynccontextmanager
-async def grpc_door(credentials=None, *, with_health: bool = True):
+async def grpc_endpoint(credentials=None, *, with_health: bool = True):
     grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -366,17 +371,17 @@ async def grpc_door(credentials=None, *, with_health: bool = True):
 
 def test_grpc_health() -> None:
     async def whole() -> None:
-        async with grpc_door() as port:
+        async with grpc_endpoint() as port:
 
             async def outcome(**more) -> Outcome:
-                return (await GrpcHealthProbe(asked(), "127.0.0.1", port, **more).run(now())).outcome
+                return (await GrpcHealthProbe(probe_request(), "127.0.0.1", port, **more).run(now())).outcome
 
             assert await outcome() is Outcome.OK
             assert await outcome(service="loading") is Outcome.NOT_SERVING
             assert await outcome(service="unknown") is Outcome.NOT_SERVING
             assert await outcome(tls=True) is Outcome.TLS
-        async with grpc_door(with_health=False) as port:
-            found = await GrpcHealthProbe(asked(), "127.0.0.1", port).run(now())
+        async with grpc_endpoint(with_health=False) as port:
+            found = await GrpcHealthProbe(probe_request(), "127.0.0.1", port).run(now())
             assert (found.outcome, found.message) == (
                 Outcome.WRONG_ANSWER,
                 f"127.0.0.1:{port} has no gRPC health service",
@@ -387,11 +392,11 @@ def test_grpc_health() -> None:
 
 def test_grpc_of_nobody_of_no_name_and_of_a_silent_port() -> None:
     async def whole() -> None:
-        assert (await GrpcHealthProbe(asked(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
-        assert (await GrpcHealthProbe(asked(), "no-such-host.invalid", 1).run(now())).outcome is Outcome.DNS
+        assert (await GrpcHealthProbe(probe_request(), "127.0.0.1", 1).run(now())).outcome is Outcome.REFUSED
+        assert (await GrpcHealthProbe(probe_request(), "no-such-host.invalid", 1).run(now())).outcome is Outcome.DNS
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            found = await GrpcHealthProbe(asked(0.3), "127.0.0.1", port).run(now())
+            found = await GrpcHealthProbe(probe_request(0.3), "127.0.0.1", port).run(now())
             assert found.outcome is Outcome.TIMEOUT
 
     asyncio.run(whole())
@@ -403,10 +408,10 @@ def test_grpc_over_tls(authority, trusting) -> None:
     pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())
 
     async def whole() -> None:
-        async with grpc_door(grpc.ssl_server_credentials([pair])) as port:
-            good = GrpcHealthProbe(asked(access=trusting), "localhost", port, tls=True)
+        async with grpc_endpoint(grpc.ssl_server_credentials([pair])) as port:
+            good = GrpcHealthProbe(probe_request(access=trusting), "localhost", port, tls=True)
             assert (await good.run(now())).outcome is Outcome.OK
-            strange = await GrpcHealthProbe(asked(), "localhost", port, tls=True).run(now())
+            strange = await GrpcHealthProbe(probe_request(), "localhost", port, tls=True).run(now())
             assert strange.outcome is Outcome.TLS, strange.message
 
     asyncio.run(whole())
