@@ -1,4 +1,4 @@
-"""The part of the configuration that says how a server is asked: headers, credentials in files, certificates."""
+"""Access to servers: headers, credentials in files, certificates."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from service.config.settings_base import Section
 class BasicAuthSettings(Section):
     """A user name, and a file with the password."""
 
-    username: str = Field(description="user name", min_length=1)
-    password_file: Path | None = Field(None, description="file with the password, read at every request")
+    username: str = Field(description="User name.", min_length=1)
+    password_file: Path | None = Field(None, description="File with the password, read at every request.")
 
 
 class TlsSettings(Section):
-    """Which certificates count, and ours for servers that ask for one."""
+    """Trusted certificates, and the client certificate."""
 
-    ca_file: Path | None = Field(None, description="certificates to trust instead of the system's (PEM)")
-    cert_file: Path | None = Field(None, description="our certificate, for mutual TLS (PEM)")
-    key_file: Path | None = Field(None, description="the key of our certificate, when cert_file does not hold it")
-    server_name: str | None = Field(None, description="the name in the server's certificate when it is not the URL's")
-    insecure_skip_verify: bool = Field(False, description="believe any certificate: for trials only")
+    ca_file: Path | None = Field(None, description="CA certificates to trust instead of the system's (PEM).")
+    cert_file: Path | None = Field(None, description="Client certificate for mutual TLS (PEM).")
+    key_file: Path | None = Field(None, description="Key of the client certificate, if cert_file does not contain it.")
+    server_name: str | None = Field(
+        None, description=("Expected name in the server certificate, if it differs from the URL.")
+    )
+    insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
 
     @model_validator(mode="after")
     def _a_key_belongs_to_a_certificate(self) -> Self:
         if self.key_file is not None and self.cert_file is None:
-            raise ValueError("key_file needs cert_file beside it")
+            raise ValueError("key_file requires cert_file")
         return self
 
 
 class AccessSettings(Section):
-    """How a server is asked. Credentials lie in files, never in the configuration itself."""
+    """Access to a server. Credentials are in files, never in the configuration itself."""
 
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    header_files: dict[str, Path] = Field({}, description="extra request headers whose values lie in files")
+    headers: dict[str, str] = Field({}, description="Additional request headers.")
+    header_files: dict[str, Path] = Field({}, description="Additional request headers whose values are in files.")
     bearer_token_file: Path | None = Field(
         None,
-        description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token",
+        description="File with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token.",
     )
-    basic_auth: BasicAuthSettings | None = Field(None, description="user name and password")
-    tls: TlsSettings | None = Field(None, description="certificates, for https")
+    basic_auth: BasicAuthSettings | None = Field(None, description="User name and password.")
+    tls: TlsSettings | None = Field(None, description="Certificates, for https.")
 
     @model_validator(mode="after")
     def _one_authorization(self) -> Self:
@@ -54,7 +56,7 @@ class AccessSettings(Section):
 
     @property
     def access(self) -> Access:
-        """The same for collectors."""
+        """Access options for collectors."""
         basic, tls = self.basic_auth, self.tls
         return Access(
             headers=self.headers,

@@ -1,4 +1,4 @@
-"""Settings of the API as plain values."""
+"""Settings of the API: plain values, and parts that the API cannot build itself."""
 
 from __future__ import annotations
 

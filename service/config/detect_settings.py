@@ -1,4 +1,4 @@
-"""How much statistical detection may alarm, and which days are like no other."""
+"""Alarm budgets of statistical detection, and holidays."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ Alarms = Annotated[float, Field(gt=0, le=100)]
 
 
 class BudgetSettings(Section):
-    """False alarms per entity-day that the statistical detectors of a class may raise together."""
+    """False alarms per entity-day that the statistical detectors of a class share."""
 
-    service: Alarms = Field(0.25, description="of each service; shared by the three detectors of this class")
-    replica: Alarms = Field(0.5, description="of each replica; shared by the four detectors of this class")
-    gpu: Alarms = Field(0.5, description="of each accelerator; shared by four")
-    node: Alarms = Field(0.5, description="of each node; shared by four")
+    service: Alarms = Field(0.25, description="Budget per service, shared by the three detectors of this class.")
+    replica: Alarms = Field(0.5, description="Budget per replica, shared by the four detectors of this class.")
+    gpu: Alarms = Field(0.5, description="Budget per GPU, shared by four detectors.")
+    node: Alarms = Field(0.5, description="Budget per node, shared by four detectors.")
 
 
 class DetectSettings(Section):
-    """Statistical detection. What it finds is P3 and goes to the weekly report, whatever stands here."""
+    """Statistical detection. Its findings are P3 and go to the weekly report, whatever the budget."""
 
     alarms_per_entity_day: BudgetSettings = Field(
-        BudgetSettings(), description="limits move, within bounds, until alarms come this often"
+        BudgetSettings(), description="Adjust thresholds, within bounds, until alarms meet the budget."
     )
     trial: Duration = Field(
-        timedelta(days=2), description="past that a detector learns before it may alert; until then it is in the shadow"
+        timedelta(days=2),
+        description=("History required before a detector may alert; until then it runs in shadow mode."),
     )
-    holidays: list[date] = Field([], description="days without the usual time of day, such as 2027-02-06")
-    timezone: TimeZone = Field(
-        "UTC", description="where holidays and the days of the week begin and end, such as Asia/Shanghai"
-    )
+    holidays: list[date] = Field([], description="Days without the usual daily pattern, for example 2027-02-06.")
+    timezone: TimeZone = Field("UTC", description="Time zone of holidays and weekdays, for example Asia/Shanghai.")
 
     @property
     def budgets(self) -> dict[EntityKind, float]:
-        """By class of entities."""
+        """Budget per entity class."""
         return {EntityKind(kind): alarms for kind, alarms in self.alarms_per_entity_day.model_dump().items()}
 
     @property

@@ -1,4 +1,4 @@
-"""The part of the configuration that says where targets are found."""
+"""Target discovery."""
 
 from __future__ import annotations
 
@@ -29,45 +29,55 @@ _ANY_OWN = set[str]().union(*_OWN.values())
 
 
 class ScrapeSettings(AccessSettings):
-    """How the pages that are found are asked."""
+    """Scrape options of discovered targets."""
 
-    scheme: Literal["http", "https"] = Field("http", description="where the source does not say")
-    path: str = Field("/metrics", description="where the source does not say", pattern=r"^/")
-    port: Annotated[int, Field(gt=0, lt=65536)] | None = Field(None, description="where the source does not say")
-    timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
+    scheme: Literal["http", "https"] = Field("http", description="Default if the source gives none.")
+    path: str = Field("/metrics", description="Default if the source gives none.", pattern=r"^/")
+    port: Annotated[int, Field(gt=0, lt=65536)] | None = Field(None, description="Default if the source gives none.")
+    timeout: Duration = Field(timedelta(seconds=5), description="Deadline of a scrape.")
 
 
 class DiscoverSettings(AccessSettings):
-    """A source of targets. The access keys say how the source is asked, those under ``scrape`` its targets."""
+    """A discovery source. The access keys apply to the source, those under ``scrape`` to its targets."""
 
     type: Literal["static", "file", "http", "dns", "kubernetes"] = Field(
-        description="static: the list below; file: Prometheus file_sd, JSON or YAML; http: Prometheus http_sd; "
-        "dns: SRV or address records; kubernetes: annotated pods and services"
+        description=(
+            "static: the list below; file: Prometheus file_sd, JSON or YAML; http: Prometheus http_sd; "
+            "dns: SRV or address records; kubernetes: annotated pods and services."
+        )
     )
-    name: str | None = Field(None, description="unique name of the source; its type when not given", min_length=1)
+    name: str | None = Field(None, description="Unique name of the source. Default: its type.", min_length=1)
     every: Duration | None = Field(
-        None, description="least time between two readings; kubernetes 15s, file and dns 30s, http 1m when not given"
+        None, description="Minimum time between two reads. Default: kubernetes 15s, file and dns 30s, http 1m."
     )
-    timeout: Duration = Field(timedelta(seconds=10), description="whole time an answer of the source may take")
-    targets: list[str] = Field([], description="static: addresses, host:port")
-    add_labels: dict[str, str] = Field({}, description="static: labels of these targets")
-    files: list[str] = Field([], description="file: paths, with * and ? if need be")
-    url: str | None = Field(None, pattern=r"^https?://", description="http: the list; kubernetes: the API server")
-    names: list[str] = Field([], description="dns: names to look up")
-    record: Literal["SRV", "A", "AAAA"] = Field("SRV", description="dns: kind of record; A and AAAA need scrape.port")
-    name_servers: NameServers = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
-    namespaces: list[str] = Field([], description="kubernetes: only these namespaces; all when empty")
-    label_selector: str = Field("", description="kubernetes: pods to scrape; annotated ones when empty")
-    service_label: str = Field("app.kubernetes.io/name", description="kubernetes: label that names a pod's service")
-    adapter: str | None = Field(None, description="reads every page; guessed from each page when not given")
-    adapters: dict[str, str] = Field({}, description="value of adapter_label -> adapter")
-    adapter_label: str = Field("job", description="label that chooses among adapters")
-    keep: dict[str, str] = Field({}, description="label -> regular expression that its whole value must match")
-    drop: dict[str, str] = Field({}, description="label -> regular expression of targets to leave out")
+    timeout: Duration = Field(timedelta(seconds=10), description="Deadline of a read.")
+    targets: list[str] = Field([], description="static: addresses as host:port.")
+    add_labels: dict[str, str] = Field({}, description="static: labels of these targets.")
+    files: list[str] = Field([], description="file: paths; * and ? are allowed.")
+    url: str | None = Field(
+        None, pattern=r"^https?://", description="http: URL of the list; kubernetes: URL of the API server."
+    )
+    names: list[str] = Field([], description="dns: names to resolve.")
+    record: Literal["SRV", "A", "AAAA"] = Field("SRV", description="dns: record type; A and AAAA require scrape.port.")
+    name_servers: NameServers = Field(
+        [], description=("dns: name servers, optionally with :PORT. Default: those of the system.")
+    )
+    namespaces: list[str] = Field([], description="kubernetes: namespaces. Default: all.")
+    label_selector: str = Field(
+        "", description="kubernetes: label selector of pods to scrape. Default: annotated pods."
+    )
+    service_label: str = Field("app.kubernetes.io/name", description="kubernetes: pod label that names the service.")
+    adapter: str | None = Field(None, description="Adapter of every metrics page. Default: detected per page.")
+    adapters: dict[str, str] = Field({}, description="Map from the value of adapter_label to an adapter.")
+    adapter_label: str = Field("job", description="Label that selects the adapter.")
+    keep: dict[str, str] = Field(
+        {}, description=("Map from label to a regular expression that its whole value must match.")
+    )
+    drop: dict[str, str] = Field({}, description="Map from label to a regular expression of targets to exclude.")
     labels: dict[str, str] = Field(
         {}, description=f"our label -> the source's label that gives it; ours are {', '.join(KEPT)}"
     )
-    scrape: ScrapeSettings = Field(ScrapeSettings(), description="how the pages that are found are asked")
+    scrape: ScrapeSettings = Field(ScrapeSettings(), description="Scrape options of the discovered targets.")
 
     @field_validator("keep", "drop")
     @classmethod
@@ -99,12 +109,12 @@ class DiscoverSettings(AccessSettings):
 
     @property
     def label(self) -> str:
-        """Its name, given or made."""
+        """Name of the source, given or derived."""
         return self.name or self.type
 
 
 def discover_usable(given: Sequence[DiscoverSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Each source has its own name, what its type needs, and no key of another type."""
+    """Checks that each source has a unique name, the keys of its type, and no key of another type."""
     seen: set[str] = set()
     for index, one in enumerate(given):
         place: tuple[str | int, ...] = ("collect", "discover", index)

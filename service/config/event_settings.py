@@ -1,4 +1,4 @@
-"""The part of the configuration that names sources of events."""
+"""Event sources."""
 
 from __future__ import annotations
 
@@ -16,50 +16,58 @@ from service.config.settings_base import Duration
 
 
 class EventSettings(AccessSettings):
-    """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
+    """An event source: kernel logs, the Kubernetes API, engine logs."""
 
     type: Literal["kernel_log", "kubernetes", "engine_log", "loki"] = Field(
-        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling, "
-        "topology, start-ups; engine_log and loki: CUDA out of memory, NCCL timeouts, missing weights"
+        description=(
+            "kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling, "
+            "topology, start-ups; engine_log and loki: CUDA out of memory, NCCL timeouts, missing "
+            "weights."
+        )
     )
-    name: str | None = Field(None, description="unique name of the source; its type when not given")
+    name: str | None = Field(None, description="Unique name of the source. Default: its type.")
     url: str | None = Field(
         None,
         pattern=r"^https?://",
-        description="API server, such as https://kubernetes.default.svc; for kernel_log the agent of a node, "
-        "with `{node}` for the name of each node, or with `node` for one",
+        description=(
+            "URL of the API server, for example https://kubernetes.default.svc. For kernel_log: agent "
+            "of a node, with `{node}` for each node name, or with `node` for one node."
+        ),
     )
     path: Path | None = Field(
         None,
-        description="kernel_log of this machine: /dev/kmsg, a pipe, or a file that `journalctl -k -f -o json` writes",
+        description="kernel_log of this machine: /dev/kmsg, a pipe, or a file written by `journalctl -k -f -o json`.",
     )
-    node: str | None = Field(None, description="kernel_log: name of the node that path or url stands for")
-    namespaces: list[str] = Field([], description="only these Kubernetes namespaces; all when empty")
+    node: str | None = Field(None, description="kernel_log: node name of path or url.")
+    namespaces: list[str] = Field([], description="Kubernetes namespaces. Default: all.")
     service_label: str = Field(
-        "app.kubernetes.io/name", description="kubernetes: label of a workload that names the service it runs"
+        "app.kubernetes.io/name", description="kubernetes: workload label that names the service."
     )
     label_selector: str = Field(
-        "", description="engine_log: pods to read; those that ask for an accelerator when empty"
+        "", description="engine_log: label selector of pods. Default: pods that request an accelerator."
     )
-    container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
+    container: str = Field("", description="engine_log: container name. Default: the container with the accelerator.")
     query: str = Field(
-        "", description='loki: LogQL log query, such as {namespace="serving", container="vllm"}; a tenant is a header'
+        "",
+        description='loki: LogQL log query, for example {namespace="serving", container="vllm"}. A tenant is a header.',
     )
-    prefilter: bool = Field(True, description="loki: let Loki drop the lines that no pattern is about")
+    prefilter: bool = Field(True, description="loki: let Loki drop lines that no pattern can match.")
     signals: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="kubernetes: signals of nodes, pods and workloads from the API; auto: only without a target "
-        "that reads the cluster's kube-state-metrics",
+        description=(
+            "kubernetes: signals of nodes, pods and workloads from the API; auto: only if no target "
+            "reads kube-state-metrics of the cluster."
+        ),
     )
-    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    cluster: str | None = Field(None, description="Cluster, if it differs from the configured one.", pattern=r"^[^/]+$")
     every: Duration = Field(
-        timedelta(0), description="least time between two readings; 0s reads at every cycle. Many pods: 1m"
+        timedelta(0), description="Minimum time between two reads; 0s reads every cycle. Use 1m for many pods."
     )
-    timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
+    timeout: Duration = Field(timedelta(seconds=5), description="Deadline of a read.")
 
 
 def events_usable(events: Sequence[EventSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Each source has its own name, and the one address its type needs."""
+    """Checks that each source has a unique name and the one address that its type requires."""
     seen: set[str] = set()
     for index, one in enumerate(events):
         place, name = ("events", index), one.name or one.type

@@ -1,4 +1,4 @@
-"""The part of the configuration that names an explainer."""
+"""The language model that writes narratives."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from service.config.settings_base import Duration, Section
 
 
 class ExplainerSettings(Section):
-    """A language model that retells incidents to readers; nothing depends on what it says."""
+    """A language model that rewrites explanations for readers. Nothing depends on its output."""
 
     url: str | None = Field(
         None,
         pattern=r"^https?://",
-        description="OpenAI-compatible address, such as http://10.0.0.5:8000/v1; without it there is no explainer",
+        description="Base URL of an OpenAI-compatible API, for example http://10.0.0.5:8000/v1. Empty: no narratives.",
     )
-    model: str = Field("", description="model to ask for, as the endpoint names it")
-    key_file: Path | None = Field(None, description="file with the key, read at each question")
+    model: str = Field("", description="Model name.")
+    key_file: Path | None = Field(None, description="File with the API key, read at each request.")
     timeout: Annotated[Duration, Gt(timedelta(0)), Le(timedelta(minutes=2))] = Field(
-        timedelta(seconds=12), description="whole time an answer may take; the reader waits, nothing else does"
+        timedelta(seconds=12), description="Deadline of a response. Only the reader waits for it."
     )

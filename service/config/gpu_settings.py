@@ -1,4 +1,4 @@
-"""GPUs that can be had: where, under which contract, at what price."""
+"""GPU offers: region, contract, price."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _known(name: str) -> str:
 
 
 def types_doubted(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """GPU types of services that no data sheet is known of: the plan counts them, and no promise bounds it there."""
+    """GPU types of services without a data sheet: plans count them, but no SLO bounds the count."""
     found = []
     services = value.get("services")
     for index, service in enumerate(services if isinstance(services, list) else ()):
@@ -38,20 +38,20 @@ def types_doubted(value: Mapping[str, Any], document: yaml_file.Document) -> lis
 
 
 class GpuOfferSettings(Section):
-    """GPUs of one type in one place under one contract."""
+    """GPUs of one type in one region under one contract."""
 
-    type: Annotated[str, AfterValidator(_known)] = Field(description="such as H100")
-    purchase: Literal["on_demand", "spot", "reserved", "owned"] = Field("on_demand", description="contract")
+    type: Annotated[str, AfterValidator(_known)] = Field(description="GPU type, for example H100.")
+    purchase: Literal["on_demand", "spot", "reserved", "owned"] = Field("on_demand", description="Contract.")
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="price of one GPU and hour; a prior when not given"
+        None, description="Price per GPU-hour. Default: a prior."
     )
-    currency: str = Field(DEFAULT_CURRENCY, description="of the price; one for all offers")
+    currency: str = Field(DEFAULT_CURRENCY, description="Currency of the price; the same for all offers.")
     quota: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="most GPUs of it, 0 is none; no limit when not given"
+        None, description="Maximum number of GPUs; 0 means none. Default: no limit."
     )
-    region: str = Field("", description="where they are, for the region that data may go to")
-    latency: Duration = Field(timedelta(0), description="added to each answer by the way there")
-    lead_time: Duration | None = Field(None, description="from order to use; a prior of the contract when not given")
+    region: str = Field("", description="Region of the GPUs, for data residency.")
+    latency: Duration = Field(timedelta(0), description="Network latency that this region adds to each response.")
+    lead_time: Duration | None = Field(None, description="Time from order to use. Default: a prior of the contract.")
 
     @model_validator(mode="after")
     def _currency_of_a_price(self) -> Self:
@@ -62,7 +62,7 @@ class GpuOfferSettings(Section):
         return self
 
     def offer(self) -> Offer:
-        """What the planner counts with."""
+        """The offer, for the planner."""
         return Offer(
             gpu=gpu(self.type),
             purchase=self.purchase,

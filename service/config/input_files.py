@@ -1,4 +1,4 @@
-"""Files that a command is given: read and written, or refused in one sentence."""
+"""Files given to commands: read and written, or rejected with one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outrider.errors import UsageError
 
 
 def text_of(path: Path, hint: str) -> str:
-    """The text of a file. Raises UsageError with ``hint`` where there is none."""
+    """Text of a file. Raises UsageError with ``hint`` if it does not exist."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -18,9 +18,9 @@ def text_of(path: Path, hint: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, and the folders it lies in. Raises UsageError where that cannot be."""
+    """Writes a file and its parent folders. Raises UsageError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another place") from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="choose another path") from error

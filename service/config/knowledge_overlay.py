@@ -1,4 +1,4 @@
-"""What is known of faults on this site: the packaged knowledge with that of the configured folder laid over it."""
+"""The fault catalog of this site: the packaged catalog with the configured folder on top."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KEY = ("knowledge", "folder")
 
 
 def of(folder: Path | None) -> Knowledge:
-    """The knowledge with that of a folder. Raises ConfigError with file, line and key of whatever is wrong."""
+    """Catalog with the files of a folder on top. Raises ConfigError with file, line and key of every error."""
     return fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
 
 
 def folder_usable(folder: Path | None, document: yaml_file.Document) -> tuple[ConfigProblem, ...]:
-    """What is wrong with the configured folder and its files."""
+    """Checks the configured folder and its files."""
     try:
         of(folder)
     except ConfigError as error:
@@ -35,7 +35,7 @@ def _texts(folder: Path) -> Mapping[str, str]:
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"a file of {folder} is no UTF-8 text: {error}", hint="write it as UTF-8") from error
+        raise ConfigError(f"a file of {folder} is no UTF-8 text: {error}", hint="encode it as UTF-8") from error
     if not texts:
         raise ConfigError(f"the folder {folder} holds no *.yaml file", hint=hint)
     return texts

@@ -1,4 +1,4 @@
-"""A model's own ``config.json``, read from a file."""
+"""Model shapes from ``config.json`` files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from service.config import input_files
 
 
 def shape_of(path: Path, name: str | None = None, billions: float | None = None) -> ModelShape:
-    """The shape that a ``config.json`` tells; ``billions`` of parameters where it does not tell them.
+    """Shape of a model from its ``config.json``; ``billions`` of parameters if the file does not state them.
 
-    It is called by the folder it lies in unless ``name`` is given. Raises UsageError naming the file, and the line or
-    the key that is wrong.
+    The name defaults to the folder name. Raises UsageError that names the file, and the wrong line or key.
     """
     hint = "give the model's own config.json, as its publisher has it"
     text = input_files.text_of(path, hint)

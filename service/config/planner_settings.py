@@ -1,4 +1,4 @@
-"""Settings of the planner."""
+"""Capacity planning."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from service.config.settings_base import Duration, Section, TimeZone, amount_in
 
 
 class LoadEventSettings(Section):
-    """Something that is known to change the load."""
+    """A known event that changes the load."""
 
-    name: str = Field(description="events of one name are alike: what one did is expected of the next")
-    start: AwareDatetime = Field(description="such as 2026-11-11T00:00:00Z")
-    end: AwareDatetime = Field(description="when it is over")
+    name: str = Field(description="Name of the event; the effect of past events of this name predicts the next.")
+    start: AwareDatetime = Field(description="Start, for example 2026-11-11T00:00:00Z.")
+    end: AwareDatetime = Field(description="End.")
     ratio: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="2 for twice the load; learned from earlier ones when not given"
+        None, description="Load factor, 2 for twice the load. Default: learned from past events."
     )
 
     @field_validator("end")
@@ -26,38 +26,38 @@ class LoadEventSettings(Section):
     def _after_start(cls, value: datetime, known: ValidationInfo) -> datetime:
         start = known.data.get("start")
         if start is not None and value <= start:
-            raise ValueError("must lie after start")
+            raise ValueError("must be after start")
         return value
 
 
 class PlannerSettings(Section):
-    """How many GPUs, and when."""
+    """Capacity planning: cadence, history, buffer, calendar, nightly models."""
 
-    every: Duration = Field(timedelta(minutes=10), description="time between two plans")
-    history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
+    every: Duration = Field(timedelta(minutes=10), description="Time between two plans.")
+    history: Duration = Field(timedelta(days=15), description="History that a forecast uses.")
     buffer: Annotated[float, Field(ge=0, le=1), amount_in("ratio")] = Field(
-        0.25, description="headroom above the forecast peak, a ratio"
+        0.25, description="Headroom above the forecast peak, as a ratio."
     )
-    scaling: ScalingSettings = Field(
-        ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
-    )
-    zone: TimeZone = Field("UTC", description="time zone whose clock the users live by, such as Asia/Shanghai")
-    holidays: str | None = Field(None, description="country whose public holidays count as events, such as CN")
-    events: list[LoadEventSettings] = Field(default_factory=list, description="what is known to change the load")
-    prophet: bool = Field(True, description="fit Prophet for every service once a day")
+    scaling: ScalingSettings = Field(ScalingSettings(), description="Scaling limits, and the receivers of the plan.")
+    zone: TimeZone = Field("UTC", description="Time zone of the users, for example Asia/Shanghai.")
+    holidays: str | None = Field(None, description="Country whose public holidays count as events, for example CN.")
+    events: list[LoadEventSettings] = Field(default_factory=list, description="Known events that change the load.")
+    prophet: bool = Field(True, description="Fit Prophet nightly for every service.")
     forecasters: list[Literal["autoets", "mstl", "lstm"]] = Field(
         default_factory=list,
-        description="fitted beside Prophet, and heard where they help; the first two need the extra statsforecast, "
-        "lstm the extra lstm",
+        description=(
+            "Additional nightly models, used if they improve accuracy. The first two require the extra "
+            "statsforecast, lstm requires the extra lstm."
+        ),
     )
-    workers: Annotated[int, Field(ge=1)] = Field(1, description="processes that fit forecasters at night")
+    workers: Annotated[int, Field(ge=1)] = Field(1, description="Number of processes for nightly fits.")
     ray_address: str | None = Field(
-        None, description="Ray cluster for that instead, such as auto or ray://head:10001; needs the extra ray"
+        None, description="Ray cluster for nightly fits, for example auto or ray://head:10001; requires the extra ray."
     )
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The forecasters of the night that are asked for."""
+        """Names of the nightly models to fit."""
         return (("prophet",) if self.prophet else ()) + tuple(dict.fromkeys(self.forecasters))
 
     @field_validator("holidays")
@@ -66,5 +66,5 @@ class PlannerSettings(Section):
         import holidays  # noqa: PLC0415 - it takes a while, and few ask for it
 
         if value is not None and value not in holidays.list_supported_countries():
-            raise ValueError("no holidays are known of this country; use an ISO code such as DE or CN")
+            raise ValueError("no holidays are known for this country; use an ISO code such as DE or CN")
         return value

@@ -1,4 +1,4 @@
-"""The part of the configuration that names probes: doors of services that are asked as a client would ask."""
+"""Probes of service endpoints."""
 
 from __future__ import annotations
 
@@ -32,48 +32,56 @@ _NEEDED = {"generation": "url", "http": "url", "tls": "host", "dns": "host", "gr
 
 
 class ProbeSettings(AccessSettings):
-    """A door of a service, asked as a client would ask it."""
+    """A probe of a service endpoint, as a client would use it."""
 
     type: Literal["generation", "http", "tls", "dns", "grpc"] = Field(
-        description="generation: a short question to an OpenAI-compatible API, answered as a stream; http: one "
-        "request; tls: a certificate; dns: a look-up; grpc: the health service of gRPC"
+        description=(
+            "generation: a short prompt to an OpenAI-compatible API, streamed; http: one request; tls: "
+            "a certificate; dns: a lookup; grpc: the gRPC health service."
+        )
     )
-    name: str | None = Field(None, description="unique name of the probe; TYPE-SERVICE when not given", min_length=1)
-    service: str = Field(description="the service it speaks for, as the targets' service label says it", min_length=1)
-    namespace: str | None = Field("default", description="of the service, as its replicas' targets say it")
-    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    name: str | None = Field(None, description="Unique name of the probe. Default: TYPE-SERVICE.", min_length=1)
+    service: str = Field(description="Probed service, as in the service label of targets.", min_length=1)
+    namespace: str | None = Field("default", description="Namespace of the service, as in its targets.")
+    cluster: str | None = Field(None, description="Cluster, if it differs from the configured one.", pattern=r"^[^/]+$")
     url: str | None = Field(
         None,
-        description="http: what is asked; generation: base of the API, such as https://chat.example/v1; "
-        "grpc: grpc://host:port, or grpcs:// for TLS",
+        description=(
+            "http: URL to request; generation: base URL of the API, for example "
+            "https://chat.example/v1; grpc: grpc://host:port, or grpcs:// for TLS."
+        ),
     )
-    host: str | None = Field(None, description="tls: server; dns: name to look up", min_length=1)
-    port: Port = Field(443, description="tls: TCP port")
-    every: Duration = Field(timedelta(seconds=30), description="least time between two askings")
-    timeout: Duration = Field(timedelta(seconds=10), description="whole time an asking may take")
-    cert_days: Annotated[int, Field(ge=0)] = Field(14, description="a certificate with fewer days left is told")
-    method: Literal["GET", "HEAD", "POST", "PUT"] = Field("GET", description="http: request method")
-    body: str | None = Field(None, description="http: request body; name its type under headers")
-    status: list[Annotated[int, Field(ge=100, le=599)]] = Field([], description="http: good codes; any 2xx when empty")
-    matches: str | None = Field(None, description="http, generation: regular expression that the answer must hold")
-    lacks: str | None = Field(None, description="http: regular expression that the answer must not hold")
-    follow_redirects: bool = Field(False, description="http: go where a redirect leads")
-    record: Literal["A", "AAAA", "CNAME", "MX", "NS", "PTR", "SRV", "TXT"] = Field(
-        "A", description="dns: kind of record"
+    host: str | None = Field(None, description="tls: server; dns: name to resolve.", min_length=1)
+    port: Port = Field(443, description="tls: TCP port.")
+    every: Duration = Field(timedelta(seconds=30), description="Minimum time between two probes.")
+    timeout: Duration = Field(timedelta(seconds=10), description="Deadline of a probe.")
+    cert_days: Annotated[int, Field(ge=0)] = Field(14, description="Report a certificate with fewer days left.")
+    method: Literal["GET", "HEAD", "POST", "PUT"] = Field("GET", description="http: request method.")
+    body: str | None = Field(None, description="http: request body; set its type under headers.")
+    status: list[Annotated[int, Field(ge=100, le=599)]] = Field(
+        [], description="http: accepted status codes. Default: any 2xx."
     )
-    expect: list[str] = Field([], description="dns: values that must be among the records")
-    name_servers: NameServers = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
-    grpc_service: str = Field("", description="grpc: service name of the health check; the whole server when empty")
-    model: str | None = Field(None, description="generation: model; the first that /models lists when not given")
-    prompt: str = Field(PROMPT, description="generation: what is asked", min_length=1)
+    matches: str | None = Field(
+        None, description=("http, generation: regular expression that the response must contain.")
+    )
+    lacks: str | None = Field(None, description="http: regular expression that the response must not contain.")
+    follow_redirects: bool = Field(False, description="http: follow redirects.")
+    record: Literal["A", "AAAA", "CNAME", "MX", "NS", "PTR", "SRV", "TXT"] = Field("A", description="dns: record type.")
+    expect: list[str] = Field([], description="dns: values that the records must include.")
+    name_servers: NameServers = Field(
+        [], description=("dns: name servers, optionally with :PORT. Default: those of the system.")
+    )
+    grpc_service: str = Field("", description="grpc: service name of the health check. Default: the whole server.")
+    model: str | None = Field(None, description="generation: model. Default: the first one of /models.")
+    prompt: str = Field(PROMPT, description="generation: prompt.", min_length=1)
     max_tokens: Annotated[int, Field(ge=1, le=1024)] = Field(
-        16, description="generation: the most tokens that one asking may cost"
+        16, description="generation: maximum number of tokens per probe."
     )
-    api: Literal["chat", "completions"] = Field("chat", description="generation: /chat/completions or /completions")
-    ttft_limit: Duration | None = Field(None, description="generation: a later first token is slow")
-    total_limit: Duration | None = Field(None, description="generation: a later end of the answer is slow")
-    idle: Duration = Field(timedelta(seconds=5), description="generation: a longer gap between tokens is a stall")
-    extra: dict[str, Any] = Field({}, description="generation: more keys of the request; null takes one away")
+    api: Literal["chat", "completions"] = Field("chat", description="generation: /chat/completions or /completions.")
+    ttft_limit: Duration | None = Field(None, description="generation: limit of the time to first token.")
+    total_limit: Duration | None = Field(None, description="generation: limit of the total time.")
+    idle: Duration = Field(timedelta(seconds=5), description="generation: a longer gap between tokens is a stall.")
+    extra: dict[str, Any] = Field({}, description="generation: additional keys of the request; null removes a key.")
 
     @field_validator("matches", "lacks")
     @classmethod
@@ -93,16 +101,16 @@ class ProbeSettings(AccessSettings):
 
     @property
     def label(self) -> str:
-        """Its name, given or made."""
+        """Name of the probe, given or derived."""
         return self.name or f"{self.type}-{self.service}"
 
     def entity(self, cluster: str) -> EntityRef:
-        """The service it speaks for."""
+        """Probed service."""
         return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
 
 
 def probes_usable(probes: Sequence[ProbeSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Each probe has its own name, the address its type needs, and no key of another type."""
+    """Checks that each probe has a unique name, the address of its type, and no key of another type."""
     seen: set[str] = set()
     for index, one in enumerate(probes):
         place: tuple[str | int, ...] = ("probes", index)

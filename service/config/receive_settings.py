@@ -1,4 +1,4 @@
-"""The part of the configuration about what others push: samples of other monitors, and business KPIs."""
+"""Ingestion: samples of other monitors, and business KPIs."""
 
 from __future__ import annotations
 
@@ -21,75 +21,87 @@ _MEBIBYTE = 1024 * 1024
 
 
 class PushedEntitySettings(Section):
-    """The component a pushed target stands for; `{label}` is replaced by that label of the target."""
+    """Entity of a pushing target; `{label}` is replaced by that label of the target."""
 
-    kind: EntityKind = Field(description="replica, node, gpu, pod, workload, service, cluster")
-    name: str = Field(description="such as `{pod}`", min_length=1)
-    namespace: str | None = Field(None, description="such as `{namespace}`")
-    cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
+    kind: EntityKind = Field(description="Entity kind: replica, node, gpu, pod, workload, service or cluster.")
+    name: str = Field(description="Entity name, for example `{pod}`.", min_length=1)
+    namespace: str | None = Field(None, description="Namespace, for example `{namespace}`.")
+    cluster: str | None = Field(None, description="Cluster, if it differs from the configured one.", pattern=r"^[^/]+$")
 
 
 class ReceiveRuleSettings(Section):
-    """What reads some of what is pushed. Without a rule the names of metrics tell."""
+    """Adapter for some of the pushed series. Without a rule the metric names decide."""
 
     match: dict[str, str] = Field(
-        description="label -> regular expression for its whole value; `__name__` is the metric, "
-        "resource attributes of OTLP are labels such as `service_name`",
+        description=(
+            "Map from label to a regular expression for its whole value. `__name__` is the metric; OTLP "
+            "resource attributes are labels such as `service_name`."
+        ),
         min_length=1,
     )
-    adapter: str | None = Field(None, description="what reads it; left out on purpose when not given")
+    adapter: str | None = Field(None, description="Adapter for these series. Without it they are dropped on purpose.")
     entity: PushedEntitySettings | None = Field(
-        None, description="the component it speaks for; by labels such as pod and node when not given"
+        None, description="Entity of the target. Default: from labels such as pod and node."
     )
     labels: dict[str, str] = Field(
-        {}, description="labels of the target, as under collect.targets; `{label}` is filled"
+        {}, description="Labels of the target, as under collect.targets; `{label}` is substituted."
     )
 
 
 class ReceiveSettings(Section):
-    """What others push: Prometheus remote write, OTLP metrics, business KPIs."""
+    """Ingestion: Prometheus remote write, OTLP metrics, business KPIs."""
 
-    enabled: bool = Field(default=True, description="open the doors; who sends needs a token")
+    enabled: bool = Field(default=True, description="Enable the ingest endpoints; senders require a token.")
     token_file: Path | None = Field(
         None,
-        description="a token that opens the doors of metrics, KPIs and logs alone; the admin token does too",
+        description="Token for the ingest endpoints of metrics, KPIs and logs only. The admin token works too.",
     )
-    rules: list[ReceiveRuleSettings] = Field([], description="which adapter reads what; the first that matches counts")
-    body_limit_bytes: _Count = Field(16 * _MEBIBYTE, description="a larger request is refused (413)")
-    unpacked_limit_bytes: _Count = Field(128 * _MEBIBYTE, description="the same after decompression")
-    samples_per_request: _Count = Field(500_000, description="a request with more is refused (413)")
+    rules: list[ReceiveRuleSettings] = Field([], description="Rules that select an adapter; the first match applies.")
+    body_limit_bytes: _Count = Field(
+        16 * _MEBIBYTE, description="Maximum size of a request; larger ones are rejected (413)."
+    )
+    unpacked_limit_bytes: _Count = Field(128 * _MEBIBYTE, description="Maximum size after decompression.")
+    samples_per_request: _Count = Field(500_000, description="Maximum samples per request; more are rejected (413).")
     samples_per_minute: _Count = Field(
-        6_000_000, description="what one sender may bring of what is kept; more is refused for now (429)"
+        6_000_000,
+        description=("Maximum samples per minute and sender that an adapter reads; more are rejected for now (429)."),
     )
     buffer_limit_bytes: _Count = Field(
-        256 * _MEBIBYTE, description="what may wait for the engine, compressed; more is refused for now (503)"
+        256 * _MEBIBYTE, description="Maximum compressed size of the ingest buffer; more is rejected for now (503)."
     )
-    samples_per_cycle: _Count = Field(2_000_000, description="what one cycle takes out of the buffer")
-    most_targets: _Count = Field(20_000, description="targets that push; further ones are left out")
-    series_per_target: _Count = Field(50_000, description="series of one target; further ones are left out")
-    most_series: _Count = Field(3_000_000, description="series of all of them together; further ones are left out")
+    samples_per_cycle: _Count = Field(2_000_000, description="Maximum samples that one cycle takes from the buffer.")
+    most_targets: _Count = Field(20_000, description="Maximum number of pushing targets; others are dropped.")
+    series_per_target: _Count = Field(50_000, description="Maximum series per target; others are dropped.")
+    most_series: _Count = Field(3_000_000, description="Maximum series of all targets; others are dropped.")
     settle: Duration = Field(
-        timedelta(seconds=5), description="a page is whole when nothing came for so long: senders split scrapes"
+        timedelta(seconds=5), description="Quiet time after which a pushed page is complete; senders split scrapes."
     )
     silent_after: Duration = Field(
         timedelta(minutes=3),
-        description="a target that pushes nothing for so long is down, and an older page says nothing of now",
+        description="Time without samples after which a pushing target is down and its values are stale.",
     )
-    forget_after: Duration = Field(timedelta(hours=1), description="and after so long it is forgotten")
+    forget_after: Duration = Field(
+        timedelta(hours=1), description=("Time without samples after which a pushing target is removed.")
+    )
     main_kpi: dict[str, str] = Field(
-        {}, description="service -> the KPI that becomes its svc_kpi_value; without, a service's only KPI does"
+        {},
+        description=(
+            "Map from service to the KPI that becomes its svc_kpi_value. Default: the only KPI of the service."
+        ),
     )
     kpi_services: list[str] = Field(
-        [], description="services that have KPIs though nothing else is watched of them; others must be known"
+        [], description="Services that have KPIs but no other metrics. Other services must be known."
     )
-    kpi_late: Duration = Field(timedelta(minutes=10), description="an older KPI value is refused")
+    kpi_late: Duration = Field(
+        timedelta(minutes=10), description="Maximum age of a KPI value; older ones are rejected."
+    )
     kpi_hold: Duration = Field(
-        timedelta(minutes=5), description="how long a KPI value counts; longer than the time between two pushes"
+        timedelta(minutes=5), description="Validity of a KPI value; longer than the time between two pushes."
     )
 
 
 def receive_usable(given: ReceiveSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Adapters are known, expressions can be read, and targets are not forgotten before they are down."""
+    """Checks that adapters exist, expressions compile, and targets are not removed before they are down."""
     for index, rule in enumerate(given.rules):
         place = ("receive", "rules", index)
         if rule.adapter is not None and rule.adapter not in ADAPTERS:

@@ -1,4 +1,4 @@
-"""How long values are kept: checked here, carried out by the store's upkeep."""
+"""Retention of values: checked here, applied by store maintenance."""
 
 from __future__ import annotations
 
@@ -22,38 +22,42 @@ _SHORTEST_DECISIONS = timedelta(days=7)  # the weekly report looks so far back
 
 
 class RetentionSettings(Section):
-    """How long values are kept, in what detail, and how much room they may take."""
+    """Retention of values per tier, and the maximum size."""
 
-    raw: Duration = Field(_DEFAULT.raw, description="values as they were collected")
-    ten_minutes: Duration = Field(_DEFAULT.ten_minutes, description="last, mean, min, max and sums of ten minutes")
-    hours: Duration = Field(_DEFAULT.hours, description="the same of an hour; events are kept as long")
-    decisions: Duration = Field(
-        _STATE.decisions, description="alerts, incidents, actions, audit, changes, topology: from when they are over"
+    raw: Duration = Field(_DEFAULT.raw, description="Raw values.")
+    ten_minutes: Duration = Field(
+        _DEFAULT.ten_minutes, description="10-minute roll-ups: last, mean, min, max and sums."
     )
-    forecasts: Duration = Field(_STATE.forecasts, description="forecasts and recommendations, for SQL")
+    hours: Duration = Field(_DEFAULT.hours, description="1-hour roll-ups; events are kept equally long.")
+    decisions: Duration = Field(
+        _STATE.decisions, description="Alerts, incidents, actions, audit, changes, topology: time after their end."
+    )
+    forecasts: Duration = Field(_STATE.forecasts, description="Forecasts and recommendations, for SQL.")
     hourly_tables: Duration = Field(
-        _DEFAULT.hourly_tables, description="rows of hourly_<kind>, for SQL; some 600 bytes an entity and hour"
+        _DEFAULT.hourly_tables, description="Rows of hourly_<kind>, for SQL; about 600 bytes per entity and hour."
     )
     size_limit_bytes: Annotated[int, Field(ge=100_000_000)] | None = Field(
         None,
-        description="most that the metrics database may take; beyond it the oldest goes: raw values, hourly_<kind>, "
-        "ten minutes, hours. Without a limit about 5 GB for 1,000 GPUs and 1,000 replicas every 15 s: raw values 1.1, "
-        "ten minutes 1.0, hours 2.7, hourly_<kind> .3",
+        description=(
+            "Maximum size of the metrics database; beyond it the oldest data is deleted: raw values, "
+            "hourly_<kind>, 10-minute, 1-hour. Without a limit about 5 GB for 1,000 GPUs and 1,000 "
+            "replicas every 15 s: raw values 1.1, 10-minute 1.0, 1-hour 2.7, hourly_<kind> .3."
+        ),
     )
 
     @property
     def retention(self) -> Retention:
-        """As the store takes it."""
+        """Retention of values, for the store."""
         return Retention(self.raw, self.ten_minutes, self.hours, self.hourly_tables, self.size_limit_bytes)
 
     @property
     def of_state(self) -> StateRetention:
-        """Of the decisions, as the store takes it."""
+        """Retention of decisions, for the store."""
         return StateRetention(decisions=self.decisions, forecasts=self.forecasts)
 
 
 def retention_usable(settings: RetentionSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Each tier is kept at least as long as the finer one, and long enough to become the next one."""
+    """Checks that each tier is kept at least as long as the finer one, and long enough to be rolled up."""
     where = ("store", "retention")
     for name, least in _SHORTEST.items():
         if getattr(settings, name) < least:

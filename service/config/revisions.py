@@ -1,4 +1,4 @@
-"""How revisions of the database are written."""
+"""Database revisions as text."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def text(revisions: Mapping[Any, str | None]) -> str:
-    """``state 0001, metrics 0001``."""
+    """Revisions, for example ``state 0001, metrics 0001``."""
     return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))

@@ -1,4 +1,4 @@
-"""How fast services may grow, what a start is taken to cost, and where the plan's numbers are sent."""
+"""Scaling limits, start-up cost, and the receivers of the plan."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ _OF_KUBERNETES = ("hpa", "scaled_object", "knative", "deployment")
 
 
 class EmitSettings(Section):
-    """One place that the number of replicas of a service goes to."""
+    """One receiver of the replica count of a service."""
 
-    service: str = Field(description="the service whose plan is sent")
+    service: str = Field(description="Service whose plan is sent.")
     type: Kind = Field(
-        description="hpa, scaled_object: their least replicas; knative: min-scale of the newest ready revision; "
-        "deployment: its replicas, where no other controller owns them; webhook: a POST; cron and kustomize are "
-        "written by `outrider capacity emit` only"
+        description=(
+            "hpa, scaled_object: their minimum replicas; knative: min-scale of the newest ready "
+            "revision; deployment: its replicas, if no other controller owns them; webhook: a POST; "
+            "cron and kustomize are written by `outrider capacity emit` only."
+        )
     )
-    name: str = Field("", description="of the object; the service's name when not given")
-    namespace: str | None = Field(None, description="of the object; that of the service when not given")
-    url: str | None = Field(None, description="of the webhook")
-    token_file: Path | None = Field(None, description="bearer token of the webhook")
-    timezone: TimeZone = Field("UTC", description="of the cron scaler's hours, such as Asia/Shanghai")
-    file: str = Field("", description="path inside the Git repository that a kustomize patch is for")
+    name: str = Field("", description="Name of the object. Default: the service name.")
+    namespace: str | None = Field(None, description="Namespace of the object. Default: that of the service.")
+    url: str | None = Field(None, description="URL of the webhook.")
+    token_file: Path | None = Field(None, description="File with the bearer token of the webhook.")
+    timezone: TimeZone = Field("UTC", description="Time zone of the cron scaler, for example Asia/Shanghai.")
+    file: str = Field("", description="Path in the Git repository that the kustomize patch is for.")
 
     def aim(self, namespace: str | None) -> ScalingTarget:
-        """As the planner's renderer takes it; ``namespace`` is that of the service."""
+        """The receiver, for the planner's renderer; ``namespace`` is that of the service."""
         return ScalingTarget(
             kind=self.type,
             name=self.name or self.service,
@@ -49,50 +51,51 @@ class EmitSettings(Section):
 
 
 class KubernetesDoor(Section):
-    """The API server whose autoscalers are patched."""
+    """API server whose autoscalers are patched."""
 
-    url: str | None = Field(None, description="https://host:port; inside a pod the cluster's own when not given")
-    bearer_token_file: Path | None = Field(None, description="token of an account that may get and patch them")
-    ca_file: Path | None = Field(None, description="certificates that sign the server's own")
-    insecure_skip_verify: bool = Field(False, description="believe any certificate: for trials")
+    url: str | None = Field(None, description="URL as https://host:port. Default inside a pod: its own cluster.")
+    bearer_token_file: Path | None = Field(
+        None, description=("Token file of an account that may get and patch the autoscalers.")
+    )
+    ca_file: Path | None = Field(None, description="CA certificates of the server.")
+    insecure_skip_verify: bool = Field(False, description="Skip certificate verification; for tests only.")
 
 
 class ScalingSettings(Section):
-    """How fast services may grow, what a start is taken to cost, and where the plan's numbers are sent."""
+    """Scaling limits, start-up cost, and the receivers of the plan."""
 
     step_ratio: Annotated[float, Field(ge=1)] = Field(
-        _LIMITS.step_ratio, description="one plan makes no more replicas than this times those of now, or"
+        _LIMITS.step_ratio, description="Maximum replicas of a plan, as a multiple of current replicas, or"
     )
     step_replicas: Annotated[int, Field(ge=1)] = Field(
-        _LIMITS.step_replicas, description="so many more, whichever is larger"
+        _LIMITS.step_replicas, description="as additional replicas, whichever is larger."
     )
     hour_ratio: Annotated[float, Field(ge=1)] = Field(
-        _LIMITS.hour_ratio, description="one hour makes no more than this times the fewest of that hour, or"
+        _LIMITS.hour_ratio, description="Maximum replicas within an hour, as a multiple of that hour's minimum, or"
     )
     hour_replicas: Annotated[int, Field(ge=1)] = Field(
-        _LIMITS.hour_replicas, description="so many more, whichever is larger"
+        _LIMITS.hour_replicas, description="as additional replicas, whichever is larger."
     )
     spike_ratio: Annotated[float, Field(gt=1)] = Field(
-        _LIMITS.spike_ratio, description="a single sample this many times above all before is not believed alone"
+        _LIMITS.spike_ratio,
+        description=("A single sample this many times above the previous maximum needs confirmation."),
     )
-    cooling: Duration = Field(_LIMITS.cooling, description="nothing is taken away so soon after a scale-out")
-    margin: Ratio = Field(MARGIN_RATIO, description="added to a measured lead time, a ratio")
+    cooling: Duration = Field(_LIMITS.cooling, description="Time after a scale-out without scale-in.")
+    margin: Ratio = Field(MARGIN_RATIO, description="Margin on a measured lead time, as a ratio.")
     node_provision: Duration = Field(
-        NODE_PROVISION_PRIOR, description="time to get a node while no GPU is free; a prior until measured"
+        NODE_PROVISION_PRIOR, description="Time to provision a node if no GPU is free. Default: a prior until measured."
     )
-    warm_up: Duration = Field(timedelta(0), description="from ready until a replica carries its share")
-    shadow: bool = Field(
-        False, description="plans are made and reported (what would have been done), and no action follows from them"
-    )
-    emit: list[EmitSettings] = Field([], description="where the numbers go; see `outrider capacity emit`")
-    kubernetes: KubernetesDoor = Field(KubernetesDoor(), description="the API server whose autoscalers are patched")
+    warm_up: Duration = Field(timedelta(0), description="Time from ready until a replica takes its full share of load.")
+    shadow: bool = Field(False, description="Compute and report plans without acting on them.")
+    emit: list[EmitSettings] = Field([], description="Receivers of the plan; see `outrider capacity emit`.")
+    kubernetes: KubernetesDoor = Field(KubernetesDoor(), description="API server whose autoscalers are patched.")
     external_scaler_port: Port | None = Field(
-        None, description="the API also serves KEDA's external-push scaler (gRPC) there; needs the extra grpc"
+        None, description="Address of KEDA's external-push scaler (gRPC) in the API process; requires the extra grpc."
     )
 
     @property
     def limits(self) -> ScaleLimits:
-        """As the planner takes them."""
+        """Scaling limits, for the planner."""
         return ScaleLimits(
             self.step_ratio,
             self.step_replicas,
@@ -104,14 +107,14 @@ class ScalingSettings(Section):
 
     @property
     def lead(self) -> LeadSettings:
-        """As the planner takes them."""
+        """Lead-time settings, for the planner."""
         return LeadSettings(self.margin, self.node_provision, self.warm_up)
 
 
 def emit_usable(
     scaling: ScalingSettings, services: Sequence[str], actuator: str, document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
-    """Every aim is complete, and a service has one aim that acts at most: two would fight over its replicas."""
+    """Checks that every receiver is complete, and that a service has at most one that acts: two would conflict."""
     acting: set[str] = set()
     for index, one in enumerate(scaling.emit):
         where = ("planner", "scaling", "emit", index)

@@ -1,4 +1,4 @@
-"""What is known of a model service beside its metrics."""
+"""Planning facts of model services."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ from service.config.settings_base import Duration, Section, amount_in
 
 
 class ServiceSettings(Section):
-    """What is known of a model service beside its metrics."""
+    """Planning facts of a model service."""
 
-    name: str = Field(description="name of the service, as the targets' service label says it")
-    namespace: str | None = Field(None, description="Kubernetes namespace")
-    gpu_type: str = Field("unknown", description="such as H100")
+    name: str = Field(description="Service name, as in the service label of targets.")
+    namespace: str | None = Field(None, description="Kubernetes namespace.")
+    gpu_type: str = Field("unknown", description="GPU type, for example H100.")
     tensor_parallel: Annotated[int, Field(ge=1)] = Field(
-        1, description="GPUs of one replica that share each layer (TP); what its engines say when not given"
+        1, description="Tensor parallel size. Default: as the engines report."
     )
     pipeline_parallel: Annotated[int, Field(ge=1)] = Field(
-        1, description="stages of one replica (PP); what its engines say when not given"
+        1, description="Pipeline parallel size. Default: as the engines report."
     )
-    floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
-    ceiling: Annotated[int, Field(ge=0)] = Field(1000, description="replicas never gone above")
-    quota_gpus: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="GPUs that it may hold at most; no quota when not given"
-    )
+    floor: Annotated[int, Field(ge=0)] = Field(1, description="Minimum replicas.")
+    ceiling: Annotated[int, Field(ge=0)] = Field(1000, description="Maximum replicas.")
+    quota_gpus: Annotated[int, Field(ge=0)] | None = Field(None, description="GPU quota of the service. Default: none.")
     tokens_per_request: Annotated[float, Field(gt=0), amount_in("token/request")] | None = Field(
-        None, description="measured when not given"
+        None, description="Tokens generated per request. Default: measured."
     )
     batch: Annotated[float, Field(gt=0), amount_in("sequence/replica")] | None = Field(
-        None, description="sequences running at once in one replica; measured when not given"
+        None, description="Sequences running at once in one replica. Default: measured."
     )
     tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/(second*sequence)")] | None = Field(
-        None, description="measured when not given"
+        None, description="Tokens per second of one sequence. Default: measured."
     )
     model: str | None = Field(
-        None, description="such as Llama-3.1-70B, for the queueing model; what its engines say when not given"
+        None, description="Model, for example Llama-3.1-70B, for the queueing model. Default: as the engines report."
     )
     config_json: Path | None = Field(
-        None, description="the model's own config.json, of one that is not known by its name; as its publisher has it"
+        None, description="Path of the model's config.json, for models that are not in the catalog."
     )
     prompt_tokens: Annotated[float, Field(ge=1), amount_in("token/request")] | None = Field(
-        None, description="of a prompt, for the queueing model; measured when not given"
+        None, description="Tokens of a prompt, for the queueing model. Default: measured."
     )
     max_sequences: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="the engine's own limit, for the queueing model; the batch when not given"
+        None, description="Maximum sequences of the engine, for the queueing model. Default: the batch size."
     )
     gpus_per_node: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="to count whole nodes; what the fleet shows, else a usual server, when not given"
+        None, description="GPUs per node, to count whole nodes. Default: as seen in the fleet, else a common server."
     )
     startup: Duration = Field(
         timedelta(minutes=5),
-        description="trigger to first served request, p95; a prior until measured (vLLM pods take 2-8 min with pull)",
+        description=(
+            "Time from trigger to first served request, p95. Default: a prior until measured (vLLM pods "
+            "take 2-8 min including the image pull)."
+        ),
     )
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="for cost; unknown when not given"
+        None, description="Price per GPU-hour, for cost. Default: unknown."
     )
-    currency: str = Field("USD", description="of the price")
+    currency: str = Field("USD", description="Currency of the price.")
 
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
@@ -72,7 +73,7 @@ class ServiceSettings(Section):
 
 
 def setting_of(services: Iterable[ServiceSettings], service: EntityRef) -> ServiceSettings:
-    """What the configuration says of a service; an entry without a namespace speaks for every namespace."""
+    """Settings of a service; an entry without a namespace applies to every namespace."""
     for setting in services:
         if setting.name == service.name and setting.namespace in (None, service.namespace):
             return setting
@@ -80,7 +81,7 @@ def setting_of(services: Iterable[ServiceSettings], service: EntityRef) -> Servi
 
 
 def services_usable(services: Sequence[ServiceSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Limits that do not contradict each other, names that are named once, and models that can be read."""
+    """Checks that limits do not contradict each other, names are unique, and models can be read."""
     for index, service in enumerate(services):
         if service.floor > service.ceiling:
             yield document.problem(("services", index, "floor"), "is above the ceiling")

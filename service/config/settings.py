@@ -1,7 +1,7 @@
 """The configuration: one YAML file, checked to the line, handed down as values.
 
-Every field says what it is, in which unit, and why its default is what it is. ``${NAME}`` in a text is
-replaced from the environment; a key that ends in ``_file`` names a file whose content is the secret.
+Every field states its meaning, unit and default. ``${NAME}`` in a text is replaced from the environment. A key that
+ends in ``_file`` names a file whose content is the secret.
 """
 
 from __future__ import annotations
@@ -43,101 +43,108 @@ DEFAULT_FILE = Path("outrider.yaml")
 
 
 class SpoolSettings(Section):
-    """Where cycles wait while the store is away, has a full disk or is damaged."""
+    """Write buffer: cycles on disk while the store is unavailable, full or damaged."""
 
     folder: Path | None = Field(
-        None, description="default: spool beside the store; better another disk than the store's own"
+        None, description="Folder. Default: spool next to the store; a separate disk is better."
     )
     limit_bytes: Annotated[int, Field(ge=1_000_000)] = Field(
-        1 << 30, description="the oldest cycles are given up beyond it; 10 min of 2,000 targets take about 40 MB"
+        1 << 30,
+        description=(
+            "Maximum size; beyond it the oldest cycles are dropped. 10 min of 2,000 targets need about 40 MB."
+        ),
     )
 
 
 class StoreSettings(Section):
-    """Where values and decisions are kept."""
+    """Databases of values and decisions."""
 
     url: str = Field(
         "sqlite:///.outrider/outrider.db",
-        description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
+        description=(
+            "sqlite:///path/to/file.db (metrics use a second file next to it) or postgresql://user@host/database."
+        ),
     )
-    spool: SpoolSettings = Field(SpoolSettings(), description="cycles that wait while the store is away")
-    retention: RetentionSettings = Field(RetentionSettings(), description="how long values are kept")
+    spool: SpoolSettings = Field(SpoolSettings(), description="Write buffer for an unavailable store.")
+    retention: RetentionSettings = Field(RetentionSettings(), description="Retention of values.")
     stand_by: bool = Field(
         True,
-        description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
+        description="On PostgreSQL a second engine waits until the first one ends. false: it refuses, as on SQLite.",
     )
     metrics: RemoteMetricsSettings | None = Field(
-        None, description="a server that keeps the values instead, for fleets that outgrow one machine"
+        None, description="Remote server for values, for fleets that outgrow one machine."
     )
 
 
 class ChannelSettings(BaseModel):
-    """One way to reach people; further keys belong to the type and are checked by its sender."""
+    """A notification channel; the sender of its type checks further keys."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="which sender")
-    language: Literal["en", "zh"] | None = Field(None, description="of this channel; that of notify when not given")
+    type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="Channel type.")
+    language: Literal["en", "zh"] | None = Field(None, description="Language of this channel. Default: that of notify.")
 
 
 class NotifySettings(Section):
-    """Who is told what."""
+    """Notification channels and routes."""
 
-    language: Literal["en", "zh"] = Field("en", description="of messages and reports")
-    channels: dict[str, ChannelSettings] = Field({}, description="name -> sender with its keys")
+    language: Literal["en", "zh"] = Field("en", description="Language of messages and reports.")
+    channels: dict[str, ChannelSettings] = Field({}, description="Map from name to a channel with its keys.")
     groups: dict[Literal["phone", "sms", "im", "mail", "report"], list[str]] = Field(
-        {}, description="route of a rule -> names of channels"
+        {}, description="Map from a route of rules to channel names."
     )
-    public_url: str = Field("http://127.0.0.1:8501", description="where the links of messages lead")
+    public_url: str = Field("http://127.0.0.1:8501", description="Base URL of links in messages.")
 
 
 class RulesSettings(Section):
-    """Alert rules beside the packaged ones."""
+    """Alert rules in addition to the packaged ones."""
 
-    files: list[Path] = Field([], description="rule files that add to, override or disable the packaged rules")
+    files: list[Path] = Field([], description="Rule files that add to, override or disable the packaged rules.")
 
 
 class KnowledgeSettings(Section):
-    """What is known of faults beside what is packaged."""
+    """Fault knowledge in addition to the packaged catalog."""
 
     folder: Path | None = Field(
-        None, description="folder of *.yaml files that change what is known of faults; read at the start"
+        None, description="Folder of *.yaml files that customize the fault catalog; read at start."
     )
 
 
 class RemediationSettings(Section):
-    """What Outrider may do by itself."""
+    """Remediation limits."""
 
-    autonomy: Literal["off", "suggest", "act"] = Field("suggest", description="act performs what the guard rails allow")
-    dry_run: bool = Field(True, description="say what would be done, change nothing")
+    autonomy: Literal["off", "suggest", "act"] = Field(
+        "suggest", description="act performs what the guard rails allow."
+    )
+    dry_run: bool = Field(True, description="Report actions without performing them.")
     actuator: Literal["dry_run", "simulated", "autoscalers"] = Field(
-        "dry_run", description="what performs actions; autoscalers: scales by planner.scaling.emit, and nothing else"
+        "dry_run", description="Performer of actions; autoscalers: scales through planner.scaling.emit only."
     )
-    control_url: str | None = Field(None, description="door of the simulated fleet")
+    control_url: str | None = Field(None, description="Control endpoint of the simulated fleet.")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
-        2, description="breaker: nodes out at once, absolute; one is always possible"
+        2, description="Breaker: maximum nodes out of service at once; one is always allowed."
     )
-    max_cordoned_ratio: Ratio = Field(0.2, description="breaker: nodes out at once, share of all")
-    max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="breaker: actions in one hour")
-    cooldown: Duration = Field(timedelta(minutes=10), description="time before the same action on the same target")
-    min_confidence: Ratio = Field(0.6, description="a cause less sure than this is asked about, not acted on")
-    ask_for: list[ActionKind] = Field([], description="kinds that always wait for a person")
+    max_cordoned_ratio: Ratio = Field(0.2, description="Breaker: maximum share of nodes out of service at once.")
+    max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="Breaker: maximum actions per hour.")
+    cooldown: Duration = Field(timedelta(minutes=10), description="Minimum time between two equal actions on a target.")
+    min_confidence: Ratio = Field(0.6, description="Minimum confidence of a cause; below it actions need approval.")
+    ask_for: list[ActionKind] = Field([], description="Action kinds that always need approval.")
 
 
 class GameDaySettings(Section):
-    """A drill on a schedule, on a simulated fleet. Messages of its incidents say that it is a drill."""
+    """A scheduled drill on a simulated fleet. Messages of its incidents are marked as a drill."""
 
-    name: str = Field(description="what messages call it", min_length=1)
-    cluster: str | None = Field(None, description="the cluster to break; the first one when not given")
-    faults: list[str] = Field(description="fault ids; one is drawn each time", min_length=1)
-    day: Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"] = Field("tue", description="day of the week")
-    hour: Annotated[int, Field(ge=0, le=23)] = Field(10, description="hour at which the window opens")
-    minute: Annotated[int, Field(ge=0, le=59)] = Field(0, description="minute at which the window opens")
-    timezone: TimeZone = Field("UTC", description="of day and hour, such as Asia/Shanghai")
-    window: Duration = Field(timedelta(hours=1), description="the fault begins and ends inside it")
+    name: str = Field(description="Name in messages.", min_length=1)
+    cluster: str | None = Field(None, description="Cluster to inject into. Default: the first one.")
+    faults: list[str] = Field(description="Fault ids; one is drawn each time.", min_length=1)
+    day: Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"] = Field("tue", description="Day of the week.")
+    hour: Annotated[int, Field(ge=0, le=23)] = Field(10, description="Hour at which the window opens.")
+    minute: Annotated[int, Field(ge=0, le=59)] = Field(0, description="Minute at which the window opens.")
+    timezone: TimeZone = Field("UTC", description="Time zone of day and hour, for example Asia/Shanghai.")
+    window: Duration = Field(timedelta(hours=1), description="Window in which the fault begins and ends.")
     lasts: Duration = Field(
-        timedelta(minutes=12), description="how long the fault is at work; the window less two minutes at most"
+        timedelta(minutes=12), description="Duration of the fault; at most the window minus two minutes."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="draws the fault, its moment and its entity")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed for the fault, its time and its entity.")
 
     @field_validator("faults")
     @classmethod
@@ -149,80 +156,88 @@ class GameDaySettings(Section):
 
 
 class ChangeSettings(Section):
-    """Changes that others announce by POST /api/v1/changes."""
+    """Changes announced through POST /api/v1/changes."""
 
     github_secret_file: Path | None = Field(
-        None, description="secret of GitHub's webhook; a request it signs needs no token"
+        None, description="File with the secret of the GitHub webhook; signed requests need no token."
     )
     gitlab_secret_file: Path | None = Field(
-        None, description="secret token of GitLab's webhook; a request that bears it needs no token"
+        None, description="File with the secret token of the GitLab webhook; requests that carry it need no token."
     )
     services: dict[str, str] = Field(
         {},
-        description="repository, project or Argo CD application -> service it is about; its own name when not given",
+        description=(
+            "Map from repository, project or Argo CD application to its service. Default: the service of the same name."
+        ),
     )
 
 
 class ApiSettings(Section):
-    """The HTTP API."""
+    """HTTP API."""
 
-    host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
-    port: Port = Field(8600, description="TCP port")
-    hosts: list[str] = Field([], description="names a browser may call it by, beside loopback; needed off loopback")
-    token_file: Path | None = Field(None, description="admin token; generated beside the store when not given")
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on; loopback unless a proxy authenticates in front of it."
+    )
+    port: Port = Field(8600, description="TCP port.")
+    hosts: list[str] = Field(
+        [], description=("Host names that browsers may use, in addition to loopback; required off loopback.")
+    )
+    token_file: Path | None = Field(
+        None, description=("File with the admin token. Default: generated next to the store.")
+    )
 
 
 class DashboardSettings(Section):
-    """The dashboard."""
+    """Dashboard."""
 
-    enabled: bool = Field(default=True, description="serve starts it")
-    host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
-    port: Port = Field(8501, description="TCP port")
+    enabled: bool = Field(default=True, description="Start the dashboard with serve.")
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on; loopback unless a proxy authenticates in front of it."
+    )
+    port: Port = Field(8501, description="TCP port.")
 
 
 class LogSettings(Section):
     """Diagnostic logs, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line shown")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum severity of log lines.")
 
 
 class Settings(Section):
     """The whole file. No key is required."""
 
     cluster: str = Field(
-        "default", description="name of the cluster, part of every entity", min_length=1, pattern=r"^[^/]+$"
+        "default", description="Name of the cluster, part of every entity.", min_length=1, pattern=r"^[^/]+$"
     )
-    store: StoreSettings = Field(StoreSettings(), description="the databases")
-    collect: CollectSettings = Field(CollectSettings(), description="what is watched")
-    events: list[EventSettings] = Field([], description="where events are read, beside what pages tell")
-    receive: ReceiveSettings = Field(ReceiveSettings(), description="what others push")
-    probes: list[ProbeSettings] = Field([], description="doors of services, asked as a client would ask")
-    services: list[ServiceSettings] = Field([], description="planning facts of model services")
-    detect: DetectSettings = Field(DetectSettings(), description="how much statistical detection alarms")
-    slos: list[SloSettings] = Field([], description="what services promise, with error budgets")
-    planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
-    gpus: list[GpuOfferSettings] = Field(
-        [], description="GPUs that can be had, for capacity cost; priors when not given"
-    )
-    rules: RulesSettings = Field(RulesSettings(), description="alert rules")
-    knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="what is known of faults")
-    notify: NotifySettings = Field(NotifySettings(), description="who is told")
-    remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
-    game_days: list[GameDaySettings] = Field([], description="drills on a schedule")
-    changes: ChangeSettings = Field(ChangeSettings(), description="changes that pipelines announce")
-    explainer: ExplainerSettings = Field(ExplainerSettings(), description="a model that retells incidents")
-    api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
-    dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
-    log: LogSettings = Field(LogSettings(), description="diagnostic logs")
+    store: StoreSettings = Field(StoreSettings(), description="Databases.")
+    collect: CollectSettings = Field(CollectSettings(), description="Metrics sources.")
+    events: list[EventSettings] = Field([], description="Event sources.")
+    receive: ReceiveSettings = Field(ReceiveSettings(), description="Ingest endpoints.")
+    probes: list[ProbeSettings] = Field([], description="Probes of service endpoints.")
+    services: list[ServiceSettings] = Field([], description="Planning facts of model services.")
+    detect: DetectSettings = Field(DetectSettings(), description="Alarm budgets of statistical detection.")
+    slos: list[SloSettings] = Field([], description="SLOs with error budgets.")
+    planner: PlannerSettings = Field(PlannerSettings(), description="Capacity planning.")
+    gpus: list[GpuOfferSettings] = Field([], description="GPU offers, for capacity cost. Default: priors.")
+    rules: RulesSettings = Field(RulesSettings(), description="Alert rules.")
+    knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="Fault catalog.")
+    notify: NotifySettings = Field(NotifySettings(), description="Notification channels and routes.")
+    remediation: RemediationSettings = Field(RemediationSettings(), description="Remediation limits.")
+    game_days: list[GameDaySettings] = Field([], description="Scheduled drills.")
+    changes: ChangeSettings = Field(ChangeSettings(), description="Changes announced by pipelines.")
+    explainer: ExplainerSettings = Field(ExplainerSettings(), description="Language model for narratives.")
+    api: ApiSettings = Field(ApiSettings(), description="HTTP API.")
+    dashboard: DashboardSettings = Field(DashboardSettings(), description="Dashboard.")
+    log: LogSettings = Field(LogSettings(), description="Diagnostic logs.")
 
     @property
     def promises(self) -> tuple[Slo, ...]:
-        """The SLOs as detectors, rules and the API take them."""
+        """SLOs for detectors, rules and the API."""
         return tuple(one.slo(self.cluster) for one in self.slos)
 
 
 def find(option: Path | None) -> Path | None:
-    """``--config``, else ``$OUTRIDER_CONFIG``, else ``./outrider.yaml`` when it is there, else None."""
+    """``--config``, else ``$OUTRIDER_CONFIG``, else ``./outrider.yaml`` if it exists, else None."""
     if option is not None:
         return option
     named = os.environ.get("OUTRIDER_CONFIG")
@@ -232,10 +247,10 @@ def find(option: Path | None) -> Path | None:
 
 
 def load(path: Path | None, *, fleet: str | None = None) -> Settings:
-    """Read a configuration; None gives the defaults.
+    """Reads a configuration; None gives the defaults.
 
-    ``fleet`` is the cluster of a simulated fleet that the caller brings along for the file's game days.
-    Raises ConfigError with every fault in line order.
+    ``fleet`` is the cluster of a simulated fleet for the file's game days. Raises ConfigError with every error in line
+    order.
     """
     if path is None:
         return Settings()
@@ -246,10 +261,7 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
 
 
 def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, list[ConfigProblem], list[ConfigProblem]]:
-    """A configuration, all that is wrong with it at once, and what can be used and is hardly meant.
-
-    Raises ConfigError for a file that is no YAML mapping.
-    """
+    """A configuration, all its errors, and its warnings. Raises ConfigError if the file is not a YAML mapping."""
     document = yaml_file.read(path)
     problems: list[ConfigProblem] = []
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
@@ -317,7 +329,7 @@ def _consistency(settings: Settings, document: yaml_file.Document) -> list[Confi
 
 
 def _game_days_usable(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:
-    """Game days need a simulated fleet, a cluster of it, and a window that fits into the week."""
+    """Checks that game days have a simulated fleet, a cluster of it, and a window within the week."""
     found = []
     watched = {settings.cluster, *(target.entity.cluster or settings.cluster for target in settings.collect.targets)}
     clusters = watched if fleet is None else {fleet}
@@ -336,7 +348,7 @@ def _game_days_usable(settings: Settings, document: yaml_file.Document, fleet: s
 
 
 def read_secret(path: Path) -> str:
-    """The content of a secret file, without the line end. Raises ConfigError naming the file."""
+    """Content of a secret file without the line end. Raises ConfigError that names the file."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What every part of the configuration is made of: strict sections, durations, ratios."""
+"""Building blocks of the configuration: strict sections, durations, ratios."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _duration(value: Any) -> timedelta:
 
 
 def amount_in(unit: str) -> BeforeValidator:
-    """A number that may carry its unit; one in another unit is refused with both units named."""
+    """A number, optionally with its unit; another unit is rejected with both named."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -63,6 +63,6 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
-    """A part of the file. Unknown keys are refused."""
+    """A section of the file. Unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

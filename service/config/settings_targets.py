@@ -1,4 +1,4 @@
-"""What is checked of targets, jobs and adapters in the file as it was written, whatever else in it is wrong."""
+"""Checks of targets, jobs and adapters on the raw file, even if other parts are invalid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SURELY = 0.8  # labels of one's own are welcome: only what is surely a slip of 
 
 
 def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, folder: Path) -> list[ConfigProblem]:
-    """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
+    """Registers own adapters; reports their errors and unknown adapter names."""
     problems: list[ConfigProblem] = []
     collect = _mapping(value.get("collect"))
     for index, file in _listed(collect.get("adapters"), str):
@@ -45,7 +45,7 @@ def _adapters_named(collect: Mapping[str, Any]) -> Iterator[tuple[yaml_file.Path
 
 
 def targets_apart(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """Targets that bear the name of another one."""
+    """Reports targets with the name of another one."""
     problems, seen = [], set[str]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
         name = target.get("name")
@@ -57,7 +57,7 @@ def targets_apart(value: Mapping[str, Any], document: yaml_file.Document) -> lis
 
 
 def doubts(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """What can be used and is hardly meant: a label that is nearly one of ours, one page read twice for one entity."""
+    """Warnings: a label close to a known one, one metrics page read twice for one entity."""
     found, pages = [], dict[str, int]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
         where: yaml_file.Path_ = ("collect", "targets", index)

@@ -1,8 +1,7 @@
-"""Objectives written for other tools, as the ``slos`` of our configuration: OpenSLO v1 and Sloth (prometheus/v1).
+"""Import of OpenSLO v1 and Sloth (prometheus/v1) objectives as ``slos``.
 
-What an objective is about is read from its two Prometheus queries: a histogram that an adapter knows with its bound
-``le``, or a count of requests with answers 5xx. Whatever cannot be said with our signals is refused, and nothing of the
-file is taken then.
+The SLI is derived from the two Prometheus queries: a histogram that an adapter knows with its bound ``le``, or a
+count of requests with status 5xx. An objective without a matching signal rejects the whole file.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class _Sli:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Entries for ``slos``. Raises ConfigError with file, line, key and what was expected of every mistake."""
+    """Entries for ``slos``. Raises ConfigError with file, line, key and expected value of every error."""
     text = _text(path)
     reader = _Reader()
     found = [one for document in _documents(text, str(path)) for one in reader.read(document)]
@@ -67,7 +66,7 @@ def _text(path: Path) -> str:
 
 
 def _documents(text: str, file: str) -> Iterator[Document]:
-    """The documents of a file, each with the line numbers of the file."""
+    """Documents of a file, with the line numbers of the file."""
     begun, lines = 0, [*text.splitlines(), "---"]
     for number, line in enumerate(lines):
         if line.rstrip() == "---":
@@ -79,7 +78,7 @@ def _documents(text: str, file: str) -> Iterator[Document]:
 
 class _Reader(Shapes):
     def read(self, document: Document) -> Iterable[dict[str, Any]]:
-        """The objectives of one document; none of a document that is about something else."""
+        """Objectives of one document; none if the document is of another kind."""
         top = self.mapping(document, (), document.value)
         if top.get("version") == SLOTH:
             return self._sloth(document, top)
@@ -156,7 +155,7 @@ class _Reader(Shapes):
         return {"name": name, **keeper, "sli": told.sli, **limit, "objective": share}
 
     def _sli(self, document: Document, path: Path_, events: str, total: str, *, good: bool) -> _Sli | None:
-        """What the queries count; a problem is noted where that cannot be said with our signals."""
+        """SLI of the queries. Reports a problem if no signal matches."""
         for metric, (sli, scale) in _histograms().items():
             if _names(metric, total) and _names(metric, events):
                 bound = _BOUND.search(events)
@@ -186,7 +185,7 @@ def _names(metric: str, query: str) -> bool:
 
 @cache
 def _histograms() -> Mapping[str, tuple[str, float]]:
-    """The histograms that adapters read, as (SLI, seconds of their unit)."""
+    """Histograms that adapters read, as (SLI, seconds per unit)."""
     return {
         name: (_TIMED[signal], float(entry.get("scale", 1.0)))
         for signal, said in _signals()
@@ -198,7 +197,7 @@ def _histograms() -> Mapping[str, tuple[str, float]]:
 
 @cache
 def _counts() -> frozenset[str]:
-    """The counts of requests that adapters read."""
+    """Request counts that adapters read."""
     entries = [entry for signal, said in _signals() if signal in _COUNTED for entry in _mappings(said)]
     return frozenset(name for entry in entries for name in _texts(entry.get("delta")))
 
@@ -211,7 +210,7 @@ def _signals() -> tuple[tuple[str, Any], ...]:
 
 
 def _mappings(said: Any) -> list[dict[str, Any]]:
-    """An adapter's rule of a signal: one, or several of which the first that fits is taken."""
+    """Rules of an adapter for a signal: one, or several of which the first match applies."""
     return [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, dict)]
 
 

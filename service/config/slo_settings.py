@@ -1,4 +1,4 @@
-"""What services promise, as objectives: read and checked here, watched by ``detectors.rules.burn_rate``."""
+"""SLOs: read and checked here, evaluated by ``detectors.rules.burn_rate``."""
 
 from __future__ import annotations
 
@@ -26,44 +26,48 @@ Urgency = Literal["P0", "P1", "P2", "P3"]
 
 
 class SloSettings(Section):
-    """A share of requests that a service promises to answer well, and how soon its error budget alerts."""
+    """Objective of a service, and the burn rates that alert."""
 
-    name: str = Field(description="small letters, digits and hyphens; messages call it so")
-    service: str | None = Field(None, description="who keeps it; each service for itself when not given")
-    namespace: str | None = Field(None, description="Kubernetes namespace of the service")
-    cluster: str | None = Field(None, description="cluster of the service; the one of this file when not given")
+    name: str = Field(description="Name in messages: lowercase letters, digits and hyphens.")
+    service: str | None = Field(None, description="Service. Default: every service on its own.")
+    namespace: str | None = Field(None, description="Kubernetes namespace of the service.")
+    cluster: str | None = Field(None, description="Cluster of the service. Default: the configured one.")
     sli: Literal["success", "ttft", "tpot", "latency"] = Field(
-        "success", description="what counts as bad: a failed request, or one that is slower than the limit"
+        "success", description="Bad events: failed requests, or requests slower than the limit."
     )
     limit: Duration | None = Field(
-        None, description="of ttft, tpot and latency: a bound of the histogram, such as 1s; nothing lies between bounds"
+        None,
+        description=(
+            "Limit of ttft, tpot and latency: a histogram bound, for example 1s. Values between bounds "
+            "are not possible."
+        ),
     )
-    objective: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="the share that is promised, a ratio")
-    window: Duration = Field(timedelta(days=30), description="what the error budget is for; 3d to 90d")
+    objective: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="Objective, as a ratio.")
+    window: Duration = Field(timedelta(days=30), description="Window of the error budget, 3d to 90d.")
     least_events: Annotated[int, Field(ge=1)] = Field(
-        100, description="with fewer in 1h, 6h or 3d that window raises nothing: one error at night is no outage"
+        100, description="Minimum events in 1h, 6h or 3d; with fewer the window raises no alert."
     )
-    least_bad: Annotated[int, Field(ge=1)] = Field(5, description="the same for bad ones")
-    page: Urgency = Field("P1", description="2 % of the budget went in 1h, or 5 % in 6h (factors 14.4 and 6)")
-    ticket: Urgency = Field("P2", description="10 % of the budget went in 3d (factor 1)")
+    least_bad: Annotated[int, Field(ge=1)] = Field(5, description="Minimum bad events per window.")
+    page: Urgency = Field("P1", description="Alert on 2 % of the budget in 1h, or 5 % in 6h (factors 14.4 and 6).")
+    ticket: Urgency = Field("P2", description="Alert on 10 % of the budget in 3d (factor 1).")
     routes: list[Literal["phone", "sms", "im", "mail", "report"]] = Field(
-        [], description="groups to tell; those of the priority when not given"
+        [], description="Channel groups. Default: those of the priority."
     )
 
     @field_validator("name")
     @classmethod
     def _plain(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError("expected a name of small letters, digits and hyphens")
+            raise ValueError("expected a name of lowercase letters, digits and hyphens")
         return value
 
     @property
     def ladder(self) -> tuple[float, ...]:
-        """Limits that can be told apart, in seconds; none for successes."""
+        """Possible limits in seconds; none for successes."""
         return catalog.signal(LATENCIES[self.sli]).bounds if self.sli in LATENCIES else ()
 
     def slo(self, cluster: str) -> Slo:
-        """As detectors take it. What ``slos_usable`` has a word about gives no usable one."""
+        """The SLO, for detectors. Not usable if ``slos_usable`` reports a problem."""
         bad, total = _events(self.sli, self.ladder, self.limit)
         return Slo(
             name=self.name,
@@ -89,7 +93,7 @@ class SloSettings(Section):
 def _events(
     sli: str, ladder: Sequence[float], limit: timedelta | None
 ) -> tuple[tuple[SignalKey, ...], tuple[SignalKey, ...]]:
-    """The columns of bad events and of all; slow ones stand in the buckets above the limit."""
+    """Columns of bad events and of all events; slow requests are in the buckets above the limit."""
     if sli == SUCCESS or limit is None:
         return (SignalKey("svc_failed_total"),), (SignalKey("svc_requests_total"),)
     buckets = tuple(SignalKey(LATENCIES[sli], bucket=place) for place in range(len(ladder) + 1))
@@ -98,7 +102,7 @@ def _events(
 
 
 def slos_usable(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    """Each has its own name, a limit where its SLI needs one, and a window that the burn windows fit into."""
+    """Checks that each SLO has a unique name, a limit if its SLI needs one, and a window above the burn windows."""
     seen: set[str] = set()
     for index, one in enumerate(slos):
         place: tuple[str | int, ...] = ("slos", index)

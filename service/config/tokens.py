@@ -1,4 +1,4 @@
-"""The admin token of the API: given by file, or generated once beside the store."""
+"""The admin token of the API: from a file, or generated once next to the store."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from service.config.settings import Settings, read_secret
 
 
 def token_file(settings: Settings) -> Path:
-    """Where the token is: ``api.token_file``, else ``admin.token`` beside the SQLite file, else ``.outrider``."""
+    """Path of the token: ``api.token_file``, else ``admin.token`` next to the SQLite file, else in ``.outrider``."""
     if settings.api.token_file is not None:
         return settings.api.token_file
     return folder_of(settings) / "admin.token"
 
 
 def folder_of(settings: Settings) -> Path:
-    """The folder for files beside the store."""
+    """Folder for files next to the store."""
     return folder_beside(settings.store.url)
 
 
 def flights_of(store_url: str) -> Path:
-    """Where the recordings of incidents lie."""
+    """Folder of incident recordings."""
     return folder_beside(store_url) / "flight" / "incidents"
 
 
 def spool_of(settings: Settings) -> Path:
-    """Where cycles wait for the store."""
+    """Folder of buffered cycles."""
     return settings.store.spool.folder or folder_of(settings) / "spool"
 
 
 def folder_beside(url: str) -> Path:
-    """The folder for files beside the store of that URL."""
+    """Folder for files next to the store of that URL."""
     if url.startswith("sqlite:///"):
         return Path(url.removeprefix("sqlite:///")).parent
     return Path(".outrider")
 
 
 def admin_token(settings: Settings) -> str:
-    """Read the token, making one (readable by its owner alone) when none was configured.
+    """Reads the token. Generates one, readable by its owner only, if none is configured.
 
-    Raises ConfigError when a configured file is missing or empty.
+    Raises ConfigError if a configured file is missing or empty.
     """
     path = token_file(settings)
     if settings.api.token_file is None:
@@ -56,5 +56,5 @@ def admin_token(settings: Settings) -> str:
                 file.write(secrets.token_urlsafe(32))
     token = read_secret(path)
     if not token:
-        raise ConfigError(f"the token file {path} is empty", hint="put a token into it, or delete it to have one made")
+        raise ConfigError(f"the token file {path} is empty", hint="write a token to it, or delete it to generate one")
     return token
