@@ -126,7 +126,7 @@ def test_rule_11_a_silence_of_one_rule_does_not_hide_another(world):
     assert messages([], [incident], alerts, [], MESSAGING, world.t0).messages
 
 
-def test_rule_13_one_error_at_five_requests_an_hour_pages_nobody():
+def test_rule_13_one_error_at_five_requests_an_hour_does_not_page():
     expr = rule("availability-low").expr
 
     # Evaluated as Python, with the sums of five minutes in place of the calls: the guard is in the rule itself.

@@ -145,7 +145,7 @@ def door(request):
     end.close()
 
 
-def test_it_acts_once_whatever_is_asked_twice(door):
+def test_it_acts_once_per_id(door):
     actuator = SimulatedActuator(door.url, clock=ManualClock(NOW))
     first = actuator.perform(an_action(ActionKind.CORDON, door.node))
     assert (first.status, first.action_id, door.cordoned) == (OutcomeStatus.DONE, "act-1", True)
@@ -157,7 +157,7 @@ def test_it_acts_once_whatever_is_asked_twice(door):
     assert other.status is OutcomeStatus.ALREADY
 
 
-def test_a_dry_run_changes_nothing_and_says_what_it_would_do(door):
+def test_a_dry_run_changes_nothing_and_reports_what_it_would_do(door):
     outcome = SimulatedActuator(door.url).perform(an_action(ActionKind.CORDON, door.node, dry_run=True))
     assert outcome.status is OutcomeStatus.DRY_RUN
     assert door.node.name in outcome.detail
@@ -190,7 +190,7 @@ def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
         assert "5" in said
 
 
-def test_the_request_is_what_the_door_reads(fake_door):
+def test_the_request_is_what_the_control_endpoint_reads(fake_door):
     target = EntityRef("sim", EntityKind.SERVICE, "llm", "chat")
     SimulatedActuator(fake_door.url + "/").perform(an_action(ActionKind.SCALE, target, replicas=5))
     ((path, asked),) = fake_door.asked
@@ -217,7 +217,7 @@ def test_a_refused_connection_is_tried_again(fake_door):
     assert failure(SimulatedActuator(f"http://127.0.0.1:{port}"), fake_door.node).retryable
 
 
-def test_a_door_that_does_not_answer_is_tried_again(fake_door):
+def test_an_endpoint_without_a_response_is_retried(fake_door):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

@@ -133,7 +133,7 @@ def test_it_declares_itself(detector):
     assert detector.initial().version == detector.state_version
 
 
-def test_an_empty_window_says_nothing_is_there(detector):
+def test_an_empty_window_has_no_values(detector):
     _, verdicts = detect(detector, detector.initial(), window(detector, (), np.zeros((0, 0, len(detector.keys)))))
     assert not [item for item in verdicts if isinstance(item, Finding)]
 
@@ -163,7 +163,7 @@ def test_constant_values_do_not_break_it(detector):
         run(detector, np.full((3, 20, len(detector.keys)), constant), refs(detector, "abc"))
 
 
-def test_gaps_and_odd_statuses_do_not_break_it(detector):
+def test_data_gaps_and_unusual_statuses_raise_no_error(detector):
     rng = np.random.default_rng(1)
     values = likely(detector, 6, 40, seed=1)
     status = rng.integers(0, 7, values.shape).astype(np.uint8)
@@ -302,7 +302,7 @@ def test_order_of_entities_does_not_matter(detector):
     assert sorted(straight, key=key) == sorted(turned, key=key)
 
 
-def test_a_restored_state_says_the_same(detector):
+def test_a_restored_state_gives_the_same_verdicts(detector):
     values = likely(detector, 5, 30, seed=5)
     entities = refs(detector, "abcde")
     state, _ = run(detector, values[:, :20], entities)
@@ -486,7 +486,7 @@ def test_lines_in_another_unit_are_judged_alike(name):
     assert lines_past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
-def test_who_goes_by_a_unit_of_its_own_says_so(detector):
+def test_a_detector_with_absolute_limits_is_listed(detector):
     """Whoever has no past compares with limits of the signal's unit: declared, and not by accident."""
     learns = isinstance(detector, LearningDetector)
     reason = None if learns else ABSOLUTE["a rule" if ":" in detector.name else "a relation"]
@@ -496,7 +496,11 @@ def test_who_goes_by_a_unit_of_its_own_says_so(detector):
 
 def of_signals(family, kind, signals):
     """A statistical detector of other signals; those that go by a measure of load have it last."""
-    return family(kind, tuple(signals[:-1]), signals[-1]) if issubclass(family, SlowSignalDetector) else family(kind, signals)
+    return (
+        family(kind, tuple(signals[:-1]), signals[-1])
+        if issubclass(family, SlowSignalDetector)
+        else family(kind, signals)
+    )
 
 
 @pytest.mark.parametrize("name", LEARNING)

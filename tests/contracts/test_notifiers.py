@@ -208,7 +208,7 @@ def test_it_delivers_chinese_text_whole(channel):
     assert "疑似原因" in text
 
 
-def test_a_server_in_trouble_is_tried_again(channel):
+def test_a_server_error_is_retried(channel):
     channel.answers(503, "451 try later")
     assert failure(channel.notifier()).retryable
 
@@ -357,7 +357,7 @@ def test_dingtalk_signature_as_documented(http_end):
 
 
 @pytest.mark.parametrize(("code", "retryable"), [(310000, False), (130101, True), (-1, True), (300001, False)])
-def test_dingtalk_says_no_with_a_200(http_end, code, retryable):
+def test_dingtalk_rejects_with_a_200(http_end, code, retryable):
     http_end.body = json.dumps({"errcode": code, "errmsg": "no"}).encode()
     error = failure(NOTIFIERS["dingtalk"]({"url": http_end.url}))
     assert (error.retryable, error.reason) == (retryable, f"errcode_{code}")
@@ -433,7 +433,7 @@ def test_email_is_never_sent_in_the_open_by_default(mail_end):
     assert mail_end.mails == []
 
 
-def test_a_wrong_password_is_final_and_not_said():
+def test_a_wrong_password_is_final_and_not_quoted():
     def nobody(*_args):
         from aiosmtpd.smtp import AuthResult
 

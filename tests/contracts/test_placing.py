@@ -86,7 +86,7 @@ def test_it_declares_what_it_wants_beside(detector):
     assert kind is not detector.kind
 
 
-def test_plausible_values_break_nothing_and_are_worth_a_look(detector):
+def test_plausible_values_raise_no_error(detector):
     state, said = lived(detector, likely(detector, 3, LENGTH), usual(detector), joined(detector))
     assert any(isinstance(one, Finding) for verdicts, _ in said for one in verdicts), "else nothing was shown"
     assert detector.wants_beside(state, said[-1][0])

@@ -17,7 +17,7 @@ def allowed(actions, *kinds):
 # --- 1: a metrics outage never scales in, never cordons -------------------------------------------
 
 
-def test_rule_1_a_blind_monitor_holds_everything_and_says_so(fleet, words):
+def test_rule_1_lost_monitoring_holds_everything_with_its_reason(fleet, words):
     fleet.break_("gpu-lost", fleet.gpus[0])
     fleet.recommend(8, 5)
     fleet.facts = replace(fleet.facts, blind=True)
@@ -100,7 +100,7 @@ def test_rule_3_constant_load_never_flaps(fleet):
     assert not allowed(fleet.cycle()), "a scale-in waits out its cooldown"
 
 
-def test_rule_3_a_service_in_trouble_is_not_scaled_in(fleet):
+def test_rule_3_a_service_with_an_incident_is_not_scaled_in(fleet):
     fleet.break_("engine-dead", fleet.replicas[0])
     fleet.recommend(8, 5)
     assert not [a for a in fleet.cycle() if a.kind is ActionKind.SCALE]
@@ -284,7 +284,7 @@ def test_rule_7_the_last_serving_replicas_are_kept(make_fleet, words):
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "refused", "service_minimum")]
 
 
-def test_rule_7_traffic_is_never_shifted_to_nobody(make_fleet, words):
+def test_rule_7_traffic_is_never_shifted_without_a_destination(make_fleet, words):
     fleet = make_fleet(1)
     fleet.break_("engine-hung", fleet.replicas[0])
     fleet.facts = replace(fleet.facts, ready_replicas={fleet.service: 0})
@@ -324,19 +324,19 @@ def short_of(fleet, needed):
     fleet.facts = replace(fleet.facts, needed_replicas={fleet.service: needed})
 
 
-def test_rule_8_without_headroom_it_asks(fleet, words):
+def test_rule_8_without_headroom_it_needs_approval(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-slow-peer", fleet.gpus[0])
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "no_headroom")]
 
 
-def test_rule_8_an_unknown_need_asks(fleet, words):
+def test_rule_8_an_unknown_need_needs_approval(fleet, words):
     fleet.facts = replace(fleet.facts, needed_replicas={})
     fleet.break_("gpu-slow-peer", fleet.gpus[0])
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "no_headroom")]
 
 
-def test_rule_8_a_burning_budget_asks(fleet, words):
+def test_rule_8_a_burning_budget_needs_approval(fleet, words):
     fleet.facts = replace(fleet.facts, burning=frozenset({fleet.service}))
     fleet.break_("gpu-slow-peer", fleet.gpus[0])
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "no_headroom")]
@@ -440,7 +440,7 @@ def test_rule_11_a_resolved_incident_starts_nothing(fleet):
 # --- 13 and 14 ------------------------------------------------------------------------------------
 
 
-def test_rule_13_a_weak_suspicion_asks(fleet, words):
+def test_rule_13_a_weak_cause_needs_approval(fleet, words):
     fleet.break_("engine-hung", fleet.replicas[0], confidence=0.3)
     assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "ask", "low_confidence")]
 

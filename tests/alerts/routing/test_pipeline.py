@@ -104,7 +104,7 @@ def test_two_replicas_of_ours_plan_the_same_messages(world):
     assert [m.id for m in one.messages] == [m.id for m in two.messages]
 
 
-def test_nothing_is_said_twice(world):
+def test_no_message_is_sent_twice(world):
     alert = world.alert()
     first = say(world, world.incident(alert), [alert])
     second = say(world, first.incidents[0], [alert], now=world.at(15))
@@ -128,7 +128,7 @@ def test_it_repeats_until_acknowledged(world):
     assert say(world, acknowledged, [alert], now=world.at(7200)).messages == ()
 
 
-def test_resolved_is_said_once_to_those_who_were_told(world):
+def test_resolved_is_sent_once_to_notified_channels(world):
     alert = world.alert()
     told = say(world, world.incident(alert), [alert])
     over = replace(told.incidents[0], resolved_at=world.at(300))
@@ -152,11 +152,11 @@ def test_an_incident_that_turned_out_to_be_another_one_is_not_called_resolved(wo
     assert "inc-9" in ended.messages[1].body
 
 
-def test_an_incident_nobody_was_told_about_ends_in_silence(world):
+def test_an_unnotified_incident_ends_without_a_message(world):
     assert say(world, world.incident(world.alert(), resolved_at=world.at(60))).messages == ()
 
 
-def test_a_silence_holds_and_its_end_speaks(world):
+def test_a_silence_holds_and_its_end_sends_a_message(world):
     alert = world.alert()
     incident = world.incident(alert)
     silence = Silence("s", "engine-dead", world.replica, world.at(3600), "li")
@@ -185,7 +185,7 @@ def test_all_but_the_voice_of_the_cause_are_folded(world):
     assert muted["engine-dead"] is MuteReason.ACKNOWLEDGED
 
 
-def test_approval_is_asked_for_once(world):
+def test_approval_is_requested_once(world):
     alert = world.alert()
     told = say(world, world.incident(alert), [alert])
     asks = action(world, status=ActionStatus.WAITING_APPROVAL, decision=Verdict.ASK)
@@ -204,7 +204,7 @@ def test_approval_for_the_plan_goes_without_an_incident(world):
     assert messages([], [], [], [asks], MESSAGING, world.at(15)).messages == ()
 
 
-def test_the_body_answers_what_an_engineer_asks(world):
+def test_the_body_has_cause_impact_evidence_and_actions(world):
     annotations = {"runbook": "docs/runbooks/engine-dead.md", "default_action_text": "alerts.engine-dead.action"}
     alert = world.alert(
         annotations={**annotations, "evidence": '[{"signal":"engine_up","observed":0.0,"text":"","arguments":{}}]'}
@@ -225,13 +225,13 @@ def test_the_body_answers_what_an_engineer_asks(world):
     assert "{" not in english.title + english.body + chinese.title + chinese.body
 
 
-def test_a_dry_run_says_so(world):
+def test_a_dry_run_is_marked(world):
     alert = world.alert()
     told = say(world, world.incident(alert), [alert], actions=[action(world, dry_run=True)])
     assert "dry run" in told.messages[1].body
 
 
-def test_an_unknown_cause_is_said_to_be_unknown(world):
+def test_an_unknown_cause_is_reported_as_unknown(world):
     alert = world.alert()
     told = say(world, world.incident(alert, cause=None), [alert])
     assert "not yet known" in told.messages[1].body
@@ -286,7 +286,7 @@ def services(world, *names):
     return [replace(world.service, name=name) for name in names]
 
 
-def test_what_breaks_alike_at_one_instant_is_one_call_that_tells_all(world):
+def test_simultaneous_pages_of_one_fault_are_one_message(world):
     found, alerts = alike(world, *services(world, "chat", "code", "search"))
     told = messages([], found, alerts, [], MESSAGING, world.t0)
     assert [(one.channel, one.is_page, one.incident, one.also) for one in told.messages] == [

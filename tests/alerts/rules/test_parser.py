@@ -51,7 +51,7 @@ def test_defaults_of_the_service():
     assert rules["anomaly"].wait == timedelta(minutes=30)
 
 
-def test_only_the_promise_of_the_service_is_service_level():
+def test_only_the_slo_of_the_service_is_service_level():
     assert {rule.name for rule in load_rules() if rule.service_level} == {"availability-low", "ttft-p99-high"}
 
 
@@ -89,7 +89,7 @@ def test_a_user_file_changes_a_rule_by_name_and_keeps_the_rest(tmp_path):
     assert len(rules) == len(before)
 
 
-def test_faults_of_a_file_are_told_in_line_order_with_what_was_expected(tmp_path):
+def test_mistakes_of_a_file_are_reported_in_line_order_with_the_expectation(tmp_path):
     found = problems_of(
         tmp_path,
         "rules:\n"

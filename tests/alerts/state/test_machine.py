@@ -178,7 +178,7 @@ def test_a_statistical_score_never_takes_the_way_of_a_hard_rule(world):
     assert (alert.rule, alert.priority) == ("anomaly", Priority.P3)
 
 
-def test_a_compiled_rule_speaks_to_itself_only(world):
+def test_a_compiled_rule_matches_itself_only(world):
     named = world.finding("engine-dead", detector="rule:slow")
     assert [alert.rule for alert in advance([], [named], None, RULES, world.context(), world.t0)] == ["slow"]
 

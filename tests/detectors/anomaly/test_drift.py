@@ -145,7 +145,7 @@ def test_it_ends_when_the_memory_is_given_back(detector):
     assert not any(said[DAY + 76 :])
 
 
-def test_a_card_is_told_on_its_replica_and_two_cards_are_told_once(detector):
+def test_a_gpu_is_reported_on_its_replica_and_two_gpus_once(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.4)
     values[3] = leaking(3 * DAY, 6e10, row=3, days=3.4)[3]
     cards, (replica,) = names(EntityKind.GPU, COUNT), names(EntityKind.REPLICA, 1)
@@ -169,7 +169,7 @@ def test_gaps_are_no_evidence(detector):
     assert [one.reason for one in verdicts] == [NoVerdictReason.NO_VALUES]
 
 
-def test_what_stands_is_told_of_its_last_known_level_while_values_are_missing(detector):
+def test_what_stands_is_reported_of_its_last_known_level_while_values_are_missing(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.4)
     values = np.concatenate((values, np.full((COUNT, 8, 2), np.nan)), axis=1)
     _, said = live(detector, values)
@@ -202,14 +202,14 @@ def test_limits_are_looked_up_once_a_signal(detector):
     assert Counted.asked == 1
 
 
-def test_a_limit_far_away_or_unknown_is_not_told(detector):
+def test_a_limit_far_away_or_unknown_is_not_reported(detector):
     _, said = live(detector, leaking(2 * DAY, 3e9, days=5.0), total=1e12)
     assert len(said[-1][0].evidence) == 1
     _, said = live(detector, leaking(2 * DAY, 3e9, days=5.0), total=np.nan)
     assert len(said[-1][0].evidence) == 1
 
 
-def test_room_that_goes_is_told_with_when_it_is_gone():
+def test_shrinking_space_is_reported_with_the_time_left():
     one = DriftDetector(EntityKind.NODE, ("node_filesystem_available_ratio",), "node_cpu_utilization_ratio")
     random = np.random.default_rng(4)
     free = 0.8 + 0.001 * random.normal(size=(3, 4 * DAY))

@@ -21,7 +21,7 @@ def odd_for(pool, odd, times):
         feedback_suppression.put_aside(pool, np.ones((len(GPUS), 2), np.float32), GPUS, flags, float(at))
 
 
-def test_an_entity_that_is_odd_for_days_crowds_nobody_out():
+def test_an_entity_that_is_anomalous_for_days_displaces_no_other():
     pool = feedback_suppression.empty(2)
     odd_for(pool, [1], [0.0])
     odd_for(pool, [0], 300.0 * np.arange(1, 2 * feedback_suppression.MOST_ROWS))

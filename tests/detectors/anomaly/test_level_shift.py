@@ -63,7 +63,7 @@ def test_a_shift_is_found_within_its_late_window_and_dated_to_its_begin(detector
     assert found(said[-1])[0].fingerprint == one.fingerprint
 
 
-def test_cycles_between_two_beats_say_the_same(detector, warmed):
+def test_cycles_between_two_beats_report_the_same(detector, warmed):
     values = np.repeat(shifted(), 4, axis=1)
     _, said = live(detector, warmed, values, step=15.0)
     assert {len(found(verdicts)) for verdicts in said[4 * (SHIFT + 11) :]} == {1}

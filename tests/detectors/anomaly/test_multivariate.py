@@ -53,7 +53,7 @@ def test_usual_values_give_no_finding(detector, warmed):
     assert said[-1] == []
 
 
-def test_an_odd_combination_is_found_and_names_its_signals(detector, warmed):
+def test_an_anomalous_combination_is_found_and_names_its_signals(detector, warmed):
     values = usual(cycles=60)
     values[2, 16:, 1] *= 1.6
     values[2, 16:, 2] *= 0.4
@@ -69,7 +69,7 @@ def test_an_odd_combination_is_found_and_names_its_signals(detector, warmed):
     assert min(number for number, verdicts in enumerate(said) if found(verdicts)) <= 20, "the end of its first slot"
 
 
-def test_what_holds_is_said_every_cycle_and_fades(detector, warmed):
+def test_what_holds_is_reported_every_cycle_and_fades(detector, warmed):
     values = usual(cycles=300)
     values[2, 16:31, 1:] *= 1.8
     _, said = lived(detector, warmed, values)
@@ -82,7 +82,7 @@ def test_what_holds_is_said_every_cycle_and_fades(detector, warmed):
     assert since == {datetime.fromtimestamp(NOW + 900.0, tz=UTC)}, "the beginning of its first slot"
 
 
-def test_one_odd_value_in_a_slot_is_not_enough(detector, warmed):
+def test_one_anomalous_value_in_a_slot_is_not_enough(detector, warmed):
     values = rhythm(NOW + 15.0 * np.arange(120), 6, LEVELS, seed=5)
     values[2, 50, 1:] *= 1.5
     _, said = lived(detector, warmed, values, step=15.0)
@@ -143,7 +143,7 @@ def test_it_is_the_ensemble_that_recordings_are_judged_by(detector):
     assert np.any(alarms)
 
 
-def test_without_voters_it_says_so(detector):
+def test_without_members_there_is_one_no_verdict(detector):
     _, said = lived(detector, detector.initial(), usual(cycles=10))
     assert said[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
@@ -225,7 +225,7 @@ def test_it_leaves_the_state_it_was_given_alone(detector, warmed):
         np.testing.assert_array_equal(array, warmed.arrays[name])
 
 
-def test_odd_input_never_raises(detector, warmed):
+def test_unusual_input_never_raises(detector, warmed):
     now = datetime.fromtimestamp(NOW + 600, tz=UTC)
     for values in (np.full((6, 3, 3), np.nan), np.full((6, 3, 3), np.inf), np.zeros((0, 3, 3)), np.zeros((6, 0, 3))):
         part = window(EntityKind.GPU, SIGNALS, NOW + 15.0 * np.arange(values.shape[1]), values, 15.0)
@@ -308,7 +308,7 @@ def after_an_oddness(detector, warmed):
     return calm(detector, state, 1, 8)
 
 
-def test_what_was_judged_not_useful_is_not_told_again(detector, after_an_oddness):
+def test_what_was_judged_not_useful_is_not_reported_again(detector, after_an_oddness):
     untaught, told = odd_hour(detector, after_an_oddness, 8)
     assert told, "without a verdict it is told each time"
     taught = detector.teach(after_an_oddness, [lesson(2, 0, useful=False)])
@@ -319,7 +319,7 @@ def test_what_was_judged_not_useful_is_not_told_again(detector, after_an_oddness
 
 
 @pytest.mark.parametrize(("row", "first"), [(4, 1), (2, 0)], ids=["another entity", "another pattern"])
-def test_a_verdict_speaks_of_its_entity_and_its_pattern_alone(detector, after_an_oddness, row, first):
+def test_a_verdict_concerns_its_entity_and_its_pattern_alone(detector, after_an_oddness, row, first):
     taught = detector.teach(after_an_oddness, [lesson(2, 0, useful=False)])
     _, told = odd_hour(detector, taught, 8, row=row, first=first)
     assert {one.entity for one in told} == {names(EntityKind.GPU, 6)[row]}

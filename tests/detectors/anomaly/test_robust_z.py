@@ -57,7 +57,7 @@ def test_usual_values_are_nothing(detector, warmed):
     assert said[-1] == []
 
 
-def test_a_metric_far_off_is_told_after_one_reading_and_pages_nobody(detector, warmed):
+def test_a_metric_far_off_is_reported_after_one_reading_and_does_not_page(detector, warmed):
     _, said = live(detector, warmed, odd(), step=60.0)
     first = next(number for number, verdicts in enumerate(said) if found(verdicts))
     assert 5 * FAULT < first <= 5 * FAULT + 10
@@ -79,7 +79,7 @@ def test_it_ends_with_the_deviation(detector, warmed):
     assert not found(said[-1])
 
 
-def test_what_the_load_explains_is_not_told(detector, warmed):
+def test_what_the_load_explains_is_not_reported(detector, warmed):
     values = odd()
     values[1, 5 * FAULT :, 2] *= 1.5
     _, said = live(detector, warmed, values, step=60.0)
@@ -132,7 +132,7 @@ def test_it_measures_what_the_ensembles_first_voter_measures(detector):
         assert rows == pytest.approx(z, abs=1e-5)
 
 
-def test_nothing_is_said_before_there_is_a_limit(detector):
+def test_there_is_no_verdict_before_there_is_a_limit(detector):
     _, said = live(detector, detector.initial(), odd(), step=60.0)
     assert said[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
@@ -146,7 +146,7 @@ def test_what_stands_for_a_day_is_the_usual(detector, warmed):
     assert DAY == robust_z.HELD_SECONDS
 
 
-def test_a_missing_metric_keeps_its_deviation_and_is_not_told(detector, warmed):
+def test_a_missing_metric_keeps_its_deviation_and_is_not_reported(detector, warmed):
     values = odd()
     values[1, 5 * FAULT + 20 : 5 * FAULT + 40, 0] = np.nan
     _, said = live(detector, warmed, values, step=60.0)
@@ -155,7 +155,7 @@ def test_a_missing_metric_keeps_its_deviation_and_is_not_told(detector, warmed):
     assert found(said[-1])
 
 
-def test_a_check_point_says_what_would_have_been_said(detector, warmed):
+def test_a_check_point_reports_what_would_have_been_reported(detector, warmed):
     values = odd()
     state, _ = live(detector, warmed, values[:, :70], step=60.0)
     kept = DetectorState(state.version, state.entities, {name: one.copy() for name, one in state.arrays.items()})
@@ -208,7 +208,7 @@ def test_the_last_days_at_its_own_spacing_count_alone(detector):
     assert np.isfinite(state.arrays["limit"]).all()
 
 
-def test_what_is_told_is_counted_in_the_scales_that_were_judged_by(detector):
+def test_a_finding_counts_in_the_scales_of_its_verdict(detector):
     """A reading widens its own scale, most of all an early one; it is told in the one from before it."""
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=0.4, count=6))
     told = 0

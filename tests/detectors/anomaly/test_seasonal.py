@@ -110,7 +110,7 @@ def test_an_entity_that_is_new_warms_up_and_the_others_are_judged(detector, warm
     assert [one.entity.name for one in found(said[-1])] == ["service-01"]
 
 
-def test_without_history_it_says_so_once(detector):
+def test_without_history_it_reports_it_once(detector):
     _, said = live(detector, detector.initial(), usual(cycles=30))
     assert said[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 

@@ -45,7 +45,7 @@ def found(window_of, findings_of, ref):
 LOWERED = (CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=32")
 
 
-def test_a_limit_below_what_has_run_is_told_before_anybody_waits(found):
+def test_a_limit_below_what_has_run_is_reported_before_requests_queue(found):
     (item,) = found(LOWERED)
     assert (item.fault, item.entity.name) == ("batch-misconfigured", "chat")
     assert item.evidence[0].text == "findings.batch_limit_lowered"
@@ -188,7 +188,7 @@ def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref)
     assert np.isnan(state.arrays["limit"][1])
 
 
-def test_engines_that_never_told_their_batch_are_silent(window_of, findings_of):
+def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_of):
     said = []
     window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
     assert findings_of(BatchLimitDetector(), window, verdicts=said) == []

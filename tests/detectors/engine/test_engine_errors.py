@@ -83,7 +83,7 @@ def test_the_log_names_memory_in_pieces(find, entity):
     assert find([line("memory_fragmented", 100, entity)]) == [("gpu-memory-fragmentation", REPLICAS[0])]
 
 
-def test_the_log_of_the_process_before_says_nothing_of_this_one(find):
+def test_the_log_of_the_process_before_does_not_concern_this_one(find):
     assert find([line("memory_fragmented", 10)], r0=replica(started=50.0)) == []
 
 

@@ -35,7 +35,7 @@ def find(window_of, findings_of):
         ("kv_cache_too_small", "model-load-failed"),
     ],
 )
-def test_what_a_line_says(find, code, fault):
+def test_the_meaning_of_a_line(find, code, fault):
     assert [(item.fault, item.entity) for item in find([logged(REPLICA, code, 20, "a line")])] == [(fault, REPLICA)]
 
 
@@ -44,7 +44,7 @@ def test_lines_that_name_no_cause(find, code):
     assert find([logged(REPLICA, code, 20)]) == []
 
 
-def test_the_line_is_told_and_counted(find):
+def test_the_line_is_reported_and_counted(find):
     (found,) = find([logged(REPLICA, "cuda_oom", 20, "one"), logged(REPLICA, "cuda_oom", 50, "two", lines_before="3")])
     assert found.observed == 5.0
     for language in LANGUAGES:

@@ -36,7 +36,7 @@ def test_every_replica_alike(answered):
     assert found.evenly
 
 
-def test_a_replica_that_answers_nothing_for_a_while_is_told_by_that(answered):
+def test_a_replica_that_answers_nothing_for_a_while_is_reported_by_that(answered):
     answered[2, 10:] = 0.0
     found = source(invalid(answered, [0.0, 0.0, 0.2, 0.0, 0.0, 0.0]), answered)
     assert found.replica == 2
@@ -49,7 +49,7 @@ def test_chance_names_no_replica(seed):
     assert source(invalid(few, [0.05] * REPLICAS, seed), few).replica is None
 
 
-def test_even_routing_tells_nothing():
+def test_even_routing_gives_no_verdict():
     steady = np.full((REPLICAS, SCRAPES), 30.0)
     assert source(np.full(SCRAPES, 0.1), steady) == UNTOLD
 
@@ -60,13 +60,13 @@ def test_more_invalid_answers_than_a_replica_gives_are_not_its_own(answered):
 
 
 @pytest.mark.parametrize("known", [0, 7])
-def test_a_few_scrapes_tell_nothing(answered, known):
+def test_a_few_scrapes_give_no_verdict(answered, known):
     ratio = invalid(answered, [0.7, 0.0, 0.0, 0.0, 0.0, 0.0])
     ratio[known:] = np.nan
     assert source(ratio, answered) == UNTOLD
 
 
-def test_one_replica_alone_is_not_told_from_its_service(answered):
+def test_one_replica_alone_is_not_separated_from_its_service(answered):
     assert source(invalid(answered[:1], [0.5]), answered[:1]) == UNTOLD
 
 

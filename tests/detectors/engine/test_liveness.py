@@ -110,7 +110,7 @@ UNHEALTHY = ("Killing", "Container vllm failed liveness probe, will be restarted
 
 
 @pytest.mark.parametrize(("told", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
-def test_what_the_kubelet_stops_as_it_was_told_to_is_no_crash(find, ref, told, dead):
+def test_what_the_kubelet_stops_as_requested_is_no_crash(find, ref, told, dead):
     events = [of_the_kubelet(ref, *line) for line in told]
     found = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
     assert faults(found) == ([("r0", "engine-dead")] if dead else [])
@@ -206,7 +206,7 @@ def test_asleep_is_never_hung_and_grave_only_with_requests(find):
     assert find({"r0": series((5, BUSY), (8, sleeps), (1, woken))}) == []
 
 
-def test_open_files_tell_of_a_hang_when_nothing_else_does(find, ref):
+def test_open_files_show_a_hang_if_nothing_else_does(find, ref):
     hidden = {**STILL, "engine_requests_running": 0.0, "engine_inflight_requests": None}
     rows = series((10, {**BUSY, "engine_inflight_requests": None}), (5, hidden))
     rows["engine_open_files"] = [34.0] * 10 + [38.0, 40.0, 43.0, 47.0, 51.0]
@@ -245,7 +245,7 @@ def test_many_timeouts_on_several_nodes_at_once_are_not_believed(find, ref):
     assert len(refused) == 6
 
 
-def test_a_replica_nobody_scrapes_gives_no_verdict(find):
+def test_a_replica_without_a_scrape_gives_no_verdict(find):
     verdicts = []
     silent = {name: [*values[:5], *[None] * 20] for name, values in series((25, BUSY)).items()}
     assert find({"r0": silent, "r1": series((25, BUSY))}, verdicts=verdicts) == []

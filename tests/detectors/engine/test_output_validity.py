@@ -134,14 +134,14 @@ def test_the_beginning_is_that_of_the_first_invalid_answers(said_of):
     assert (whole.window.end - whole.window.start).total_seconds() == 5.0 * 29
 
 
-def test_what_was_told_stays_told_while_the_answers_become_valid_again(said_of):
+def test_what_was_reported_stays_reported_while_the_answers_become_valid_again(said_of):
     spoilt = spoilt_by(0.06, 0.06, 0.06, 0.06)
     spoilt[:, -4:] /= 6.0
     (whole,) = said_of(spoilt, answers())
     assert whole.score == 0.5
 
 
-def test_of_a_replica_that_gets_no_traffic_since_nobody_can_say_that_it_is_well(said_of):
+def test_the_health_of_a_replica_without_traffic_is_unknown(said_of):
     answered = answers(120)
     answered[2, 50:] = 0.0
     (silent,) = said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120), answered)

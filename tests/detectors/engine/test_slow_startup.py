@@ -93,7 +93,7 @@ def test_pods_without_a_place_are_about_their_peers_pool(find):
     assert find([], topology=without, pod_unschedulable=[1.0] * 101) == [("pods-pending", "pool/b")]
 
 
-def test_pods_that_are_well_and_pods_nobody_knows(find, window_of, findings_of):
+def test_healthy_pods_and_unknown_pods(find, window_of, findings_of):
     assert find([], waiting=()) == []
     alone = window_of(EntityKind.POD, {"s-0": {"pod_ready": [0.0] * 101}}, events=started(0, 10, 40))
     assert findings_of(SlowStartupDetector(), alone) == [], "nobody knows what is usual"

@@ -74,11 +74,11 @@ def test_one_slower_than_its_peers(find):
     assert find(r2={"factor": 1.4}) == [("gpu-slow-peer", REPLICAS[2])]
 
 
-def test_the_card_is_named_where_there_is_only_one(find):
+def test_the_gpu_is_named_if_there_is_only_one(find):
     assert find(topology=fleet(cards=1), r2={"factor": 1.4}) == [("gpu-slow-peer", CARDS[REPLICAS[2]][0])]
 
 
-def test_a_larger_batch_makes_nobody_slow(find):
+def test_a_larger_batch_makes_none_slow(find):
     assert find(r2={"crowd": 3.0}) == []
     assert find(events=[change()], **{name: {"crowd": 2.5} for name in NAMES}) == []
 
@@ -127,7 +127,7 @@ def test_new_replicas_that_also_fail_requests_are_left_to_the_rollout(find):
     assert find(rows, [change("rollout")]) == []
 
 
-def test_every_engine_of_a_node_slow_is_no_card(find):
+def test_every_engine_of_a_node_slow_is_no_gpu(find):
     assert find(r0={"factor": 1.4}, r1={"factor": 1.4}) == []
 
 
@@ -147,7 +147,7 @@ def test_slow_from_its_first_minute_is_its_place(find):
     assert find({**rows, "r4": restarted(4, 1.0)}) == []
 
 
-def test_the_first_of_a_new_revision_says_nothing_about_its_place(find):
+def test_the_first_of_a_new_revision_is_not_blamed_on_its_placement(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     assert find({**rows, "r4": restarted(4, 1.4)}, [change("rollout", FAULT - 10)]) == []
     back = change("rollback", LENGTH - 3)

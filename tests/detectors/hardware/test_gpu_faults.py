@@ -134,7 +134,7 @@ def test_xids_by_their_table(find, code, fault, entity):
     assert find({}, events=[xid(code, 1_800_000_010)], topology=topology) == [(fault, entity)]
 
 
-def test_codes_that_ask_for_nothing_make_no_finding(find):
+def test_codes_that_need_no_action_make_no_finding(find):
     assert find({}, events=[xid(code, 1_800_000_010) for code in (0, 63, 154)]) == []
 
 
@@ -165,7 +165,7 @@ def test_a_sticky_gauge_is_no_event(find):
         ("hw_accel_pcie_replay_total", [0.0] * 8 + [30.0] * 2, "pcie-degraded"),
     ],
 )
-def test_what_a_board_says_itself(find, signal, values, fault):
+def test_faults_reported_by_the_board(find, signal, values, fault):
     assert find({"GPU-3": {signal: values}}) == [(fault, "GPU-3")]
 
 
@@ -193,7 +193,7 @@ def test_hot_and_slow_without_a_throttle_counter(find):
     assert find({"GPU-0": {**hot, "hw_accel_power_watts": [690.0] * 10}}) == []
 
 
-def test_a_node_short_of_a_board_nobody_ever_saw(window_of, findings_of):
+def test_a_node_short_of_a_board_never_seen(window_of, findings_of):
     rows = {"n0": {"hw_accel_present": [4.0] * 5, "node_accel_capacity": [8.0] * 5}}
     (found,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
     assert (found.fault, found.entity, found.observed) == ("gpu-lost", N0, 4.0)

@@ -93,7 +93,7 @@ def test_memory_that_the_engine_explains_is_nothing(engine, reserved):
 
 
 @pytest.mark.parametrize(("engine", "reserved"), [(reserving, 0.9), (taking, None)])
-def test_a_leak_is_told_whether_memory_is_reserved_or_taken_as_needed(engine, reserved):
+def test_a_leak_is_reported_whether_memory_is_reserved_or_taken_as_needed(engine, reserved):
     in_use = cache(6, 200)
     used = engine(in_use)
     used[3, FAULT:] += 0.12 * GB * np.arange(100)
@@ -105,7 +105,7 @@ def test_a_leak_is_told_whether_memory_is_reserved_or_taken_as_needed(engine, re
     assert one.observed > one.expected.high
 
 
-def test_a_process_beside_the_engine_is_told_after_ten_minutes_and_over_when_it_ends():
+def test_a_process_beside_the_engine_is_reported_after_ten_minutes_and_over_when_it_ends():
     in_use = cache(6, 160)
     used = reserving(in_use)
     used[2, FAULT:130] += 4.0 * GB
@@ -116,7 +116,7 @@ def test_a_process_beside_the_engine_is_told_after_ten_minutes_and_over_when_it_
     assert not any(told[135:])
 
 
-def test_a_card_that_always_uses_more_than_its_like_is_not_told():
+def test_a_gpu_that_always_uses_more_than_its_like_is_not_reported():
     in_use = cache(6, 160)
     used = reserving(in_use)
     used[1] += 4.0 * GB
@@ -124,7 +124,7 @@ def test_a_card_that_always_uses_more_than_its_like_is_not_told():
     assert not any(found(verdicts) for verdicts in said)
 
 
-def test_what_all_cards_of_a_class_show_is_nobodys_own():
+def test_what_all_gpus_of_a_class_show_is_not_an_own_deviation():
     in_use = cache(6, 160)
     used = reserving(in_use)
     used[:, FAULT:] += 4.0 * GB
@@ -145,7 +145,7 @@ def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
     assert mean == pytest.approx(used[4, :FAULT].mean(), rel=0.005)
 
 
-def test_without_a_word_of_the_engine_nothing_is_said():
+def test_without_engine_metrics_there_is_no_verdict():
     in_use = np.full((4, 60), np.nan)
     used = reserving(cache(4, 60))
     _, said = lived(used, in_use, reserved=None)
@@ -153,7 +153,7 @@ def test_without_a_word_of_the_engine_nothing_is_said():
     assert {one.reason for one in said[-1]} == {NoVerdictReason.NO_VALUES}
 
 
-def test_a_card_without_peers_is_held_against_its_own_past():
+def test_a_gpu_without_peers_is_held_against_its_own_past():
     in_use = cache(1, 320)
     used = reserving(in_use)
     used[0, 200:] += 0.2 * GB * np.arange(120)
@@ -162,7 +162,7 @@ def test_a_card_without_peers_is_held_against_its_own_past():
     assert one.entity.name == "g0"
 
 
-def test_it_is_tried_in_the_shadow_first_and_says_why_it_is_silent_before():
+def test_it_is_tried_in_the_shadow_first_and_gives_the_reason_before():
     in_use = cache(6, LEARN)
     state, said = lived(reserving(in_use), in_use)
     assert said[3] == (NoVerdict("memory-use", None, NoVerdictReason.WARMING_UP),)
@@ -181,7 +181,7 @@ def test_it_is_tried_in_the_shadow_first_and_says_why_it_is_silent_before():
     assert stage(state, said[-1]) is Stage.ALERTING
 
 
-def test_a_new_card_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_an_hour():
+def test_a_new_gpu_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_an_hour():
     in_use = cache(6, 200)
     used = reserving(in_use)
     used[5, :FAULT], in_use[5, :FAULT] = np.nan, np.nan
@@ -202,7 +202,7 @@ def test_engines_whose_pages_are_away_are_no_other_class():
     assert said[LEARN + 45] == (), "all are judged at once"
 
 
-def test_what_began_while_its_engine_was_silent_is_told_when_that_speaks_again():
+def test_what_began_while_its_engine_was_silent_is_reported_when_that_returns():
     in_use = cache(6, 200)
     used, reserved = reserving(in_use), np.full((6, 200), 0.9)
     in_use[3, FAULT : FAULT + 30], reserved[3, FAULT : FAULT + 30] = np.nan, np.nan
@@ -212,7 +212,7 @@ def test_what_began_while_its_engine_was_silent_is_told_when_that_speaks_again()
     assert [one.entity.name for one in found(said[FAULT + 45])] == ["g3"]
 
 
-def test_a_page_that_fails_as_the_program_starts_costs_nobody_what_was_learnt():
+def test_a_page_that_fails_as_the_program_starts_keeps_learned_state():
     in_use = cache(6, LEARN + 2)
     used, reserved = reserving(in_use), np.full((6, LEARN + 2), 0.9)
     state, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
@@ -260,7 +260,7 @@ def test_history_teaches_nothing_of_a_young_process():
     assert state.arrays["before"].tolist() == [72.0 * GB, 72.0 * GB, 30.0 * GB]
 
 
-def test_an_engine_that_tells_nothing_of_its_cache_is_told_without_it():
+def test_an_engine_without_cache_metrics_is_reported_without_them():
     in_use = np.full((6, 200), np.nan)
     used = reserving(cache(6, 200))
     used[3, FAULT:] += 0.12 * GB * np.arange(100)

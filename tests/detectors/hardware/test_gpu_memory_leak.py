@@ -44,12 +44,12 @@ def test_memory_that_stays(find):
     assert find(g0=card(FLAT), g1=card(FLAT)) == []
 
 
-def test_a_climb_is_a_leak_of_its_replica_told_once(find):
+def test_a_climb_is_a_leak_of_its_replica_reported_once(find):
     assert find(g0=card(climbing()), g1=card(FLAT)) == [("gpu-memory-leak", REPLICA)]
     assert find(g0=card(climbing()), g1=card(climbing())) == [("gpu-memory-leak", REPLICA)]
 
 
-def test_a_card_that_nobody_claims_is_named_itself(find):
+def test_a_gpu_without_an_owner_is_named_itself(find):
     assert find(Topology.build(()), g0=card(climbing())) == [("gpu-memory-leak", EntityRef("lab", GPU, None, "g0"))]
 
 

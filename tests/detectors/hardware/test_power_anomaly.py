@@ -90,14 +90,14 @@ def findings(said):
     return [(one.entity.name, one.evidence[0].text) for one in said if isinstance(one, Finding)]
 
 
-def test_cards_that_draw_what_their_work_takes():
+def test_gpus_that_draw_what_their_work_takes():
     activity = work(8, 200)
     _, said = lived(drawn(activity), activity, served(cards(8)))
     assert not [found for verdicts in said for found in findings(verdicts)]
     assert said[-1] == (), "all of them are judged"
 
 
-def test_a_busy_card_that_draws_too_little_is_named_within_minutes():
+def test_a_busy_gpu_that_draws_too_little_is_named_within_minutes():
     activity = work(8, 140)
     power = drawn(activity)
     power[2, FAULT:] *= 0.55
@@ -112,7 +112,7 @@ def test_a_busy_card_that_draws_too_little_is_named_within_minutes():
     assert finding.observed < finding.expected.low
 
 
-def test_it_ends_when_the_card_is_well_again():
+def test_it_ends_when_the_gpu_is_well_again():
     activity = work(8, 160)
     power = drawn(activity)
     power[2, FAULT:130] *= 0.55
@@ -121,7 +121,7 @@ def test_it_ends_when_the_card_is_well_again():
     assert not findings(said[-1])
 
 
-def test_all_cards_of_a_replica_that_wait_in_a_loop_are_told_on_the_replica_too():
+def test_all_gpus_of_a_replica_that_wait_in_a_loop_are_reported_on_the_replica_too():
     activity = work(8, 150)
     power = drawn(activity)
     activity[:2, FAULT:, 0] = 1.0  # counted as busy, and nothing is multiplied
@@ -136,7 +136,7 @@ def test_all_cards_of_a_replica_that_wait_in_a_loop_are_told_on_the_replica_too(
     }
 
 
-def test_an_idle_card_that_draws_as_if_it_worked():
+def test_an_idle_gpu_that_draws_as_if_it_worked():
     activity = work(8, 150)
     activity[5:, 40:] *= 0.03  # idle cards were seen before
     power = drawn(activity)
@@ -183,7 +183,7 @@ def test_utilisation_alone_is_enough():
     assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]
 
 
-def test_one_card_alone_is_judged_by_its_own_past():
+def test_one_gpu_alone_is_judged_by_its_own_past():
     activity = work(1, 260)
     power = drawn(activity)
     power[0, 220:] *= 0.5
@@ -191,7 +191,7 @@ def test_one_card_alone_is_judged_by_its_own_past():
     assert findings(said[-1]) == [("g0", "findings.power_low_for_its_work")], "a replica of one card adds nothing"
 
 
-def test_before_half_an_hour_nothing_is_said():
+def test_before_half_an_hour_there_is_no_verdict():
     activity = work(8, 50)
     power = drawn(activity)
     power[2, 20:] *= 0.4
@@ -199,7 +199,7 @@ def test_before_half_an_hour_nothing_is_said():
     assert said[-1] == (NoVerdict("power-draw", None, NoVerdictReason.WARMING_UP),)
 
 
-def test_a_new_card_is_judged_by_what_its_peers_have_taught():
+def test_a_new_gpu_is_judged_by_what_its_peers_have_taught():
     activity = work(8, 150)
     power = drawn(activity)
     power[7, :FAULT], activity[7, :FAULT] = np.nan, np.nan
@@ -208,7 +208,7 @@ def test_a_new_card_is_judged_by_what_its_peers_have_taught():
     assert findings(said[-1]) == [("g7", "findings.power_low_for_its_work")]
 
 
-def test_a_card_that_serves_another_model_brings_nothing_along():
+def test_a_gpu_that_serves_another_model_brings_nothing_along():
     activity, topologies = work(8, 200), []
     for first_of_b in (4, 3):  # the fourth card moves to a model that needs half the power for the same work
         parts = (served(cards(8)[:first_of_b], 1, "a"), served(cards(8)[first_of_b:], 1, "b"))
@@ -225,7 +225,7 @@ def test_a_card_that_serves_another_model_brings_nothing_along():
     assert state.arrays["most"][row] < 300.0, "what it drew for the other model is forgotten"
 
 
-def test_a_card_without_a_pod_for_a_while_stays_in_its_class():
+def test_a_gpu_without_a_pod_for_a_while_stays_in_its_class():
     activity = work(4, 140)
     power = drawn(activity)
     topology, bare = served(cards(4), 1), Topology.build((), entities=cards(4))
@@ -265,7 +265,7 @@ def test_gaps_change_nothing():
     assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]
 
 
-def test_a_restart_says_what_would_have_been_said():
+def test_a_restart_reports_what_would_have_been_reported():
     activity = work(8, 130)
     power = drawn(activity)
     power[2, FAULT:] *= 0.5
@@ -376,7 +376,7 @@ def test_intervals_above_a_minute_are_judged(every):
     assert ("g2", "findings.power_low_for_its_work") in findings(said[-1])
 
 
-def test_a_known_card_with_too_few_readings_has_no_verdict():
+def test_a_known_gpu_with_too_few_readings_has_no_verdict():
     activity = work(4, 120)
     power = drawn(activity)
     power[1, 100:] = np.nan
@@ -385,7 +385,7 @@ def test_a_known_card_with_too_few_readings_has_no_verdict():
     assert said[-1] == (NoVerdict("power-draw", cards(4)[1], NoVerdictReason.NO_VALUES),)
 
 
-def test_one_blind_card_among_those_that_warm_up_leaves_one_word_for_the_rest():
+def test_one_gpu_without_values_leaves_one_no_verdict_for_the_warming_up():
     activity = work(8, 20)
     power = drawn(activity)
     power[3] = np.nan
@@ -439,7 +439,7 @@ def test_alarms_are_counted_once_each_and_raise_how_far_is_far():
     assert PowerAnomalyDetector().alarm_rate(calm).factor < 1.0
 
 
-def test_a_limit_that_was_raised_hears_less():
+def test_a_raised_limit_finds_less():
     activity = work(8, 140)
     power = drawn(activity)
     power[2, FAULT:] *= 0.65

@@ -37,7 +37,7 @@ def find(window_of, findings_of):
     return run
 
 
-def test_cards_with_power_to_spare(find):
+def test_gpus_with_power_to_spare(find):
     assert find() == []
 
 
@@ -51,20 +51,20 @@ def test_a_lowered_limit_by_power_alone(find):
     assert find(g1=lowered) == [("gpu-power-throttle", "g1", "findings.power_limit_lowered")]
 
 
-def test_a_lowered_limit_that_nobody_feels(find):
+def test_a_lowered_limit_without_effect(find):
     assert find(g1=card(limit=500.0, power=400.0)) == []
 
 
-def test_one_card_held_far_below_its_peers(find):
+def test_one_gpu_held_far_below_its_peers(find):
     held = card(told=0.9, power=690.0, clock=1.3e9)
     assert find(g1=held) == [("gpu-power-throttle", "g1", "findings.power_limit_holds")]
 
 
-def test_all_cards_at_their_limit_are_at_work(find):
+def test_all_gpus_at_their_limit_are_at_work(find):
     assert find(**{name: card(told=0.9, power=690.0, clock=1.5e9) for name in NAMES}) == []
 
 
-def test_an_idle_card_lowers_its_clock(find):
+def test_an_idle_gpu_lowers_its_clock(find):
     assert find(g1=card(limit=220.0, told=1.0, power=70.0, clock=3e8, busy=0.0)) == []
 
 

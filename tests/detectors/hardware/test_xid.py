@@ -58,7 +58,7 @@ def test_every_code_of_nvidias_catalogue_is_there_with_its_action() -> None:
         assert text.startswith(known.text), code
 
 
-def test_what_a_table_says_can_be_acted_on() -> None:
+def test_every_code_of_a_table_has_an_action() -> None:
     for known in codes().values():
         assert known.fault is None or known.fault in faults()
         assert known.until == "" or int(known.until) in xids()
@@ -70,7 +70,7 @@ def test_what_a_table_says_can_be_acted_on() -> None:
 # --- solo, beside others ----------------------------------------------------------------------------
 
 
-def test_a_double_bit_error_alone_and_with_a_remapped_row_ask_for_different_things() -> None:
+def test_a_double_bit_error_alone_and_with_a_remapped_row_need_different_actions() -> None:
     (alone,) = find(xid(48))
     assert "First step: no other XID: stop scheduling on the GPU and reset it" in said(alone)[0]
     (beside,) = find(xid(48, 30), xid(63, 28))
@@ -81,7 +81,7 @@ def test_a_double_bit_error_alone_and_with_a_remapped_row_ask_for_different_thin
     assert "no other XID" in said(far)[0]
 
 
-def test_a_cleanup_in_the_wake_of_another_code_says_nothing_of_its_own() -> None:
+def test_a_cleanup_in_the_wake_of_another_code_has_no_finding_of_its_own() -> None:
     assert faults_of(xid(45)) == [("gpu-xid-application", "GPU-0")]
     assert "restart Fabric Manager" in said(find(xid(45))[0])[0]
     (wake,) = find(xid(79, 31), xid(45, 30))
@@ -124,7 +124,7 @@ def test_a_burst_is_one_occurrence() -> None:
     assert "(seen 20×)" in said(one)[0]
 
 
-def test_a_code_that_comes_back_says_so_and_asks_for_more() -> None:
+def test_a_code_that_comes_back_reports_it_and_needs_more() -> None:
     (one,) = find(xid(119, 400), xid(119, 30))
     assert "power-cycle the node" in said(one)[0]
     assert "occurred 2 times" in said(one)[1]
@@ -175,7 +175,7 @@ def test_a_code_of_a_mig_instance_is_about_the_pod_on_that_instance() -> None:
     assert faults_of(xid(95, gpu_instance="8"), topology=topology) == [("gpu-xid-hardware", "GPU-0")]
 
 
-def test_who_told_is_evidence() -> None:
+def test_the_source_of_a_code_is_evidence() -> None:
     (one,) = find(xid(79, sources="kernel_log, nvml, dcgm-node-1"))
     assert said(one)[1] == "XID 79 was reported by: kernel_log, nvml, dcgm-node-1."
 
@@ -196,7 +196,7 @@ def test_codes_of_other_vendors_are_read_in_their_own_numbering() -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_text_can_be_said(language) -> None:
+def test_every_text_can_be_rendered(language) -> None:
     events = [
         xid(31, 400, pod="a", sources="kernel_log"), xid(31, 30, pod="b"), xid(79, 30), xid(999, 30),
         xid(13, 400, unit="GPC 1, TPC 2"), xid(13, 30, unit="GPC 1, TPC 2"), xid(163, 20),

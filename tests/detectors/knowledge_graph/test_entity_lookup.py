@@ -23,11 +23,11 @@ def fleet():
     "text",
     [LOST_GPU.name, LOST_GPU.key, f"gpu/{LOST_GPU.name}", "GPU-03027", "GPU-0302...000026", "gpu/GPU-03027e1c…26"],
 )
-def test_a_card_is_meant_by_its_name_whole_or_cut(fleet, text):
+def test_a_gpu_is_meant_by_its_name_whole_or_cut(fleet, text):
     assert entity_lookup.component(fleet, text) == LOST_GPU
 
 
-def test_as_a_table_or_a_drawing_shows_a_card_it_is_found(fleet):
+def test_a_gpu_is_found_as_a_table_or_a_drawing_shows_it(fleet):
     for gpu in GPU:
         assert entity_lookup.component(fleet, graph_text.label(entity_node(gpu), "en")) == gpu
 
@@ -43,12 +43,12 @@ def test_the_beginning_of_many_is_refused_with_some_of_them(fleet):
 
 
 @pytest.mark.parametrize("text", ["GPU-0", "chat-", "node", "…", "GPU…6"])
-def test_too_little_of_a_name_or_a_short_name_cut_is_nobody(fleet, text):
+def test_too_short_a_prefix_is_not_found(fleet, text):
     with pytest.raises(UsageError, match="not found"):
         entity_lookup.component(fleet, text)
 
 
-def test_a_slip_in_the_beginning_of_a_long_name_is_told_with_the_whole_name(fleet):
+def test_a_slip_in_the_beginning_of_a_long_name_is_reported_with_the_whole_name(fleet):
     with pytest.raises(UsageError, match=f'did you mean .*"{LOST_GPU.name}"'):
         entity_lookup.component(fleet, "GPU-03028")
 
@@ -67,7 +67,7 @@ def rows(graph, node, language="en", most=5000):
     return dict(graph_text.grouped(graph.around(node, most=most), language))
 
 
-def test_a_fault_is_shown_a_row_a_kind_of_edge_and_its_many_cards_are_counted(fleet):
+def test_a_fault_is_shown_a_row_a_kind_of_edge_and_its_many_gpus_are_counted(fleet):
     shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), fault_node("gpu-lost"))
     assert shown["remedied by -->"] == "cordon, shift traffic, drain"
     assert "Switch down" in shown["<-- explains: on its path"]

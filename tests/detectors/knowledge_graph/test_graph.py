@@ -37,7 +37,7 @@ def graph():
     return KnowledgeGraph(fleet(), fault_catalogue.load())
 
 
-def test_slow_tokens_of_a_replica_may_come_from_its_card_its_node_or_its_service(graph):
+def test_slow_tokens_of_a_replica_may_come_from_its_gpu_its_node_or_its_service(graph):
     found = {(one.entity, one.fault): one for one in graph.causes_of("engine_tpot_seconds", replica(0)).found}
     assert found[gpu(0), "gpu-thermal-throttle"].moves == "up"
     assert found[gpu(0), "gpu-thermal-throttle"].steps == 2
@@ -55,12 +55,12 @@ def test_a_dead_engine_may_come_from_what_it_rests_on_and_never_from_another_nod
     assert [one.steps for one in found] == sorted(one.steps for one in found)
 
 
-def test_the_view_is_asked_too_when_an_engine_seems_dead(graph):
+def test_the_view_is_checked_too_when_an_engine_seems_dead(graph):
     found = graph.causes_of("engine-dead", replica(0)).found
     assert "monitor-blind" in {one.fault for one in found if one.scope == "cluster"}
 
 
-def test_what_a_lost_card_explains_is_on_its_path_and_on_the_peers(graph):
+def test_what_a_lost_gpu_explains_is_on_its_path_and_on_the_peers(graph):
     found = {(one.entity, one.fault): one.scope for one in graph.explains(gpu(0), "gpu-lost").found}
     assert found[replica(0), "engine-dead"] == "path"
     assert found[CHAT, None] == "path"
@@ -69,14 +69,14 @@ def test_what_a_lost_card_explains_is_on_its_path_and_on_the_peers(graph):
     assert (gpu(0), "gpu-lost") not in found
 
 
-def test_every_explanation_is_a_cause_when_asked_backwards(graph):
+def test_explains_and_causes_of_are_inverse(graph):
     for one in graph.explains(node(0), "node-lost", 1000).found:
         if one.fault is not None:
             causes = graph.causes_of(one.fault, one.entity, 1000).found
             assert (node(0), "node-lost") in {(cause.entity, cause.fault) for cause in causes}, one
 
 
-def test_answers_say_how_many_more_there_are(graph):
+def test_answers_report_how_many_more_there_are(graph):
     few = graph.causes_of("engine-dead", replica(0), 3)
     assert len(few.found) == 3
     assert few.more == len(graph.causes_of("engine-dead", replica(0), 1000).found) - 3
@@ -93,7 +93,7 @@ def test_a_path_from_a_component_to_an_action_goes_through_its_faults(graph):
     assert [edge.link for edge in chain] == [EdgeKind.MAY_HAVE, EdgeKind.REMEDIED_BY]
 
 
-def test_a_neighbourhood_has_room_for_so_many_and_tells_the_rest(graph):
+def test_a_neighbourhood_has_room_for_so_many_and_reports_the_rest(graph):
     part = graph.around(fault_node("gpu-lost"), depth=2, most=10)
     assert len(part.nodes) == 10
     assert part.left_out > 0
@@ -116,7 +116,7 @@ def test_a_thing_is_found_by_the_name_that_people_use(graph, text, node_id):
     assert graph.find(text).id == node_id
 
 
-def test_what_nobody_knows_is_told_with_what_is_close(graph):
+def test_an_unknown_name_is_reported_with_close_ones(graph):
     with pytest.raises(UsageError, match='did you mean "gpu-lost"'):
         graph.find("gpu-lots")
     with pytest.raises(UsageError, match='did you mean "engine_up"'):
@@ -159,7 +159,7 @@ def test_an_incident_without_a_known_cause_still_has_its_components():
     assert part.roles == {entity_node(CHAT): "symptom"}
 
 
-def test_the_graph_of_a_fault_that_nobody_knows_any_more_is_its_component():
+def test_the_graph_of_an_unknown_fault_is_its_component():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.5),))

@@ -108,7 +108,7 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
         assert held.stored(1).entities == (nodes("d", "e", "x") if cycle < cycles else nodes("x")[: cycles + 1 - cycle])
 
 
-def test_a_window_that_was_refused_puts_nobody_aside_twice():
+def test_a_window_that_was_rejected_stores_no_entity_twice():
     """The detector leaves its state as it was: who is gone stands in it still."""
     detector, state = remembering(NAME, nodes("a", "b"))
     held = DormantState(detector, STEP)
@@ -130,7 +130,7 @@ def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong
     assert back.arrays["updates"][:, 0].tolist() == [1, 2, 3 if wrong > 0 else 0]
 
 
-def test_what_a_card_tells_does_not_age_while_it_is_away():
+def test_what_a_gpu_reports_does_not_age_while_it_is_away():
     cards = tuple(EntityRef("lab", EntityKind.GPU, None, name) for name in "ab")
     detector, state = remembering("power-draw", cards)
     seen = [name for name in state.arrays if name.startswith("seen_")]

@@ -50,7 +50,7 @@ def test_the_probes_own_word_decides(find, code, found):
     assert bool(find({"a": entry(0.0, expiry=None, took=0.02, code=code)})) is found
 
 
-def test_no_handshake_and_no_wait_where_the_probe_says_no_more(find):
+def test_no_handshake_and_no_wait_where_the_probe_reports_no_more(find):
     service = EntityRef("lab", EntityKind.SERVICE, "default", "a")
     quick = {"a": entry(0.0, expiry=None, took=0.02)}
     assert find(quick) == [("cert-or-dns", "a", 0.75)]

@@ -78,7 +78,7 @@ def ramp(start, end, count):
     return np.concatenate([np.full(minutes(10), start), np.linspace(start, end, minutes(count))])
 
 
-def test_more_than_was_forecast_for_long_is_told_once_and_pages_nobody():
+def test_more_than_was_forecast_for_long_is_reported_once_and_does_not_page():
     _, told = live([20.0] * minutes(16), said(A))
     assert not any(off(verdicts) for verdicts in told[: minutes(9)])
     (item,) = off(told[-1])
@@ -89,7 +89,7 @@ def test_more_than_was_forecast_for_long_is_told_once_and_pages_nobody():
     assert item.evidence[1].arguments["minutes"] == "76"
 
 
-def test_fewer_than_was_forecast_is_told_though_they_went_away_slowly():
+def test_fewer_than_was_forecast_is_reported_though_they_went_away_slowly():
     _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A))
     (item,) = off(told[-1])
     assert item.fingerprint.endswith("|below")
@@ -97,7 +97,7 @@ def test_fewer_than_was_forecast_is_told_though_they_went_away_slowly():
 
 
 @pytest.mark.parametrize("rate", [7.0, 12.9, 13.5])  # outside the lowest quantile, inside, and outside the highest
-def test_what_is_near_the_median_is_not_told_however_narrow_the_forecast_is(rate):
+def test_what_is_near_the_median_is_not_reported_however_narrow_the_forecast_is(rate):
     assert not any(off(verdicts) for verdicts in live([rate] * minutes(20), said(A, middle=10.5))[1])
 
 
@@ -113,7 +113,7 @@ def test_some_readings_about_a_long_gap_are_no_level_of_ten_minutes():
     assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
 
 
-def test_a_burst_of_a_minute_is_not_told():
+def test_a_burst_of_a_minute_is_not_reported():
     rates = [*[10.0] * minutes(12), *[25.0] * minutes(1), *[10.0] * minutes(16)]
     assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
 
@@ -167,7 +167,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_without_a_forecast_that_counts_the_usual_level_stands_in_and_why_is_told(case):
+def test_without_a_forecast_that_counts_the_usual_level_stands_in_with_the_reason(case):
     foreseen, text, arguments = REFUSED[case]
     _, told = live([30.0] * minutes(12), foreseen, state=learnt(10.0))
     (item,) = off(told[-1])
@@ -176,7 +176,7 @@ def test_without_a_forecast_that_counts_the_usual_level_stands_in_and_why_is_tol
     assert arguments.items() <= item.evidence[1].arguments.items()
 
 
-def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_told():
+def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_reported():
     assert not any(off(verdicts) for verdicts in live([30.0] * minutes(20), None)[1])
 
 
@@ -184,7 +184,7 @@ def why(verdicts):
     return {one.entity: one.reason for one in verdicts if isinstance(one, NoVerdict)}
 
 
-def test_a_service_that_cannot_be_judged_says_why_before_anything_was_found():
+def test_a_service_that_cannot_be_judged_gives_the_reason_before_anything_was_found():
     _, told = live([10.0] * minutes(12), None)
     assert why(told[-1]) == {A: NoVerdictReason.WARMING_UP}  # nobody forecasts, and no hour is known
     _, told = live([10.0] * minutes(12), None, state=learnt(10.0, slots=6 * 20))
@@ -230,26 +230,26 @@ def fell(foreseen, state=None):
     return [one for one in told[-1] if isinstance(one, Finding)]
 
 
-def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_says_what_was_forecast():
+def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_reports_what_was_forecast():
     assert [item.fault for item in fell(said(A, low=2.0, middle=6.0, high=60.0))] == []
     (item,) = fell(said(A, low=40.0, middle=50.0, high=60.0))
     assert (item.fault, item.severity) == ("traffic-drop", Priority.P2)
     assert item.evidence[-1].text == "findings.traffic_was_forecast"
 
 
-def test_a_drop_without_a_forecast_says_so():
+def test_a_drop_without_a_forecast_reports_it():
     (item,) = fell(None, state=learnt(50.0, GatewayDetector()))
     assert item.fault == "traffic-drop"
     assert item.evidence[-1].text == "findings.usual_no_forecast"
 
 
-def test_while_a_fault_says_why_fewer_come_nothing_else_does():
+def test_while_a_fault_explains_fewer_requests_no_other_detector_reports():
     rates, foreseen = [*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0)
     found = [live(rates, foreseen, detector=one)[1][-1] for one in (GatewayDetector(), ForecastDeviationDetector())]
     assert [one.fault for verdicts in found for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
 
 
-def test_on_a_day_that_the_calendar_names_fewer_are_not_told():
+def test_on_a_day_that_the_calendar_names_fewer_are_not_reported():
     when = datetime.fromtimestamp(START, tz=UTC)
     event = Event("e", EventKind.CHANGE, A, when, "change", "calendar", {}, "e")
     _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A), events=(event,))

@@ -150,7 +150,7 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 
-def test_nothing_is_said_without_values(window_of, findings_of):
+def test_there_is_no_verdict_without_values(window_of, findings_of):
     row = {"svc_requests_total": [None] * 20}
     said = []
     assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=said) == []

@@ -44,7 +44,7 @@ def test_what_is_no_drop_of_the_kpi(found, row):
     assert found(row) == []
 
 
-def test_a_figure_that_nobody_pushes_is_silent(window_of, findings_of):
+def test_a_figure_that_is_not_pushed_is_silent(window_of, findings_of):
     said = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
     assert findings_of(KpiDetector(), window, verdicts=said) == []

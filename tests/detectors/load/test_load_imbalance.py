@@ -54,7 +54,7 @@ def test_few_requests_prove_nothing(skewed):
     assert skewed(*low, replica(2.0, 40.0, usually=0.5)) == []
 
 
-def test_nothing_is_said_of_replicas_without_values(skewed):
+def test_there_is_no_verdict_of_replicas_without_values(skewed):
     nothing = {"engine_http_requests_total": [None] * 54, "engine_inflight_requests": [None] * 54}
     assert skewed(nothing, nothing, nothing) == []
     assert skewed() == []

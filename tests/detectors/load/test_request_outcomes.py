@@ -58,7 +58,7 @@ def test_what_is_neither(found, row):
     assert found(**row) == []
 
 
-def test_nothing_is_said_where_the_engines_do_not_tell(window_of, findings_of):
+def test_engines_without_the_metrics_give_no_verdict(window_of, findings_of):
     said = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
     assert findings_of(RequestOutcomeDetector(), window, verdicts=said) == []

@@ -189,7 +189,7 @@ def test_more_traffic_that_is_served_in_time_is_no_surge(surging):
     assert surging(s=service([0.0] * 90, [5.0] * 60 + [20.0] * 30, ttft=0.2)) == []
 
 
-def test_unknown_first_tokens_leave_the_queue_to_speak(window_of, findings_of):
+def test_unknown_first_tokens_leave_the_queue_to_decide(window_of, findings_of):
     row = {name: values for name, values in replica(GROWING).items() if "#" not in name}
     (found,) = findings_of(SaturationDetector(), window_of(R, {"r0": row}))
     assert found.score == pytest.approx(0.6)

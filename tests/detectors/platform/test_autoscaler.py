@@ -28,5 +28,5 @@ def test_the_service_is_the_one_that_the_workload_serves(found, ref):
 
 
 @pytest.mark.parametrize("values", [[0.0] * 30, [0.0, 1.0] * 15, [1.0] * 3, [None] * 10, [1.0] * 20 + [0.0]])
-def test_single_failures_and_no_values_say_nothing(found, values):
+def test_single_failures_and_no_values_give_no_verdict(found, values):
     assert found(values) == []

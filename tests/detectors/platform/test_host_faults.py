@@ -40,7 +40,7 @@ def test_a_disk_without_room(find, left, fault):
     assert find({"node_filesystem_available_ratio": [0.5] * 10 + [left] * 3}) == ["disk-full"] * fault
 
 
-def test_what_the_kubelet_says_of_a_disk_until_it_takes_it_back(find):
+def test_a_kubelet_disk_condition_lasts_until_it_is_cleared(find):
     short = {"node_filesystem_available_ratio": [0.5] * 10 + [0.08] * 10}
     pressure, eased = said(NODE, "NodeHasDiskPressure", 40), said(NODE, "NodeHasNoDiskPressure", 60)
     assert find(short, [pressure]) == ["disk-full"]
@@ -73,7 +73,7 @@ def test_packets_that_are_lost_are_a_share_of_all(find):
     assert find(few | {"node_network_bytes_per_second": [1e9] * 20}) == []
 
 
-def test_a_sensor_speaks_once_and_is_believed_for_half_an_hour(find):
+def test_a_sensor_alarm_counts_for_half_an_hour(find):
     line = logged(NODE, "sensor-alarm", 20, "ipmi: Power Supply 2 failure detected")
     columns = {"node_clock_offset_seconds": [0.0] * 300}
     assert find(columns, [line]) == ["psu-or-fan-failed"]
@@ -111,6 +111,6 @@ def test_cpu_that_rises_everywhere_or_while_the_disk_is_busy(taken):
     assert taken([0.7, 0.1, 0.1], disk=0.8) == []
 
 
-def test_a_host_nobody_knows_yet(window_of, findings_of):
+def test_an_unknown_host(window_of, findings_of):
     rows = {name: {"node_cpu_utilization_ratio": [level] * 30} for name, level in (("a", 0.9), ("b", 0.1), ("c", 0.1))}
     assert findings_of(NoisyNeighborDetector(), window_of(EntityKind.NODE, rows)) == []

@@ -71,7 +71,7 @@ def test_a_loop_of_memory_kills_is_one_of_memory(find):
     assert find(pod(), [*events, logged(POD, "oom-kill", 19)]) == [("pod-oom", "pod/default/p0")]
 
 
-def test_where_nobody_reads_events_restarts_are_counted(find):
+def test_without_events_restarts_are_counted(find):
     assert find(pod(waiting=3.0, restarts=(2, 5, 8))) == [("crash-loop", "pod/default/p0")]
     assert find(pod(waiting=3.0, restarts=(2,))) == []
 

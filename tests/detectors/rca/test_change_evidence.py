@@ -85,14 +85,14 @@ def test_what_puts_no_new_revision_into_service_is_no_bad_rollout(code):
         ("configmap", "ada changed the configuration at 08:00:00 UTC (configmap), from v1 to v2."),
     ],
 )
-def test_the_evidence_says_which_change_at_which_instant_by_whom(code, said):
+def test_the_evidence_reports_which_change_at_which_instant_by_whom(code, said):
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, code, actor="ada", before="v1", to="v2")])
     assert desk.cause() == (CHAT, "bad-rollout")
     assert said in told(desk.only.hypotheses[0])
 
 
-def test_without_an_actor_the_versions_are_told_and_without_versions_the_instant():
+def test_without_an_actor_the_versions_are_reported_and_without_versions_the_instant():
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, "image", before="a:1", to="a:2")])
     assert "New revision rolled out at 08:00:00 UTC (image), from a:1 to a:2." in told(desk.only.hypotheses[0])
@@ -111,7 +111,7 @@ def test_flags_before_slower_tokens_suggest_the_batch_beside_the_kernel():
     assert (CHAT, "batch-misconfigured") not in named(plain)
 
 
-def test_a_driver_on_one_node_suggests_its_cards_where_replicas_are_slower():
+def test_a_driver_on_one_node_suggests_its_gpus_where_replicas_are_slower():
     desk = Desk()
     desk.step(15, [alert(replica(0), None)], [slow(replica(0))], [changed(node(0), "driver", before="550", to="570")])
     found = named(desk)
@@ -136,13 +136,13 @@ def test_a_changed_network_suggests_its_node_and_no_other():
     assert set(named(desk)) == {(node(0), "network-loss")}
 
 
-def test_scaling_is_told_with_the_pressure_it_made():
+def test_scaling_is_reported_with_the_pressure_it_made():
     desk = Desk()
     desk.step(15, [alert(replica(0), "kv-pressure")], events=[changed(CHAT, "scale", before="8", to="4")])
     assert "Scaled at 08:00:00 UTC, from 8 to 4." in told(desk.only.hypotheses[0])
 
 
-def test_a_rollout_is_told_with_the_crash_loop_that_followed_it():
+def test_a_rollout_is_reported_with_the_crash_loop_that_followed_it():
     desk = Desk()
     loop = alert(ref(EntityKind.POD, "pod-0"), "crash-loop")
     desk.step(15, [loop], [finding(loop.entity, "crash-loop")], [changed(CHAT, "rollout", actor="argocd")])
@@ -158,7 +158,7 @@ def test_the_words_of_a_server_are_a_candidate_and_its_evidence():
     assert desk.only.unknown_confidence > 0.3, "a line alone is a weak guess"
 
 
-def test_a_lost_card_is_the_card_of_the_replica_that_misses_it():
+def test_a_lost_gpu_is_the_gpu_of_the_replica_that_misses_it():
     desk = Desk()
     desk.step(15, [alert(replica(1), None)], events=[line(replica(1), "gpu_missing", "CUDA unknown error")])
     assert desk.cause() == (gpu(1), "gpu-lost")
@@ -176,7 +176,7 @@ def test_an_old_line_suggests_nothing():
     assert desk.only.suspected_cause is None
 
 
-def test_a_line_that_a_finding_tells_is_not_told_twice():
+def test_a_line_of_a_finding_is_not_reported_twice():
     desk = Desk()
     dead = alert(replica(0), "nccl-timeout")
     said = line(replica(0), "nccl_timeout", "Watchdog caught collective operation timeout")

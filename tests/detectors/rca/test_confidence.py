@@ -45,7 +45,7 @@ def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
         ("temperature: 0.2\n", 1, "is missing"),
     ],
 )
-def test_a_damaged_file_is_told_with_line_and_key(text, line, said):
+def test_a_damaged_file_is_reported_with_line_and_key(text, line, said):
     with pytest.raises(ConfigError) as caught:
         confidence.read(text, "confidence.yaml")
     assert {problem.file for problem in caught.value.problems} == {"confidence.yaml"}

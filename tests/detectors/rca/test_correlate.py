@@ -272,7 +272,7 @@ def test_an_engine_that_died_long_before_the_view_went_dark_stays_apart():
     assert desk.causes() == {(replica(0), "engine-dead"), (CLUSTER, "monitor-blind")}
 
 
-def test_a_symptom_hangs_on_the_cause_that_came_before_it_and_not_on_a_deeper_one_that_came_after():
+def test_a_symptom_belongs_to_the_earlier_cause_and_not_to_a_deeper_later_one():
     desk = Desk()
     card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=120)
     desk.step(15, [card])
@@ -335,7 +335,7 @@ def test_a_prefix_cache_that_finds_less_while_transfers_fail_is_no_incident_of_i
     assert desk.cause() == (replica(0), "kv-transfer-fail")
 
 
-def test_a_lost_exporter_does_not_blame_the_card():
+def test_a_lost_exporter_does_not_blame_the_gpu():
     desk = Desk()
     desk.step(30, [alert(node(0), "exporter-down")])
     assert desk.cause() == (node(0), "exporter-down")
@@ -474,7 +474,7 @@ def test_missing_links_keep_things_apart_and_nothing_fails():
     assert all(one.services == (("chat",) if one.layer is Layer.BUSINESS else ()) for one in desk.open)
 
 
-def test_a_card_whose_pod_nobody_knows_reaches_its_node():
+def test_a_gpu_with_an_unknown_pod_reaches_its_node():
     links = [(node(0), gpu(0)), (node(0), pod(0)), (pod(0), replica(0)), (replica(0), CHAT)]
     desk = Desk(Topology.build(links))
     desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost")])
@@ -534,7 +534,7 @@ def test_a_queue_that_got_another_name_is_the_same_one():
     assert desk.cause() == (CHAT, "long-prompt-burst")
 
 
-def test_the_cards_of_a_slow_group_are_named_beside_it():
+def test_the_gpus_of_a_slow_group_are_named_beside_it():
     edges = [(node(0), gpu(number)) for number in range(2)]
     edges += [(gpu(number), pod(0)) for number in range(2)] + [(pod(0), replica(0)), (replica(0), CHAT)]
     desk = Desk(Topology.build(edges))
@@ -593,7 +593,7 @@ def test_the_load_that_a_surge_leaves_outlasts_it():
     assert desk.cause() == (CHAT, "traffic-surge")
 
 
-def test_the_part_that_is_found_takes_over_what_was_said_of_the_whole():
+def test_a_component_takes_over_the_fault_of_the_whole():
     desk = Desk()
     whole = alert(CHAT, "garbled-output")
     desk.step(60, [whole], [finding(CHAT, "garbled-output", score=0.9)])

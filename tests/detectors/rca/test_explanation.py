@@ -43,7 +43,7 @@ def test_what_is_known_of_the_fault_is_in_its_explanation():
     assert found.known
 
 
-def test_each_look_alike_says_how_it_would_show():
+def test_each_look_alike_reports_how_it_would_show():
     ruled_out = {one.fault: one for one in hot().alternatives}
     power = ruled_out["gpu-power-throttle"]
     assert power.confidence is None
@@ -52,7 +52,7 @@ def test_each_look_alike_says_how_it_would_show():
     assert any("ruled out because the throttling is thermal" in line and "power limit falls" in line for line in told)
 
 
-def test_what_another_cause_explains_speaks_against_and_not_for():
+def test_an_explanation_by_another_cause_is_contradicting_evidence():
     desk = Desk()
     desk.step(30, [alert(gpu(0), "gpu-lost"), alert(replica(0), "engine-dead")])
     turned = replace(desk.only, hypotheses=desk.only.hypotheses[::-1])
@@ -63,7 +63,7 @@ def test_what_another_cause_explains_speaks_against_and_not_for():
     assert not any("GPU lost" in line for line in lines(found, "for"))
 
 
-def test_nothing_named_is_told_as_we_do_not_know():
+def test_no_cause_is_reported_as_unknown():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     found = explanation.explain(desk.only, desk.knowledge)
@@ -72,7 +72,7 @@ def test_nothing_named_is_told_as_we_do_not_know():
     assert explanation_text.as_json(found, "en")["unknown_confidence"] == 1.0
 
 
-def test_a_best_answer_less_sure_than_none_of_them_is_told_as_we_do_not_know():
+def test_a_cause_less_likely_than_the_unknown_is_reported_as_unknown():
     desk = Desk()
     desk.step(30, [alert(CHAT, None), alert(gpu(0), "gpu-slow-peer")], [finding(gpu(0), "gpu-slow-peer", score=0.9)])
     weak = tuple(replace(one, confidence=one.confidence * 0.3) for one in desk.only.hypotheses)
@@ -82,7 +82,7 @@ def test_a_best_answer_less_sure_than_none_of_them_is_told_as_we_do_not_know():
     assert "Inconclusive" in " ".join(explanation_text.page_lines(found, "en"))
 
 
-def test_a_fault_that_nobody_knows_any_more_is_explained_as_far_as_it_goes():
+def test_a_fault_that_is_no_longer_known_is_explained_as_far_as_it_goes():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.9),))

@@ -28,7 +28,7 @@ def test_every_fault_of_the_vocabulary_has_an_entry_and_no_other():
     assert set(fault_catalogue.load()) == set(faults())
 
 
-def test_every_confusable_of_the_vocabulary_is_told_apart():
+def test_every_confusable_of_the_vocabulary_is_separated():
     for fault_id, known in fault_catalogue.load().items():
         assert set(known.fault.confusable) <= {other.name for other in known.look_alikes}, fault_id
 
@@ -114,7 +114,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "key", "said"), SHAPES)
-def test_a_value_of_another_shape_is_told_with_file_line_key_and_what_was_expected(old, new, line, key, said):
+def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_expected(old, new, line, key, said):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
@@ -139,7 +139,7 @@ def test_a_value_of_another_shape_is_told_with_file_line_key_and_what_was_expect
         ("79: {}", "(file)", "keys that are text, not 79"),
     ],
 )
-def test_a_file_of_another_shape_is_told(text, key, said):
+def test_a_file_of_another_shape_is_reported(text, key, said):
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": text})
     (problem,) = caught.value.problems
@@ -147,7 +147,7 @@ def test_a_file_of_another_shape_is_told(text, key, said):
     assert said in problem.message
 
 
-def test_every_mistake_of_every_file_is_told_at_once():
+def test_every_mistake_of_every_file_is_reported_at_once():
     first = ENTRY.replace("hurts: [service]", "hurts: 3").replace("remedy: [cordon]", "remedy: [pray]")
     second = ENTRY.replace("gpu-lost:", "gpu-xid-hardware:").replace("signs: [{", "signs: [7, {")
     with pytest.raises(ConfigError) as caught:
@@ -184,7 +184,7 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
         ("why: exporter_page_came, ", "", 6, "needs"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(old, new, line, said):
+def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, said):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})

@@ -77,7 +77,7 @@ def test_evidence_names_what_is_explained_and_by_what():
     assert spoken["engine-dead"]["incidents.evidence.explained_by"]["fault"] == "gpu-lost"
 
 
-def test_an_xid_event_is_evidence_for_its_card():
+def test_an_xid_event_is_evidence_for_its_gpu():
     xid = Event("x", EventKind.XID, gpu(0), at(0), "dcgm", "79")
     hypotheses, _ = rank([alert(gpu(0), "gpu-lost")], events=[xid])
     assert any(item.observed == 79.0 for item in hypotheses[0].evidence)
@@ -115,7 +115,7 @@ def test_what_happened_names_entity_and_service(language, alerts):
     assert "{" not in told
 
 
-def test_nothing_is_turned_down_on_the_word_of_a_node_that_nobody_knows():
+def test_no_look_alike_is_ruled_out_by_an_unknown_node():
     alone = Topology.build([(replica(0), CHAT)])
     _, rejected = rank([alert(replica(0), "engine-dead")], topology=alone)
     assert {item.fault for item in rejected} == {"exporter-down", "engine-starting"}
@@ -161,7 +161,7 @@ def test_a_pod_and_the_replica_in_it_are_one_component_that_fails_after_a_change
     assert hypotheses[0].fault == "model-load-failed"
 
 
-def test_a_cause_that_took_long_to_prove_began_when_its_finding_says():
+def test_a_cause_that_took_long_to_prove_begins_with_its_finding():
     desk, surge = Desk(), alert(CHAT, "traffic-surge", since=60)
     desk.step(60, [surge])
     late = alert(replica(0), "slow-start", since=600)

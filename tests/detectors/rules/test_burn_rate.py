@@ -81,11 +81,11 @@ def finding(said):
     return found[0] if found else None
 
 
-def test_a_kept_promise_says_nothing():
+def test_a_met_slo_has_no_finding():
     assert Life().quiet().minutes(30, bad=0.05) == ()
 
 
-def test_a_fast_burn_pages_and_says_how_fast():
+def test_a_fast_burn_pages_with_its_rate():
     life = Life().quiet()
     assert finding(life.minutes(4, bad=10)) is None, "ten percent for four minutes: not 2 % of a month yet"
     found = finding(life.minutes(8, bad=10))
@@ -129,7 +129,7 @@ def test_one_error_at_night_is_no_outage():
     assert [one.reason for one in said if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
-def test_an_alert_is_not_taken_back_because_nobody_asks_any_more():
+def test_an_alert_stays_without_requests():
     life = Life().quiet()
     assert finding(life.minutes(15, bad=20))
     said = life.minutes(40, bad=0, total=0)
@@ -146,18 +146,18 @@ def test_a_few_errors_in_the_first_minutes_do_not():
     assert finding(Life().minutes(3, bad=2)) is None
 
 
-def test_a_promise_without_values_has_no_verdict():
+def test_an_slo_without_values_has_no_verdict():
     said = Life().minutes(5, bad=np.nan, total=np.nan)
     assert said == (NoVerdict("slo:answers", None, NoVerdictReason.NO_VALUES),)
     life = Life(slo(service=EntityRef("lab", EntityKind.SERVICE, None, "gone")))
     assert life.minutes(5) == (NoVerdict("slo:answers", life.detector._slo.service, NoVerdictReason.NO_VALUES),)
 
 
-def test_failures_that_nobody_counts_are_none():
+def test_failures_without_a_counter_do_not_count():
     assert Life().minutes(5, bad=np.nan) == ()
 
 
-def test_a_promise_of_one_service_is_about_no_other():
+def test_an_slo_of_one_service_covers_no_other():
     life = Life(slo(service=CODE), services=(CHAT, CODE))
     assert finding(life.minutes(10, bad=50)).entity == CODE
 
@@ -181,6 +181,6 @@ def test_counts_of_another_definition_are_not_ours():
 
 
 @pytest.mark.parametrize("objective", [0.0, 1.0])
-def test_a_promise_without_a_budget_is_refused(objective):
+def test_an_slo_without_a_budget_is_rejected(objective):
     with pytest.raises(ValueError, match="error budget"):
         BurnRateDetector(slo(objective=objective))

@@ -138,14 +138,14 @@ def test_a_false_guard_decides_whatever_is_missing(find):
     assert verdicts == []
 
 
-def test_old_values_do_not_speak_about_now(find):
+def test_old_values_do_not_describe_now(find):
     verdicts = []
     rows = {"a": {"engine_requests_waiting": [50.0] + [None] * 20}, "b": {"engine_requests_waiting": [1.0] * 21}}
     assert find('max(engine_requests_waiting, "5m") > 10', rows, verdicts=verdicts) == []
     assert names(verdicts) == ["a"]
 
 
-def test_one_silence_speaks_for_all(find):
+def test_one_no_verdict_covers_all_entities(find):
     verdicts = []
     find("engine_requests_waiting > 3", {"a": {"engine_up": [1.0]}, "b": {"engine_up": [1.0]}}, verdicts=verdicts)
     assert [item.entity for item in verdicts] == [None]
@@ -217,7 +217,7 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
     assert sum(found) == (1 if known else 0)
 
 
-def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_asked(window_of, findings_of):
+def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_checked(window_of, findings_of):
     (target_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:target-down"]
     rows = {"a": {"target_up": [1.0, 0.0]}, "b": {"target_up": [0.0, 1.0]}, "deployment": {"target_up": [None, None]}}
     unsaid = []

@@ -213,7 +213,7 @@ def test_a_useful_page_is_never_dropped() -> None:
     assert (found.best.dropped_useful, found.best.dropped_useless) == (1, 9), "of P2 one may go for five useless ones"
 
 
-def test_a_useful_page_is_told_two_minutes_later_at_most() -> None:
+def test_a_useful_page_is_reported_two_minutes_later_at_most() -> None:
     found = proposed(*fleet(level=USEFUL_AT, lasts=10, priority=Priority.P0))
     assert found.reason is ProposalReason.DROPS_A_PAGE
     assert max(one.late_pages for one in found.candidates) == 6
@@ -232,13 +232,13 @@ def test_too_few_verdicts_propose_nothing(useful: int, useless: int, reason: Pro
     assert (found.reason, found.best, found.judged) == (reason, None, useful + useless)
 
 
-def test_one_incident_speaks_once() -> None:
+def test_one_incident_counts_once() -> None:
     rule, judged, stored = fleet()
     storm = [replace(one, occasion="inc-1") for one in judged]
     assert proposed(rule, storm, stored).reason is ProposalReason.TOO_FEW_VERDICTS
 
 
-def test_what_the_stored_values_cannot_tell_is_not_guessed() -> None:
+def test_effects_without_stored_values_are_not_guessed() -> None:
     rule, judged, stored = fleet()
     pages = [replace(one, priority=Priority.P1) if number == 0 else one for number, one in enumerate(judged)]
     late = TimeRange(pages[0].ends_at, stored.span.end)

@@ -24,7 +24,7 @@ def lived(budget, alarms_at, days, entities, seed=0):
 
 @pytest.mark.parametrize("entities", [3, 50])
 @pytest.mark.parametrize("noise", [0.15, 1.0, 3.0])
-def test_alarms_come_as_often_as_the_budget_says(entities, noise):
+def test_alarms_match_the_budget(entities, noise):
     realised, rate = lived(0.25, lambda factor: noise * np.exp(-4.0 * (factor - 1.0)), days=40, entities=entities)
     assert realised == pytest.approx(0.25, rel=0.35)
     assert rate.realised == pytest.approx(0.25, rel=1.2 if entities == 3 else 0.4)

@@ -166,7 +166,7 @@ def test_a_tail_continues_beyond_what_was_seen():
     assert np.isfinite(Tail.of(np.zeros(200)).surprise(np.array([0.0, 1.0]))).all()
 
 
-def test_voters_depend_on_their_rows_alone_and_agree_on_what_is_odd():
+def test_members_depend_on_their_rows_alone_and_agree_on_what_is_anomalous():
     rows = np.random.default_rng(4).normal(size=(600, len(KINDS) * 4)).astype(np.float32)
     odd = np.full((1, 20), 6.0, dtype=np.float32)
     one, other = EnsembleMembers(rows), EnsembleMembers(rows)

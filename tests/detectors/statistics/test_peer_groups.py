@@ -13,7 +13,7 @@ from outrider.model import EntityRef
 from outrider.topology import Topology
 
 
-def test_peers_share_services_model_and_card():
+def test_peers_share_services_model_and_gpu():
     topology = fleet()
     entities = [replica(number) for number in range(6)]
     group = peer_groups.groups(entities, topology)
@@ -24,7 +24,7 @@ def test_peers_share_services_model_and_card():
     assert peer_groups.groups(entities, labelled).tolist() == [-1] * 6
 
 
-def test_cards_of_one_service_are_peers_and_nodes_go_by_their_cards():
+def test_gpus_of_one_service_are_peers_and_nodes_go_by_their_gpus():
     topology = fleet()
     assert len(set(peer_groups.groups([gpu(number) for number in range(4)], topology))) == 1
     assert len(set(peer_groups.groups([node(number) for number in range(3)], topology))) == 1
@@ -74,7 +74,7 @@ def test_engines_that_read_prompts_are_no_peers_of_those_that_make_tokens():
     assert len(set(peer_groups.groups([*chat, *more], topology)[:4].tolist())) == 1, "without roles all are alike"
 
 
-def test_cards_have_the_role_and_model_of_the_replicas_on_them():
+def test_gpus_have_the_role_and_model_of_the_replicas_on_them():
     topology = fleet()
     cards = [gpu(number) for number in range(4)]
     of = {one: topology.above(one, replica(0).kind)[0] for one in cards}

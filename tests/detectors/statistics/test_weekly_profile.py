@@ -84,7 +84,7 @@ def test_the_days_after_a_weekend_are_known_better_than_without_the_week():
     assert scale[True] < 0.3 * scale[False], "and doubt of which they learnt"
 
 
-def test_one_odd_wednesday_adds_nothing_to_the_next():
+def test_one_anomalous_wednesday_adds_nothing_to_the_next():
     before = span(0, 16)
     values = demand(before)
     odd = (before >= MONDAY + 9 * DAY) & (before < MONDAY + 10 * DAY)

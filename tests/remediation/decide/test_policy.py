@@ -146,7 +146,7 @@ def test_an_unknown_target_is_refused_not_guessed(fleet, words):
 # --- autonomy, pause, dry run ---------------------------------------------------------------------
 
 
-def test_suggest_asks_about_every_step(make_fleet, words):
+def test_suggest_requests_approval_for_every_step(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
     made = fleet.cycle()
@@ -173,7 +173,7 @@ def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
 
 
 @pytest.mark.parametrize("how", ["off", "paused"])
-def test_off_and_paused_do_nothing_and_say_so(make_fleet, how):
+def test_off_and_paused_do_nothing_and_give_the_reason(make_fleet, how):
     fleet = make_fleet(autonomy="off" if how == "off" else "act")
     fleet.facts = replace(fleet.facts, paused=how == "paused")
     fleet.break_("engine-hung", fleet.replicas[0])
@@ -208,13 +208,13 @@ def test_a_dry_run_is_intended_goes_on_to_the_next_step_and_has_nothing_to_undo(
     assert [s.closed_at is not None for s in fleet.sessions.values()] == [True]
 
 
-def test_kinds_that_always_ask(fleet, words):
+def test_kinds_that_always_need_approval(fleet, words):
     fleet.policy = replace(fleet.policy, ask_for=frozenset({ActionKind.CORDON}))
     fleet.break_("pcie-degraded", fleet.gpus[0])
     assert words(fleet.cycle()) == [("cordon", "node-0", "ask", "needs_approval")]
 
 
-def test_a_question_is_withdrawn_when_a_guard_rail_says_no(fleet, words):
+def test_an_approval_request_is_withdrawn_when_a_guard_refuses(fleet, words):
     fleet.policy = replace(fleet.policy, ask_for=frozenset({ActionKind.CORDON}))
     fleet.break_("pcie-degraded", fleet.gpus[0])
     fleet.cycle()

@@ -59,7 +59,7 @@ def test_a_scale_in_below_the_load_of_now_is_held():
     assert recheck(SCALE_IN, POLICY, replace(WELL, needed_replicas={}), NOW) is DecisionReason.VALUES_NOT_TRUSTED
 
 
-def test_what_nobody_approved_expires():
+def test_an_action_without_approval_expires():
     late = NOW + INTENT_EXPIRES + timedelta(seconds=1)
     assert recheck(CORDON, POLICY, WELL, late) is DecisionReason.EXPIRED
     assert recheck(replace(CORDON, approved_by="ann"), POLICY, WELL, late) is None

@@ -18,7 +18,7 @@ def test_no_packaged_playbook_restarts_an_engine_under_load():
         assert {step.kind for step in packaged()[fault].steps} <= {ActionKind.SCALE}
 
 
-def test_every_drain_asks_and_makes_capacity_first():
+def test_every_drain_needs_approval_and_adds_capacity_first():
     drains = [step for book in packaged().values() for step in book.steps if step.kind is ActionKind.DRAIN]
     assert drains
     assert all(step.ask and step.surge and step.after_done for step in drains)
@@ -45,7 +45,11 @@ def test_a_playbook_file_gives_steps_by_fault():
         ("playbooks:\n  gpu-lost: cordon\n", "gpu-lost", "expected {"),
         ("playbooks: []\n", "playbooks", "by fault"),
         ("", "playbooks", "by fault"),
-        ("playbooks:\n  kv-pressure: {steps: [{action: restart_pod, target: pods}]}\n", ".action", "must not be restarted"),
+        (
+            "playbooks:\n  kv-pressure: {steps: [{action: restart_pod, target: pods}]}\n",
+            ".action",
+            "must not be restarted",
+        ),
     ],
 )
 def test_an_invalid_playbook_is_reported_with_line_and_key(text, key, says):
