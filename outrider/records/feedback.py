@@ -60,7 +60,7 @@ class Feedback:
         """True if there was a fault, whatever the suspected cause."""
         return self.verdict is not Usefulness.NOT_USEFUL
 
-    def says_as(self, other: Feedback) -> bool:
+    def same_verdict(self, other: Feedback) -> bool:
         """True if both verdicts are equal, apart from their time."""
         return (self.verdict, self.cause, self.comment) == (other.verdict, other.cause, other.comment)
 

@@ -81,7 +81,7 @@ class Story:
 
     def commit(self) -> CycleCommit:
         """The decisions of the newest cycle."""
-        result = trouble.tell(self.now, self.lost_at) if self.lost_at else trouble.quiet(self.now)
+        result = trouble.lost_gpu(self.now, self.lost_at) if self.lost_at else trouble.quiet(self.now)
         more = tuple(self._alert(index) for index in range(self.alerts))
         cycle = CycleRecord("cycle-1", self.now, 1.8, 44, 44 if not self.lost_at else 43, 6200, 3, len(more) + 3, 1)
         return CycleCommit(

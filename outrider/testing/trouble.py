@@ -45,7 +45,7 @@ INCIDENT, SESSION = "inc-20260504-0001", "session-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoryParts:
     """The parts of a commit caused by the fault."""
 
     alerts: tuple[Alert, ...] = ()
@@ -56,12 +56,12 @@ class Told:
     audit: tuple[AuditRecord, ...] = ()
 
 
-def quiet(_now: datetime) -> Told:
+def quiet(_now: datetime) -> StoryParts:
     """No fault."""
-    return Told()
+    return StoryParts()
 
 
-def tell(now: datetime, lost_at: datetime) -> Told:
+def lost_gpu(now: datetime, lost_at: datetime) -> StoryParts:
     """The GPU has been lost since ``lost_at``; detected one minute later."""
     opened = lost_at + timedelta(minutes=1)
     muted = MuteReason.FOLDED
@@ -70,7 +70,7 @@ def tell(now: datetime, lost_at: datetime) -> Told:
         _alert("engine-dead", Priority.P1, names.LOST_REPLICA, "engine-dead", muted, opened, now),
         _alert("availability-low", Priority.P0, names.SERVICE["chat"], None, muted, opened, now),
     )
-    return Told(
+    return StoryParts(
         alerts=alerts,
         incidents=(incident(opened, now, tuple(alert.fingerprint for alert in alerts)),),
         actions=actions(opened, now),

@@ -135,7 +135,7 @@ def problems_of(
         elif detail["type"] == "missing":
             message = "is missing"
         else:
-            message = yaml_words.said(detail)
+            message = yaml_words.describe(detail)
         result.append(document.problem(path, message))
     return result
 

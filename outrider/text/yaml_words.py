@@ -16,7 +16,7 @@ _SHOULD = re.compile(r"^(?:Input|Value|Datetime|Date|Time|Tuple|Set|URL) should 
 _Words = Callable[[Mapping[str, Any], str], str]
 
 
-def said(detail: Mapping[str, Any]) -> str:
+def describe(detail: Mapping[str, Any]) -> str:
     """One entry of ``ValidationError.errors()`` as a sentence without a full stop."""
     words = _WORDS.get(detail["type"])
     if words is None:
@@ -61,7 +61,7 @@ def _bound(words: str, key: str) -> _Words:
     return lambda ctx, given: f"expected {words} {ctx[key]}, not {given}"
 
 
-def _one_of(key: str) -> _Words:
+def _choice(key: str) -> _Words:
     return lambda ctx, given: f"expected {str(ctx[key]).replace(' or ', ', ')}, not {given}"
 
 
@@ -90,8 +90,8 @@ _WORDS: dict[str, _Words] = {
     "model_type": _expected("a mapping of keys"),
     "model_attributes_type": _expected("a mapping of keys"),
     "path_type": _expected("a path"),
-    "literal_error": _one_of("expected"),
-    "enum": _one_of("expected"),
+    "literal_error": _choice("expected"),
+    "enum": _choice("expected"),
     "union_tag_invalid": lambda ctx, _: f"expected {ctx['expected_tags']}, not {ctx['tag']!r}",
     "union_tag_not_found": lambda ctx, _: f"needs the key {ctx['discriminator']}",
     "greater_than": _bound("more than", "gt"),

@@ -69,7 +69,7 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     found: dict[str, Any] = error.errors()[0]
     where = ".".join(str(part) for part in found["loc"][1:]) or str(found["loc"][0])
     return JSONResponse(
-        body(f"{where}: {yaml_words.said(found)}", "GET /docs shows every parameter with its type"), 422
+        body(f"{where}: {yaml_words.describe(found)}", "GET /docs shows every parameter with its type"), 422
     )
 
 

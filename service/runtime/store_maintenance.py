@@ -26,7 +26,7 @@ class StoreMaintenance:
         """Runs the maintenance that is due. Raises StoreError."""
         if self._logged is None:
             self._logged = self._refused()
-        report = self._metrics.upkeep(now, self._retention, stop=self._stop)
+        report = self._metrics.maintain(now, self._retention, stop=self._stop)
         if report.done:
             _log.info("kept", **{f"{work}_spans": count for work, count in sorted(report.done.items())})
         deleted = report.forgotten

@@ -11,18 +11,18 @@ from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
 from outrider.records.ingest_buffer import IngestBuffer, PushedBlock, Waiting
-from service.config.api_settings import DoorSettings
+from service.config.api_settings import IngestSettings
 from service.config.receive_settings import ReceiveRuleSettings
 from service.config.settings import Settings, read_secret
 from store import factory, migrate
 
 
-def doors(settings: Settings) -> DoorSettings | None:
+def doors(settings: Settings) -> IngestSettings | None:
     """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for an unreadable token."""
     given = settings.receive
     if not given.enabled:
         return None
-    return DoorSettings(
+    return IngestSettings(
         token=read_secret(given.token_file) if given.token_file is not None else "",
         rules=rules(settings),
         body_bytes=given.body_limit_bytes,

@@ -73,7 +73,7 @@ def pack(file: IO[bytes], manifest: Manifest, folder: Path, progress: Progress, 
             info = tarfile.TarInfo(name)
             info.size, info.mtime, info.mode = member.bytes, head.mtime, 0o600
             with (folder / name).open("rb") as source:
-                tar.addfile(info, _Told(source, progress, done, manifest.bytes))
+                tar.addfile(info, _CountingReader(source, progress, done, manifest.bytes))
             done += member.bytes
 
 
@@ -103,7 +103,7 @@ class _Steady(io.RawIOBase):
         return self._file.write(piece)
 
 
-class _Told(io.RawIOBase):
+class _CountingReader(io.RawIOBase):
     """A file that reports the share read so far."""
 
     def __init__(self, source: IO[bytes], progress: Progress, done: int, total: int) -> None:

@@ -187,7 +187,7 @@ def _copy_pages(database: Database, source: sa.Connection, path: Path, progress:
     except sqlite3.Error as error:
         if "full" in str(error):
             raise StoreError(f"The disk of {path.parent.parent} is full.", hint="Free space there.") from error
-        result = database.sentence(error)
+        result = database.translate(error)
         if not isinstance(result, StoreDamagedError):
             raise result from error
         message = str(error)

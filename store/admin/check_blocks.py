@@ -72,7 +72,7 @@ def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callab
     for part in introspection.rows(connection, metadata.block):
         new = []
         for row in part:
-            block = _one(row, known, tell, deep=deep)
+            block = _read_block(row, known, tell, deep=deep)
             if row.id in hidden:
                 continue
             if block is not None and row.tier == RAW:
@@ -157,7 +157,7 @@ def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids |
 # --- one block ------------------------------------------------------------------------------------
 
 
-def _one(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
+def _read_block(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
     """The block if its header can be trusted, else None."""
     what = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
     cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)

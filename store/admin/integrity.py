@@ -85,7 +85,7 @@ def check(
         if not any(database.exists() for database in databases.values()):
             place = databases["state"].place
             raise StoreError(f"No store found at {place}.", hint="Check store.url; outrider db upgrade creates one.")
-        result = _Found()
+        result = _Facts()
         for name, database in databases.items():
             if _is_sound_outside(database, reports[name]):
                 _inside(database, reports[name], result, spooled, partial(progress, name), deep=deep)
@@ -100,7 +100,7 @@ def check(
 
 
 @dataclass(slots=True)
-class _Found:
+class _Facts:
     """What the comparison of both databases needs. ``values`` None: the blocks could not be read."""
 
     cycles: dict[int, str] = field(default_factory=dict)
@@ -110,10 +110,10 @@ class _Found:
 
 def _is_sound_outside(database: Database, report: Report) -> bool:
     """Runs the checks that need no knowledge of the contents; True if the rest can run."""
-    with _told(report):
+    with _as_problem(report):
         if not _is_known(database, report):
             return False
-        with _told(report):
+        with _as_problem(report):
             _pages(database, report)
         _count(database, report)
         return True
@@ -121,11 +121,11 @@ def _is_sound_outside(database: Database, report: Report) -> bool:
 
 
 def _inside(
-    database: Database, report: Report, result: _Found, spooled: Callable[[], BufferedCycles] | None,
+    database: Database, report: Report, result: _Facts, spooled: Callable[[], BufferedCycles] | None,
     progress: Callable[[float], None], *, deep: bool,
 ) -> None:  # fmt: skip
     before = 0.0
-    with _told(report), database.reading() as connection:
+    with _as_problem(report), database.reading() as connection:
         if report.name == "state":
             result.cycles = _cycles(connection)
             result.elsewhere = (
@@ -134,7 +134,7 @@ def _inside(
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
             result.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
-    with _told(report):
+    with _as_problem(report):
         rows = partial(_part_of, progress, before, 1.0)
         check_rows.check(database, report.name, deep=deep, tell=report.add, progress=rows)
 
@@ -144,7 +144,7 @@ def _part_of(progress: Callable[[float], None], first: float, last: float, share
 
 
 @contextmanager
-def _told(report: Report) -> Iterator[None]:
+def _as_problem(report: Report) -> Iterator[None]:
     """Turns damage that prevents further reads into a problem of the report."""
     try:
         yield
@@ -179,11 +179,11 @@ def _is_known(database: Database, report: Report) -> bool:
 def _count(database: Database, report: Report) -> None:
     """Counts rows and bytes. An unreadable table does not stop the count of the next one."""
     result: Sequence[sa.Table] = ()
-    with _told(report), database.reading() as connection:
+    with _as_problem(report), database.reading() as connection:
         result = introspection.of(connection, report.name)
         report.bytes = introspection.size(connection, report.name)
     for table in result:
-        with _told(report), database.reading() as connection:
+        with _as_problem(report), database.reading() as connection:
             report.rows[table.name] = introspection.count(connection, table)
 
 

@@ -222,7 +222,7 @@ def _has_row(connection: sa.Connection, table: sa.FromClause) -> bool:
 
 
 def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
-    with retention.forgetting(connection):
+    with retention.allowing_deletes(connection):
         for name in archive.MEMBERS:
             for table in introspection.of(connection, name):
                 if _has_row(connection, table) and table.name != metadata.flag.name:

@@ -129,7 +129,7 @@ class MemoryStateStore(MemoryStateReader):
                 return False
             if incident.acknowledged_at is None:
                 self._incidents[incident_id] = replace(incident, acknowledged_at=now, acknowledged_by=by)
-                self._append([state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
+                self._append([state_rows.operator_audit(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
             return True
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
@@ -139,7 +139,7 @@ class MemoryStateStore(MemoryStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
-            self._append([state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
+            self._append([state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
             return True
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
@@ -151,7 +151,7 @@ class MemoryStateStore(MemoryStateReader):
             answer = state_rows.decided(action, by, now, approve=approve)
             self._actions[action_id] = answer
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
-            self._append([state_rows.hand(event, action_id, by, now, answer.reason.value)])
+            self._append([state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
             return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
@@ -160,7 +160,7 @@ class MemoryStateStore(MemoryStateReader):
             if self._paused is not paused:
                 self._paused = paused
                 event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
-                self._append([state_rows.hand(event, "remediation", by, now)])
+                self._append([state_rows.operator_audit(event, "remediation", by, now)])
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
@@ -181,9 +181,9 @@ class MemoryStateStore(MemoryStateReader):
             self._feedback_values.update(values or {})
             for verdict in verdicts:
                 before = self._feedback.get(verdict.id)
-                if before is None or not verdict.says_as(before):
+                if before is None or not verdict.same_verdict(before):
                     self._feedback[verdict.id] = verdict
-                    self._append([state_rows.told(verdict, before)])
+                    self._append([state_rows.feedback_audit(verdict, before)])
                     new += 1
         return new
 

@@ -86,28 +86,28 @@ class Server:
         ``until`` is the value of ``patience`` at the start of the whole write.
         """
         timeout = self.remote.timeout
-        answer = self._asked(self.remote.write_url, until, timeout, content=body, headers=_HEADERS)
+        answer = self._request(self.remote.write_url, until, timeout, content=body, headers=_HEADERS)
         if answer.is_success:
             return samples
         if answer.status_code in _OF_SAMPLES:
-            self.refusals.add(f"HTTP {answer.status_code}: {_said(answer)}", samples)
+            self.refusals.add(f"HTTP {answer.status_code}: {_message_of(answer)}", samples)
             return 0
         raise self._unusable(self.remote.write_url, answer, "store.metrics.url_write")
 
     def query(self, path: str, fields: Mapping[str, str]) -> bytes:
         """The body of an API response. Raises StoreUnavailableError, or StoreError for a rejected query."""
         url = f"{self.remote.read_url.rstrip('/')}/api/v1/{path}"
-        answer = self._asked(url, self.patience, self.remote.query_timeout, data={**fields, **_WHOLE})
+        answer = self._request(url, self.patience, self.remote.query_timeout, data={**fields, **_WHOLE})
         if answer.is_success:
             return answer.content
         if answer.status_code in _OF_SAMPLES:
             raise StoreError(
-                f"The metric store at {self.remote.read_url} rejected a query: {_said(answer)}.",
+                f"The metric store at {self.remote.read_url} rejected a query: {_message_of(answer)}.",
                 hint="Query a shorter span or fewer entities, or raise the query limits of the server.",
             )
         raise self._unusable(url, answer, "store.metrics.url_read")
 
-    def _asked(self, url: str, until: float, timeout: timedelta, **request: object) -> httpx.Response:
+    def _request(self, url: str, until: float, timeout: timedelta, **request: object) -> httpx.Response:
         """The first response that is not retryable. Raises StoreUnavailableError at the deadline."""
         wait = FIRST_WAIT.total_seconds()
         while True:
@@ -127,7 +127,7 @@ class Server:
             else:
                 if answer.status_code not in _AGAIN and answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                     return answer
-                problem = f"HTTP {answer.status_code}: {_said(answer)}"
+                problem = f"HTTP {answer.status_code}: {_message_of(answer)}"
                 pause = max(pause, _retry_after(answer))
             if time.monotonic() + pause > until or self._closed.wait(pause):
                 raise StoreUnavailableError(
@@ -163,7 +163,7 @@ class Server:
 
     def _unusable(self, url: str, answer: httpx.Response, setting: str) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"The metric store at {url} cannot be used: HTTP {answer.status_code}: {_said(answer)}.",
+            f"The metric store at {url} cannot be used: HTTP {answer.status_code}: {_message_of(answer)}.",
             hint=f"Check {setting} and its credentials; unwritten cycles wait in the write buffer.",
         )
 
@@ -175,7 +175,7 @@ class Server:
                 self._client.close()
 
 
-def _said(answer: httpx.Response) -> str:
+def _message_of(answer: httpx.Response) -> str:
     """The response text on one line."""
     try:
         document = answer.json()

@@ -73,7 +73,7 @@ class PrometheusMetricStore(SqlMetricStore):
                 merged = self._merger.merge(at, batches)
                 for result in merged:
                     self._seen.note(result.kind, result.entities, micros(at))
-                self._seen.tell(connection, micros(at))
+                self._seen.flush(connection, micros(at))
                 event_rows.add(connection, events)
                 named = self._dictionary.entities.named
                 entities = [[named[number] for number in result.entities.tolist()] for result in merged]
@@ -146,7 +146,7 @@ class PrometheusMetricStore(SqlMetricStore):
         """
         grid = Grid(keys, start, end, step, statistic)
         result = self._reader.fill(grid, kind, wants(keys), entities)
-        return self._told(grid, kind, result)
+        return self._with_events(grid, kind, result)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the newest timestamp of the kind.
@@ -161,9 +161,9 @@ class PrometheusMetricStore(SqlMetricStore):
             keys = self.keys(kind, end - LOOK_BACK, end)
         grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
         result = self._reader.fill(grid, kind, wants(keys, sum_deltas=False), None)
-        return replace(self._told(grid, kind, result), times=np.array([newest / 1e6]))
+        return replace(self._with_events(grid, kind, result), times=np.array([newest / 1e6]))
 
-    def _told(self, grid: Grid, kind: EntityKind, entities: tuple[EntityRef, ...]) -> Window:
+    def _with_events(self, grid: Grid, kind: EntityKind, entities: tuple[EntityRef, ...]) -> Window:
         """The filled grid with the events of its span."""
         with self._database.reading() as connection:
             return grid.window(kind, entities, event_rows.between(connection, *grid.span, kind=kind))

@@ -18,7 +18,7 @@ from store.tsdb.grid import ColumnRequest
 TELLING: Final = ("bucket", "le", "quantile")
 """Labels that distinguish the columns of a metric."""
 
-Place = tuple[str, str, str]
+EntityLabels = tuple[str, str, str]
 """Cluster, namespace and name, which identify an entity within its kind."""
 Slab = tuple[str, Floats]
 """A column name, and numbers of shape (entities, times)."""
@@ -50,7 +50,7 @@ def telling(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((label, labels[label]) for label in TELLING if label in labels)
 
 
-def place_of(labels: Mapping[str, str]) -> Place:
+def entity_labels_of(labels: Mapping[str, str]) -> EntityLabels:
     """The entity of a series."""
     return labels.get("cluster", ""), labels.get("namespace", ""), labels.get("name", "")
 

@@ -26,11 +26,11 @@ from store.remote.query_ranges import Part, Raw, folded_parts, folds, raw_parts
 from store.remote.selectors import Selector
 from store.remote.series_decoder import (
     TELLING,
-    Place,
+    EntityLabels,
     Slab,
     codes_of,
+    entity_labels_of,
     narrowed,
-    place_of,
     scatter,
     section_of,
     series_of,
@@ -59,7 +59,7 @@ class WindowRequest:
     """Subject of a read: a kind, and the output rows of its entities. ``named`` are those to name in a query."""
 
     kind: EntityKind
-    rows: Mapping[Place, int]
+    rows: Mapping[EntityLabels, int]
     named: tuple[EntityRef, ...] = ()
 
     @staticmethod
@@ -174,7 +174,10 @@ class Reader:
             those = {name.labels: slot for name, slot in slots.items() if name.metric == metric}
             answer = self._ask(narrowed(self._selector(metric, about), those), fold, part)
             result |= bool(answer.labels)
-            rows = [(those.get(telling(labels), -1), about.rows.get(place_of(labels), -1)) for labels in answer.labels]
+            rows = [
+                (those.get(telling(labels), -1), about.rows.get(entity_labels_of(labels), -1))
+                for labels in answer.labels
+            ]
             scatter(held, rows, answer, part)
         codes = codes_of(want, told, shape[1:])
         if not result and codes is None:
@@ -193,7 +196,9 @@ class Reader:
         spelled = list(dict.fromkeys(labels.get("signal", "") for labels in answer.labels))
         held = np.full((len(spelled), len(about.rows), part.times.size), np.nan)
         slots = {text: slot for slot, text in enumerate(spelled)}
-        rows = [(slots[labels.get("signal", "")], about.rows.get(place_of(labels), -1)) for labels in answer.labels]
+        rows = [
+            (slots[labels.get("signal", "")], about.rows.get(entity_labels_of(labels), -1)) for labels in answer.labels
+        ]
         scatter(held, rows, answer, part)
         result: dict[str, list[Slab]] = {}
         for text, slot in slots.items():

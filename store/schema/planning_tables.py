@@ -14,7 +14,7 @@ _FROM = "start of validity"
 _TO = "end of validity; NULL while it holds"
 
 
-def _of_one_shape(model: str, version: str) -> tuple[sa.Column[Any], ...]:
+def _shape_columns(model: str, version: str) -> tuple[sa.Column[Any], ...]:
     """Key columns of a calibration: a service, its configuration and GPUs. Both parameters are column comments."""
     return (
         sa.Column("service", Key(500), primary_key=True, comment=_SERVICE),
@@ -89,7 +89,7 @@ recommendation = sa.Table(
 baseline = sa.Table(
     "baseline",
     state_tables,
-    *_of_one_shape(
+    *_shape_columns(
         model="served model; empty if unknown",
         version="version or image of the engine; may be empty",
     ),
@@ -112,7 +112,7 @@ baseline = sa.Table(
 load_test = sa.Table(
     "load_test",
     state_tables,
-    *_of_one_shape(
+    *_shape_columns(
         model="tested model; empty if unknown",
         version="version of the engine; may be empty",
     ),

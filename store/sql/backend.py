@@ -22,14 +22,14 @@ BUSY_TIMEOUT = timedelta(seconds=10)
 class DatabaseHandle:
     """Engines per use, the display name of the database, and the translation of driver errors.
 
-    ``sentence`` returns None for an unknown error. ``file`` is None on a server.
+    ``translate`` returns None for an unknown error. ``file`` is None on a server.
     """
 
     pool: sa.Engine
     readers: sa.Engine
     writers: sa.Engine
     place: str
-    sentence: Callable[[sa.exc.DBAPIError, str], StoreError | None]
+    translate: Callable[[sa.exc.DBAPIError, str], StoreError | None]
     vacuum: Callable[[], None]
     file: Path | None = None
     writer_lock: int | None = None

@@ -37,7 +37,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection that reads one snapshot of the database."""
-        with self._sentences(), self._opened.readers.begin() as connection:
+        with self._translating(), self._opened.readers.begin() as connection:
             yield connection
 
     @contextmanager
@@ -46,7 +46,7 @@ class Database:
 
         ``everything`` also blocks writers of the other area on the same server.
         """
-        with self._sentences(), self._opened.writers.begin() as connection:
+        with self._translating(), self._opened.writers.begin() as connection:
             if self._opened.writer_lock is not None:
                 areas = sorted(map(writer_key, ("state", "metrics"))) if everything else [self._opened.writer_lock]
                 for key in areas:
@@ -54,11 +54,11 @@ class Database:
             yield connection
 
     @contextmanager
-    def _sentences(self) -> Iterator[None]:
+    def _translating(self) -> Iterator[None]:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            raise self._in_words(error) from error
+            raise self._translated(error) from error
         except sa.exc.TimeoutError as error:
             raise StoreError(
                 f"Too many connections to {self.place} are in use.", hint="Try again, with fewer concurrent readers."
@@ -66,19 +66,19 @@ class Database:
 
     def vacuum(self) -> None:
         """Rebuilds the file, or runs VACUUM on a server, outside any transaction."""
-        with self._sentences():
+        with self._translating():
             self._opened.vacuum()
 
-    def _in_words(self, error: sa.exc.DBAPIError) -> StoreError:
-        translated = self._opened.sentence(error, self.place)
+    def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
+        translated = self._opened.translate(error, self.place)
         if translated is None:
             message = str(error.orig).strip()
             translated = StoreError(f"{self.place} rejected the statement: {message}.", hint="Run `outrider db check`.")
         return translated
 
-    def sentence(self, error: Exception) -> StoreError:
+    def translate(self, error: Exception) -> StoreError:
         """The StoreError for a driver error, for code that calls the driver directly."""
-        return self._in_words(sa.exc.DBAPIError(None, None, error))
+        return self._translated(sa.exc.DBAPIError(None, None, error))
 
     def exists(self) -> bool:
         """False for a missing file. True for a server, which is contacted only on reads."""

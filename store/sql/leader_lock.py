@@ -44,7 +44,7 @@ class AdvisoryLease:
                 return True
             connection.close()
         except sa.exc.DBAPIError as error:
-            raise self._sentence(error) from error
+            raise self._translated(error) from error
         return False
 
     def holder(self) -> str:
@@ -53,7 +53,7 @@ class AdvisoryLease:
             with self._server.readers.connect() as connection:
                 row = connection.execute(_HOLDER, {"key": _KEY}).first()
         except sa.exc.DBAPIError as error:
-            raise self._sentence(error) from error
+            raise self._translated(error) from error
         return "" if row is None else f"session {row[0]} from {row[1]}"
 
     def held(self) -> bool:
@@ -76,8 +76,8 @@ class AdvisoryLease:
                 self._connection.close()
                 self._connection = None
 
-    def _sentence(self, error: sa.exc.DBAPIError) -> StoreError:
-        translated = self._server.sentence(error, self._server.place)
+    def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
+        translated = self._server.translate(error, self._server.place)
         return translated or StoreError(
             f"{self._server.place} rejected the statement: {error.orig}.", hint="Run `outrider db check`."
         )

@@ -73,7 +73,7 @@ def open_server(url: sa.URL, area: str) -> DatabaseHandle:
             hint=extras.how("postgresql"),
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return DatabaseHandle(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
+    return DatabaseHandle(pool, readers, pool, place, _translate, lambda: _vacuum(pool), writer_lock=writer_key(area))
 
 
 def _vacuum(pool: sa.Engine) -> None:
@@ -82,7 +82,7 @@ def _vacuum(pool: sa.Engine) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE)")
 
 
-def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
+def _translate(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     code: str | None = getattr(error.orig, "sqlstate", None)
     message = str(error.orig)
     if code in _COMPLAINTS:

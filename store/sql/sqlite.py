@@ -65,7 +65,7 @@ def open_file(url: sa.URL, *, create: bool) -> DatabaseHandle:
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)
     writers = engine.execution_options(immediate=True)
-    return DatabaseHandle(engine, engine, writers, str(path), _sentence, lambda: _vacuum(engine), file=path)
+    return DatabaseHandle(engine, engine, writers, str(path), _translate, lambda: _vacuum(engine), file=path)
 
 
 def _vacuum(engine: sa.Engine) -> None:
@@ -80,7 +80,7 @@ def _vacuum(engine: sa.Engine) -> None:
         connection.close()
 
 
-def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
+def _translate(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     message = str(error.orig).lower()
     for word, sentence, hint in _COMPLAINTS:
         if word in message:

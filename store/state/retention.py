@@ -82,12 +82,12 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
             return 0
     key = sa.tuple_(*keys) if len(keys) > 1 else keys[0]
     guarded = any(table is item for item in _APPEND_ONLY)
-    with database.writing() as connection, forgetting(connection) if guarded else nullcontext():
+    with database.writing() as connection, allowing_deletes(connection) if guarded else nullcontext():
         return int(connection.execute(sa.delete(table).where(key.in_(old))).rowcount)
 
 
 @contextmanager
-def forgetting(connection: sa.Connection) -> Iterator[None]:
+def allowing_deletes(connection: sa.Connection) -> Iterator[None]:
     """Allows deletes in append-only tables inside the block: sets a flag that only this transaction sees."""
     put(connection, metadata.flag, {"name": _PRUNING, "value": "true"})
     yield

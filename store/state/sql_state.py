@@ -174,7 +174,7 @@ class SqlStateStore(SqlStateReader):
             if incident.acknowledged_at is None:
                 incident = replace(incident, acknowledged_at=now, acknowledged_by=by)
                 put(connection, metadata.incident, state_rows.of_incident(incident))
-                _append(connection, [state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
+                _append(connection, [state_rows.operator_audit(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
         return True
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
@@ -187,7 +187,7 @@ class SqlStateStore(SqlStateReader):
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
-            _append(connection, [state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
+            _append(connection, [state_rows.operator_audit(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
         return True
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
@@ -200,7 +200,7 @@ class SqlStateStore(SqlStateReader):
             answer = state_rows.decided(action, by, now, approve=approve)
             connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(answer)))
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
-            _append(connection, [state_rows.hand(event, action_id, by, now, answer.reason.value)])
+            _append(connection, [state_rows.operator_audit(event, action_id, by, now, answer.reason.value)])
         return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
@@ -212,7 +212,7 @@ class SqlStateStore(SqlStateReader):
                 return
             put(connection, table, {"name": "paused", "value": value})
             event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
-            _append(connection, [state_rows.hand(event, "remediation", by, now)])
+            _append(connection, [state_rows.operator_audit(event, "remediation", by, now)])
 
     def add_silence(self, silence: Silence) -> None:
         """Adds a silence. The caller audits it."""
@@ -245,10 +245,10 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             for verdict in verdicts:
                 before = _stored(connection, Feedback, metadata.feedback, verdict.id)
-                if before is None or not verdict.says_as(before):
+                if before is None or not verdict.same_verdict(before):
                     more = {"payload": packed[verdict.id]} if verdict.id in packed else {}
                     put(connection, metadata.feedback, state_rows.of_feedback(verdict) | more)
-                    _append(connection, [state_rows.told(verdict, before)])
+                    _append(connection, [state_rows.feedback_audit(verdict, before)])
                     new += 1
         return new
 

@@ -128,12 +128,12 @@ def unknown(what: str, key: str) -> StoreError:
     return StoreError(f"No {what} {key!r} exists in the store.", hint="It belongs to another store, or was pruned.")
 
 
-def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
+def operator_audit(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
     """The audit record of an operator action."""
     return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
 
 
-def told(feedback: Feedback, before: Feedback | None) -> AuditRecord:
+def feedback_audit(feedback: Feedback, before: Feedback | None) -> AuditRecord:
     """The audit record of a verdict, with the verdict that it replaces."""
     detail = {
         "rule": feedback.rule,

@@ -151,7 +151,7 @@ class Block:
         return np.frombuffer(self._payload, dtype="<i8", count=self.instants, offset=_HEADER.size)
 
     @cached_property
-    def _places(self) -> list[tuple[int, int, int, int]]:
+    def _offsets(self) -> list[tuple[int, int, int, int]]:
         """For each section: columns, start of values, start of status, end."""
         index = np.frombuffer(self._payload, dtype="<u4", count=3 * self.sections, offset=self._index_at)
         at = self._index_at + 12 * self.sections
@@ -163,7 +163,7 @@ class Block:
 
     def planes(self, section: int) -> bytes:
         """A section before zstd; of one instant: the byte planes of its values."""
-        _, start, middle, _ = self._places[section]
+        _, start, middle, _ = self._offsets[section]
         return _decompressor().decompress(self._payload[start:middle])
 
     def values(self, section: int) -> Floats32:
@@ -177,17 +177,17 @@ class Block:
 
     def statuses(self, section: int) -> bytes | None:
         """Unpacked status bytes of a section; None if every cell is PRESENT."""
-        _, _, middle, end = self._places[section]
+        _, _, middle, end = self._offsets[section]
         return _decompressor().decompress(self._payload[middle:end]) if end > middle else None
 
     @property
     def length(self) -> int:
         """Length of the payload according to its index."""
-        return self._places[-1][3] if self.sections else self._index_at
+        return self._offsets[-1][3] if self.sections else self._index_at
 
     def columns(self, section: int) -> int:
         """Number of columns of a section."""
-        return self._places[section][0]
+        return self._offsets[section][0]
 
 
 def decode(blocks: Sequence[Block], section: int) -> Section:
@@ -197,7 +197,7 @@ def decode(blocks: Sequence[Block], section: int) -> Section:
     """
     if all(block.instants == 1 for block in blocks):
         return _decode_tails(blocks, section)
-    parts = [_decode_one(block, section) for block in blocks]
+    parts = [_decode_block(block, section) for block in blocks]
     if len(parts) == 1:
         return parts[0]
     statuses = [part.status for part in parts]
@@ -213,7 +213,7 @@ def _full_status(section: Section) -> Statuses:
     return np.zeros(section.values.shape, dtype=np.uint8)
 
 
-def _decode_one(block: Block, section: int) -> Section:
+def _decode_block(block: Block, section: int) -> Section:
     values = block.values(section)
     raw = block.statuses(section)
     status = None if raw is None else np.frombuffer(raw, dtype=np.uint8).reshape(values.shape)

@@ -68,7 +68,7 @@ class Numbers(Generic[Item]):
             self._numbers.update(zip(new, numbers, strict=True))
             self.named.update(zip(numbers, new, strict=True))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drops all numbers: after a failed transaction it is unknown which were committed."""
         self._numbers.clear()
         self._tuples.clear()
@@ -138,7 +138,7 @@ class Merger:
         for chosen, where in layout.groups:
             with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite
                 new = np.concatenate([batches[i].values for i in chosen], dtype=self._width, casting="same_kind")
-            _place(values, status, where, new.T, np.concatenate([batches[i].status for i in chosen]).T)
+            _overlay(values, status, where, new.T, np.concatenate([batches[i].status for i in chosen]).T)
         offsets = [(batch.scraped_at - at).total_seconds() for batch in batches]
         values[-1, layout.rows] = np.repeat(offsets, layout.sizes)
         status[-1] = CellStatus.PRESENT
@@ -188,10 +188,10 @@ class Merger:
         indices[ordered] = np.arange(len(ordered))
         return (*(named[number] for number in ordered), SCRAPE_OFFSET), indices
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drops every number and layout."""
-        self._entities.forget()
-        self._keys.forget()
+        self._entities.clear()
+        self._keys.clear()
         self._layouts.clear()
 
 
@@ -203,7 +203,7 @@ def _without_repeats(members: Sequence[Ids]) -> list[list[int]]:
     return [[index] for index in range(len(members))]
 
 
-def _place(values: Numeric, status: Statuses, where: Any, new_values: Numeric, new_status: Statuses) -> None:
+def _overlay(values: Numeric, status: Statuses, where: Any, new_values: Numeric, new_status: Statuses) -> None:
     old = status[where]
     if (old == CellStatus.ABSENT).all():
         values[where], status[where] = new_values, new_status

@@ -36,7 +36,7 @@ ROWS_AT_ONCE = 2000
 """Rows written or deleted per transaction: an hour of a kind with fewer entities appears at once."""
 _NUMBER = "DOUBLE PRECISION"  # SQLite stores it as REAL
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
-Says = Literal["last", "mean", "min", "max", "sum", "count", "p50", "p99"]
+CellStatistic = Literal["last", "mean", "min", "max", "sum", "count", "p50", "p99"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Cell:
 
     name: str
     signal: Signal
-    says: Says
+    statistic: CellStatistic
 
 
 @cache
@@ -60,8 +60,8 @@ def cells(kind: EntityKind) -> tuple[Cell, ...]:
 
 def _cells_of(signal: Signal) -> Iterator[Cell]:
     if signal.kind is SignalKind.HISTOGRAM:
-        for says in ("count", "p50", "p99"):
-            yield Cell(f"{signal.name}_{says}", signal, says)
+        for statistic in ("count", "p50", "p99"):
+            yield Cell(f"{signal.name}_{statistic}", signal, statistic)
         return
     if signal.kind is SignalKind.DELTA:
         yield Cell(signal.name, signal, "sum")
@@ -167,7 +167,7 @@ class HourlyRows:
 def _fold(cell: Cell) -> Fold:
     if cell.signal.kind is SignalKind.HISTOGRAM:
         return Fold.BUCKET
-    return Fold.INCREASE if cell.says == "sum" else Fold.GAUGE
+    return Fold.INCREASE if cell.statistic == "sum" else Fold.GAUGE
 
 
 def _values(cell: Cell, part: Columns, at: int) -> Floats:
@@ -177,15 +177,17 @@ def _values(cell: Cell, part: Columns, at: int) -> Floats:
         empty = np.full(part.entities.size, np.nan)
         has = rollup.counts(part.rolled.status[..., at])
         return (
-            empty if index is None else np.where(has[index], _said(cell, part.rolled.fold, statistics)[index], np.nan)
+            empty
+            if index is None
+            else np.where(has[index], _column_statistic(cell, part.rolled.fold, statistics)[index], np.nan)
         )
     return _of_buckets(cell, part.keys, statistics[0])
 
 
-def _said(cell: Cell, fold: Fold, statistics: Floats) -> Floats:
+def _column_statistic(cell: Cell, fold: Fold, statistics: Floats) -> Floats:
     """The statistic of a column, for all columns of a signal."""
-    if cell.says != "mean":
-        result: Floats = statistics[fold.value.index(cell.says)]
+    if cell.statistic != "mean":
+        result: Floats = statistics[fold.value.index(cell.statistic)]
         return result
     count = statistics[fold.value.index("count")]
     mean: Floats = statistics[fold.value.index("sum")] / np.where(count > 0, count, np.nan)
@@ -199,9 +201,9 @@ def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:
     for index, key in enumerate(keys):
         if key in ladder:
             counted[ladder.index(key)] = sums[index]
-    if cell.says == "count":
+    if cell.statistic == "count":
         return np.where(np.isnan(counted).all(axis=0), np.nan, np.nansum(counted, axis=0))
-    values, _ = catalog.bucket_quantile(counted.T, cell.signal.bounds, _QUANTILES[cell.says])
+    values, _ = catalog.bucket_quantile(counted.T, cell.signal.bounds, _QUANTILES[cell.statistic])
     return values
 
 
@@ -251,7 +253,7 @@ def older(kind: EntityKind, before: int) -> sa.Select[Any]:
     return sa.select(wide_table.c.at).where(wide_table.c.at < rfc3339(instant(before)))
 
 
-def forget(connection: sa.Connection, kind: EntityKind) -> int:
+def delete_oldest(connection: sa.Connection, kind: EntityKind) -> int:
     """Deletes the oldest hour, or as many rows of it as one transaction may; returns the count."""
     wide_table = table(kind)
     oldest = sa.select(sa.func.min(wide_table.c.at)).scalar_subquery()

@@ -21,7 +21,7 @@ _EVERY = EVERY // timedelta(microseconds=1)
 _AT_ONCE = 5_000  # ids per condition: SQLite allows 32,766 parameters
 
 
-class Seen:
+class LastSeen:
     """Entities with values since their rows were last updated.
 
     Cycles mostly reuse the same array of numbers, so that only a few arrays are kept between updates.
@@ -42,7 +42,7 @@ class Seen:
         _, first, last = arrays.get(id(entities), (entities, at, at))
         arrays[id(entities)] = (entities, min(first, at), max(last, at))
 
-    def tell(self, connection: sa.Connection, at: int) -> int:
+    def flush(self, connection: sa.Connection, at: int) -> int:
         """Writes overdue updates of one kind per call; returns the number of entities."""
         for kind, arrays in self._waiting.items():
             if abs(at - min(first for _, first, _ in arrays.values())) >= _EVERY:
@@ -63,7 +63,7 @@ class Seen:
             self._firsts.discard(kind)
         return int(entities.size)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drops everything: after a failed transaction it is unknown which numbers were committed."""
         self._waiting.clear()
 

@@ -91,7 +91,7 @@ class Maintenance:
                     result.complete = False
                     return result
                 self._take(step)
-            self._forget(now, retention, result)
+            self._apply_retention(now, retention, result)
             while not stop() and self._shrink(result):
                 pass
         except BaseException:
@@ -253,14 +253,14 @@ class Maintenance:
 
     # --- what goes --------------------------------------------------------------------------------
 
-    def _forget(self, now: datetime, retention: Retention, report: MaintenanceReport) -> None:
-        forgetting = RetentionRun(self._access, retention, now)
-        report.forgotten = forgetting.found
-        forgetting.by_age()
+    def _apply_retention(self, now: datetime, retention: Retention, report: MaintenanceReport) -> None:
+        run = RetentionRun(self._access, retention, now)
+        report.forgotten = run.found
+        run.by_age()
         report.forgotten.bytes += atomic_replace.purge(self._access)
-        forgetting.by_size()
-        forgetting.unused_cohorts()
-        series_gc.forget(self._access, retention, now, report.forgotten)
+        run.by_size()
+        run.unused_cohorts()
+        series_gc.delete_unused(self._access, retention, now, report.forgotten)
 
     def _shrink(self, report: MaintenanceReport) -> bool:
         """Releases some megabytes of the file; False if there is no free space."""

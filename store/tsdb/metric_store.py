@@ -33,7 +33,7 @@ from store.tsdb.atomic_replace import Access
 from store.tsdb.chunk_codec import Micros, Numeric, without_hollows
 from store.tsdb.cycle_matrix import SCRAPE_OFFSET, CycleMatrix, Merger, column_order
 from store.tsdb.grid import Grid, empty_window, wants
-from store.tsdb.last_seen import Seen
+from store.tsdb.last_seen import LastSeen
 from store.tsdb.latest import LatestTables
 from store.tsdb.maintenance import Maintenance, MaintenanceReport
 from store.tsdb.retention import Retention
@@ -60,13 +60,13 @@ class SqlMetricStore:
         self._dictionary = SeriesDictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
-        self._seen = Seen()
+        self._seen = LastSeen()
         self._names = Names()
         self._writer = Lock()
         self._newest = -1  # microseconds of the newest cycle written by this process
-        self._upkeep = Maintenance(Access(self._database.reading, self._keeping, self._dictionary))
+        self._upkeep = Maintenance(Access(self._database.reading, self._maintaining, self._dictionary))
         self._clock = SystemClock()
-        self.longest_upkeep_seconds = 0.0
+        self.longest_maintenance_seconds = 0.0
         """Longest write transaction of maintenance so far, from begin to commit."""
 
     # --- write ------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class SqlMetricStore:
                 maintenance_queue.written(connection, cycle.kind, [micros(at)])
                 self._latest.update(connection, cycle, self._dictionary.entities.named, at)
                 self._seen.note(cycle.kind, cycle.entities, micros(at))
-            self._seen.tell(connection, micros(at))
+            self._seen.flush(connection, micros(at))
             event_rows.add(connection, events)
         with suppress(StoreError):  # the cycle is committed; the next maintenance run deletes the leftovers
             atomic_replace.purge(Access(self._database.reading, self._writing, self._dictionary), hidden)
@@ -161,7 +161,7 @@ class SqlMetricStore:
 
     # --- upkeep -----------------------------------------------------------------------------------
 
-    def upkeep(
+    def maintain(
         self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False
     ) -> MaintenanceReport:
         """Compacts, rolls up, applies retention and releases space, for hours that are over and settled.
@@ -194,7 +194,7 @@ class SqlMetricStore:
         return self._upkeep.compact(before)
 
     @contextmanager
-    def _keeping(self) -> Iterator[sa.Connection]:
+    def _maintaining(self) -> Iterator[sa.Connection]:
         begun: float | None = None
         try:
             with self._writing() as connection:
@@ -202,7 +202,9 @@ class SqlMetricStore:
                 yield connection
         finally:
             if begun is not None:
-                self.longest_upkeep_seconds = max(self.longest_upkeep_seconds, self._clock.monotonic() - begun)
+                self.longest_maintenance_seconds = max(
+                    self.longest_maintenance_seconds, self._clock.monotonic() - begun
+                )
 
     @contextmanager
     def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
@@ -212,9 +214,9 @@ class SqlMetricStore:
                     self._dictionary.connection, self._dictionary.at = connection, at
                     yield connection
             except BaseException:
-                self._merger.forget()
-                self._dictionary.forget()
-                self._seen.forget()
+                self._merger.clear()
+                self._dictionary.clear()
+                self._seen.clear()
                 raise
             finally:
                 self._dictionary.connection = None

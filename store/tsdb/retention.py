@@ -215,7 +215,7 @@ class RetentionRun:
         total = 0
         while self._any(hourly.older(kind, before)):
             with self._access.writing() as connection:
-                total += (gone := hourly.forget(connection, kind))
+                total += (gone := hourly.delete_oldest(connection, kind))
             self.found.add("hourly", because, gone)
         return total
 

@@ -154,7 +154,7 @@ def empty(fold: Fold, times: Micros, columns: int, entities: int) -> RollupCells
     return RollupCells(fold, times, statistics, np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
 
 
-def place(into: RollupCells, where: Any, cells: RollupCells) -> None:
+def overlay(into: RollupCells, where: Any, cells: RollupCells) -> None:
     """Writes cells at ``where``, an index of (columns, entities, spans)."""
     for target, source in zip(into.statistics, cells.statistics, strict=True):
         target[where] = source

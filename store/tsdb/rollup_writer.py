@@ -164,7 +164,7 @@ def union(parts: Iterable[Columns]) -> Columns:
     times = np.unique(np.concatenate([part.rolled.times for part in known]))
     whole = Columns(keys, entities, rollup.empty(known[0].rolled.fold, times, len(keys), entities.size))
     for part in known:
-        rollup.place(whole.rolled, _where(part, whole), part.rolled)
+        rollup.overlay(whole.rolled, _where(part, whole), part.rolled)
     return whole
 
 
@@ -172,7 +172,7 @@ def _spread(part: Columns, shape: Columns) -> RollupCells:
     """The part on the columns, entities and spans of another."""
     times, fold = shape.rolled.times, part.rolled.fold
     wide = rollup.empty(fold, times, len(shape.keys), shape.entities.size)
-    rollup.place(wide, _where(part, shape), part.rolled)
+    rollup.overlay(wide, _where(part, shape), part.rolled)
     return wide
 
 

@@ -85,10 +85,10 @@ class SeriesDictionary:
         self._connection = given
         self._cohorts.clear()  # retention may delete unused lists, also in another process
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drops every number; they are read again on demand."""
-        self.entities.forget()
-        self.keys.forget()
+        self.entities.clear()
+        self.keys.clear()
         self._cohorts.clear()
         self._keysets.clear()
         self._gone = None

@@ -27,7 +27,7 @@ _AT_ONCE: Final = 500  # rows per transaction
 _SLACK: Final = timedelta(days=2)  # a rolled-up day is one row, and ``last_seen_us`` may lag
 
 
-def forget(access: Access, retention: Retention, now: datetime, stats: RetentionStats) -> None:
+def delete_unused(access: Access, retention: Retention, now: datetime, stats: RetentionStats) -> None:
     """Deletes both in short transactions; a kill after any of them is safe. Raises StoreError."""
     for kind in EntityKind:
         stats.add("latest", DeletionReason.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
@@ -65,7 +65,7 @@ def _entities(access: Access, before: int) -> int:
             if _last_list(connection) != last_list:
                 break  # a new list may refer to them: the next run checks again
             gone += _delete(connection, part, before)
-            access.numbers.forget()  # other processes notice the cut
+            access.numbers.clear()  # other processes notice the cut
     return gone
 
 

@@ -41,7 +41,7 @@ class BufferedMetricStore:
             try:
                 return self._store.write(at, batches, events)
             except StoreError as error:
-                self._tell(away=True, error=error)
+                self._log_state(away=True, error=error)
                 kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
         else:
             kept = self._keep(BufferedCycle(at, tuple(batches), tuple(events)))
@@ -71,13 +71,13 @@ class BufferedMetricStore:
                 continue
             self._files.done(path)
             self._refused.clear()
-            self._tell(away=False)
+            self._log_state(away=False)
             if time.monotonic() >= until:
                 return
 
     def _is_stuck(self, path: Path, error: StoreError) -> bool:
         """True if the following cycles must wait too; False if only this cycle was faulty and is set aside."""
-        self._tell(away=True, error=error)
+        self._log_state(away=True, error=error)
         if isinstance(error, StoreUnavailableError):
             return True
         self._refused[path] = self._refused.get(path, 0) + 1
@@ -87,7 +87,7 @@ class BufferedMetricStore:
         self._files.set_aside(path)
         return False
 
-    def _tell(self, *, away: bool, error: StoreError | None = None) -> None:
+    def _log_state(self, *, away: bool, error: StoreError | None = None) -> None:
         if away and not self._away:
             _log.error("store_away", error=error.message if error else "", hint=error.hint if error else "")
         elif self._away and not away:

@@ -78,7 +78,7 @@ class CycleFiles:
         except OSError:
             self._unwritten.append(self._folder / self._name_of_failed(cycle))
             raise
-        self._tell_failed()
+        self._record_failed()
         return dropped
 
     def _put(self, cycle: BufferedCycle) -> int:
@@ -154,7 +154,7 @@ class CycleFiles:
         number = ((known.cycles if known else 0) + 1) * _PUTS_OF_A_PROCESS + self._puts
         return f"{number:012d}-{micros(cycle.at)}{WAITING}"
 
-    def _tell_failed(self) -> None:
+    def _record_failed(self) -> None:
         """Records failed puts on disk, now that the folder is writable again."""
         if self._unwritten:
             self._failed.add(self._unwritten)

@@ -20,7 +20,7 @@ def main() -> None:
 
     def keep() -> None:
         while True:
-            store.upkeep(newest[0], KEEPS)
+            store.maintain(newest[0], KEEPS)
 
     threading.Thread(target=keep, daemon=True).start()
     for number in itertools.count():

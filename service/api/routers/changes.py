@@ -258,7 +258,7 @@ def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken
             first = error.errors()[0]
             where = ".".join(str(part) for part in (place, *first["loc"]))
             hint = "GET /docs shows the fields; a delivery of a tool needs its own header, such as X-GitHub-Event"
-            raise UsageError(f"change {where}: {yaml_words.said(first)}", hint=hint) from error
+            raise UsageError(f"change {where}: {yaml_words.describe(first)}", hint=hint) from error
         change = _of_announcement(place, one, ctx, by, now)
         made.append(change)
         if one.outcome is not None:

@@ -169,9 +169,9 @@ class StoreCollector(Collector):
         yield _gauge("store_used_bytes", "Bytes of values that the metrics database holds.", float(found.space.used))
         yield _gauge("store_free_bytes", "Bytes of its file that are free to be used again.", float(found.space.free))
         yield _gauge(
-            "store_longest_upkeep_seconds",
+            "store_longest_maintenance_seconds",
             "How long upkeep in this process held up writers at most.",
-            self._store.longest_upkeep_seconds,
+            self._store.longest_maintenance_seconds,
         )
         yield _counted(
             "outrider_store_upkeep_waiting",

@@ -40,4 +40,4 @@ def _in_words(error: Any) -> str:
     from outrider.text import yaml_words  # noqa: PLC0415 - only where a call is wrong
 
     detail = found()[0]
-    return message.replace(str(detail["msg"]), yaml_words.said(detail))
+    return message.replace(str(detail["msg"]), yaml_words.describe(detail))

@@ -87,7 +87,7 @@ def test_stopping_waits_for_the_cycle_in_flight():
 
 def test_a_failed_upkeep_is_told_and_ends_nothing(platform, capsys):
     schedule = process.periodic_tasks_of(platform, platform.cycle.parts.clock)
-    with mock.patch.object(platform.metrics, "upkeep", side_effect=StoreError("disk full")):
+    with mock.patch.object(platform.metrics, "maintain", side_effect=StoreError("disk full")):
         asyncio.run(schedule.run("upkeep"))
     assert "disk full" in "".join(capsys.readouterr())
 

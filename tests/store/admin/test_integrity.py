@@ -389,12 +389,12 @@ def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], 
 def test_a_late_cycle_before_the_cut_does_not_ask_for_those_that_retention_took(store_url: str) -> None:
     metrics, write = cycles(store_url, 5 * cycle_writer.AN_HOUR)
     retention, now = Retention(raw=timedelta(hours=2)), cycle_writer.instant(5 * cycle_writer.AN_HOUR + 5)
-    assert metrics.upkeep(now, retention).forgotten.rows["raw", DeletionReason.AGE] > 0
+    assert metrics.maintain(now, retention).forgotten.rows["raw", DeletionReason.AGE] > 0
     assert said(look(store_url)["metrics"]) == ""
     write(65)
     assert said(look(store_url)["metrics"]) == ""
     for minute in range(3):
-        metrics.upkeep(now + timedelta(minutes=minute), retention)
+        metrics.maintain(now + timedelta(minutes=minute), retention)
         assert said(look(store_url)["metrics"]) == ""
     metrics.close()
     lost = int(cycle_writer.instant(4 * cycle_writer.AN_HOUR + 30).timestamp() * 1e6)

@@ -50,7 +50,7 @@ def test_what_was_said_to_be_written_survives_kill_9_amid_upkeep(store_url: str,
         fill(truth, end=end)
         for now in (None, end + MINUTE, end + timedelta(days=2)):
             if now is not None:
-                store.upkeep(now, KEEPS)
+                store.maintain(now, KEEPS)
             same_answers(store, truth, (10 * MINUTE, HOUR), START, end, (Statistic.LAST, Statistic.MAX))
         with store._database.reading() as connection:
             left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))

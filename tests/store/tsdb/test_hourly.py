@@ -39,7 +39,7 @@ def close_to(found: list[object], expected: np.ndarray) -> None:
 def test_an_hour_has_what_a_read_of_it_says(metrics: SqlMetricStore, store_url: str) -> None:
     truth = MemoryMetricStore()
     fill(metrics, truth)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     known = {
         (kind, statistic): truth.read_windows(kind, keys, START, lived.END, HOUR, entities, statistic=statistic)
         for kind, (entities, keys) in lived.ASKED.items()
@@ -74,12 +74,12 @@ def test_an_hour_has_what_a_read_of_it_says(metrics: SqlMetricStore, store_url: 
 
 def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + HOUR)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     at = START + timedelta(minutes=1)
     values = np.array([[5000.0]])
     late = SampleBatch("x", at, EntityKind.GPU, (lived.POWER,), GPUS[:1], values, np.zeros((1, 1), np.uint8))
     metrics.write(at, [late])
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     highest = rows(store_url, "SELECT max(hw_accel_power_watts_max), count(*) FROM hourly_gpu")
     ((most, many),) = highest
     ((names,),) = rows(store_url, "SELECT count(DISTINCT name) FROM hourly_gpu")
@@ -90,9 +90,9 @@ def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url
 def test_hours_go_when_they_are_older_than_they_are_kept(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     keeps = Retention(raw=timedelta(days=3), hourly_tables=NEXT_DAYS - START - 2 * HOUR)
-    metrics.upkeep(NEXT_DAYS, keeps)
+    metrics.maintain(NEXT_DAYS, keeps)
     assert rows(store_url, "SELECT min(at) FROM hourly_gpu")[0][0] == rfc3339(START + 2 * HOUR)
-    metrics.upkeep(NEXT_DAYS + HOUR, keeps)
+    metrics.maintain(NEXT_DAYS + HOUR, keeps)
     assert rows(store_url, "SELECT min(at) FROM hourly_replica")[0][0] == rfc3339(START + 3 * HOUR)
 
 

@@ -23,13 +23,13 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
 ) -> None:
     monkeypatch.setattr("store.retention._SLACK", 0.0)
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     with metrics._database.reading() as connection:
         used = disk_usage.measure(connection).used
-    found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
+    found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
     assert set(found.forgotten.rows) - {("cohort", DeletionReason.UNUSED)} == {("raw", DeletionReason.SIZE)}
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
-    found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
+    found = metrics.maintain(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
     found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED), None)
     assert {what for what, _ in found.forgotten.rows} == {"raw", "hourly", "10m", "1h"}
     assert {because for _, because in found.forgotten.rows} == {DeletionReason.SIZE}
@@ -39,17 +39,17 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
 def test_values_that_nothing_else_holds_go_last_and_it_says_so(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     now = START + 4 * HOUR + MINUTE  # the last hour is not settled, and not rolled up
-    found = metrics.upkeep(now, Retention(size_bytes=1))
+    found = metrics.maintain(now, Retention(size_bytes=1))
     assert found.forgotten.rows["raw", DeletionReason.SIZE_NOTHING_ELSE_LEFT] > 0
     assert "10m" not in tiers(store_url)
     metrics.write(now, batch(now, 1.0))
-    metrics.upkeep(now + MINUTE, Retention(size_bytes=1))
+    metrics.maintain(now + MINUTE, Retention(size_bytes=1))
     assert metrics.latest(EntityKind.GPU, [POWER]).values.size == 2, "the hour at hand stays"
 
 
 def test_by_age_nothing_goes_that_is_not_rolled_up(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics, end=START + 2 * HOUR)
-    found = metrics.upkeep(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))
+    found = metrics.maintain(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))
     assert found.forgotten.kept[DeletionReason.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
     assert tiers(store_url)["raw"] == 2 * 20
 
@@ -62,7 +62,7 @@ def test_a_file_gives_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fill(store)
     with store._database.reading() as connection:
         full = disk_usage.measure(connection)
-    found = store.upkeep(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
+    found = store.maintain(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
     with store._database.reading() as connection:
         after = disk_usage.measure(connection)
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
         store.close()
     store = open_metrics(f"sqlite:///{path}")
     assert not shrinks(store)
-    assert store.upkeep(NEXT_DAYS, KEEPS).given_back == 0
+    assert store.maintain(NEXT_DAYS, KEEPS).given_back == 0
     same_answers(store, truth, (10 * MINUTE, HOUR))
     store.prune(NEXT_DAYS, KEEPS, vacuum=True)
     assert shrinks(store)
@@ -109,10 +109,10 @@ def test_an_hour_of_the_wide_tables_is_shown_and_goes_at_once(metrics: SqlMetric
     write_many(metrics, START, 1.0)
     write_many(metrics, START + HOUR, 1.0)
     with watched(metrics, BY_HOUR) as seen:
-        metrics.upkeep(START + 3 * HOUR, KEEPS)
+        metrics.maintain(START + 3 * HOUR, KEEPS)
         write_many(metrics, START + MINUTE, 9.0)
-        metrics.upkeep(START + 3 * HOUR, KEEPS)
-        metrics.upkeep(START + 3 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
+        metrics.maintain(START + 3 * HOUR, KEEPS)
+        metrics.maintain(START + 3 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
     assert {rows for one in seen for rows in one.values()} == {400}
     assert [len(one) for one in seen][-1] == 0
     assert 2 in [len(one) for one in seen]
@@ -123,13 +123,13 @@ def test_a_large_hour_is_written_anew_and_forgotten_in_parts(
 ) -> None:
     monkeypatch.setattr(hourly, "ROWS_AT_ONCE", 150)
     write_many(metrics, START, 1.0, MANY[:350])
-    metrics.upkeep(START + 2 * HOUR, KEEPS)
+    metrics.maintain(START + 2 * HOUR, KEEPS)
     write_many(metrics, START + MINUTE, 9.0)
     with watched(metrics, BY_HOUR) as seen:
-        metrics.upkeep(START + 2 * HOUR, KEEPS)
+        metrics.maintain(START + 2 * HOUR, KEEPS)
         said = "SELECT count(*), count(DISTINCT name), max(hw_accel_power_watts), min(hw_accel_power_watts)"
         assert rows(store_url, f"{said} FROM hourly_gpu") == [(400, 400, 9.0, 5.0)]
-        metrics.upkeep(START + 9 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
+        metrics.maintain(START + 9 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
     counts = [next(iter(one.values()), 0) for one in seen]
     assert counts[-1] == 0
     assert max(before - after for before, after in itertools.pairwise(counts)) <= 150  # type: ignore[operator,type-var]
@@ -142,7 +142,7 @@ def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.M
     events = [Event(f"e{n}", EventKind.LOG, GPUS[0], at, "log", "oom", {}, f"k{n}") for n, at in enumerate(times)]
     metrics.write(START, [], events)
     with watched(metrics, "SELECT 'event', count(*) FROM event") as seen:
-        found = metrics.upkeep(START + 7 * MINUTE + timedelta(days=400))
+        found = metrics.maintain(START + 7 * MINUTE + timedelta(days=400))
     counts = [one["event"] for one in seen]
     assert found.forgotten.rows["event", DeletionReason.AGE] == 7
     assert counts[-1] == 3
@@ -153,13 +153,13 @@ def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, m
     monkeypatch.setattr("store.retention._SLACK", 0.0)
     store_url, metrics = postgres_url, open_metrics(urls_of(postgres_url)[1])  # a file has pages, too coarse for this
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     rolled = {tier: many for tier, many in tiers(store_url).items() if tier != "raw"}
     used = [measured(metrics).used]
     hours = dict(rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at"))  # type: ignore[arg-type]
     ((raw, many),) = rows(store_url, "SELECT sum(length(payload)), count(*) FROM block WHERE tier = 'raw'")
     limit = used[0] - int(raw) - disk_usage._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
-    found = metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
+    found = metrics.maintain(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
     assert found.forgotten.rows["raw", DeletionReason.SIZE] == many
     left = rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at")
     assert left == [(max(hours), hours[max(hours)])], "the first day is gone, and that is enough"
@@ -172,9 +172,9 @@ def test_size_leaves_the_wide_tables_when_that_makes_no_room(
     metrics: SqlMetricStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     monkeypatch.setattr(disk_usage, "measure", lambda *_, **__: disk_usage.Space(1000, 0))
-    metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=10))
+    metrics.maintain(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=10))
     ((left,),) = rows(store_url, "SELECT count(DISTINCT at) FROM hourly_gpu")
     assert left == 1
 

@@ -24,25 +24,25 @@ from tests.store.upkeep_cases import KEEPS, batch, rows, tiers
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
     same_answers(metrics, truth)
-    during = metrics.upkeep(START + 3 * HOUR + 5 * MINUTE, KEEPS)  # the first day is over
+    during = metrics.maintain(START + 3 * HOUR + 5 * MINUTE, KEEPS)  # the first day is over
     hours = {Work.COMPACT: 6, Work.TEN_MINUTES: 6, Work.ONE_HOUR: 6}
     assert during.done == {**hours, Work.MERGE_TEN_MINUTES: 2, Work.MERGE_HOURS: 2}
     same_answers(metrics, truth)
-    done = metrics.upkeep(NEXT_DAYS, KEEPS)
+    done = metrics.maintain(NEXT_DAYS, KEEPS)
     hours = {Work.COMPACT: 2, Work.TEN_MINUTES: 2, Work.ONE_HOUR: 2}
     assert done.done == {**hours, Work.MERGE_TEN_MINUTES: 2, Work.MERGE_HOURS: 2}
     same_answers(metrics, truth)
     assert rows(store_url, "SELECT count(*) FROM hidden") == rows(store_url, "SELECT count(*) FROM due") == [(0,)]
     # a day has one row for what is rolled up alike: five signals of GPUs; buckets and quantiles of replicas
     assert tiers(store_url) == {"raw": 4 * (6 + 3), "10m": 2 * (5 + 2), "1h": 2 * (5 + 2)}
-    assert not metrics.upkeep(NEXT_DAYS, KEEPS), "nothing is left to do"
+    assert not metrics.maintain(NEXT_DAYS, KEEPS), "nothing is left to do"
 
 
 def test_a_span_that_ends_inside_an_hour_says_what_raw_values_say(
     metrics: SqlMetricStore, truth: MemoryMetricStore
 ) -> None:
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     for late in (MINUTE, 10 * MINUTE, 25 * MINUTE):
         same_answers(metrics, truth, (10 * MINUTE, HOUR), START, START + 2 * HOUR + late)
         same_answers(metrics, truth, (10 * MINUTE, HOUR), START + late, START + 3 * HOUR)
@@ -52,7 +52,7 @@ def test_old_raw_values_go_and_roll_ups_answer(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore
 ) -> None:
     fill(metrics)
-    found = metrics.upkeep(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
+    found = metrics.maintain(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
     assert found.forgotten.rows.pop(("cohort", DeletionReason.UNUSED)) > 0
     assert found.forgotten.rows == {("raw", DeletionReason.AGE): 3 * 9, ("latest", DeletionReason.AGE): 2}
     same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
@@ -61,10 +61,10 @@ def test_old_raw_values_go_and_roll_ups_answer(
     known = truth.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, HOUR, GPUS)
     np.testing.assert_array_equal(np.nansum(ecc.values, axis=1), np.nan_to_num(known.values[:, 0]))
     same_answers(metrics, truth, (EVERY,), START + 3 * HOUR)
-    metrics.upkeep(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
+    metrics.maintain(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
     assert set(tiers(store_url)) == {"1h"}
     same_answers(metrics, truth, (HOUR, 3 * HOUR))
-    metrics.upkeep(NEXT_DAYS + timedelta(days=3), Retention(raw=HOUR, ten_minutes=HOUR, hours=2 * HOUR))
+    metrics.maintain(NEXT_DAYS + timedelta(days=3), Retention(raw=HOUR, ten_minutes=HOUR, hours=2 * HOUR))
     assert tiers(store_url) == {}
 
 
@@ -108,14 +108,14 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
         finished = False
         with cut_off(store, after):
             try:
-                store.upkeep(NEXT_DAYS, retention)
+                store.maintain(NEXT_DAYS, retention)
                 finished = True
             except InterruptedError:
                 pass
         unchanged()
         store.close()
         store = open_metrics(f"sqlite:///{copy}")
-        store.upkeep(NEXT_DAYS, retention)
+        store.maintain(NEXT_DAYS, retention)
         unchanged()
         with store._database.reading() as connection:
             left = connection.execute(sa.text("SELECT (SELECT count(*) FROM hidden), (SELECT count(*) FROM due)"))
@@ -132,7 +132,7 @@ def test_cut_off_after_any_transaction_it_goes_on_where_it_was(tmp_path: Path) -
 
 def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     late = [START + timedelta(minutes=1), START + HOUR + timedelta(minutes=1), START + 3 * HOUR + timedelta(minutes=31)]
     for number, at in enumerate(late):
         for store in (metrics, truth):
@@ -141,7 +141,7 @@ def test_late_cycles_are_rolled_up_again(metrics: SqlMetricStore, store_url: str
     for store in (metrics, truth):
         store.write(again, batch(again, 7000.0))
     same_answers(metrics, truth)
-    done = metrics.upkeep(NEXT_DAYS, KEEPS)
+    done = metrics.maintain(NEXT_DAYS, KEEPS)
     assert done.done[Work.TEN_MINUTES] == done.done[Work.ONE_HOUR] == 3
     assert done.done[Work.MERGE_TEN_MINUTES] == 2
     same_answers(metrics, truth)
@@ -153,7 +153,7 @@ def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted
 ) -> None:
     fill(metrics)
     retention = Retention(raw=timedelta(hours=2))
-    metrics.upkeep(NEXT_DAYS, retention)
+    metrics.maintain(NEXT_DAYS, retention)
     before = metrics.read_windows(EntityKind.GPU, [POWER], START, START + HOUR, 10 * MINUTE, GPUS)
     newcomer = START + 15 * MINUTE
     gone = [place for place in range(len(GPUS)) if np.isnan(before.values[place, 1, 0])]
@@ -161,8 +161,8 @@ def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted
     assert gone
     assert there
     assert metrics.write(newcomer, batch(newcomer, 77.0, (*gone, *there))) == len(GPUS)
-    assert metrics.upkeep(NEXT_DAYS, retention).refused == 0, "the first run lets late values settle"
-    found = metrics.upkeep(NEXT_DAYS, retention)
+    assert metrics.maintain(NEXT_DAYS, retention).refused == 0, "the first run lets late values settle"
+    found = metrics.maintain(NEXT_DAYS, retention)
     assert found.refused == len(there)
     assert metrics.condition().refused == {"rolled_up_already": len(there)}
     for step, place in ((10 * MINUTE, 1), (HOUR, 0)):
@@ -180,7 +180,7 @@ def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted
 def test_values_older_than_all_that_is_kept_are_refused_at_once(metrics: SqlMetricStore) -> None:
     fill(metrics)
     nothing = Retention(raw=HOUR, ten_minutes=HOUR, hours=HOUR)
-    metrics.upkeep(NEXT_DAYS + timedelta(days=2), nothing)
+    metrics.maintain(NEXT_DAYS + timedelta(days=2), nothing)
     assert metrics.write(START, batch(START, 1.0)) == 0
     assert metrics.condition().refused == {"older_than_kept": 2}
     assert metrics.write(NEXT_DAYS + timedelta(days=2), batch(START, 1.0)) == 2
@@ -191,7 +191,7 @@ def test_a_first_history_of_a_kind_lands_whatever_its_age(metrics: SqlMetricStor
     values = np.tile(np.arange(times.size, dtype=float)[None, :, None] % 97, (2, 1, 1))
     metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:2], values)
     end = START + timedelta(days=5)
-    found = metrics.upkeep(end + timedelta(minutes=1), Retention())
+    found = metrics.maintain(end + timedelta(minutes=1), Retention())
     assert found.done[Work.TEN_MINUTES] == found.done[Work.ONE_HOUR] == 120 - 1, "the newest hour is to settle"
     assert found.done[Work.MERGE_TEN_MINUTES] == 5
     window = metrics.read_windows(EntityKind.GPU, [POWER], START, end, 10 * MINUTE)
@@ -202,28 +202,28 @@ def test_a_first_history_of_a_kind_lands_whatever_its_age(metrics: SqlMetricStor
 def test_it_stops_when_asked_to(metrics: SqlMetricStore) -> None:
     fill(metrics, end=START + 2 * HOUR)
     answers = iter([False, True])
-    found = metrics.upkeep(NEXT_DAYS, KEEPS, stop=lambda: next(answers))
+    found = metrics.maintain(NEXT_DAYS, KEEPS, stop=lambda: next(answers))
     assert (found.complete, found.done) == (False, {Work.COMPACT: 1})
-    assert metrics.upkeep(NEXT_DAYS, KEEPS).complete
+    assert metrics.maintain(NEXT_DAYS, KEEPS).complete
 
 
 def test_a_history_from_before_the_cut_is_seen_before_it_is_rolled_up(metrics: SqlMetricStore) -> None:
     fill(metrics)
-    metrics.upkeep(NEXT_DAYS, Retention(raw=HOUR))
+    metrics.maintain(NEXT_DAYS, Retention(raw=HOUR))
     long_ago = START - timedelta(days=2)
     times = long_ago.timestamp() + 60.0 * np.arange(30)
     metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], np.arange(30.0).reshape(1, 30, 1))
     for _ in range(3):
         window = metrics.read_windows(EntityKind.GPU, [POWER], long_ago, long_ago + HOUR, 10 * MINUTE, GPUS[:1])
         assert window.values[0, :3, 0].tolist() == [9.0, 19.0, 29.0]
-        metrics.upkeep(NEXT_DAYS, Retention(raw=HOUR))
+        metrics.maintain(NEXT_DAYS, Retention(raw=HOUR))
 
 
 def test_the_longest_transaction_is_told(metrics: SqlMetricStore) -> None:
-    assert metrics.longest_upkeep_seconds == 0.0
+    assert metrics.longest_maintenance_seconds == 0.0
     fill(metrics, end=START + HOUR)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
-    assert metrics.longest_upkeep_seconds > 0.0
+    metrics.maintain(NEXT_DAYS, KEEPS)
+    assert metrics.longest_maintenance_seconds > 0.0
 
 
 def test_the_helper_covers_both_days() -> None:

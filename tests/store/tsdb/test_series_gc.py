@@ -54,7 +54,7 @@ def test_rows_of_latest_go_when_raw_values_of_their_age_go(metrics: SqlMetricSto
     put(metrics, T0, OLD)
     put(metrics, T0 + timedelta(hours=1), LIVE)
     assert latest(metrics) == names((*OLD, *LIVE))
-    found = metrics.upkeep(T0 + timedelta(hours=2, minutes=1), KEEPS)
+    found = metrics.maintain(T0 + timedelta(hours=2, minutes=1), KEEPS)
     assert found.forgotten.rows["latest", DeletionReason.AGE] == len(OLD)
     assert latest(metrics) == names(LIVE)
     assert set(metrics.entities(EntityKind.POD)) == {*OLD, *LIVE}, "roll-ups speak of them still"
@@ -65,15 +65,15 @@ def test_entities_go_when_no_kept_tier_can_speak_of_them(metrics: SqlMetricStore
     put(metrics, T0 + STEP, LIVE)
     assert set(other.entities(EntityKind.POD)) == {*OLD, *LIVE}
     now = T0 + 4 * DAY
-    metrics.upkeep(now, KEEPS)
+    metrics.maintain(now, KEEPS)
     put(metrics, now - STEP, LIVE[:2], 2.0)  # a new list: the newest is kept, with all that it names
     put(metrics, now - STEP, LIVE, 2.0)
-    found = metrics.upkeep(now, KEEPS)
+    found = metrics.maintain(now, KEEPS)
     assert found.forgotten.rows["entity", DeletionReason.UNUSED] == len(OLD)
     for store in (metrics, other):
         assert store.entities(EntityKind.POD) == LIVE
         assert values(store, now - STEP, LIVE) == [2.0] * 3
-    assert ("entity", DeletionReason.UNUSED) not in metrics.upkeep(now, KEEPS).forgotten.rows
+    assert ("entity", DeletionReason.UNUSED) not in metrics.maintain(now, KEEPS).forgotten.rows
 
 
 @pytest.mark.parametrize("in_another_process", [False, True])
@@ -84,10 +84,10 @@ def test_what_comes_back_is_known_again(
     put(metrics, T0, OLD)
     assert len(other.entities(EntityKind.POD)) == len(OLD)
     now = T0 + 4 * DAY
-    metrics.upkeep(now, KEEPS)
+    metrics.maintain(now, KEEPS)
     put(metrics, now - STEP, LIVE[:2])
     put(metrics, now - STEP, LIVE)
-    (other if in_another_process else metrics).upkeep(now, KEEPS)
+    (other if in_another_process else metrics).maintain(now, KEEPS)
     put(metrics, now, (*OLD[:2], *LIVE), 3.0)
     times = now.timestamp() + 60.0 * np.arange(1, 3)
     metrics.write_block(EntityKind.POD, times, [READY], OLD[5:6], np.full((1, 2, 1), 4.0))
@@ -104,6 +104,6 @@ def test_history_keeps_its_entities_while_it_is_written(metrics: SqlMetricStore,
     put(metrics, T0 + 30 * DAY, LIVE)
     times = T0.timestamp() + 60.0 * np.arange(3)
     metrics.write_block(EntityKind.POD, times, [READY], OLD[:4], np.ones((4, 3, 1)))
-    other.upkeep(T0 + 2 * timedelta(hours=1), KEEPS)
+    other.maintain(T0 + 2 * timedelta(hours=1), KEEPS)
     assert set(other.entities(EntityKind.POD)) == {*OLD[:4], *LIVE}
     assert values(other, T0, OLD[:4]) == [1.0] * 4

@@ -38,11 +38,11 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
         return found
 
     monkeypatch.setattr(atomic_replace, "stage", interrupted)
-    found = metrics.upkeep(NEXT_DAYS, KEEPS)
+    found = metrics.maintain(NEXT_DAYS, KEEPS)
     assert len(came) == 4
     assert found.put_off == 1, "three attempts were written into; the next run does it"
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
 
 
@@ -58,11 +58,11 @@ def test_two_keepers_do_not_take_each_others_rows_away(
         if not begun:
             begun.append(1)
             monkeypatch.setattr(atomic_replace, "swap", swap)
-            other.upkeep(NEXT_DAYS, KEEPS)  # deletes what it finds hidden, and does all the work
+            other.maintain(NEXT_DAYS, KEEPS)  # deletes what it finds hidden, and does all the work
         return swap(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(atomic_replace, "swap", with_another)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     assert atomic_replace.stage is stage
     other.close()
     same_answers(metrics, truth)
@@ -94,7 +94,7 @@ def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
 
     freed: list[int] = []
     monkeypatch.setattr(atomic_replace, "swap", with_another)
-    metrics.upkeep(NEXT_DAYS, KEEPS)
+    metrics.maintain(NEXT_DAYS, KEEPS)
     other.close()
     assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
     same_answers(metrics, truth)
@@ -140,7 +140,7 @@ def test_lists_of_entities_that_nothing_names_go_and_come_again(metrics: SqlMetr
     for minute in range(4):
         at = START + minute * MINUTE
         metrics.write(at, batch(at, 1.0, (minute,)))
-    metrics.upkeep(START + timedelta(hours=1, minutes=3), KEEPS)
+    metrics.maintain(START + timedelta(hours=1, minutes=3), KEEPS)
     assert rows(store_url, "SELECT count(*) FROM cohort") == [(1,)], "of the hour; those of its cycles are gone"
     at = START + HOUR
     assert metrics.write(at, batch(at, 5.0, (0,))) == 1
@@ -168,7 +168,7 @@ def test_upkeep_goes_on_when_another_process_forgot_entities(metrics: SqlMetricS
     metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
     assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", DeletionReason.UNUSED] == 1
     other.close()
-    found = metrics.upkeep(later + 2 * HOUR, KEEPS)
+    found = metrics.maintain(later + 2 * HOUR, KEEPS)
     assert found.done[Work.COMPACT] == 1
     seen = metrics.read_windows(EntityKind.GPU, [POWER], later, later + 2 * MINUTE, MINUTE)
     np.testing.assert_array_equal(seen.values[:, :, 0], [[2.0, np.nan], [np.nan, 2.0]])
