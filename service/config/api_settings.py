@@ -27,10 +27,10 @@ def _target(name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a service promises its users; the defaults are those of ``outrider.vocabulary.indicators``.
+    """Default objectives of a service; the values come from ``outrider.vocabulary.indicators``.
 
-    ``broken_below_ratio`` is the success ratio under which the promise counts as broken, ``ttft_p99_seconds``
-    the limit of the 99th percentile, ``ttft_seconds`` the limit that SLA attainment counts requests against.
+    ``broken_below_ratio`` is the success ratio below which the SLO is violated, ``ttft_p99_seconds`` the limit of the
+    99th percentile, ``ttft_seconds`` the limit of SLA attainment.
     """
 
     availability_ratio: float = _target("availability")
@@ -43,10 +43,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class IngestSettings:
-    """How much the doors for pushed samples take, and what becomes of it.
+    """Limits and routing of the ingest endpoints.
 
-    ``token`` opens these doors and nothing else; empty: only the admin token does. ``samples_per_minute``
-    is what one sender may bring of what is kept. ``kpi_services`` have KPIs though nothing else is watched of them.
+    ``token`` is valid for these endpoints only; empty: the admin token is required. ``samples_per_minute`` limits the
+    samples of one sender that are kept. ``kpi_services`` have KPIs but no other metrics.
     """
 
     token: str = field(default="", repr=False)
@@ -62,7 +62,7 @@ class IngestSettings:
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """How changes are announced: secrets by github and gitlab, and names of services by repository."""
+    """Announced changes: webhook secrets of GitHub and GitLab, and service names by repository."""
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     services: Mapping[str, str] = field(default_factory=dict)
@@ -70,15 +70,14 @@ class Webhooks:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """Values of the configuration that the API uses.
+    """Configuration values of the API.
 
-    ``token`` is the admin token; empty means that every write is refused. ``token_for_reads`` None means:
-    reads need the token unless the API listens on loopback. ``hosts`` are the names a browser may call it
-    by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
-    ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
-    ``doors`` None means that nothing is received. ``spool`` is where the engine's cycles wait for the store.
-    ``metrics`` None means that the values are in the store too. ``rules`` are those in force: what a judged alert
-    looked at is kept with the verdict.
+    ``token`` is the admin token; empty means that every write is refused. ``token_for_reads`` None: reads require the
+    token unless the API listens on loopback. ``hosts`` are the accepted host names, a guard against DNS rebinding;
+    ``("*",)`` accepts every name. ``interval`` is the time between cycles. ``control_url`` is the control endpoint of
+    the simulated fleet, None for a real one. ``doors`` None disables ingestion. ``spool`` is the folder of buffered
+    cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
+    a judged alert evaluated are stored with the verdict.
     """
 
     token: str = field(default="", repr=False)
@@ -102,7 +101,7 @@ class ApiSettings:
 
     @property
     def reads_need_token(self) -> bool:
-        """True when a read without the token is refused."""
+        """True if a read without the token is refused."""
         if self.token_for_reads is not None:
             return self.token_for_reads
         return not is_loopback(self.host)
