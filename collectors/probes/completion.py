@@ -176,7 +176,7 @@ class CompletionProbe:
             now = loop.time()
             size += len(piece)
             if size > MOST_BYTES:
-                message = f"{self.address} sends more than {MOST_BYTES} bytes for {self._question.max_tokens} tokens"
+                message = f"{self.address} sends more than {MOST_BYTES} bytes for {self._completion.max_tokens} tokens"
                 raise ProbeError(Outcome.WRONG_ANSWER, message)
             for event in events.feed(piece) if piece else events.end():
                 if answer.take(event):

@@ -104,7 +104,7 @@ class ProbeScheduler:
             reason=None if result.outcome is Outcome.OK else result.outcome.value,
         )
         if result.outcome is not Outcome.OK and before.reason != result.outcome.value:
-            log.get("probe").warning("probe_failed", probe=name, outcome=result.outcome.value, said=result.message)
+            log.get("probe").warning("probe_failed", probe=name, outcome=result.outcome.value, message=result.message)
 
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
         """One batch per service with its newest timestamp, and one of the probes themselves."""

@@ -97,7 +97,7 @@ class ChangeLogContributor(SilentContributor):
 
     def _resume(self, cluster: KubernetesEventSource, at: datetime) -> None:
         """Resumes the start-ups of an earlier engine as soon as the pods of the cluster are known."""
-        if cluster.name in self._resumed or not cluster.objects.held[PODS.name].version:
+        if cluster.name in self._resumed or not cluster.objects.by_resource[PODS.name].version:
             return
         self._resumed.add(cluster.name)
         own = [startup for startup in self._change_log.placed_at(at) if startup.id.startswith(f"{cluster.cluster}/")]

@@ -168,27 +168,27 @@ def test_status_alone_changes_no_index() -> None:
     assert index.version == before + 2
 
 
-# --- what is held ---------------------------------------------------------------------------------
+# --- what is cached ---------------------------------------------------------------------------------
 
 
 def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
-    held = CachedObjects()
+    cached = CachedObjects()
     here, there = pod("a"), pod("b")
     there["metadata"]["namespace"] = "other"
-    held.take(ResourceUpdate(PODS, [ApiChange("LISTED", here), ApiChange("LISTED", there)], whole=True))
-    gone = held.take(ResourceUpdate(PODS, [], whole=True, namespace="s"))
+    cached.take(ResourceUpdate(PODS, [ApiChange("LISTED", here), ApiChange("LISTED", there)], whole=True))
+    gone = cached.take(ResourceUpdate(PODS, [], whole=True, namespace="s"))
     assert [one.before["metadata"]["name"] for one in gone] == ["a"]
     assert [one.after for one in gone] == [{}]
-    assert set(held.objects) == {"b"}
-    assert held.take(ResourceUpdate(PODS, [])) == []
+    assert set(cached.objects) == {"b"}
+    assert cached.take(ResourceUpdate(PODS, [])) == []
 
 
 def test_the_same_version_reported_again_is_no_change() -> None:
-    held = CachedObjects()
+    cached = CachedObjects()
     found = pod()
     found["metadata"]["resourceVersion"] = "7"
-    assert len(held.take(ResourceUpdate(PODS, [ApiChange("ADDED", found)]))) == 1
-    assert held.take(ResourceUpdate(PODS, [ApiChange("LISTED", found)], whole=True)) == []
+    assert len(cached.take(ResourceUpdate(PODS, [ApiChange("ADDED", found)]))) == 1
+    assert cached.take(ResourceUpdate(PODS, [ApiChange("LISTED", found)], whole=True)) == []
 
 
 def test_of_a_config_map_only_digests_stay() -> None:
@@ -360,18 +360,18 @@ def test_when_a_change_is_done() -> None:
 
 
 def test_changes_overtake_and_undo_each_other() -> None:
-    endings = PendingRollouts()
-    assert list(endings.note("u", "c1", "image", AT)) == []
-    (overtaken,) = endings.note("u", "c2", "flags", AT)
+    pending = PendingRollouts()
+    assert list(pending.note("u", "c1", "image", AT)) == []
+    (overtaken,) = pending.note("u", "c2", "flags", AT)
     assert (overtaken.change, overtaken.ended) == ("c1", Ended.SUPERSEDED)
-    assert list(endings.note("u", "s1", "scale", AT)) == []  # another sort of change goes on beside it
-    assert {(one.change, one.ended) for one in endings.look("u", workload(), AT)} == {
+    assert list(pending.note("u", "s1", "scale", AT)) == []  # another sort of change goes on beside it
+    assert {(one.change, one.ended) for one in pending.update("u", workload(), AT)} == {
         ("c2", Ended.SUCCEEDED), ("s1", Ended.SUCCEEDED),
     }  # fmt: skip
-    assert list(endings.look("u", workload(), AT)) == []
-    (undone,) = endings.note("u", "c3", "rollback", AT)
+    assert list(pending.update("u", workload(), AT)) == []
+    (undone,) = pending.note("u", "c3", "rollback", AT)
     assert (undone.change, undone.ended) == ("c2", Ended.ROLLED_BACK)
-    assert [one.change for one in endings.gone("u", AT)] == ["c3"]
+    assert [one.change for one in pending.deleted("u", AT)] == ["c3"]
 
 
 # --- starts ---------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from collectors.receive.protocol import (
     Stream,
     unpack,
 )
-from collectors.receive.routing import AdapterRouter, ReceiveRule
+from collectors.receive.routing import AdapterRouter, ReceiveRule, RoutedSeries
 from collectors.receive.targets import target_of
 from outrider.model import EntityKind
 from outrider.vocabulary import catalog
@@ -176,7 +176,7 @@ def test_a_resource_without_a_service_is_still_one_target():
 def test_a_block_brings_every_bit_back(samples, delta):
     stamps, values = zip(*samples, strict=True)
     stream = Stream(Source("j", "ü", "/m"), "n", {"a": "b\n\"'"}, stamps, (*values[:-1], STALE), delta)
-    (assigned,) = [block.Assigned(stream, "vllm", 3)]
+    (assigned,) = [RoutedSeries(stream, "vllm", 3)]
     (group,) = block.decode(block.encode([assigned], {stream.source: {"x": "y"}}))
     assert (group.source, group.adapter, group.rule, group.about) == (stream.source, "vllm", 3, {"x": "y"})
     (back,) = group.streams

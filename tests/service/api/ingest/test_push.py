@@ -398,8 +398,8 @@ def test_an_engine_that_was_killed_reads_again_what_it_had_not_written():
     world.cycle()
     world.write(vllm_page(START + STEP, 1300.0))
     world.cycle()  # taken; killed before the next round
-    after = senders.Received(world.spool, "c", world.clock)
-    world.collector = senders.Collector((), pushed=after)
+    after = senders.PushReceiver(world.spool, "c", world.clock)
+    world.collector = senders.ScrapeManager((), pushed=after)
     assert cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")[1] == CellStatus.ABSENT
     world.write(vllm_page(START + 2 * STEP, 1600.0))
     assert cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
