@@ -47,27 +47,27 @@ def _tiers(engine: Engine) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ProcessScope:
+class _StoreSize:
     """What a store weighed before the cycles: bytes of all, gigabytes of the payloads by tier."""
 
     all: int = 0
     tiers: dict[str, float] = field(default_factory=dict)
 
 
-def _on(engine: Engine, year: Path | None) -> tuple[Measured, _ProcessScope]:
+def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
     """The cycles on an engine's store, filled with a year or empty."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         assert engine.url is not None
-        held = _ProcessScope()
+        held = _StoreSize()
         if year is not None:
             copied(year, engine)
-            held = _ProcessScope(size(engine.url), _tiers(engine))
+            held = _StoreSize(size(engine.url), _tiers(engine))
             tell(f"{engine.name}: {held.all / 1e9:.2f} GB of metrics, payloads {held.tiers}")
         return measure(folder, engine.url), held
 
 
-def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _ProcessScope) -> list[Result]:
+def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _StoreSize) -> list[Result]:
     seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
@@ -103,7 +103,7 @@ def run() -> list[Result]:
     """
     log.configure(level="error")
     year, lines = aged(START), []
-    full: dict[str, tuple[Measured, _ProcessScope]] = {}
+    full: dict[str, tuple[Measured, _StoreSize]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = _empty(folder / "before")

@@ -164,7 +164,7 @@ class ServiceEffects(_EffectTable):
         "abort_ratio": 0.0,  # share of requests whose client leaves early
         "bad_request_ratio": 0.0,  # share answered 4xx
         "gateway_error_ratio": 0.0,  # share answered 5xx by the gateway, never reaching an engine
-        "entry_fails": 0.0,  # 1: nobody gets past TLS or name resolution
+        "entry_fails": 0.0,  # 1: TLS or name resolution fails for every client
         "kpi_factor": 1.0,
         "autoscaler_stuck": 0.0,  # 1: at its maximum, 2: cannot read its metric
         "desired_extra": 0.0,  # replicas wanted beyond what is ordered

@@ -48,7 +48,7 @@ class Batches:
         self.context[replica] += steps * self.size[replica]
 
     def complete(self, replica: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take out what is complete: rows, and how many steps ago each of them was."""
+        """Removes complete sequences: rows, and for each the number of steps since its end."""
         due = replica[self.next_end[replica] <= self.steps[replica]]
         if due.size == 0:
             return _NOBODY, _NOBODY
@@ -61,7 +61,7 @@ class Batches:
         return rows, ago
 
     def remove(self, rows: np.ndarray) -> None:
-        """Take out these sequences, complete or not."""
+        """Removes these sequences, complete or not."""
         if rows.size:
             rows = rows[np.argsort(self._table.replica[rows], kind="stable")]
             replica = self._table.replica[rows]
@@ -80,13 +80,13 @@ class Batches:
         return np.asarray(self._own[place] + self.steps[replica] + self._table.common[rows], dtype=np.float64)
 
     def blocks(self, replica: np.ndarray, ahead: int) -> Floats:
-        """KV blocks of their own that the sequences need in the next step (``ahead`` 0) or held in the last (-1)."""
+        """KV blocks that the sequences need themselves in the next step (``ahead`` 0) or used in the last (-1)."""
         tokens = self._of(self._own, replica) + (self.steps[replica] + ahead)[:, None]
         held = np.ceil(tokens * (1.0 / self._block[replica])[:, None] - 1e-9)
         return np.asarray(np.maximum(held, 0.0).sum(axis=1), dtype=np.float64)
 
     def steps_that_fit(self, replica: np.ndarray, blocks: Floats) -> np.ndarray:
-        """How many steps can be done with so many KV blocks; beyond one block's worth nobody counts."""
+        """Number of steps that fit into so many KV blocks; capped at one block's worth."""
         block = self._block[replica][:, None]
         tokens = self._of(self._own, replica) + self.steps[replica][:, None]
         empty = tokens < 0
@@ -154,7 +154,7 @@ class Batches:
 
 
 def _pieces(replica: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Each replica once, where it begins, the number of every element in its piece, and how long each piece is."""
+    """Each replica once, its first index, the number of every element in its piece, and the length of each piece."""
     edge = np.flatnonzero(np.concatenate([[True], replica[1:] != replica[:-1], [True]]))
     first, count = edge[:-1], edge[1:] - edge[:-1]
     return replica[first], first, np.arange(replica.size) - np.repeat(first, count), count

@@ -1,8 +1,8 @@
-"""The histogram bucket of many values at once, without a search for each.
+"""Histogram buckets of many values at once, without a search for each.
 
-The leading bits of a positive float (exponent and some of the mantissa) grow with it, so a table tells for
-each such beginning how many bounds lie below all the values that begin so; where the bounds are so far
-apart that no beginning holds two of them, one comparison with the next bound settles the rest.
+The leading bits of a positive float (exponent and some of the mantissa) are monotonic. A table gives, for each such
+prefix, the number of bounds below all values with that prefix. If the bounds are so far apart that no prefix contains
+two of them, one comparison with the next bound settles the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Buckets:
 
     def __init__(self, bounds: Floats) -> None:
         self._bounds = bounds
-        self._not_above_zero = int(bounds.size and bounds[0] <= 0)  # a bound of 0 has no beginning: told apart by sign
+        self._not_above_zero = int(bounds.size and bounds[0] <= 0)  # a bound of 0 has no prefix: its sign decides
         positive = bounds[self._not_above_zero :]
         self._next = np.append(positive, np.inf)
         bits = positive.view(np.int64)

@@ -1,7 +1,8 @@
-"""What a vLLM engine counts: plain counters and histograms of every replica, as arrays.
+"""Counters of a vLLM engine: plain counters and histograms of every replica, as arrays.
 
-Row i of each array is about replica i. Histograms hold counts per bucket (not cumulated), the last
-bucket being +Inf. Bounds are those vLLM 0.32 publishes.
+Row i of each array is replica i. Histograms have counts per bucket (not cumulated), the last bucket is +Inf. Bounds
+are
+those of vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HTTP_FINE_BOUNDS = (
     *(2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0),
 )
 
-# Finer than vLLM's, for engines that tell more: the queue ladder of SGLang 0.5 with the 35 geometric steps of TGI.
+# Finer than vLLM's, for engines with more buckets: the queue ladder of SGLang 0.5 with the 35 steps of TGI.
 STEP_BOUNDS = tuple(accumulate(repeat(1.5, 35), operator.mul, initial=0.0001))[1:]
 QUEUE_BOUNDS = (
     *(0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, *(float(second) for second in range(1, 6))),
@@ -94,10 +95,9 @@ class _Family:
 
 
 class EngineCounters:
-    """Counters of ``replicas`` engines. Nothing here ever falls, but by ``reset``.
+    """Counters of ``replicas`` engines. Monotonic, except for ``reset``.
 
-    Observations are kept as they come and added up when somebody reads: one pass over many slices
-    costs a thirtieth of a pass over each.
+    Observations are collected and summed on read: one pass over many slices costs a thirtieth of a pass over each.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -133,10 +133,9 @@ class EngineCounters:
         self._added.setdefault(name, []).append((replica, amounts))
 
     def observe(self, names: str | tuple[str, ...], replica: np.ndarray, values: Floats, *weights: Floats) -> None:
-        """Put ``values`` into one or several histograms of the given replicas (they may repeat).
+        """Adds ``values`` to one or several histograms of the given replicas (they may repeat).
 
-        ``weights`` say how often each value was seen: none (once), one array for all the histograms, or
-        one array for each.
+        ``weights`` are the counts of each value: none (once), one array for all the histograms, or one array for each.
         """
         if replica.size == 0:
             return

@@ -1,8 +1,8 @@
 """The engines of a fleet: every replica's queue, batch, gauges and counters, as arrays.
 
-A request is a row of a table. ``scheduling`` says which step does what and how long it takes, from
-the batch, its context, the prompts in it and the clock of the GPUs, so that latencies, queue, KV use
-and throughput are consequences. Here stand the doors: requests come, fail, leave; gauges are read.
+A request is a row of a table. ``scheduling`` decides the content and length of each step, from the batch, its context,
+the prompts in it and the clock of the GPUs. Latencies, queue, KV use and throughput follow. This module is the
+interface: requests arrive, fail, leave; gauges are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
 
 @dataclass(slots=True)
 class Ledger:
-    """Where every request went. ``arrived`` = ``finished`` + ``failed`` + ``gave_up`` + those in the table."""
+    """Request totals. ``arrived`` = ``finished`` + ``failed`` + ``gave_up`` + those in the table."""
 
     arrived: int = 0
     finished: int = 0
@@ -38,12 +38,12 @@ def _all(value: float) -> Floats:
 
 @dataclass(slots=True)
 class Conditions:
-    """What bends the engines, each of shape (replicas,) or (1,) for all alike; neutral by default.
+    """External conditions of the engines, each of shape (replicas,) or (1,) for all; neutral by default.
 
-    ``slow`` stretches every step, ``prefill`` only what prompts add to it; ``kv`` is the share of the KV
-    blocks that can be used, ``batch`` that of the most sequences at once. ``stalled`` ones (boolean) stand
-    still; once they go on, what they had scheduled happens that much later. ``transfer_failures`` per
-    second: each is a KV block set that did not arrive, so a prompt is computed from its beginning.
+    ``slow`` stretches every step, ``prefill`` only the prompt part; ``kv`` is the usable share of the KV blocks,
+    ``batch``
+    that of the maximum sequences. ``stalled`` replicas (bool) hang; afterwards their scheduled work happens that much
+    later. ``transfer_failures`` per second: each is a KV block set that did not arrive, so a prompt is recomputed.
     """
 
     slow: Floats = field(default_factory=lambda: _all(1.0))
@@ -61,10 +61,11 @@ class Conditions:
 
 @dataclass(slots=True)
 class Work:
-    """What each replica did in one slice, shape (replicas,): what its GPUs feel.
+    """Work of each replica in one slice, shape (replicas,), as input of its GPUs.
 
-    ``batch`` is the mean number decoding, ``prefill_ratio`` the share of time with prefill in the
-    step, ``busy_ratio`` the share with any step, ``tokens_per_second`` generated.
+    ``batch`` is the mean number decoding, ``prefill_ratio`` the share of time with prefill in the step, ``busy_ratio``
+    the
+    share with any step, ``tokens_per_second`` generated.
     """
 
     batch: Floats
@@ -90,7 +91,7 @@ class EngineBank:
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
         self.ledger = Ledger()
-        # Told of every answer that is complete: number of the request in order of arrival, replica, instants of
+        # Called for every complete answer: number of the request in order of arrival, replica, times of
         # its first and its last token.
         self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
         self.running = np.zeros(self.size)
@@ -109,7 +110,7 @@ class EngineBank:
 
     @property
     def step_time(self) -> Floats:
-        """Seconds of a step of each replica as it is now, without prompts and with nothing that bends it."""
+        """Current seconds of a step of each replica, without prompts and under neutral conditions."""
         batches, model = self._scheduler.batches, self._model
         return model.step + model.sequence * batches.size + model.context * batches.context
 
@@ -125,11 +126,13 @@ class EngineBank:
         prefix: np.ndarray | None = None,
         common: Floats | None = None,
     ) -> None:
-        """New requests, in order of arrival.
+        """Adds new requests, in order of arrival.
 
-        ``computed`` are the prompt tokens not found in the prefix cache, ``leaves`` says when each client
-        goes away (inf for those that stay). Running requests of the same ``prefix`` (a small number, -1
-        none) hold the KV blocks of its ``common`` first tokens (whole blocks) together.
+        ``computed`` are the prompt tokens that the prefix cache lacks, ``leaves`` is the time at which each client
+        aborts (inf:
+        never). Running requests of the same ``prefix`` (a small number, -1 none) share the KV blocks of its ``common``
+        first
+        tokens (whole blocks).
         """
         columns = {"replica": replica, "at": at, "due": at + self._model.front[replica]}
         columns |= {"prompt": prompt, "cached": prompt - computed, "output": output}
@@ -153,7 +156,7 @@ class EngineBank:
         self.counters.add("http_5xx", replica, one)
 
     def refuse_by_server(self, replica: np.ndarray) -> None:
-        """Requests that the HTTP server answers 503 because there is no core behind it: nothing else counts them."""
+        """Counts requests that get 503 from an HTTP server without a core; no other counter includes them."""
         self.refuse(int(replica.size))
         self.counters.add("http_5xx", replica, np.ones(replica.size))
 
@@ -181,7 +184,7 @@ class EngineBank:
         table.release(rows)
 
     def drop(self, replica: int) -> int:
-        """The process of a replica ends: its requests fail, its counters start anew. How many failed."""
+        """Ends the process of a replica: its requests fail, its counters restart. Returns the number of failed ones."""
         rows = self.table.rows()
         rows = rows[self.table.replica[rows] == replica]
         self._scheduler.remove(rows)
@@ -212,7 +215,7 @@ class EngineBank:
     # --- inside -------------------------------------------------------------------------------------
 
     def _mark_stalled(self, now: float, stalled: np.ndarray) -> None:
-        """Note when replicas begin to stand still; let those go on that do so no longer."""
+        """Records replicas that start to hang; resumes those that no longer do."""
         known = ~np.isnan(self._stalled_since)
         if not (known.any() or stalled.any()):
             return
@@ -223,7 +226,7 @@ class EngineBank:
         self._stalled_since[stalled & ~known] = now
 
     def _give_up(self, now: float) -> None:
-        """Clients leave: those without a first token once their patience is over, others when they want to."""
+        """Removes clients: those without a first token after their timeout, others at their own time."""
         table = self.table
         rows = np.flatnonzero((table.at < now - self.patience) & (table.first > now) | (table.leaves <= now))
         rows = rows[np.isfinite(table.at[rows])]  # rows in use
@@ -238,7 +241,7 @@ class EngineBank:
         self.counters.add("kv_transfer_failures", np.arange(self.size), whole)
 
     def _finish(self, done: StepResult) -> None:
-        """Count what is complete."""
+        """Counts complete requests."""
         table, counters = self.table, self.counters
         counters.add("generation_tokens", np.arange(self.size), done.made)
         if not done.finished:

@@ -9,7 +9,7 @@ from simulator.engine.request_table import RequestTable
 
 
 class Prefixes:
-    """Which prefixes are in use where. All requests of one prefix have the same number of common tokens."""
+    """Prefixes in use by replica. All requests of one prefix have the same number of common tokens."""
 
     def __init__(self, replicas: int) -> None:
         self.blocks = np.zeros(replicas)  # shared KV blocks in use

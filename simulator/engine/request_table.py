@@ -8,7 +8,7 @@ from outrider.model import Floats
 
 FREE, WAITING, PREFILL, DECODE, DONE = range(5)
 
-# What a column reads in a row that nobody uses; rows that are free match no question about requests.
+# Column values of a free row; free rows match no condition on requests.
 _COLUMNS: dict[str, tuple[type, float]] = {
     "replica": (np.int64, 0),
     "state": (np.uint8, FREE),
@@ -21,7 +21,7 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "first": (np.float64, np.inf),  # first token
     "last": (np.float64, np.inf),  # last token before it was preempted
     "prompt": (np.float64, 0.0),
-    "cached": (np.float64, 0.0),  # prompt tokens found in the prefix cache
+    "cached": (np.float64, 0.0),  # prompt tokens in the prefix cache
     "common": (np.float64, 0.0),  # tokens in KV blocks shared with others of the same prefix
     "prefix": (np.int64, -1),  # which prefix, -1 none
     "output": (np.float64, 0.0),
@@ -35,7 +35,7 @@ _FIRST_ROWS = 1024
 
 
 class RequestTable:
-    """Requests by row; a row stays the same as long as its request lives, and is used again afterwards.
+    """Requests by row; a row belongs to one request at a time and is reused afterwards.
 
     Columns are plain arrays and may be indexed and written directly.
     """
@@ -73,7 +73,7 @@ class RequestTable:
         return int(self.at.size - self._unused)
 
     def append(self, count: int, **columns: np.ndarray) -> np.ndarray:
-        """Add waiting requests in order of arrival: their rows. Columns that are not given are empty."""
+        """Adds waiting requests in order of arrival and returns their rows. Missing columns are empty."""
         while self._unused < count:
             self._grow()
         rows = self._free[self._unused - count : self._unused][::-1].copy()

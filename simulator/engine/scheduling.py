@@ -30,7 +30,7 @@ class Scheduler:
         self._model, self._table, self._counters = parameters, table, counters
         self.batches = Batches(replicas, table, parameters.block)
         self.prefixes = Prefixes(replicas)
-        self.clock = np.zeros(replicas)  # when its next step begins, or the one in progress began
+        self.clock = np.zeros(replicas)  # start of its next step, or of the one in progress
         self.step_end = np.full(replicas, np.inf)  # of the step in progress that computes prompts
         self.last_begin = np.full(replicas, -np.inf)  # of the last step done
         self.lost_transfers = np.zeros(replicas)
@@ -42,13 +42,13 @@ class Scheduler:
         self._step_tokens = np.zeros(replicas)
         self._completing = np.empty(0, dtype=np.int64)  # rows whose prompt ends with the step in progress
         self._returned = np.full(replicas, -1)  # newest row of those preempted in this slice
-        self._blocked = np.zeros(replicas, dtype=bool)  # nobody can be admitted before a sequence is complete
+        self._blocked = np.zeros(replicas, dtype=bool)  # no admission before a sequence is complete
         self._short = np.zeros(replicas, dtype=bool)  # blocks ran out in the step that comes
         self._queue = np.empty(0, dtype=np.int64)
         self._head = self._tail = np.zeros(replicas, dtype=np.int64)
 
     def advance(self, end: float, limits: Limits) -> StepResult:
-        """Do every step that ends by ``end``."""
+        """Runs every step that ends by ``end``."""
         self._limits, self._done = limits, StepResult(self.clock.size)
         self._line_up()
         working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
@@ -58,11 +58,11 @@ class Scheduler:
         return self._done
 
     def working(self) -> np.ndarray:
-        """Whether a step is in progress, boolean."""
+        """Replicas with a step in progress, bool."""
         return np.asarray((self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end))
 
     def remove(self, rows: np.ndarray) -> None:
-        """Take requests out of queue and batch, between slices; their rows stay in the table."""
+        """Removes requests from queue and batch, between slices; their rows stay in the table."""
         table = self._table
         self.batches.remove(rows[table.state[rows] == DECODE])
         computed = rows[table.state[rows] == PREFILL]
@@ -81,7 +81,7 @@ class Scheduler:
         self.lost_transfers[replica] = 0.0
 
     def postpone(self, late: Floats) -> None:
-        """What is in progress ends so much later."""
+        """Delays the end of the steps in progress."""
         self.clock += late
         self.step_end += late
 
@@ -108,7 +108,7 @@ class Scheduler:
         self._blocked[:] = self._short
 
     def _head_due(self, replica: np.ndarray) -> Floats:
-        """When the scheduler sees the first of those that wait, inf when nobody waits."""
+        """Time at which the scheduler gets the first waiting request, inf without one."""
         if self._queue.size == 0:
             due = np.full(replica.size, np.inf)
         else:
@@ -118,7 +118,7 @@ class Scheduler:
         return np.where(self._returned[replica] >= 0, -np.inf, due)
 
     def _round(self, replica: np.ndarray, end: float) -> np.ndarray:
-        """Bring each of these replicas to its next event. Those that have more to do before ``end``."""
+        """Advances each of these replicas to its next event. Returns those with more to do before ``end``."""
         ends = self.step_end[replica]
         self._complete(replica[ends <= end])
         replica = replica[(ends <= end) | np.isinf(ends)]
@@ -140,13 +140,13 @@ class Scheduler:
         return np.asarray(replica[(ends <= end) | np.isinf(ends) & ((steps > 0) | (self._blocked[replica] & ~known))])
 
     def _make_room(self, replica: np.ndarray) -> np.ndarray:
-        """How many steps the KV blocks last for; where not even one, the newest sequences go back to the queue."""
+        """Number of steps that the KV blocks allow; if none, the newest sequences return to the queue."""
         model, batches = self._model, self.batches
         while True:
             self._hold_parts(replica)
             size, block = batches.size[replica], model.block[replica]
             limit = self._limits.blocks[replica] - self._prompt_blocks[replica] - self.prefixes.blocks[replica]
-            # A sequence holds less than one block more than its tokens fill: so many steps fit in any case.
+            # A sequence uses less than one block more than its tokens fill: so many steps always fit.
             sure = ((limit - size) * block - batches.context[replica]) / np.maximum(size, 1)
             room = np.where(size > 0, np.floor(sure), MOST_STEPS)
             tight = np.flatnonzero(room < block)
@@ -176,7 +176,7 @@ class Scheduler:
         self._counters.add("preemptions", replica, np.ones(replica.size))
 
     def _run(self, replica: np.ndarray, room: Floats, due: Floats, end: float) -> Floats:
-        """Steps without prompts up to the next event of each replica: how many."""
+        """Runs steps without prompts up to the next event of each replica; returns their number."""
         model, batches = self._model, self.batches
         size = batches.size[replica]
         base, sequence, context = model.steps[:, replica] * self._limits.slow[replica]
@@ -191,7 +191,7 @@ class Scheduler:
         until_complete = batches.next_end[replica] - batches.steps[replica]
         steps = np.where(model.fine[replica] | ~admits, np.minimum(steps, until_complete), steps)
         steps = np.where((size == 0) | (self._part[replica] >= 0), 0.0, steps)
-        if self._short.any():  # nobody is admitted in the step that preempts, anybody may be in the next
+        if self._short.any():  # no admission in the step that preempts; any request may follow in the next
             steps = np.where(self._short[replica], np.minimum(steps, 1.0), steps)
             self._blocked[replica[self._short[replica] & (steps > 0)]] = False
             self._short[replica[steps > 0]] = False
@@ -221,7 +221,7 @@ class Scheduler:
     # --- steps with prompts -------------------------------------------------------------------------
 
     def _begin(self, replica: np.ndarray) -> None:
-        """Begin a step that computes prompts on each of these replicas, where anything can be admitted."""
+        """Starts a step that computes prompts on each of these replicas, if anything can be admitted."""
         if replica.size == 0:
             return
         model, batches = self._model, self.batches
@@ -251,7 +251,7 @@ class Scheduler:
             self._compute(plan, has, rows)
 
     def _compute(self, plan: Plan, place: np.ndarray, rows: np.ndarray) -> None:
-        """Give these prompts their share of the budget; ``place`` says where in the plan (no repeats)."""
+        """Gives these prompts their share of the budget; ``place`` is the index in the plan (no repeats)."""
         table, where = self._table, plan.replica[place]
         rest = table.prompt[rows] + table.generated[rows] - table.done[rows]
         chunk = np.minimum(rest, plan.left[place])
@@ -287,13 +287,13 @@ class Scheduler:
             self._compute(plan, go, rows)
 
     def _most_used(self, replica: np.ndarray) -> Floats:
-        """KV blocks in the next step, at most: sequences hold less than one block more than they fill."""
+        """Upper bound of KV blocks in the next step: a sequence uses less than one block more than it fills."""
         batches, size = self.batches, self.batches.size[replica]
         tokens = batches.context[replica] / self._model.block[replica]
         return np.asarray(tokens + size + self._prompt_blocks[replica] + self.prefixes.blocks[replica])
 
     def _fits(self, plan: Plan, place: np.ndarray, need: Floats) -> np.ndarray:
-        """Whether there are blocks enough; an engine with nothing else to do takes any request."""
+        """True if there are enough blocks; an idle engine takes any request."""
         where = plan.replica[place]
         limit = self._limits.blocks[where]
         unsure = np.flatnonzero((plan.used[place] + need > limit) & ~plan.exact[place])
@@ -358,7 +358,7 @@ class Scheduler:
         self._counters.observe("iteration", replica, size + self._step_tokens[replica])
 
     def _hold_parts(self, replica: np.ndarray) -> None:
-        """KV blocks that prompts which are cut need for their next part; no other prompt is under way."""
+        """Reserves KV blocks for the next part of cut prompts; no other prompt is in progress."""
         table = self._table
         cut = replica[self._part[replica] >= 0]
         rows = self._part[cut]
@@ -388,6 +388,6 @@ class Scheduler:
 
 
 def _steps_in(seconds: Floats, step: Floats, grows: Floats) -> Floats:
-    """How many steps fit in so much time, the first taking ``step``, each of the others 2 ``grows`` more."""
+    """Number of steps that fit in so much time, the first taking ``step``, each further one 2 ``grows`` more."""
     first = step - grows
     return np.asarray(2.0 * seconds / (first + np.sqrt(first * first + 4.0 * grows * seconds)), dtype=np.float64)

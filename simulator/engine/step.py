@@ -1,4 +1,4 @@
-"""What goes into and comes out of one slice of the engine model: parameters, limits, plans, what was done."""
+"""Input and output of one slice of the engine model: parameters, limits, plans, results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Parameters:
 
 @dataclass(slots=True)
 class Limits:
-    """What holds for the replicas in one slice, shape (replicas,)."""
+    """Limits of the replicas in one slice, shape (replicas,)."""
 
     slow: Floats
     prefill: Floats
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(slots=True)
 class StepResult:
-    """What one slice did, shape (replicas,): seconds in steps, those with prompts in them, seconds times batch."""
+    """Result of one slice, shape (replicas,): seconds in steps, those with prompts, seconds times batch."""
 
     replicas: int
     busy: Floats = field(init=False)
@@ -62,7 +62,7 @@ class StepResult:
 
 
 class Plan:
-    """Steps about to begin, one a replica: what is left of budget and seats, and what they compute."""
+    """Steps about to start, one per replica: remaining budget and seats, and the prompts to compute."""
 
     def __init__(self, replica: np.ndarray, left: Floats, seats: Floats) -> None:
         self.replica, self.left, self.seats = replica, left, seats

@@ -1,7 +1,7 @@
-"""The services seen from outside: what a generation probe finds at their entries, and what their owners count.
+"""Services seen from outside: results of a generation probe at their ingress, and the counts of their owners.
 
-Both are functions of the fleet and of the time since the last look, so that a page and a direct reading
-at the same instants say the same.
+Both are functions of the fleet and of the time since the last call, so that a page and a direct reading at the same
+time agree.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ KPI = "accepted_answers_ratio"
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What the probe of each service found, shape (services,).
+    """Probe result of each service, shape (services,).
 
-    ``status`` is the HTTP status, 0 where none came; latencies are NaN where nothing was generated,
-    ``e2e`` is how long it took in any case; ``expiry_seconds`` until the certificate ends is NaN where
-    no handshake began.
+    ``status`` is the HTTP status, 0 without a response; latencies are NaN if nothing was generated, ``e2e`` is the
+    total
+    duration in any case; ``expiry_seconds`` until the certificate expires is NaN without a handshake.
     """
 
     success: Floats
@@ -48,7 +48,7 @@ class ProbeResult:
 
 
 class IngressProbe:
-    """Asks the entry of every service for a short answer."""
+    """Requests a short answer at the ingress of every service."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -61,7 +61,7 @@ class IngressProbe:
         self._found: ProbeResult | None = None
 
     def look(self) -> ProbeResult:
-        """What a probe finds at this instant; two looks at one instant find the same."""
+        """Returns the probe result now; two calls at the same time return the same."""
         if self._found is None or self._at != self._fleet.at:
             self._at, self._found = self._fleet.at, self._asked()
         return self._found
@@ -98,12 +98,12 @@ class IngressProbe:
         )
 
     def _expiry(self, shut: np.ndarray) -> Floats:
-        """Certificates are renewed a month before they end. Where the entry fails by its certificate, it has ended."""
+        """Certificates are renewed a month before they expire. If the ingress fails by its certificate, it has expired."""
         age = np.mod(self._fleet.at - self._issued, CERTIFICATE_SECONDS - RENEWED_BEFORE_SECONDS)
         return np.where(shut, -3600.0, CERTIFICATE_SECONDS - age)
 
     def _routed(self, luck: Floats) -> np.ndarray:
-        """The slot each probe is sent to, -1 where no replica takes requests."""
+        """The slot that each probe is routed to, -1 if no replica takes requests."""
         fleet, found = self._fleet, np.full(self._services, -1)
         weights = fleet.requests_per_second
         for service in range(self._services):
@@ -118,7 +118,7 @@ class IngressProbe:
         return np.asarray(coupling.on_slots(self._fleet, nodes.reachable * nodes.alive, 1.0) > 0.5)
 
     def _ttft(self) -> Floats:
-        """The mean time to first token of each service's users since the last look, and well before the first."""
+        """Mean TTFT of each service's users since the last call, and of a healthy service before the first one."""
         counters, of_slot = self._fleet.bank.counters, self._fleet.pods.service_of_slot
         now = counters.sums["ttft"].copy(), counters.buckets["ttft"].sum(axis=1)
         before = self._before if self._before is not None else (np.zeros_like(now[0]), np.zeros_like(now[1]))
@@ -140,9 +140,9 @@ def _alone_seconds(service: ServiceSpec) -> float:
 
 
 class OwnersCount:
-    """What the owner of each service counts of its answers: running totals, shape (services,), and a KPI.
+    """Answer counts of each service's owner: running totals, shape (services,), and a KPI.
 
-    Invalid answers are counted by what share of its answers each engine spoils at the instant of a look.
+    Invalid answers are counted by the current invalid share of each engine's answers.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -167,7 +167,7 @@ class OwnersCount:
         return np.asarray(np.floor(self._votes + 1e-9), dtype=np.float64)
 
     def look(self) -> None:
-        """Count what was answered since the last look."""
+        """Counts the answers since the last call."""
         fleet = self._fleet
         if self._at == fleet.at:
             return

@@ -18,7 +18,7 @@ from simulator.hardware.containers import PERIOD_SECONDS
 from simulator.spec.names import pod_uid
 
 _PERIOD_MICROSECONDS = 1e6 * PERIOD_SECONDS
-_RSS_RATIO, _CACHE_RATIO = 0.82, 0.3  # of the working set: what is no file, and files, used of late or not
+_RSS_RATIO, _CACHE_RATIO = 0.82, 0.3  # shares of the working set: anonymous memory, active and inactive files
 KERNEL = "6.8.0-87-generic"
 LINGERS_SECONDS = 20.0  # the kubelet goes on showing a container that has ended for about that long
 _WITHOUT = (Phase.ABSENT, Phase.PENDING, Phase.PULLING)
@@ -60,7 +60,7 @@ class CadvisorPages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """Everything a page shows about the container of each slot, each of shape (slots,), by the table's names."""
+    """All values of a page about the container of each slot, each of shape (slots,), by the names of the table."""
     held, size = fleet.containers, fleet.bank.size
     working = np.rint(np.minimum(held.working_set_bytes, held.memory_limit_bytes))
     return {
@@ -95,7 +95,7 @@ def _running(fleet: Fleet) -> list[list[Pod]]:
 
 
 def _facts(fleet: Fleet, node: int) -> dict[str, str]:
-    """Families about cAdvisor and the machine, by name."""
+    """Families about cAdvisor and its node, by name."""
     hosts = fleet.nodes
     version = {
         "cadvisorRevision": "",
@@ -117,7 +117,7 @@ def _facts(fleet: Fleet, node: int) -> dict[str, str]:
 
 
 def _slice_row(cpu: str = "") -> str:
-    """The cgroup that holds all pods: a row without pod and container."""
+    """The cgroup of all pods: a row without pod and container."""
     return _row("", "", "/kubepods.slice", "", "", "", cpu)
 
 

@@ -87,7 +87,7 @@ class DcgmPages:
 
 
 class Devices:
-    """The devices of each node, found once."""
+    """The devices of each node, computed once."""
 
     def __init__(self, fleet: Fleet) -> None:
         order = np.argsort(fleet.gpus.node, kind="stable")
@@ -109,7 +109,7 @@ def _published(type_name: str) -> tuple[list[tuple[str, str]], np.ndarray]:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """Everything a page shows, each of shape (gpus,), by the names of the table of families."""
+    """All values of a page, each of shape (gpus,), by the names of the table of families."""
     gpus = fleet.gpus
     return {
         "zero": np.zeros(gpus.size),
@@ -155,7 +155,7 @@ def _error_counters(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _health(fleet: Fleet) -> Floats:
-    """What DCGM's background checks say, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
+    """Results of DCGM's background checks, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
     gpus, effects = fleet.gpus, fleet.effects.gpus
     memory = np.where(effects.row_remap_pending > 0.5, _WARN, 0.0)
     memory[(effects.row_remap_failed > 0.5) | (effects.ecc_uncorrectable_per_second > 0)] = _FAIL

@@ -1,4 +1,4 @@
-"""What all engine pages share: one matrix of numbers per service and instant, and a sheet per replica."""
+"""Common base of all engine pages: one matrix of numbers per service and time, and a sheet per replica."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class View:
         self.elapsed, self.at = self.fleet.at - self.at, self.fleet.at
 
     def _mine(self, values: Floats) -> Floats:
-        """What is about the service's slots."""
+        """The rows of the service's slots."""
         found: Floats = values[self.slots]
         return found
 
@@ -84,12 +84,12 @@ class View:
 
     @property
     def asleep(self) -> np.ndarray:
-        """Which engines were put to sleep."""
+        """Engines that were put to sleep."""
         return self._mine(self.fleet.effects.slots.asleep) > 0.5
 
     @property
     def still(self) -> np.ndarray:
-        """Which engine cores stand still: what they last said stays."""
+        """Hung engine cores: their last values stay."""
         effects = self.fleet.effects.slots
         return self._mine(effects.hung + effects.core_dead + effects.asleep) > 0.5
 
@@ -101,7 +101,7 @@ class View:
 
     @property
     def started_at(self) -> Floats:
-        """When each container started, unix seconds."""
+        """Start time of each container, unix seconds."""
         pods = self.fleet.pods.pods
         return np.array([pods[slot].started_at for slot in self.slots.tolist()])
 
@@ -126,20 +126,20 @@ class View:
         return self.plain("http_ok") + self.plain("http_4xx") + self.plain("http_5xx") + self.in_flight
 
     def grown(self, name: str, now: Floats) -> Floats:
-        """How much a running total, of any shape (slots, ...), has grown since the page before."""
+        """Growth of a running total, of any shape (slots, ...), since the previous page."""
         before = self._before.get(name)
         self._before[name] = now.copy()
         return now if before is None else np.where(now >= before, now - before, now)
 
     def per_second(self, name: str, now: Floats) -> Floats:
-        """The same per second; what an engine that stands still last said stays."""
+        """The same per second; the value of a hung engine stays."""
         span = np.maximum(self.at - self.ready_at, 1.0) if self.first else max(self.elapsed, 1e-9)
         rate = np.asarray(self.grown(name, now) / span, dtype=np.float64)
         self._rates[name] = np.where(self.still, self._rates.get(name, rate), rate)
         return self._rates[name]
 
     def share(self, name: str, part: Floats, whole: Floats) -> Floats:
-        """How much of the growth of ``whole`` is that of ``part``; stays as it was where nothing grew."""
+        """Share of ``part`` in the growth of ``whole``; unchanged without growth."""
         gain, all_gain = self.grown(f"{name} part", part), self.grown(f"{name} whole", whole)
         before = self._rates.get(name, np.zeros(part.shape))
         self._rates[name] = np.where(all_gain > 0, gain / np.maximum(all_gain, 1e-9), before)
@@ -172,7 +172,7 @@ class EnginePages(ABC):
 
     @abstractmethod
     def scalars(self, view: View) -> Columns:
-        """Every column that is no histogram, each of shape (slots,), (slots, k) or a constant."""
+        """All columns except histograms, each of shape (slots,), (slots, k) or a constant."""
 
     def ladders(self, service: ServiceSpec) -> dict[str, tuple[float, ...]]:
         """Bounds that depend on the model, by ladder; those of the engine model's histograms by their name."""
@@ -186,7 +186,7 @@ class EnginePages(ABC):
 
 
 class _Table:
-    """The pages of one service in one release. The matrix holds a row for each of its slots."""
+    """The pages of one service in one release. The matrix has a row for each of its slots."""
 
     def __init__(self, engine: EnginePages, fleet: Fleet, service: ServiceSpec, page: Release) -> None:
         slots = np.array([pod.slot for pod in fleet.pods.pods if pod.service.name == service.name])
@@ -260,7 +260,7 @@ class _Table:
 
 
 def shared(counts: Floats, share: str) -> Floats:
-    """The part of ``counts`` that clients make who want the answer ``whole``, or those who have it ``streamed``."""
+    """The part of ``counts`` from clients that want the ``whole`` answer, or have it ``streamed``."""
     whole = np.floor(counts / UNSTREAMED)
     return whole if share == "whole" else counts - whole
 
@@ -270,7 +270,7 @@ def _share_ratio(share: str) -> float:
 
 
 def process_columns(view: View, open_files: float) -> dict[str, Floats | float]:
-    """What prometheus_client says of any Python process, and requests by HTTP status."""
+    """Process metrics of prometheus_client for a Python process, and requests by HTTP status."""
     collections = np.floor(view.cpu_seconds / 40.0)
     return {
         "zero": 0.0,
@@ -291,5 +291,5 @@ def process_columns(view: View, open_files: float) -> dict[str, Floats | float]:
 
 
 def status(fleet: Fleet, slot: int) -> int:
-    """The HTTP status of ``GET /metrics``: 503 while there is no engine core behind the server."""
+    """HTTP status of ``GET /metrics``: 503 without an engine core behind the server."""
     return 503 if fleet.effects.slots.core_dead[slot] > 0.5 else 200

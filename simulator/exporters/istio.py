@@ -1,7 +1,7 @@
-"""The page of an Istio ingress gateway: one a cluster, in front of every service.
+"""The page of an Istio ingress gateway: one per cluster, in front of every service.
 
-Envoy writes no HELP lines. A series appears with its first request. The gateway reports as the
-source, and its own counters live on when an engine starts anew.
+Envoy writes no HELP lines. A series appears with its first request. The gateway reports as the source, and its own
+counters survive an engine restart.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class IstioPage:
         return self._page
 
     def _count(self, fleet: Fleet) -> None:
-        """Add what has come since the last page to the buckets of each code."""
+        """Adds the requests since the last page to the buckets of each code."""
         services, slots = len(fleet.spec.services), fleet.bank.size
         if self._counted.size == 0:
             self._counted = np.zeros((services, len(_CODES)))
@@ -99,7 +99,7 @@ class IstioPage:
         return np.maximum(np.stack(columns, axis=1), self._counted)
 
     def _learn(self, fleet: Fleet) -> None:
-        """How long answers took since the last page: the share of each bucket, kept where none came."""
+        """Response times since the last page: the share of each bucket, unchanged without requests."""
         took = fleet.bank.counters.buckets["e2e"]
         grown = np.where(
             took.sum(axis=1, keepdims=True) >= self._took.sum(axis=1, keepdims=True), took - self._took, took

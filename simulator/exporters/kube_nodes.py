@@ -1,4 +1,4 @@
-"""What kube-state-metrics says about a node."""
+"""Node families of kube-state-metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMORY_LEFT_RATIO = 0.97
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the API server has it. ``heard`` is False once the kubelet has fallen silent."""
+    """A node as the API server has it. ``heard`` is False once the kubelet is silent."""
 
     number: int
     ready: bool
@@ -40,7 +40,7 @@ class KubeNodes:
         self._written = Written(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
-        """Bring everything up to the fleet's state; True when anything has changed."""
+        """Updates everything to the fleet's state; True if anything has changed."""
         views = _views(fleet)
         keys: list[Hashable] = list(views)
         return self._written.update(keys, lambda node: (f'node="{fleet.nodes.names[node]}"', views[node]))

@@ -1,4 +1,4 @@
-"""What kube-state-metrics says about a pod."""
+"""Pod families of kube-state-metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PHASES = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
 _THREE = ("true", "false", "unknown")
 _PENDING = (Phase.PENDING, Phase.PULLING)
 _EXIT_CODES = {"OOMKilled": 137.0, "Completed": 0.0}
-FIRST_RESTART_SECONDS = 10.0  # until the kubelet has tried once, a container that ended is no crash loop
+FIRST_RESTART_SECONDS = 10.0  # before the kubelet's first restart, an ended container is not a crash loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PodView:
     resource: str
     cpu_limit: float
     memory_limit_bytes: float
-    ready: bool  # its Ready condition: the kubelet's probe, and false once its node is not heard of
+    ready: bool  # its Ready condition: the kubelet's probe, and false once its node is silent
     looping: bool
 
     @property
@@ -53,7 +53,7 @@ class KubePods:
         self._written = Written(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
-        """Bring everything up to the fleet's state; True when anything has changed."""
+        """Updates everything to the fleet's state; True if anything has changed."""
         views: dict[int, PodView] = {}
         keys: list[Hashable] = []
         for pod in fleet.pods.pods:
@@ -98,7 +98,7 @@ def _view(fleet: Fleet, pod: Pod) -> PodView:
 
 
 def _first_device(fleet: Fleet, pod: Pod) -> int:
-    """A device of the type the service asks for; the fleet's first one when it takes any."""
+    """A device of the type that the service requires; the fleet's first one if it accepts any."""
     wanted = pod.service.gpu_type
     return fleet.gpus.type_name.index(wanted) if wanted in fleet.gpus.type_name else 0
 

@@ -73,7 +73,7 @@ def _views(fleet: Fleet) -> list[ServiceView]:
         count(pods.existing & current),
         scaler.desired.astype(int).tolist(),
         scaler.minimum.astype(int).tolist(),
-        # Somebody may have set the maximum to what runs now: then that is the one in force.
+        # If the maximum was set to the current replicas, that one is in force.
         np.where(scaler.at_maximum, scaler.desired, scaler.maximum).astype(int).tolist(),
         scaler.at_maximum.tolist(),
         scaler.blind.tolist(),

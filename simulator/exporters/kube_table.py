@@ -1,4 +1,4 @@
-"""Families of kube-state-metrics as a table: what each writes about one object, kept until the object changes."""
+"""Families of kube-state-metrics as a table: the lines of one object, cached until the object changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KubeFamily:
 
 
 class Written:
-    """The lines of many objects under one table. An object is written anew only when its key changes."""
+    """The lines of many objects under one table. An object is rewritten only if its key changes."""
 
     def __init__(self, table: Sequence[KubeFamily]) -> None:
         self._table = table
@@ -31,7 +31,7 @@ class Written:
         self._texts: list[list[str]] = []
 
     def update(self, keys: Sequence[Hashable], make: Callable[[int], tuple[str, Any]]) -> bool:
-        """Bring every object up to its key. ``make(place)`` gives its labels and itself. True when any has changed."""
+        """Updates every object to its key. ``make(index)`` returns its labels and itself. True if any has changed."""
         fresh = [place for place, key in enumerate(keys) if place >= len(self._keys) or self._keys[place] != key]
         changed = bool(fresh) or len(keys) != len(self._keys)
         self._texts = self._texts[: len(keys)] + [[]] * (len(keys) - len(self._texts))
@@ -58,5 +58,5 @@ def pairs(**labels: str) -> str:
 
 
 def one_of(label: str, values: Iterable[str], chosen: str) -> list[tuple[str, float]]:
-    """A line for each value, 1 for the one that holds."""
+    """A line for each value, 1 for the active one."""
     return [(f',{label}="{value}"', float(value == chosen)) for value in values]

@@ -53,7 +53,7 @@ class NodePages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """Everything a page shows but the CPUs, each of shape (nodes,), by the names of the table of families."""
+    """All values of a page except the CPUs, each of shape (nodes,), by the names of the table of families."""
     hosts = fleet.nodes
     available = np.rint(hosts.memory_bytes * hosts.memory_available_ratio / _PAGE_BYTES) * _PAGE_BYTES
     return {

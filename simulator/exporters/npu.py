@@ -1,7 +1,7 @@
 """The page of Huawei's npu-exporter on one node of Ascend devices.
 
-Every line of a device bears a time stamp in milliseconds. An error code appears only while there is
-one; a device that dropped off the bus is gone from the list and from the count.
+Every line of a device has a timestamp in milliseconds. An error code appears only while it is active; a device that
+dropped off the bus is missing from the list and from the count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NpuPages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """Everything a page shows, each of shape (gpus,), by the names of the table of families."""
+    """All values of a page, each of shape (gpus,), by the names of the table of families."""
     gpus, hosts = fleet.gpus, fleet.nodes
     node = gpus.node
     return {

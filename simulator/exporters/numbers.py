@@ -1,4 +1,4 @@
-"""How each engine's language writes a number on its page."""
+"""Number formats of the engines' languages."""
 
 from __future__ import annotations
 

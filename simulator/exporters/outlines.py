@@ -34,7 +34,7 @@ Labels = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a metrics library writes: numbers, order of labels and of a histogram's lines, ``_created`` gauges."""
+    """Format of a metrics library: numbers, order of labels and of a histogram's lines, ``_created`` gauges."""
 
     number: Number
     sort_labels: bool = False
@@ -64,7 +64,7 @@ class Release:
     sets: Mapping[str, str] = field(default_factory=dict)
 
     def block(self, name: str) -> Block:
-        """How a block's numbers come about."""
+        """Source of a block's numbers."""
         return self.histograms.get(name, Block(name))
 
     @property
@@ -119,7 +119,7 @@ def _sources(family: dict[str, Any]) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where numbers stand in a row: first column of every name; ``bounds`` of each histogram block.
+    """Positions of numbers in a row: first column of every name; ``bounds`` of each histogram block.
 
     A block's columns are its buckets, cumulated, with +Inf, then count, then sum.
     """
@@ -131,7 +131,7 @@ class Layout:
 
 
 def outline(page: Release, style: Style, layout: Layout, shown: frozenset[str]) -> Outline:
-    """The page with holes. ``shown`` are the conditions that hold."""
+    """The page without its numbers. ``shown`` are the active conditions."""
     sets = {name: layout.sets[page.sets.get(name, name)] for name in layout.sets}
     writer = _Writer(style, replace(layout, sets=sets), shown)
     for family in page.families:

@@ -1,7 +1,7 @@
-"""The page of a generation probe outside the cluster: one service's entry, asked for a short answer.
+"""The page of a generation probe outside the cluster: it requests a short answer at one service's ingress.
 
-Names are those of the signal vocabulary; success, duration, status and certificate stand there under the
-names of blackbox_exporter, too.
+Names are those of the signal vocabulary; success, duration, status and certificate also have the names of
+blackbox_exporter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAMILIES = (
 
 
 class ProbePages:
-    """Writes the page of any service. What a probe did not get to know is not on its page."""
+    """Writes the page of any service. Values that the probe could not measure are missing."""
 
     def __init__(self) -> None:
         self._probe: IngressProbe | None = None

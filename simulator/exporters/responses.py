@@ -1,4 +1,4 @@
-"""What a target answers, before any page is written: whether a connection stands, and how long it takes."""
+"""Reachability of a target before any page is written: connection status and duration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 PATIENCE_SECONDS = 5.0  # what a scraper waits by default; a page that needs longer never arrives
-_TURN_SECONDS = 0.002  # connect, ask and the first byte on a healthy network
+_TURN_SECONDS = 0.002  # connection, request and first byte on a healthy network
 _BYTES_PER_SECOND = 2.0e8
 _SEGMENT_BYTES = 1448
 _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 0.2  # Linux: a lost SYN is sent again after 1 s, anything else after 0.2 s
@@ -21,7 +21,7 @@ _MOST_RETRIES, _MOST_LOST_RATIO = 6, 0.95
 
 
 class Status(StrEnum):
-    """How an attempt to read a page ends."""
+    """Result of an attempt to read a page."""
 
     OK = "ok"
     REFUSED = "refused"  # nothing listens
@@ -31,10 +31,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``body`` is set only when ``status`` is ok. ``seconds`` is how long it took.
+    """Response of a target. ``body`` is set only if ``status`` is ok. ``seconds`` is the duration.
 
-    ``health`` is the HTTP code of ``GET /health``, None when nothing answers or the target is no
-    engine; ``load`` the requests in flight by ``GET /load``, None where an engine does not tell.
+    ``health`` is the HTTP status of ``GET /health``, None without a response or for a target that is not an engine;
+    ``load`` the requests in flight by ``GET /load``, None if the engine does not report them.
     """
 
     status: Status
@@ -45,9 +45,9 @@ class Answer:
 
 
 def host_status(fleet: Fleet, node: int | None) -> Status:
-    """Whether a connection to a host stands: timeout when it, its network or its cluster is out of sight.
+    """Connection status of a node: timeout if the node, its network or its cluster is unreachable.
 
-    ``node`` None stands for hosts outside the pools, such as those of the control plane.
+    ``node`` None stands for nodes outside the pools, such as those of the control plane.
     """
     effects = fleet.effects
     if effects.cluster.alive[0] < 0.5 or effects.cluster.seen[0] < 0.5:

@@ -97,6 +97,6 @@ class SglangPages(EnginePages):
 
 
 def _load_share(view: View) -> float:
-    """How much of a start-up is loading of weights."""
+    """Share of a start-up that loads weights."""
     startup = view.fleet.spec.startup
     return startup.load_seconds / (startup.load_seconds + startup.warm_seconds)

@@ -12,10 +12,10 @@ from simulator.exporters.text import header, labels
 
 
 class Outline:
-    """Everything of a page but its numbers. ``family`` and ``sample`` build it; sheets share it."""
+    """A page without its numbers. ``family`` and ``sample`` build it; sheets share it."""
 
     def __init__(self, number: Number, gap: str = "") -> None:
-        """``number`` writes a number; ``gap`` stands between families."""
+        """``number`` formats a number; ``gap`` separates families."""
         self.number = number
         self._gap = gap
         self._open: list[str] = []
@@ -35,7 +35,7 @@ class Outline:
         self._open = ["\n"]
 
     def parts(self) -> list[str]:
-        """The page in pieces, those with odd numbers still empty."""
+        """The page in pieces; those with odd indices are still empty."""
         parts = [""] * (2 * len(self._pieces) + 1)
         parts[0::2] = [*self._pieces, "".join([*self._open, self._gap])]
         return parts
@@ -49,7 +49,7 @@ class Outline:
 
 
 class Sheet:
-    """The page of one server. A number is written anew only when it has moved."""
+    """The page of one server. A number is rewritten only if it has changed."""
 
     def __init__(self, outline: Outline, places: list[list[int]]) -> None:
         """``places`` as ``outline.places`` gives them; sheets of one outline share them."""

@@ -24,16 +24,16 @@ from simulator.fleet import Fleet
 
 __all__ = ["Answer", "Pages", "SimulatedTarget", "Status", "pages", "targets"]
 
-# Pages that no adapter reads yet: they are served, and listed only for those who ask for them.
+# Pages without an adapter: they are served, but listed only on request.
 _READ = frozenset({"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics", "probe", "sdk"})
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTarget:
-    """One page. ``path`` is where the server publishes it; ``labels`` give the topology.
+    """One page. ``path`` is its URL path; ``labels`` give the topology.
 
-    ``node`` is the place of the host it runs on, None for the control plane and for a pod without a
-    host; ``slot`` that of the engine, None for exporters; ``service`` that of the service it is about.
+    ``node`` is the index of its node, None for the control plane and for a pod without a node; ``slot`` that of the
+    engine, None for exporters; ``service`` that of the service it is about.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Pages:
         self._frozen: dict[str, bytes] = {}
 
     def answer(self, target: SimulatedTarget) -> Answer:
-        """What a scrape of the target gets at this instant."""
+        """Response to a scrape of the target now."""
         status = self.status(target)
         if status is Status.TIMEOUT:
             return Answer(status, None, PATIENCE_SECONDS)
@@ -171,7 +171,7 @@ class Pages:
         return self.answer(target).body
 
     def probe(self, target: SimulatedTarget) -> tuple[int | None, float | None]:
-        """What ``GET /health`` and ``GET /load`` of an engine say: status and requests in flight."""
+        """Responses of an engine to ``GET /health`` and ``GET /load``: status and requests in flight."""
         status = self.status(target)
         return (None, None) if status in (Status.REFUSED, Status.TIMEOUT) else self._probed(target, status)
 
@@ -180,9 +180,9 @@ class Pages:
         return {target.name: self.page(target) for target in targets(self.fleet)}
 
     def status(self, target: SimulatedTarget) -> Status:
-        """How a scrape of the target would begin: whether a connection stands and a page comes."""
+        """Connection status of the target."""
         fleet, slot = self.fleet, target.slot
-        # Probes stand outside the clusters: they answer whatever happens to what they look at.
+        # Probes run outside the clusters: they respond whatever happens to their targets.
         status = Status.OK if target.adapter == "probe" else host_status(fleet, target.node)
         if status is not Status.OK:
             return status
@@ -193,7 +193,7 @@ class Pages:
         return Status.HTTP_503 if fleet.effects.slots.core_dead[slot] > 0.5 else Status.OK
 
     def _probed(self, target: SimulatedTarget, status: Status) -> tuple[int | None, float | None]:
-        """A hung or sleeping engine says it is healthy; the requests in flight are vLLM's to tell."""
+        """A hung or sleeping engine reports healthy; only vLLM reports its requests in flight."""
         if target.slot is None:
             return None, None
         load = float(self.fleet.bank.in_flight[target.slot]) if target.adapter == "vllm" else None
@@ -225,5 +225,5 @@ class Pages:
 
 
 def pages(fleet: Fleet) -> dict[str, bytes | None]:
-    """Every listed target's page by name, None where none comes. Keep a ``Pages`` for speed."""
+    """Every listed target's page by name, None without a page. Keep a ``Pages`` for speed."""
     return Pages(fleet).all()

@@ -1,4 +1,4 @@
-"""Exposition text, quickly: what never changes on a page is joined once, numbers are put between."""
+"""Fast exposition text: the constant parts of a page are joined once, numbers are inserted."""
 
 from __future__ import annotations
 
@@ -133,5 +133,5 @@ def grid(
 
 
 def stamp(at: float) -> str:
-    """An explicit time stamp in milliseconds, to stand behind a number."""
+    """An explicit timestamp in milliseconds, to follow a number."""
     return f" {round(at * 1000)}"

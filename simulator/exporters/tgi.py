@@ -23,7 +23,7 @@ VALIDATION, FILTER, DECODE, CONCAT = 1.9e-4, 2.2e-4, 1.1e-4, 1.4e-3
 class TgiPages(EnginePages):
     """Writes the page of any TGI replica.
 
-    The page is the router's: while the model server behind it stands still, its queue goes on growing.
+    The page is the router's: while the model server behind it hangs, its queue keeps growing.
     """
 
     style: ClassVar[Style] = Style(rust_number, count_first=False, gap="\n")
@@ -34,7 +34,7 @@ class TgiPages(EnginePages):
         return "tgi"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """The page says nothing about the model."""
+        """The page has no model label."""
         del service
         return {"base": {}}
 
@@ -75,7 +75,7 @@ class TgiPages(EnginePages):
             "prefill_decode": _steady(prefills, DECODE),
             "decode_decode": _steady(steps, DECODE),
             "concat": _steady(prefills, CONCAT),
-            # Prompts are prefilled one after another: each batch that begins is of one request.
+            # Prompts are prefilled one after another: each new batch has one request.
             "next_size": prefills[:, None] * np.ones(MOST_IN_BATCH + 3),
         }
 

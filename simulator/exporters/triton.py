@@ -27,8 +27,9 @@ _QUANTILES = {"5": 0.5, "9": 0.9, "95": 0.95, "99": 0.99, "999": 0.999}
 class TritonPages(EnginePages):
     """Writes the page of any Triton replica, the devices of its pod included.
 
-    Requests wait in the server's core, not in the model: while the model stands still, the pending ones
-    go on growing. Summaries hold the quantiles of what ended since the page before, NaN when nothing did.
+    Requests wait in the server's core, not in the model: while the model hangs, the pending count keeps growing.
+    Summaries
+    have the quantiles of requests that ended since the previous page, NaN without any.
     """
 
     style: ClassVar[Style] = Style(cpp_number, sums_first=True)

@@ -1,4 +1,4 @@
-"""XID codes as dcgm-exporter tells them: the words beside a code, and how often each came in the last five minutes."""
+"""XID codes in the format of dcgm-exporter: the text of a code, and its count in the last five minutes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class XidWindow:
         self.counts: dict[str, Counter[str]] = {}
 
     def advance(self, fleet: Fleet) -> None:
-        """Read what is new and forget what is old; ``counts`` is by UUID, then by code."""
+        """Reads new entries and drops old ones; ``counts`` is by UUID, then by code."""
         for line in fleet.journal.after(self._read):
             if "xid" in line.attributes and line.entity.kind is EntityKind.GPU:
                 self._lines.append((line.at, line.entity.name, line.attributes["xid"]))

@@ -154,7 +154,7 @@ class _Reader:
             return None
         if fault not in known:
             what = "state of never_a_fault" if negative else "fault id"
-            self.problem(("fault",), f'"{fault}" is no {what}{near(fault, known)}')
+            self.problem(("fault",), f'"{fault}" is not a known {what}{near(fault, known)}')
             return None
         if not negative:
             if "entity" in top:
@@ -298,11 +298,11 @@ class _Reader:
         if kind.startswith("tuple[int"):
             codes = tuple(value) if isinstance(value, list) else (value,)
             if unknown := [code for code in codes if code not in KNOWN_XIDS]:
-                self.problem(path, f"{unknown[0]} is no XID the driver's words are known of")
+                self.problem(path, f"{unknown[0]} is not an XID with a known driver text")
             return codes
         expected = {"int": int, "float": (int, float), "bool": bool, "str": str}[kind.removesuffix(" | None")]
         if not isinstance(value, expected) or (isinstance(value, bool) and kind != "bool"):  # type: ignore[arg-type]
-            self.problem(path, f"{value!r} is no {kind}")
+            self.problem(path, f"{value!r} is not of type {kind}")
         elif isinstance(value, str):
             self._text(value, path)
         return value
@@ -317,14 +317,14 @@ class _Reader:
             return
         for field in fields:
             if field not in FIELDS:
-                self.problem(path, f'"{{{field}}}" is no field{near(field, FIELDS)}; fields are {", ".join(FIELDS)}')
+                self.problem(path, f'"{{{field}}}" is not a field{near(field, FIELDS)}; fields are {", ".join(FIELDS)}')
 
     # --- single values --------------------------------------------------------------------------------
 
     def _mapping(self, value: Any, path: Path_) -> Mapping[str, Any]:
         if isinstance(value, dict):
             return {str(key): inner for key, inner in value.items()}
-        self.problem(path, "is no mapping of keys to values")
+        self.problem(path, "is not a mapping")
         return {}
 
     def _known(self, given: Mapping[str, Any], path: Path_, keys: Sequence[str]) -> None:
@@ -336,14 +336,14 @@ class _Reader:
         value = top.get(key, [])
         if isinstance(value, list):
             return value
-        self.problem((key,), "is no list")
+        self.problem((key,), "is not a list")
         return []
 
     def _words(self, top: Mapping[str, Any], key: str, known: Sequence[str], what: str) -> tuple[str, ...]:
         words = tuple(str(word) for word in self._list(top, key))
         for number, word in enumerate(words):
             if word not in known:
-                self.problem((key, number), f'"{word}" is no {what}{near(word, known)}')
+                self.problem((key, number), f'"{word}" is not a known {what}{near(word, known)}')
         return words
 
     def _word(self, given: Mapping[str, Any], path: Path_, known: Sequence[str], default: str) -> str:
@@ -356,7 +356,7 @@ class _Reader:
     def _number(self, value: Any, path: Path_) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        self.problem(path, "is missing" if value is None else f"{value!r} is no number")
+        self.problem(path, "is missing" if value is None else f"{value!r} is not a number")
         return 0.0
 
     def _duration(self, given: Mapping[str, Any], path: Path_) -> timedelta | None:
@@ -364,5 +364,5 @@ class _Reader:
         try:
             return parse_duration(str(written))
         except UsageError:
-            self.problem(path, f"{written!r} is no duration: write it as 15s, 5m or 1h30m")
+            self.problem(path, f"{written!r} is not a duration: write it as 15s, 5m or 1h30m")
             return None

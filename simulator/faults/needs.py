@@ -17,13 +17,13 @@ def _traffic(fleet: Fleet, here: Scope) -> str:
     """The services get requests; a factor of no requests has no effect."""
     if here.services.size and ((fleet.demand(fleet.at) * fleet.entry)[here.services] > 0).any():
         return ""
-    return "gets no requests now, so there is no traffic to change"
+    return "gets no requests now"
 
 
 def _pods(fleet: Fleet, here: Scope) -> str:
     """At least one pod is on it."""
     del fleet
-    return "" if here.slots.size else "has no pod on it now, so nothing would show"
+    return "" if here.slots.size else "has no pod now, so the fault would have no effect"
 
 
 def _redundant(fleet: Fleet, here: Scope) -> str:

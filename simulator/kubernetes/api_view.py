@@ -1,7 +1,7 @@
-"""The fleet as its Kubernetes API shows it: lists in pages, changes since a resource version, 410 when too old.
+"""The fleet as its Kubernetes API lists it: paged lists, changes since a resource version, 410 if too old.
 
-The view looks at the fleet when it is asked and finds out what changed since the last question, so a
-fleet that nobody asks about costs nothing. Objects are rendered when they change, never again.
+The view reads the fleet on request and finds the changes since the last request, so a fleet without requests costs
+nothing. Objects are rendered only when they change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulator.kubernetes import objects
 from simulator.kubernetes.workloads import Workload, changed, first_workload, returned
 from simulator.spec.names import pod_uid
 
-MOST_CHANGES = 2_000  # of one resource; who asks for older ones must list anew
+MOST_CHANGES = 2_000  # per resource; a client that requests older ones must list again
 EVENT_SECONDS = 3600.0  # --event-ttl of the API server
 KINDS = {
     "events": ("v1", "EventList"),
@@ -49,7 +49,7 @@ class SelectorError(Exception):
 
 @dataclass(slots=True)
 class _Resource:
-    """Objects of one resource with what changed lately: (version, ADDED | MODIFIED | DELETED, object)."""
+    """Objects of one resource with recent changes: (version, ADDED | MODIFIED | DELETED, object)."""
 
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[str, _Shape] = field(default_factory=dict)
@@ -64,14 +64,14 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which objects: of one namespace, with these labels, with these values at field paths."""
+    """Object selection: one namespace, these labels, these values at field paths."""
 
     namespace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def takes(self, found: Mapping[str, Any]) -> bool:
-        """True for an object that is asked for."""
+        """True for a selected object."""
         meta = found["metadata"]
         if self.namespace is not None and meta.get("namespace") != self.namespace:
             return False
@@ -116,9 +116,9 @@ class KubernetesView:
         return self._resources[resource].held.get(f"{namespace}/{name}")
 
     def news(self, resource: str, after: int, wanted: Wanted) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
-        """The newest version, and what changed since ``after``. Raises ExpiredError when that is too long ago.
+        """The newest version, and the changes since ``after``. Raises ExpiredError if that is too long ago.
 
-        ``after`` 0 means: begin with everything that is there.
+        ``after`` 0 starts with all existing objects.
         """
         self.refresh()
         held = self._resources[resource]
@@ -130,7 +130,7 @@ class KubernetesView:
         return self._version, found
 
     def forget(self) -> None:
-        """Drop the past, as a compaction of etcd does: whoever watches must list anew."""
+        """Drops the history, as a compaction of etcd does: watchers must list again."""
         self.refresh()
         self._version += 1
         for held in self._resources.values():
@@ -140,7 +140,7 @@ class KubernetesView:
     # --- what there is now ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Find what has changed in the fleet since the last look."""
+        """Finds the changes in the fleet since the last call."""
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             self._take(line)
@@ -165,7 +165,7 @@ class KubernetesView:
                     self._workloads[line.entity.name] = after
                     return
                 if line.code == "scale":
-                    return  # the deployment's number of replicas tells it
+                    return  # the deployment's replica count covers it
             notes = {objects.CHANGE: line.code}
             notes |= {objects.FROM: line.attributes["from"]} if "from" in line.attributes else {}
             notes |= {objects.TO: line.attributes["to"]} if "to" in line.attributes else {}
@@ -271,7 +271,7 @@ class KubernetesView:
 
 
 def _listed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Inside a list an object does not say its kind."""
+    """Inside a list an object has no kind."""
     return {name: value for name, value in found.items() if name not in ("apiVersion", "kind")}
 
 

@@ -23,7 +23,7 @@ REVISION = "deployment.kubernetes.io/revision"
 REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 CHANGE = "outrider.dev/change"  # on an Event: a change that no Kubernetes object shows, and its code
 FROM, TO = "outrider.dev/from", "outrider.dev/to"
-OURS = "outrider.dev/v1"  # apiVersion of involved objects that Kubernetes does not know, such as a switch
+OURS = "outrider.dev/v1"  # apiVersion of involved objects that Kubernetes does not have, such as a switch
 _SPACE = uuid.UUID("2f9f3a52-1d5b-4b51-9a8e-0c5f0a5b7d11")
 _OBJECTS = {
     EntityKind.POD: ("v1", "Pod"),
@@ -101,7 +101,7 @@ def _container(fleet: Fleet, template: Template, pod: Pod) -> dict[str, Any]:
 
 
 def _resource(fleet: Fleet, gpu: int) -> str:
-    """What the device plug-in calls it."""
+    """Resource name of the device plug-in."""
     return "huawei.com/Ascend910" if fleet.gpus.vendor[gpu] == "huawei" else "nvidia.com/gpu"
 
 

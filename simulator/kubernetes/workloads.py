@@ -1,4 +1,4 @@
-"""Deployments of services and their revisions, moved on by the changes that the journal tells."""
+"""Deployments of services and their revisions, updated by the changes in the journal."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def instant(at: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a service's pods are made of.
+    """Pod template of a service.
 
-    ``version`` is the release, a label of every pod. ``name`` is the fleet's own word for the revision, of
-    which replica sets take their hash; a flag change alters it too.
+    ``version`` is the release, a label of every pod. ``name`` is the fleet's own name of the revision, which replica
+    sets
+    hash; a flag change alters it too.
     """
 
     version: str
@@ -83,7 +84,7 @@ class Workload:
         return self.replica_set(template).rpartition("-")[2]
 
     def of(self, revision: str) -> Revision:
-        """The newest revision that the fleet calls so; the present one when it knows none."""
+        """The newest revision with that name; the current one if there is none."""
         named = (one for one in reversed(self.revisions) if one.template.name.partition("+")[0] == revision)
         return next(named, self.current)
 
@@ -97,7 +98,7 @@ class Workload:
 
 
 def first_workload(service: ServiceSpec, at: float) -> Workload:
-    """What a service starts with."""
+    """The initial workload of a service."""
     image, flags = _ENGINES.get(service.engine_kind, _ENGINES["vllm"])
     numbers = {
         "model": service.engine.model,
@@ -110,7 +111,7 @@ def first_workload(service: ServiceSpec, at: float) -> Workload:
 
 
 def changed(workload: Workload, line: JournalEntry) -> Workload | None:
-    """The workload after a change that the journal tells; None when its deployment does not show such a one.
+    """The workload after a change of the journal; None if its deployment does not show such a change.
 
     ``from`` and ``to`` of the line are versions, images or flags, by its code; ``revision`` is the fleet's name.
     """

@@ -133,7 +133,7 @@ class _Reader:
             return None
         identity = entry.get("id")
         if not isinstance(identity, str) or not _ID.fullmatch(identity):
-            self._wrong((*self.path, "id"), f"{identity!r} is no id; expected words of a-z and 0-9 with hyphens")
+            self._wrong((*self.path, "id"), f"{identity!r} is not an id; expected words of a-z and 0-9 with hyphens")
         load_shape = self._load(entry.get("load", "weekly"))
         world = self._one_of((*self.path, "world"), entry.get("world", "single"), _WORLDS)
         negative, storm = self._flag(entry, "negative"), self._flag(entry, "storm")
@@ -159,7 +159,7 @@ class _Reader:
             return None
         cluster = self._one_of((*path, "cluster"), entry.get("cluster", "main"), _CLUSTERS)
         if cluster == "standby" and world != "standby":
-            self._wrong((*path, "cluster"), "there is no standby; expected world: standby above")
+            self._wrong((*path, "cluster"), "this world has no standby; expected world: standby above")
         entity = entry.get("entity", "")
         if not isinstance(entity, str):
             self._wrong((*path, "entity"), f"{entity!r} names no entity; expected its name or words such as serving")
@@ -200,7 +200,7 @@ class _Reader:
     def _load(self, value: Any) -> str:
         path = (*self.path, "load")
         if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
-            self._wrong(path, f"a load of zero asks nothing of anybody; expected one of {', '.join(_SHAPES)}")
+            self._wrong(path, f"a load of zero sends no requests; expected one of {', '.join(_SHAPES)}")
         elif value not in _SHAPES:
             near = yaml_file.near(str(value), _SHAPES) or f"; expected one of {', '.join(_SHAPES)}"
             self._wrong(path, f"unknown load shape {value!r}{near}")
@@ -214,7 +214,7 @@ class _Reader:
     def _flag(self, entry: dict[str, Any], key: str) -> bool:
         value = entry.get(key, False)
         if not isinstance(value, bool):
-            self._wrong((*self.path, key), f"{value!r} is neither; expected true or false")
+            self._wrong((*self.path, key), f"{value!r} is not a boolean; expected true or false")
         return bool(value)
 
     def _duration(self, path: Path_, value: Any, default: timedelta, zero: bool = False) -> timedelta:

@@ -40,7 +40,7 @@ def duration(asked: Mapping[str, Any], key: str) -> timedelta | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise UsageError(f"{key} {seconds!r} is not a number", hint="give a number such as 300")
     if not 0 <= seconds <= MOST_SECONDS:  # JSON as Python reads it has Infinity and NaN, too
-        raise UsageError(f"{key} {seconds!r} is no time to wait", hint=f"give a number from 0 to {MOST_SECONDS}")
+        raise UsageError(f"{key} {seconds!r} is out of range", hint=f"give a number from 0 to {MOST_SECONDS}")
     return timedelta(seconds=seconds)
 
 

@@ -97,7 +97,7 @@ class TrafficSpec:
         """Refuse a load of nothing."""
         if not self.peak_ratio > 0:
             raise UsageError(
-                f"a load of {self.peak_ratio:g} is no load", hint="give a peak_ratio above 0, such as 0.66"
+                f"a load of {self.peak_ratio:g} is not a load", hint="give a peak_ratio above 0, such as 0.66"
             )
 
 

@@ -93,7 +93,7 @@ def _cells(path: Path) -> tuple[list[float], list[float]]:
                 at = datetime.fromisoformat(row["time_utc"])
                 rate = float(row["requests_per_second"] or "nan")
             except ValueError as error:
-                raise UsageError(f"{path}:{rows.line_num} is no instant and rate", hint=str(error)) from error
+                raise UsageError(f"{path}:{rows.line_num} is not a time and a rate", hint=str(error)) from error
             if at.tzinfo is None or rate < 0:
                 raise UsageError(
                     f"{path}:{rows.line_num} has an instant without zone or a rate below 0",

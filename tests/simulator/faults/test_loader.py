@@ -57,8 +57,8 @@ def test_a_file_says_everything_about_a_fault() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("gpu-power-throttle", "gpu-power-trottle", '.yaml:1: fault: "gpu-power-trottle" is no fault id'),
-        ("lasts: 12m", "lasts: soon", ".yaml:2: lasts: 'soon' is no duration"),
+        ("gpu-power-throttle", "gpu-power-trottle", '.yaml:1: fault: "gpu-power-trottle" is not a known fault id'),
+        ("lasts: 12m", "lasts: soon", ".yaml:2: lasts: 'soon' is not a duration"),
         ("lasts: 12m", "lasts: 0s", ".yaml:2: lasts: must be more than 0 s"),
         ("lasts: 12m\n", "", "lasts: is missing"),
         ("seconds: 60", "seconds: 0", ".yaml:3: onset: ramp needs seconds above 0"),
@@ -66,33 +66,37 @@ def test_a_file_says_everything_about_a_fault() -> None:
         ("seconds: 60", "on_seconds: 60", "unknown key"),
         ("likely: serving", "likely: busy", ".yaml:4: likely"),
         ("likely: serving", "holds: revision", "no deed is a rollout"),
-        ("likely: serving", "needs: [moonlight]", '"moonlight" is no need'),
+        ("likely: serving", "needs: [moonlight]", '"moonlight" is not a known need'),
         ("likely: serving", "excludes: [gpu-lots]", 'did you mean "gpu-lost"?'),
         ("likely: serving", "entity: gpu", "is given by the fault id"),
         ("likely: serving", "colour: red", ".yaml:4: colour: unknown key"),
-        ("gpus.power_limit_ratio", "gpus.power_limit", '.yaml:6: effects[0].lever: "gpus.power_limit" is no lever'),
+        (
+            "gpus.power_limit_ratio",
+            "gpus.power_limit",
+            '.yaml:6: effects[0].lever: "gpus.power_limit" is not an effect',
+        ),
         ("gpus.power_limit_ratio", "cluster.alive", "the fault is about one gpu"),
         ("do: multiply", "do: divide", "effects[0].do"),
         ("do: multiply, ", "", "needs do"),
         ("[0.7, 0.45]", "[0.45, 0.7]", ".yaml:6: effects[0].to: runs from 0.45 to 0.7: write it"),
         ("[0.7, 0.45]", "[0.7, 1.6]", "away from 1"),
         ("[0.7, 0.45]", "[0.7, 0.6, 0.5]", "is a number, or two"),
-        ("[0.7, 0.45]", "much", "'much' is no number"),
+        ("[0.7, 0.45]", "much", "'much' is not a number"),
         ("to: [0.7, 0.45]", "to: 0.5, of: capacity", "capacity is a measure of services only"),
         ("to: [0.7, 0.45]", "to: 0.5, since: process", "process is for levers of slots only"),
-        ("do: change", "do: chance", '.yaml:8: deeds[0].do: "chance" is no deed; did you mean "change"?'),
-        ("at: 2s", "at: noon", "deeds[0].at: 'noon' is no duration"),
+        ("do: change", "do: chance", '.yaml:8: deeds[0].do: "chance" is not an action; did you mean "change"?'),
+        ("at: 2s", "at: noon", "deeds[0].at: 'noon' is not a duration"),
         ("at: 2s, ", "", "needs at: start, end, or a duration"),
         ("at: 2s", "at: end", "makes no sense at the end"),
         ("every: 1m", "every: 0s", "every: must be more than 0 s"),
         ("code: power-limit, ", "", "change needs code"),
         ("code: power-limit", "kode: power-limit", 'unknown key; did you mean "code"?'),
-        ("code: power-limit", "code: 7", "7 is no str"),
-        ("{index}", "{indx}", '"{indx}" is no field; did you mean "index"?'),
+        ("code: power-limit", "code: 7", "7 is not of type str"),
+        ("{index}", "{indx}", '"{indx}" is not a field; did you mean "index"?'),
         ("{index}", "{index", "its braces do not match"),
         ("code: power-limit", 'code: x, about: "moon"', '"moon" is none of'),
         ("[hw_accel_power_watts]", "[hw_accel_power_wats]", '.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
-        ("[hw_accel_power_watts]", "hw_accel_power_watts", "is no list"),
+        ("[hw_accel_power_watts]", "hw_accel_power_watts", "is not a list"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_key(before: str, after: str, said: str) -> None:
@@ -100,7 +104,7 @@ def test_a_mistake_is_told_with_its_line_and_key(before: str, after: str, said: 
 
 
 def test_xids_without_words_are_refused() -> None:
-    with pytest.raises(ConfigError, match="7 is no XID"):
+    with pytest.raises(ConfigError, match="7 is not an XID"):
         read(GOOD.replace('change, code: power-limit, text: "GPU {index} of {node}"', "xid, code: [79, 7]"))
 
 
@@ -124,7 +128,7 @@ def test_a_negative_file_names_its_state_and_the_kind_it_concerns() -> None:
     assert (found.negative, found.kind, found.layer) == (True, EntityKind.REPLICA, None)
     with pytest.raises(ConfigError, match="a negative file names the kind"):
         read(text.replace("entity: replica\n", ""), "engine-idle")
-    with pytest.raises(ConfigError, match='"gpu-lost" is no state of never_a_fault'):
+    with pytest.raises(ConfigError, match='"gpu-lost" is not a known state of never_a_fault'):
         read(text.replace("engine-idle", "gpu-lost"), "gpu-lost")
 
 

@@ -64,7 +64,7 @@ def test_drills_have_spare_devices_racks_and_a_standby_like_them() -> None:
         (lambda: FleetSpec("x", SMALL.pools, ()), "no services"),
         (lambda: PoolSpec("p", "B9000", 2), "unknown type 'B9000'"),
         (lambda: PoolSpec("p", H100, 0), "no GPUs"),
-        (lambda: TrafficSpec(peak_ratio=0.0), "a load of 0 is no load"),
+        (lambda: TrafficSpec(peak_ratio=0.0), "a load of 0 is not a load"),
         (lambda: replace(CHAT, replicas=0), "0 replicas"),
         (lambda: replace(CHAT, ceiling=3), "ceiling of 3"),
         (lambda: replace(CHAT, engine_kind="abacus"), "'abacus'"),
