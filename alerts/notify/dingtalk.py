@@ -102,8 +102,8 @@ def payload(message: Message, at_mobiles: tuple[str, ...] = ()) -> dict[str, Any
 
 def _judge(answer: http.Answer) -> None:
     """Raises DeliveryError if a 200 response reports an error."""
-    said = answer.json()
-    code = said.get("errcode") if isinstance(said, dict) else None
+    body = answer.json()
+    code = body.get("errcode") if isinstance(body, dict) else None
     if code == 0:
         return
     if code is None:

@@ -58,12 +58,12 @@ class _SentMessages:
     def of(incident: Incident) -> _SentMessages:
         """Reads the timeline."""
         entries = [entry for entry in incident.timeline if entry.what.startswith(_TIMELINE)]
-        told = [entry for entry in entries if "priority" in entry.arguments]
-        priorities = [Priority(entry.arguments["priority"]) for entry in told]
-        names = [name for entry in told for name in entry.arguments.get("channels", "").split(", ") if name]
+        pages = [entry for entry in entries if "priority" in entry.arguments]
+        priorities = [Priority(entry.arguments["priority"]) for entry in pages]
+        names = [name for entry in pages for name in entry.arguments.get("channels", "").split(", ") if name]
         return _SentMessages(
             priority=min(priorities, key=lambda result: result.rank) if priorities else None,
-            at=max((entry.at for entry in told), default=None),
+            at=max((entry.at for entry in pages), default=None),
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
             asked=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
             channels=tuple(dict.fromkeys(names)),
@@ -97,10 +97,10 @@ def messages(
             incidents.append(incident)
             continue
         members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
-        told = _MessagePlanner(incident, members, of_incident.get(incident.id, []), messaging, now)
-        reasons[incident.id] = told.run()
-        planned += told.messages
-        incidents.append(told.incident)
+        planner = _MessagePlanner(incident, members, of_incident.get(incident.id, []), messaging, now)
+        reasons[incident.id] = planner.run()
+        planned += planner.messages
+        incidents.append(planner.incident)
     sent = simultaneous.group_simultaneous(planned, {incident.id: incident for incident in incidents})
     approvals = _plan_approvals(of_incident.get("plan", []), messaging, now)
     return MessagePlan((*sent, *approvals), _counted(incidents, planned, sent), reasons)
@@ -111,8 +111,8 @@ def _counted(
 ) -> tuple[Incident, ...]:
     """The incidents; one that was merged into another's page has no page of its own, so a higher priority pages."""
     calling = {message.incident for message in sent if message.is_page}
-    told = {message.incident for message in planned if message.is_page} - calling
-    return tuple(replace(incident, pages=0) if incident.id in told else incident for incident in incidents)
+    paged = {message.incident for message in planned if message.is_page} - calling
+    return tuple(replace(incident, pages=0) if incident.id in paged else incident for incident in incidents)
 
 
 class _MessagePlanner:

@@ -29,8 +29,8 @@ def group_simultaneous(planned: Sequence[Message], incidents: Mapping[str, Incid
         if likeness is not None:
             groups.setdefault(likeness, []).append(message)
     one_for = {group[0].id: _one(group, incidents) for group in groups.values() if len(group) > 1}
-    told = {message.id for group in groups.values() for message in group[1:]}
-    return tuple(one_for.get(message.id, message) for message in planned if message.id not in told)
+    merged = {message.id for group in groups.values() for message in group[1:]}
+    return tuple(one_for.get(message.id, message) for message in planned if message.id not in merged)
 
 
 def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness | None:

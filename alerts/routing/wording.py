@@ -50,9 +50,9 @@ def approve_line(action: Action, language: Language) -> str:
 def evidence_line(evidence: Evidence, language: Language) -> str:
     """One piece of evidence as text; signal and value if it has no text."""
     if evidence.text:
-        said = translate(evidence.text, language, **evidence.arguments)
-        if said != evidence.text:
-            return said
+        text = translate(evidence.text, language, **evidence.arguments)
+        if text != evidence.text:
+            return text
     known = catalog.signals().get(evidence.signal)
     observed = evidence.observed if evidence.observed is not None and isfinite(evidence.observed) else None
     return say(
@@ -118,8 +118,8 @@ class Wording:
     @property
     def _merged_into(self) -> str:
         """The incident that absorbed this one; empty if none did. Nothing has recovered in that case."""
-        told = (entry for entry in reversed(self.incident.timeline) if entry.what.endswith(_MERGED))
-        entry = next(told, None) if self.incident.resolved_at is not None else None
+        merges = (entry for entry in reversed(self.incident.timeline) if entry.what.endswith(_MERGED))
+        entry = next(merges, None) if self.incident.resolved_at is not None else None
         return entry.arguments.get("incident", "") if entry else ""
 
     def _say(self, key: str, **arguments: object) -> str:

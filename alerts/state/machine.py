@@ -63,13 +63,13 @@ def advance(
     fingerprint.
     """
     known = {rule.name: rule for rule in rules}
-    heard = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
-    seen = _merge(heard, Matcher.of(rules), context)
-    unheard = SuppressedFinding.of(heard)
+    observed = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
+    seen = _merge(observed, Matcher.of(rules), context)
+    unheard = SuppressedFinding.of(observed)
     alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
     after: dict[str, Alert] = {}
-    for print_, said in seen.items():
-        after[print_] = _holds(alive.get(print_), said, print_, context, now)
+    for print_, observation in seen.items():
+        after[print_] = _holds(alive.get(print_), observation, print_, context, now)
     for print_, alert in alive.items():
         if print_ in seen:
             continue
@@ -110,15 +110,17 @@ def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Observation:
     return _Observation(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
 
 
-def _holds(alert: Alert | None, said: _Observation, print_: str, context: ServiceContext, now: datetime) -> Alert:
+def _holds(
+    alert: Alert | None, observation: _Observation, print_: str, context: ServiceContext, now: datetime
+) -> Alert:
     """The condition is true: start, wait, or keep firing."""
-    rule = said.rule
+    rule = observation.rule
     if alert is None or _lost_sight(alert, rule, now):
         alert = Alert(
             fingerprint=print_,
             rule=rule.name,
-            priority=said.priority,
-            entity=said.entity,
+            priority=observation.priority,
+            entity=observation.entity,
             state=AlertState.PENDING,
             reason=AlertReason.CONDITION_SEEN,
             starts_at=now,
@@ -126,19 +128,19 @@ def _holds(alert: Alert | None, said: _Observation, print_: str, context: Servic
         )
     firing = alert.state is AlertState.FIRING
     fires = firing or now - alert.starts_at >= rule.wait
-    annotations = _annotations(said)
+    annotations = _annotations(observation)
     if fires:
         annotations[_FIRED_AT] = alert.annotations.get(_FIRED_AT, rfc3339(now))
     waiting = AlertReason.STILL_TRUE if alert.seen_at < now else AlertReason.CONDITION_SEEN
     return replace(
         alert,
-        priority=_never_lower(alert.priority, said.priority) if firing else said.priority,
+        priority=_never_lower(alert.priority, observation.priority) if firing else observation.priority,
         state=AlertState.FIRING if fires else AlertState.PENDING,
         reason=waiting if firing or not fires else AlertReason.WAITING_TIME_OVER,
         seen_at=now,
-        value=_finite(said.worst.observed),
-        fault=rule.fault or said.worst.fault,
-        labels=_labels(said, context),
+        value=_finite(observation.worst.observed),
+        fault=rule.fault or observation.worst.fault,
+        labels=_labels(observation, context),
         annotations=annotations,
     )
 

@@ -285,38 +285,38 @@ class DriftDetector(SlowSignalDetector):
         limits = {int(place): self._limits(window, int(place)) for place in np.flatnonzero(stands.any(axis=0))}
         for row, place in np.argwhere(stands):
             entity, signal = window.entities[row], self.watched[place]
-            one = {name: float(memory[name][row, place]) for name in _TOLD}
+            drift = {name: float(memory[name][row, place]) for name in _TOLD}
             limit = float(limits[int(place)][row])
             kind = REPORTED_ON.get(signal)
             for about in (topology.above(entity, kind) if kind else ()) or (entity,):
-                said = self._finding(about, entity, int(place), one, limit, now)
-                key = (-said.score, entity.key, said)
-                named[said.fingerprint] = min(named.get(said.fingerprint, key), key, key=lambda it: it[:2])
-        return [said for _, _, said in named.values()]
+                finding = self._finding(about, entity, int(place), drift, limit, now)
+                key = (-finding.score, entity.key, finding)
+                named[finding.fingerprint] = min(named.get(finding.fingerprint, key), key, key=lambda it: it[:2])
+        return [finding for _, _, finding in named.values()]
 
     def _finding(
-        self, about: EntityRef, entity: EntityRef, place: int, one: dict[str, float], limit: float, now: datetime
+        self, about: EntityRef, entity: EntityRef, place: int, drift: dict[str, float], limit: float, now: datetime
     ) -> Finding:
         signal, sign = self.watched[place], float(self._bad[place])
-        at = min(datetime.fromtimestamp(one["since"], tz=UTC), now)
-        level, base = sign * one["level"], sign * one["base"]
-        edge = base + sign * one["reach"]
+        at = min(datetime.fromtimestamp(drift["since"], tz=UTC), now)
+        level, base = sign * drift["level"], sign * drift["base"]
+        edge = base + sign * drift["reach"]
         expected = Interval(None, edge) if sign > 0 else Interval(edge, None)
-        rise, hours = one["level"] - one["base"], (now - at) / timedelta(hours=1)
+        rise, hours = drift["level"] - drift["base"], (now - at) / timedelta(hours=1)
         because = [
             evidence(
                 signal, level, "drifts", expected,
                 what=signal, card=entity.name, before=base, level=level,
-                per_day=sign * one["slope"] * DAY_SECONDS, hours=f"{hours:.0f}",
+                per_day=sign * drift["slope"] * DAY_SECONDS, hours=f"{hours:.0f}",
             )
         ]  # fmt: skip
-        because += _when(signal, limit, sign, one)
+        because += _when(signal, limit, sign, drift)
         return anomaly_finding(
             self.name,
             about,
             signal,
             signals=(signal,),
-            score=float(np.clip(rise / (rise + one["reach"]) if rise > 0 else 0.0, 0.0, 1.0)),
+            score=float(np.clip(rise / (rise + drift["reach"]) if rise > 0 else 0.0, 0.0, 1.0)),
             observed=because[0].observed,
             expected=expected,
             start=at,
@@ -369,5 +369,5 @@ def _when(signal: str, limit: float, sign: float, one: dict[str, float]) -> list
         return []
     hours, soonest = (left / one[name] / 3600.0 for name in ("slope", "high"))
     latest = left / max(one["low"], left / FAR_AHEAD.total_seconds()) / 3600.0
-    told = {"limit": float(limit), "hours": f"{hours:.1f}", "soonest": f"{soonest:.1f}", "latest": f"{latest:.1f}"}
-    return [evidence(signal, None, "drift_limit", None, what=signal, **told)]
+    arguments = {"limit": float(limit), "hours": f"{hours:.1f}", "soonest": f"{soonest:.1f}", "latest": f"{latest:.1f}"}
+    return [evidence(signal, None, "drift_limit", None, what=signal, **arguments)]

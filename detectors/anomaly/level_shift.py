@@ -169,14 +169,14 @@ class LevelShiftDetector(SlowSignalDetector):
 
     def _handle_events(self, memory: Arrays, window: Window, topology: Topology, now: datetime) -> None:
         """Stores the newest change of the components above and below each entity."""
-        told = [
+        changes = [
             item for item in window.events if item.kind is EventKind.CHANGE and item.at <= now and sort_of(item.code)
         ]
-        if not told:
+        if not changes:
             return
         place = {entity: row for row, entity in enumerate(window.entities)}
         memory["changed"], memory["change"] = memory["changed"].copy(), memory["change"].copy()
-        for event in sorted(told, key=lambda item: (item.at, item.id)):
+        for event in sorted(changes, key=lambda item: (item.at, item.id)):
             near = topology.causes_of(event.entity) | topology.affected_by(event.entity) | {event.entity}
             rows = [place[entity] for entity in near if entity in place]
             rows = [row for row in rows if memory["changed"][row] <= event.at.timestamp()]
@@ -345,5 +345,5 @@ def _change(memory: Arrays, row: int, since: float) -> tuple[Evidence, ...]:
     sort = sort_of(code) if code else None
     if sort is None or not since - CHANGE_BEFORE <= at <= since + CHANGE_AFTER:
         return ()
-    told = {"code": code, "at": f"{datetime.fromtimestamp(at, tz=UTC):%H:%M:%S}"}
-    return (Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", told),)
+    arguments = {"code": code, "at": f"{datetime.fromtimestamp(at, tz=UTC):%H:%M:%S}"}
+    return (Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", arguments),)

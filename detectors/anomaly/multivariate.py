@@ -198,9 +198,9 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
     def _live(self, pool: Arrays, window: Window, last: float) -> None:
         """Counts the time of the new columns."""
         first = int(np.searchsorted(window.times, last, side="right"))
-        told = np.any(window.status[:, first:] <= CellStatus.BELOW_FIRST_BUCKET, axis=2)
+        has_value = np.any(window.status[:, first:] <= CellStatus.BELOW_FIRST_BUCKET, axis=2)
         for place, seconds in enumerate(sampling.spacing(window)[first:]):
-            learning_detector.lived(pool, told[:, place], float(seconds))
+            learning_detector.lived(pool, has_value[:, place], float(seconds))
 
     def _reading(self, window: Window, columns: slice) -> Floats:
         """One reading of each entity and signal from the columns of a slot, (entities, signals)."""
@@ -235,10 +235,10 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         fitted_at, times = pool["fitted_at"][0], np.array([at])
         rows = self._ensemble.rows(memory, values[:, None], times, seconds)
         known_fine = feedback_suppression.excused(pool, rows[:, 0], entities)
-        said = self._ensemble.judge(memory, pool, rows, times, seconds, known_fine[:, None])
+        result = self._ensemble.judge(memory, pool, rows, times, seconds, known_fine[:, None])
         if pool["fitted_at"][0] != fitted_at:
             pool |= state_fingerprint.of_model(pool["fitted"])
-        scores, alarms, fresh = said.scores[:, 0], said.alarms[:, 0], said.fresh[:, 0]
+        scores, alarms, fresh = result.scores[:, 0], result.alarms[:, 0], result.fresh[:, 0]
         known = np.isfinite(scores)
         news = alarms & (fresh >= scores)  # the others are held scores
         memory["features"][news], memory["reading"][news] = rows[news, 0], values[news]
@@ -247,7 +247,7 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         memory["known"], memory["score"] = known, np.where(known, scores, 0.0)
         deviates = np.isfinite(memory["since"])
         memory["shared"] = deviates & (memory["shared"] | _shared(memory, deviates, group))
-        feedback_suppression.put_aside(pool, rows[:, 0], entities, alarms & (fresh > said.limits[:, 0]), at)
+        feedback_suppression.put_aside(pool, rows[:, 0], entities, alarms & (fresh > result.limits[:, 0]), at)
         judged = known & np.isfinite(memory["limit"])
         self._calibrator.count(memory, pool, _own(memory), judged, seconds)
         pool["judged"] = np.array([at])
@@ -282,8 +282,8 @@ class MultivariateDetector(learning_detector.StatisticalDetector):
         result = []
         for place in np.argsort(-np.abs(far), kind="stable")[:BLAMED]:
             signal, kind, scales = self.signals[place], KINDS[kinds[place]], float(far[place])
-            told = None if np.isnan(reading[place]) else float(reading[place])
-            result.append(Evidence(signal, told, None, *_words(signal, kind, scales)))
+            observed = None if np.isnan(reading[place]) else float(reading[place])
+            result.append(Evidence(signal, observed, None, *_words(signal, kind, scales)))
         return tuple(result)
 
     def _no_verdicts(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:

@@ -137,9 +137,9 @@ def no_verdicts(
     return tuple(NoVerdict(detector, entities[row], reason) for row, reason in zip(rows, reasons, strict=True))
 
 
-def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -> tuple[NoVerdict, ...]:
+def unseen(detector: str, window: Window, verdicts: Iterable[Finding | NoVerdict]) -> tuple[NoVerdict, ...]:
     """NoVerdicts for entities without any value in the window and without another verdict."""
-    about = {item.entity for item in said}
+    about = {item.entity for item in verdicts}
     if None in about or not window.entities:
         return ()
     empty = np.zeros(len(window.entities), dtype=np.bool_)

@@ -103,8 +103,8 @@ class BatchLimitDetector(StatefulDetector):
     def _tell(
         self, service: EntityRef, needed: float, limit: float, before: float, since: float, now: datetime
     ) -> Finding:
-        told = {"needed": needed, "limit": limit, "before": "-" if np.isnan(before) else f"{before:.0f}"}
-        item = evidence(RUNNING.name, needed, "batch_limit_lowered", Interval(None, limit), **told)
+        arguments = {"needed": needed, "limit": limit, "before": "-" if np.isnan(before) else f"{before:.0f}"}
+        item = evidence(RUNNING.name, needed, "batch_limit_lowered", Interval(None, limit), **arguments)
         return finding(self.name, service, "batch-misconfigured", score=0.8, since=since, now=now, because=(item,))
 
 

@@ -100,28 +100,30 @@ class EngineErrorDetector(StatefulDetector):
         rows = {int(row) for row in np.flatnonzero(scrapes)} | {row for row in lines if TRANSFER_FAILED in lines[row]}
         findings = []
         for row in sorted(rows):
-            said = lines.get(row, {}).get(TRANSFER_FAILED, [])
-            fresh = bool(scrapes[row]) or (bool(said) and max(said) > now.timestamp() - TRANSFER_HOLD.total_seconds())
-            if not fresh or scrapes[row] + len(said) < TRANSFER_SIGNS:
+            log_lines = lines.get(row, {}).get(TRANSFER_FAILED, [])
+            fresh = bool(scrapes[row]) or (
+                bool(log_lines) and max(log_lines) > now.timestamp() - TRANSFER_HOLD.total_seconds()
+            )
+            if not fresh or scrapes[row] + len(log_lines) < TRANSFER_SIGNS:
                 continue
             first = window.times[np.flatnonzero(np.nan_to_num(rate[row]) > 0)]
             value = float(np.nan_to_num(rate[row, recent]).max(initial=0.0))
-            item = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(said))
-            since = float(min([*said, *first]))
+            item = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(log_lines))
+            since = float(min([*log_lines, *first]))
             findings.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (item,)))
         return findings
 
     def _rollouts(
-        self, window: Window, memory: Arrays, told: set[int], topology: Topology, now: datetime
+        self, window: Window, memory: Arrays, explained: set[int], topology: Topology, now: datetime
     ) -> list[Finding]:
         """Services whose new processes fail requests while the old ones do not."""
         share, count = _errors(window)
         recent = now.timestamp() - memory["changed_at"] <= CHANGE_HOLD.total_seconds()
         new: Flags = recent & (memory["process"] >= memory["changed_at"])
         failing: Flags = (share >= ERROR_RATIO) & (count >= ERRORS)
-        failing[list(told)] = False  # their log gives the cause
+        failing[list(explained)] = False  # their log gives the cause
         bad_now, held = failing & new, _held(memory, now)
-        held[list(told)] = False
+        held[list(explained)] = False
         if not (bad_now | held).any():
             return []
         members: dict[EntityRef, list[int]] = defaultdict(list)

@@ -73,14 +73,16 @@ class EngineLogDetector:
         reason = unusable_reason(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
-        said: dict[tuple[EntityRef, str], list[Event]] = defaultdict(list)
+        lines_of: dict[tuple[EntityRef, str], list[Event]] = defaultdict(list)
         for event in sorted(window.events, key=lambda event: event.at):
-            told = event.kind is EventKind.LOG and event.code in _MEANINGS
-            if told and now - EVENT_HOLD < event.at <= now:
-                said[event.entity, _MEANINGS[event.code].fault].append(event)
-        if not window.entities and not said:
+            is_known_line = event.kind is EventKind.LOG and event.code in _MEANINGS
+            if is_known_line and now - EVENT_HOLD < event.at <= now:
+                lines_of[event.entity, _MEANINGS[event.code].fault].append(event)
+        if not window.entities and not lines_of:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        result = tuple(self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order))
+        result = tuple(
+            self._finding(replica, lines, now) for (replica, _), lines in sorted(lines_of.items(), key=_order)
+        )
         return state, (*result, *unseen(self.name, window, result))
 
     def _finding(self, replica: EntityRef, lines: list[Event], now: datetime) -> Finding:

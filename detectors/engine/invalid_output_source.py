@@ -77,7 +77,7 @@ def _posterior(unexplained: Floats, fits: np.ndarray, scrapes: int) -> Floats:
     """Model probabilities, each replica's and last the even one, shape (replicas + 1,)."""
     replicas = unexplained.size - 1
     before = np.log(np.append(np.full(replicas, 0.5 / replicas), 0.5))
-    told = np.where(fits, before - 0.5 * scrapes * np.log(np.maximum(unexplained, 1e-300)), -np.inf)
-    shares = np.exp(told - told.max())
+    likelihood = np.where(fits, before - 0.5 * scrapes * np.log(np.maximum(unexplained, 1e-300)), -np.inf)
+    shares = np.exp(likelihood - likelihood.max())
     result: Floats = shares / shares.sum()
     return result

@@ -119,10 +119,10 @@ class OutputValidityDetector(StatefulDetector):
         score. The health of a replica without responses since then is unknown.
         """
         memory = align(state, window.entities, self.defaults)
-        said = {verdict.entity: verdict for verdict in verdicts if isinstance(verdict, Finding)}
-        told: list[Finding | NoVerdict] = [verdict for verdict in verdicts if not isinstance(verdict, Finding)]
+        findings_by_service = {verdict.entity: verdict for verdict in verdicts if isinstance(verdict, Finding)}
+        result: list[Finding | NoVerdict] = [verdict for verdict in verdicts if not isinstance(verdict, Finding)]
         for row, service in enumerate(window.entities):
-            finding_of, place = said.get(service), int(memory["place"][row])
+            finding_of, place = findings_by_service.get(service), int(memory["place"][row])
             if finding_of is None and place < 0:
                 memory["place"][row] = NOWHERE
                 continue
@@ -133,15 +133,15 @@ class OutputValidityDetector(StatefulDetector):
             at = _replica_at(memory, row, replicas, members)
             if finding_of is not None:
                 evenly = memory["place"][row] == EVENLY
-                told.append(replace(finding_of, score=EVENLY_SCORE) if evenly else finding_of)
+                result.append(replace(finding_of, score=EVENLY_SCORE) if evenly else finding_of)
                 if at is not None:
                     share = float(memory["share"][row])
-                    told.append(self._of_replica(finding_of, replicas.entities[at], share, now))
+                    result.append(self._of_replica(finding_of, replicas.entities[at], share, now))
             elif at is not None and _answered(memory, row, replicas, at) < ANSWERS_AGAIN:
-                told.append(NoVerdict(self.name, replicas.entities[at], NoVerdictReason.NO_VALUES))
+                result.append(NoVerdict(self.name, replicas.entities[at], NoVerdictReason.NO_VALUES))
             else:
                 memory["place"][row] = NOWHERE
-        return DetectorState(self.state_version, window.entities, memory), tuple(told)
+        return DetectorState(self.state_version, window.entities, memory), tuple(result)
 
     def _look(
         self, memory: Arrays, row: int, verdict: Finding, window: Window, replicas: Window, members: list[int]

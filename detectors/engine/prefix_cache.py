@@ -90,8 +90,8 @@ class PrefixCacheDetector(StatefulDetector):
                 continue
             value, usual = (float(np.median(part[fallen])) for part in (newest(window, ratio), memory["level"]))
             limit = Interval(FALLEN * usual, None)
-            told = {"ratio": value, "usual": usual, "fallen": len(fallen), "judged": len(rows)}
-            item = evidence(HITS, value, "cache_finds_little", limit, **told)
+            arguments = {"ratio": value, "usual": usual, "fallen": len(fallen), "judged": len(rows)}
+            item = evidence(HITS, value, "cache_finds_little", limit, **arguments)
             since = float(window.times[run.start[fallen]].min())
             fault = "prefix-cache-collapse"
             verdicts.append(finding(self.name, service, fault, score=0.85, since=since, now=now, because=(item,)))
@@ -120,10 +120,10 @@ def _learn(window: Window, memory: dict[str, Floats], ratio: Floats, tokens: Flo
     seconds = count * window.step.total_seconds()
     for name, values in (("level", ratio), ("tokens", tokens)):
         mean = np.where(where, np.nan_to_num(values), 0.0).sum(axis=1) / np.maximum(count, 1)
-        told = (count > 0) & ~np.isnan(np.where(where, values, 0.0)).any(axis=1)
+        arguments = (count > 0) & ~np.isnan(np.where(where, values, 0.0)).any(axis=1)
         held = np.where(np.isnan(memory[name]), mean, memory[name])
         share = seconds / np.maximum(np.minimum(memory["weight_seconds"] + seconds, LEVEL_SECONDS), 1e-9)
-        memory[name] = np.where(told, held + np.minimum(share, 1.0) * (mean - held), memory[name])
+        memory[name] = np.where(arguments, held + np.minimum(share, 1.0) * (mean - held), memory[name])
     memory["weight_seconds"] = memory["weight_seconds"] + seconds
     if old.any():
         memory["learnt_until"] = np.maximum(memory["learnt_until"], window.times[old][-1])

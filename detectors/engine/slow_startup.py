@@ -102,9 +102,9 @@ class SlowStartupDetector:
         starts = _look(window, memory, topology, now)
         result = (*self._pulls(starts, topology, now), *self._loads(starts, topology, now))
         pending = self._pending(window, topology, now)
-        said = (*result, *pending)
-        quiet = unseen(self.name, window, said)
-        return DetectorState(self.state_version, window.entities, memory), (*said, *quiet)
+        verdicts = (*result, *pending)
+        quiet = unseen(self.name, window, verdicts)
+        return DetectorState(self.state_version, window.entities, memory), (*verdicts, *quiet)
 
     def _pulls(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
         usual = starts.usual_pull
@@ -120,8 +120,8 @@ class SlowStartupDetector:
             longest = max(rows, key=lambda row: starts.pulling[row])
             seconds, since = float(starts.pulling[longest]), float(starts.memory["scheduled"][rows].min())
             most = float(limit[longest])
-            told = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(most)}
-            item = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **told)
+            arguments = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(most)}
+            item = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **arguments)
             findings.append(
                 finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, because=(item,))
             )
@@ -131,7 +131,7 @@ class SlowStartupDetector:
         """Long loads: those of one storage together, each of the rest by itself."""
         limit = np.maximum(LEAST_LOAD_SECONDS, LOAD_FACTOR * starts.usual_load)
         late = [int(row) for row in np.flatnonzero(starts.loading > limit)]
-        findings, told = [], set()
+        findings, reported = [], set()
         for storage, rows in self._by_storage(starts, late, topology).items():
             names = ", ".join(sorted(starts.pods[row].name for row in rows))
             item = evidence("pod_startup_seconds", None, "loads_last", pods=names)
@@ -139,9 +139,9 @@ class SlowStartupDetector:
             findings.append(
                 finding(self.name, storage, "storage-slow", score=0.85, since=since, now=now, because=(item,))
             )
-            told.update(rows)
+            reported.update(rows)
         for row in late:
-            if row in told:
+            if row in reported:
                 continue
             seconds, most = float(starts.loading[row]), float(limit[row])
             usual = round(float(starts.usual_load[row]))

@@ -273,8 +273,8 @@ def _why(sight: _Snapshot, rows: list[int], text: str, **more: object) -> tuple[
         for values in (sight.pace.step, sight.expected, sight.pace.batch)
     )
     limit = Interval(None, due * (1.0 + SLOW))
-    told = {"milliseconds": step * 1e3, "due": due * 1e3, "batch": batch, **more}
+    arguments = {"milliseconds": step * 1e3, "due": due * 1e3, "batch": batch, **more}
     return (
-        evidence(DECODE, step, text, limit, **told),
+        evidence(DECODE, step, text, limit, **arguments),
         evidence("engine_requests_running", batch, "at_this_batch", batch=batch),
     )

@@ -114,11 +114,11 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     scrapes that contain another one on its node. If the node shows as many as before, another board has replaced it,
     and it is not lost.
     """
-    told = newest(window, window.column("hw_accel_seen"))
+    reported = newest(window, window.column("hw_accel_seen"))
     shown = np.zeros(window.values.shape[:2], dtype=np.bool_)
     for name in _ON_PAGE:
         shown |= ~np.isnan(window.column(name))
-    memory["present"] = memory["present"] | shown.any(axis=1) | (np.nan_to_num(told) >= 0.5)
+    memory["present"] = memory["present"] | shown.any(axis=1) | (np.nan_to_num(reported) >= 0.5)
     untold = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
     _remember_nodes(window.entities, memory, topology)
     beside = _beside(shown, untold, memory["node"])
@@ -126,12 +126,12 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     _count_neighbours(shown, memory)
     replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
     inferred = untold & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
-    lost: Flags = memory["present"] & ((told == 0) | inferred)
+    lost: Flags = memory["present"] & ((reported == 0) | inferred)
     began = measure_run(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
     started = window.times[np.where(untold, absent.start, began.start)]
     memory["lost_since"] = np.where(lost, np.fmin(memory["lost_since"], started), np.nan)
     on_page = newest(window, np.where(shown, 1.0, np.nan))
-    unseen = np.asarray(np.isnan(told) & np.isnan(on_page) & ~lost, dtype=np.bool_)
+    unseen = np.asarray(np.isnan(reported) & np.isnan(on_page) & ~lost, dtype=np.bool_)
     return lost, unseen
 
 
@@ -205,19 +205,19 @@ def _heat(window: Window) -> tuple[_Sign, _Sign]:
     busy = ~(window.column("hw_accel_utilization_ratio") < BUSY_RATIO)
     capped = window.column("hw_accel_power_watts") >= POWER_SHARE * window.column("hw_accel_power_limit_watts")
     slow = clock < CLOCK_SHARE * np.nan_to_num(clock).max(axis=1, initial=0.0)[:, None]
-    told = measure_run(~np.isnan(throttled), throttled > THROTTLE_RATIO, window.times)
+    by_flag = measure_run(~np.isnan(throttled), throttled > THROTTLE_RATIO, window.times)
     hot = (temperature >= HOT_CELSIUS) & slow & busy & ~capped
     inferred = measure_run(~np.isnan(temperature), hot, window.times)
     return (
         _Sign(
             "gpu-thermal-throttle",
-            told.scrapes >= LASTING_SCRAPES,
+            by_flag.scrapes >= LASTING_SCRAPES,
             "hw_accel_throttle_thermal_ratio",
             newest(window, throttled),
             THROTTLE_RATIO,
             "throttled",
             0.9,
-            window.times[told.start],
+            window.times[by_flag.start],
         ),
         _Sign(
             "gpu-thermal-throttle",

@@ -254,12 +254,12 @@ def _look(
     took, should, unsure, cache = (
         np.where(known, item, 0.0).sum(axis=1) / np.maximum(count, 1) for item in (used, due, error, drivers[0])
     )
-    told = np.asarray((count >= LEAST_CELLS) & (should > 0), dtype=np.bool_)
-    share = np.divide(took - should, should, out=np.full(should.shape, np.nan), where=told)
-    noise = np.divide(line.noise * line.mean, should, out=np.zeros_like(should), where=told)
+    judged = np.asarray((count >= LEAST_CELLS) & (should > 0), dtype=np.bool_)
+    share = np.divide(took - should, should, out=np.full(should.shape, np.nan), where=judged)
+    noise = np.divide(line.noise * line.mean, should, out=np.zeros_like(should), where=judged)
     own = np.where(memory["own_seconds"] >= WARM_UP.total_seconds(), memory["own"], np.nan)
     reach = factor * np.maximum(FAR, SURE * np.hypot(np.nan_to_num(noise), unsure))
-    return _Snapshot(took, should, share, share - own, reach, cache, told)
+    return _Snapshot(took, should, share, share - own, reach, cache, judged)
 
 
 def _far(sight: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:

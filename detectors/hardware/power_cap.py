@@ -52,22 +52,22 @@ class PowerCapDetector(StatefulDetector):
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judges the newest scrapes of every accelerator."""
-        told, power, limit, clock, busy = (window.column(key) for key in self.keys)
+        throttled, power, limit, clock, busy = (window.column(key) for key in self.keys)
         memory["limit"] = np.fmax(memory["limit"], np.nanmax(np.nan_to_num(limit), axis=1, initial=0.0))
         most = np.where(memory["limit"] > 0, memory["limit"], np.nan)
         with np.errstate(invalid="ignore"):
             works = ~(busy < BUSY_RATIO)
             full = power >= AT_LIMIT * limit
             lowered = limit < LOWERED * most[:, None]
-            held = np.where(np.isnan(told), full, told > THROTTLE_RATIO)
+            held = np.where(np.isnan(throttled), full, throttled > THROTTLE_RATIO)
             slower = clock < CLOCK_SHARE * self._clock_of_peers(window, clock, works, topology)[:, None]
         capped = works & held & (lowered | (slower & full))
-        run = measure_run(~(np.isnan(told) & np.isnan(power)), capped, window.times)
+        run = measure_run(~(np.isnan(throttled) & np.isnan(power)), capped, window.times)
         verdicts: list[Finding | NoVerdict] = []
         for row in np.flatnonzero(run.scrapes >= LASTING_SCRAPES):
             because = _why(window, int(row), float(most[row]))
             since = float(window.times[run.start[row]])
-            score = 0.9 if told[row, run.start[row]] > THROTTLE_RATIO else 0.75
+            score = 0.9 if throttled[row, run.start[row]] > THROTTLE_RATIO else 0.75
             entity, fault = window.entities[row], "gpu-power-throttle"
             verdicts.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
         verdicts.extend(
@@ -96,14 +96,14 @@ class PowerCapDetector(StatefulDetector):
 
 
 def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
-    told, power, limit, clock = (
+    throttled, power, limit, clock = (
         float(newest(window, window.column(name)[row : row + 1])[0]) for name in (THROTTLED, POWER, LIMIT, CLOCK)
     )
     text = "power_limit_lowered" if limit < LOWERED * most else "power_limit_holds"
     item = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
-    if np.isnan(told):
+    if np.isnan(throttled):
         return (item,)
     told_of = evidence(
-        THROTTLED, told, "throttled_by_power", Interval(None, THROTTLE_RATIO), value=told, clock=clock / 1e9
+        THROTTLED, throttled, "throttled_by_power", Interval(None, THROTTLE_RATIO), value=throttled, clock=clock / 1e9
     )
     return (item, told_of)

@@ -106,11 +106,11 @@ def xid_findings(
     findings: list[Finding] = []
     everywhere = _devices_of_pods(devices)
     for device, heard in devices.items():
-        for said in _said(heard, now - hold, everywhere):
-            if said.fault is not None:
-                grouped.setdefault((_component(said, device, topology), said.fault), []).append(said)
-            elif said.known is not None and said.known.until:
-                findings.append(_state(detector, device, said, now))
+        for summary in _said(heard, now - hold, everywhere):
+            if summary.fault is not None:
+                grouped.setdefault((_component(summary, device, topology), summary.fault), []).append(summary)
+            elif summary.known is not None and summary.known.until:
+                findings.append(_state(detector, device, summary, now))
     findings += [_finding(detector, entity, fault, group, now) for (entity, fault), group in grouped.items()]
     return findings
 
@@ -141,9 +141,9 @@ def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOf
     return devices_of_pods
 
 
-def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_CodeSummary]:
+def _said(events: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_CodeSummary]:
     """Interpretation of the codes of one device, those of ``heard`` (oldest first) after ``since``."""
-    recent = [event for event in heard if event.at > since]
+    recent = [event for event in events if event.at > since]
     action = recovery_action(recent)
     code_summaries = []
     for code in dict.fromkeys(event.code for event in recent):
@@ -154,7 +154,7 @@ def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -
         if known is not None and known.follows and any(not _follows(other) for other in others):
             continue
         back = repeats(
-            occurrences(event for event in heard if event.code == code), same_unit=bool(known and known.unit)
+            occurrences(event for event in events if event.code == code), same_unit=bool(known and known.unit)
         )
         fault, score = _fault(code, known, mine)
         # a pod with the code on other devices as well causes it itself
@@ -195,12 +195,12 @@ def _beside(code: str, mine: Sequence[Event], recent: Sequence[Event]) -> set[st
 def _step(known: Xid | None, others: set[str], back: Sequence[Occurrence]) -> str:
     if known is None:
         return ""
-    told = next((step for code, step in known.beside.items() if code in others), "")
-    if not told and len(back) > 1:
-        told = known.repeat
-    if not told and not others:
-        told = known.solo
-    return told or known.step or known.immediate
+    chosen = next((step for code, step in known.beside.items() if code in others), "")
+    if not chosen and len(back) > 1:
+        chosen = known.repeat
+    if not chosen and not others:
+        chosen = known.solo
+    return chosen or known.step or known.immediate
 
 
 def _fault(code: str, known: Xid | None, mine: Sequence[Event]) -> tuple[str | None, float]:
@@ -210,56 +210,58 @@ def _fault(code: str, known: Xid | None, mine: Sequence[Event]) -> tuple[str | N
     return (HARDWARE if code.isdigit() or fatal else None), UNKNOWN_SCORE
 
 
-def _component(said: _CodeSummary, device: EntityRef, topology: Topology) -> EntityRef:
-    if said.fault != APPLICATION:
+def _component(summary: _CodeSummary, device: EntityRef, topology: Topology) -> EntityRef:
+    if summary.fault != APPLICATION:
         return device
-    part = next((event.attributes["gpu_instance"] for event in said.events if "gpu_instance" in event.attributes), "")
+    part = next(
+        (event.attributes["gpu_instance"] for event in summary.events if "gpu_instance" in event.attributes), ""
+    )
     whole = EntityRef(device.cluster, device.kind, device.namespace, f"{device.name}/{part}")
     at = whole if part and topology.holds_up(whole) else device
     pods = [pod for pod in topology.holds_up(at) if pod.kind is EntityKind.POD]
     return pods[0] if len(pods) == 1 else device
 
 
-def _evidence(said: _CodeSummary) -> list[Evidence]:
-    number = float(said.code) if said.code.isdigit() else None
+def _evidence(summary: _CodeSummary) -> list[Evidence]:
+    number = float(summary.code) if summary.code.isdigit() else None
 
     def tell(text: str, **arguments: object) -> Evidence:
-        return evidence(_SIGNAL, number, text, None, code=named(said.code), **arguments)
+        return evidence(_SIGNAL, number, text, None, code=named(summary.code), **arguments)
 
-    meaning = said.known.text if said.known is not None else ""
-    text = "xid" if said.known is not None else "xid_unknown"
-    result = [tell(text, count=len(said.events), meaning=meaning, step=said.step)]
-    if len(said.before) > 1:
-        unit = next((item.unit for item in reversed(said.before) if item.unit), "")
-        pods = len({item.pod for item in said.before if item.pod})
-        text = "xid_pods" if pods > 1 else "xid_unit" if unit and said.known and said.known.unit else "xid_repeat"
-        result.append(tell(text, times=len(said.before), pods=pods, unit=unit))
-    told = (source for event in said.events for source in event.attributes.get("sources", "").split(", "))
-    sources = ", ".join(dict.fromkeys(source for source in told if source))
+    meaning = summary.known.text if summary.known is not None else ""
+    text = "xid" if summary.known is not None else "xid_unknown"
+    result = [tell(text, count=len(summary.events), meaning=meaning, step=summary.step)]
+    if len(summary.before) > 1:
+        unit = next((item.unit for item in reversed(summary.before) if item.unit), "")
+        pods = len({item.pod for item in summary.before if item.pod})
+        text = "xid_pods" if pods > 1 else "xid_unit" if unit and summary.known and summary.known.unit else "xid_repeat"
+        result.append(tell(text, times=len(summary.before), pods=pods, unit=unit))
+    reporters = (source for event in summary.events for source in event.attributes.get("sources", "").split(", "))
+    sources = ", ".join(dict.fromkeys(source for source in reporters if source))
     return [*result, tell("xid_sources", sources=sources)] if sources else result
 
 
 def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_CodeSummary], now: datetime) -> Finding:
     """One finding per component, for codes on any of its devices."""
     codes_of: dict[str, _CodeSummary] = {}
-    for said in group:
-        known = codes_of.get(said.code)
-        codes_of[said.code] = said if known is None else _joined(known, said)
-    ordered = sorted(codes_of.values(), key=lambda said: (not said.code.isdigit(), said.code.zfill(20)))
+    for summary in group:
+        known = codes_of.get(summary.code)
+        codes_of[summary.code] = summary if known is None else _joined(known, summary)
+    ordered = sorted(codes_of.values(), key=lambda summary: (not summary.code.isdigit(), summary.code.zfill(20)))
     return finding(
         detector,
         entity,
         fault,
-        score=max(said.score for said in ordered),
-        since=min(event.at for said in ordered for event in said.events).timestamp(),
+        score=max(summary.score for summary in ordered),
+        since=min(event.at for summary in ordered for event in summary.events).timestamp(),
         now=now,
-        because=tuple(item for said in ordered for item in _evidence(said)),
+        because=tuple(item for summary in ordered for item in _evidence(summary)),
     )
 
 
 def _joined(one: _CodeSummary, other: _CodeSummary) -> _CodeSummary:
     return replace(
-        max(one, other, key=lambda said: said.score),
+        max(one, other, key=lambda summary: summary.score),
         events=(*one.events, *other.events),
         before=max(one.before, other.before, key=len),
     )

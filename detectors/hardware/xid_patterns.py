@@ -38,16 +38,18 @@ def occurrences(events: Iterable[Event]) -> list[Occurrence]:
     """
     result: list[Occurrence] = []
     for event in events:
-        told = event.attributes
-        one = Occurrence(event.at, event.at, 1, told.get("pid", ""), told.get("pod", ""), told.get("unit", ""))
+        attributes = event.attributes
+        occurrence = Occurrence(
+            event.at, event.at, 1, attributes.get("pid", ""), attributes.get("pod", ""), attributes.get("unit", "")
+        )
         last = result[-1] if result else None
-        if last is not None and one.since - last.until <= BURST and _alike(last.process, one.process):
+        if last is not None and occurrence.since - last.until <= BURST and _alike(last.process, occurrence.process):
             result[-1] = Occurrence(
-                last.since, one.until, last.count + 1,
-                last.process or one.process, last.pod or one.pod, last.unit or one.unit,
+                last.since, occurrence.until, last.count + 1,
+                last.process or occurrence.process, last.pod or occurrence.pod, last.unit or occurrence.unit,
             )  # fmt: skip
         else:
-            result.append(one)
+            result.append(occurrence)
     return result
 
 
@@ -68,9 +70,9 @@ def recovery_action(events: Sequence[Event]) -> str:
     """The recovery action of the newest XID 154, such as ``GPU Reset Required``; "" for none."""
     for event in reversed(events):
         if event.code == VERDICT:
-            told = _ACTION.search(event.attributes.get("text", "") or event.attributes.get("message", ""))
-            if told is not None:
-                return told[2] if int(told[1], 16) else ""
+            match = _ACTION.search(event.attributes.get("text", "") or event.attributes.get("message", ""))
+            if match is not None:
+                return match[2] if int(match[1], 16) else ""
     return ""
 
 

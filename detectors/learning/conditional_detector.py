@@ -159,8 +159,8 @@ class ConditionalDetector(StatefulDetector):
 
     def _tells(self, memory: Arrays) -> Flags:
         """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
-        told = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
-        return np.asarray(np.isfinite(told) & (told >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
+        last_seen = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
+        return np.asarray(np.isfinite(last_seen) & (last_seen >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
 
     def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
         """Signals by name, ``maybe`` last, (entities, columns), NaN unknown. A signal that a GPU never exports is 0."""
@@ -180,11 +180,11 @@ class ConditionalDetector(StatefulDetector):
         if rows.size:
             code, carries = peer_groups.classes([window.entities[row] for row in rows], topology)
             before, width = memory["class"][rows], 2 ** len(self.maybe)
-            told = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
-            none = told == 0
+            exported = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
+            none = exported == 0
             if none.any():  # a silent GPU has no known class
                 none &= ~np.any(self._known(window, memory, slice(None))[rows], axis=1)
-            code = code * width + np.where(none, before % width, told)
+            code = code * width + np.where(none, before % width, exported)
             moved = (before != code) & (carries | (before == 0))
             gone = rows[moved & (before != 0)]
             for name, default in self.defaults.items():
@@ -196,7 +196,7 @@ class ConditionalDetector(StatefulDetector):
         return peer_groups.numbered(memory["class"])
 
     def _no_verdicts(
-        self, window: Window, blind: Flags, status: Statuses, ripe: Flags, told: Flags, young: Flags | None = None
+        self, window: Window, blind: Flags, status: Statuses, ripe: Flags, judged: Flags, young: Flags | None = None
     ) -> list[NoVerdict]:
         """NoVerdicts: no values, too few values, or a class without learned history.
 
@@ -206,7 +206,7 @@ class ConditionalDetector(StatefulDetector):
         result = list(no_verdicts(self.name, window.entities, status, blind))
         if learning.any() and not (ripe & ~blind).any():
             return [*result, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
-        few = ripe & ~blind & ~told
+        few = ripe & ~blind & ~judged
         if young is not None:
             learning, few = learning | (few & young), few & ~young
         for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):

@@ -110,16 +110,16 @@ class BlackboxDetector(StatefulDetector):
     def _shut(self, entries: _Entries, now: datetime) -> list[Finding]:
         """Entries at which every probe fails at the name or the handshake."""
         expired = entries.expiry <= 0
-        said = np.isin(entries.code, (DNS, TLS))
+        by_outcome = np.isin(entries.code, (DNS, TLS))
         # Without a probe outcome: no handshake any more, and no timeout of an unresponsive host.
         bare = np.isnan(entries.code) & np.isnan(entries.expiry) & (entries.took < QUICK_SECONDS)
         nameless = bare & entries.memory["certified"] & entries.viewed
         orders = _orders(entries.window, now)
         findings = []
-        for row in np.flatnonzero(entries.failing & entries.memory["answered"] & (expired | said | nameless)):
+        for row in np.flatnonzero(entries.failing & entries.memory["answered"] & (expired | by_outcome | nameless)):
             service = entries.window.entities[row]
             because = _why_shut(entries, int(row), orders.get(service))
-            sure = bool(expired[row] or said[row]) or service in orders
+            sure = bool(expired[row] or by_outcome[row]) or service in orders
             findings.append(
                 finding(
                     self.name,

@@ -65,10 +65,10 @@ class ExpectedTraffic:
         if said is None or place < 0:
             return evidence(RATE, None, text)
         ago = max(0.0, self.at - float(said.made_at[place]))  # after a clock step back it lies in the future
-        told = {"minutes": f"{ago / 60.0:.0f}"}
+        arguments = {"minutes": f"{ago / 60.0:.0f}"}
         if text is Reference.FORECAST:
             low, middle, high = (float(item[row]) for item in (self.low, self.middle, self.high))
-            return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **told)
+            return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **arguments)
         if text is Reference.OTHER_SIGNAL:
             other = said.signals[place]
             units = {"unit": _unit(other), "wanted_unit": _unit(RATE)}
@@ -76,7 +76,7 @@ class ExpectedTraffic:
         if text is Reference.OTHER_SLOT:
             long, wanted = float(said.step_seconds[place]), SPAN.total_seconds()
             return evidence(RATE, None, text, None, seconds=long, wanted=wanted)
-        return evidence(RATE, None, text, None, **told)
+        return evidence(RATE, None, text, None, **arguments)
 
 
 def expected(window: Window, memory: Arrays, usual: Expectation) -> ExpectedTraffic:
@@ -85,19 +85,19 @@ def expected(window: Window, memory: Arrays, usual: Expectation) -> ExpectedTraf
     ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
     level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
     low, middle, high = level - reach, level, level + reach
-    said = window.foreseen
+    foreseen = window.foreseen
     against, place = np.full(count, _AGAINST.index(Reference.NONE)), np.full(count, -1, dtype=np.intp)
-    if said is not None:
-        rows = {entity: row for row, entity in enumerate(said.entities)}
+    if foreseen is not None:
+        rows = {entity: row for row, entity in enumerate(foreseen.entities)}
         place = np.fromiter((rows.get(item, -1) for item in window.entities), dtype=np.intp, count=count)
         there = place >= 0
-        against = np.where(there, _judged(said, at)[place], against) if there.any() else against
+        against = np.where(there, _judged(foreseen, at)[place], against) if there.any() else against
         use = against == _AGAINST.index(Reference.FORECAST)
         low, middle, high = (
             np.where(use, item[place], other) if there.any() else other
-            for item, other in ((said.low, low), (said.middle, middle), (said.high, high))
+            for item, other in ((foreseen.low, low), (foreseen.middle, middle), (foreseen.high, high))
         )
-    return ExpectedTraffic(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
+    return ExpectedTraffic(low, middle, high, np.asarray(against, dtype=np.intp), place, foreseen, at)
 
 
 def _judged(said: ForecastView, at: float) -> NDArray[np.intp]:

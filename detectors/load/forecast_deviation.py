@@ -93,7 +93,7 @@ def _findings(
         rate, middle, more = float(near[row]), float(due.middle[row]), bool(memory["off_side"][row] > 0)
         low, high = float(due.low[row]), float(due.high[row])
         limit = Interval(None, max(high, MORE * middle)) if more else Interval(min(low, FEWER * middle), None)
-        told = evidence(RATE, rate, "traffic_above" if more else "traffic_below", limit, rate=rate, due=middle)
+        observation = evidence(RATE, rate, "traffic_above" if more else "traffic_below", limit, rate=rate, due=middle)
         far = abs(rate - middle) / max(rate, middle)
         findings.append(
             anomaly_finding(
@@ -106,7 +106,7 @@ def _findings(
                 expected=limit,
                 start=min(datetime.fromtimestamp(float(memory["off_since"][row]), tz=UTC), now),
                 now=now,
-                because=(told, due.why(int(row))),
+                because=(observation, due.why(int(row))),
             )
         )
     return findings

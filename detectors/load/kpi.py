@@ -93,7 +93,9 @@ class KpiDetector(StatefulDetector):
 
 
 def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:
-    told = [evidence(KPI, value, "kpi_fell", Interval((1.0 - FALL) * usual, None), value=value, usual=usual)]
+    evidence_items = [evidence(KPI, value, "kpi_fell", Interval((1.0 - FALL) * usual, None), value=value, usual=usual)]
     if invalid > INVALID_MOST:
-        told.append(evidence(INVALID, invalid, "answers_invalid_share", Interval(None, INVALID_MOST), share=invalid))
-    return tuple(told)
+        evidence_items.append(
+            evidence(INVALID, invalid, "answers_invalid_share", Interval(None, INVALID_MOST), share=invalid)
+        )
+    return tuple(evidence_items)

@@ -122,10 +122,12 @@ class QueueingDetector(StatefulDetector):
         since = queue.since[row]
         if fault == "batch-misconfigured":
             since = max(since, changed)  # the queue may be older and have another cause
-        told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
+        observations = finding(
+            self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because
+        )
         if fault:
-            return told
-        return unnamed(told, SERVICE_WAITS, Priority.P2)
+            return observations
+        return unnamed(observations, SERVICE_WAITS, Priority.P2)
 
 
 def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
@@ -234,17 +236,21 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
 
 
 def _why(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
-    told = [_why_rate(traffic, row, rose=fault in ("traffic-surge", "retry-storm"))]
+    observations = [_why_rate(traffic, row, rose=fault in ("traffic-surge", "retry-storm"))]
     if fault == "retry-storm":
         share = float(traffic.left[row])
-        told.append(evidence("svc_abandoned_total", share, "clients_leave", Interval(None, LEFT_SHARE), share=share))
+        observations.append(
+            evidence("svc_abandoned_total", share, "clients_leave", Interval(None, LEFT_SHARE), share=share)
+        )
     if fault == "long-prompt-burst":
         long, before = float(traffic.prompt[row]), float(traffic.prompt_before[row])
         limit = Interval(None, PROMPT_RATIO * before)
-        told.append(evidence("svc_prompt_tokens_total", long, "prompts_longer", limit, tokens=long, before=before))
+        observations.append(
+            evidence("svc_prompt_tokens_total", long, "prompts_longer", limit, tokens=long, before=before)
+        )
     if fault == "batch-misconfigured":
-        told.append(evidence("svc_inflight_requests", None, "batch_at_ceiling"))
-    return tuple(told)
+        observations.append(evidence("svc_inflight_requests", None, "batch_at_ceiling"))
+    return tuple(observations)
 
 
 def _why_rate(traffic: _Traffic, row: int, *, rose: bool) -> Evidence:

@@ -179,19 +179,19 @@ class SaturationDetector(StatefulDetector):
         why += why_queue(queue, row, "engine_requests_waiting", "engine_ttft_seconds")
         score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
         since = queue.since[row]
-        told = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
-        return told if named else unnamed(told, REPLICA_WAITS, Priority.P3)
+        result = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
+        return result if named else unnamed(result, REPLICA_WAITS, Priority.P3)
 
 
-def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
+def unnamed(result: Finding, detector: str, severity: Priority) -> Finding:
     """The finding as a symptom without a fault."""
     return replace(
-        told,
+        result,
         detector=detector,
         fault=None,
-        score=min(told.score, 0.5),
+        score=min(result.score, 0.5),
         severity=severity,
-        fingerprint=fingerprint(detector, told.entity, told.signals[0]),
+        fingerprint=fingerprint(detector, result.entity, result.signals[0]),
     )
 
 

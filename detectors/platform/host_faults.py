@@ -100,15 +100,15 @@ class HostFaultDetector(StatefulDetector):
         run = measure_run(~np.isnan(free), free < DISK_FULL_RATIO, window.times)
         full = (left < DISK_FULL_RATIO) & (run.scrapes >= 2)
         lines = _lines(window.events, _DISK_FULL, now, until=_DISK_EASED)
-        told = lines.rows(window.entities) & ~(left >= DISK_SHORT_RATIO)
+        reported = lines.rows(window.entities) & ~(left >= DISK_SHORT_RATIO)
         findings = []
-        for row in np.flatnonzero(full | told):
+        for row in np.flatnonzero(full | reported):
             node, ratio = window.entities[row], float(left[row])
             limit = Interval(DISK_FULL_RATIO, None)
             because = []
             if full[row] or ratio < DISK_SHORT_RATIO:
                 because.append(evidence("node_filesystem_available_ratio", ratio, "disk_space", limit, ratio=ratio))
-            if told[row]:
+            if reported[row]:
                 because.append(evidence("node_pressure", 1.0, "disk_line", line=lines.text[node]))
             since = min([float(window.times[run.start[row]])] * bool(full[row]) + lines.at.get(node, []))
             findings.append(self._finding(node, "disk-full", 0.95, since, now, tuple(because)))
@@ -171,8 +171,8 @@ class HostFaultDetector(StatefulDetector):
     def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
         """A hardware sensor reported a failed power supply or fan."""
         lines = _lines(window.events, frozenset({"sensor-alarm"}), now)
-        heard = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
-        memory["alarm_at"] = np.fmax(memory["alarm_at"], heard)
+        newest_alarm = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
+        memory["alarm_at"] = np.fmax(memory["alarm_at"], newest_alarm)
         findings = []
         for row in np.flatnonzero(now.timestamp() - memory["alarm_at"] < ALARM_HOLD_SECONDS):
             node, at = window.entities[row], float(memory["alarm_at"][row])

@@ -96,8 +96,8 @@ class PodFaultDetector:
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         lives = _lives(window.events, now)
-        told = window.column("pod_restarts")
-        restarts = np.where(np.isfinite(told), np.maximum(told, 0.0), 0.0)
+        restarts_known = window.column("pod_restarts")
+        restarts = np.where(np.isfinite(restarts_known), np.maximum(restarts_known, 0.0), 0.0)
         result = self._killed(window, lives, restarts, now)
         for entity, verdict in self._loops(window, lives, restarts, now).items():
             result.setdefault(entity, verdict)

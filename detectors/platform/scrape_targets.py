@@ -92,8 +92,8 @@ class ScrapeTargetDetector(StatefulDetector):
         # A node lost before its cluster became invisible cannot be known to be back.
         unseen = {posts.node[row] for row in np.flatnonzero(hidden)}
         verdicts.extend(
-            NoVerdict(self.name, said.entity, NoVerdictReason.NO_VALUES) if node in unseen else said
-            for node, said in lost.items()
+            NoVerdict(self.name, text.entity, NoVerdictReason.NO_VALUES) if node in unseen else text
+            for node, text in lost.items()
         )
         verdicts.extend(self._exporters(posts, ~hidden, set(lost), topology, now))
         verdicts.extend(self._frozen(posts, window, topology, now))
@@ -173,8 +173,8 @@ class ScrapeTargetDetector(StatefulDetector):
         result = []
         for entity, rows in places.items():
             names = ", ".join(sorted(posts.entities[row].name for row in rows))
-            said, code = ("page_of_another_time" if lasting[rows].all() else "page_frozen"), float(verdict[rows[0]])
-            item = evidence("target_trust_code", code, said, Interval(0.0, 0.0), targets=names)
+            text, code = ("page_of_another_time" if lasting[rows].all() else "page_frozen"), float(verdict[rows[0]])
+            item = evidence("target_trust_code", code, text, Interval(0.0, 0.0), targets=names)
             since = float(min(window.times[run.start[row]] for row in rows))
             result.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(item,)))
         return tuple(result)

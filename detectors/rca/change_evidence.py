@@ -181,13 +181,13 @@ def _slower(entity: EntityRef, findings: Mapping[EntityRef, Sequence[Finding]]) 
 def change_evidence(event: Event) -> Evidence:
     """Evidence of a change: kind, time, and the actor and old and new values if known."""
     sort = sort_of(event.code) or ChangeKind.ROLLOUT
-    told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
+    arguments = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
     actor = event.attributes.get("actor", "")
     before, after = (event.attributes.get(name, "")[:_MOST_CHARACTERS] for name in ("from", "to"))
     if not actor and not (before or after):
-        return Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", told)
-    told |= {"before": before or "-", "after": after or "-"} | ({"actor": actor} if actor else {})
-    return Evidence("", None, None, f"{CHANGE_BY_TEXT if actor else CHANGE_FROM_TEXT}.{sort}", told)
+        return Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", arguments)
+    arguments |= {"before": before or "-", "after": after or "-"} | ({"actor": actor} if actor else {})
+    return Evidence("", None, None, f"{CHANGE_BY_TEXT if actor else CHANGE_FROM_TEXT}.{sort}", arguments)
 
 
 def line_evidence(event: Event) -> Evidence:

@@ -77,14 +77,14 @@ def correlate(
 
 def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
     """Drops incidents opened and absorbed within one call, which were never reported."""
-    unheard = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
-    told = []
+    unreported = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
+    reported = []
     for name, incident in answer.items():
-        if name in unheard:
+        if name in unreported:
             continue
-        lines = tuple(entry for entry in incident.timeline if entry.arguments.get("incident") not in unheard)
-        told.append(incident if lines == incident.timeline else replace(incident, timeline=lines))
-    return tuple(sorted(told, key=lambda incident: (incident.opened_at, incident.id)))
+        lines = tuple(entry for entry in incident.timeline if entry.arguments.get("incident") not in unreported)
+        reported.append(incident if lines == incident.timeline else replace(incident, timeline=lines))
+    return tuple(sorted(reported, key=lambda incident: (incident.opened_at, incident.id)))
 
 
 def _once(
@@ -284,9 +284,9 @@ def _alternatives(board: _HypothesisBoard, knowledge: Knowledge) -> Iterable[tup
                     yield item, other
 
 
-def _alike(one: FaultHypothesis, other: FaultHypothesis, knowledge: Knowledge) -> bool:
-    return knowledge[one.fault or ""].resembles(other.fault or "") or knowledge[other.fault or ""].resembles(
-        one.fault or ""
+def _alike(first: FaultHypothesis, second: FaultHypothesis, knowledge: Knowledge) -> bool:
+    return knowledge[first.fault or ""].resembles(second.fault or "") or knowledge[second.fault or ""].resembles(
+        first.fault or ""
     )
 
 

@@ -75,14 +75,14 @@ class EvidenceIndex:
             nodes = frozenset()
         near = (claim.entity, *nodes, *self.reach.services(claim.entity))
         result = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
-        told = {hint.event.id: hint for hint in result if hint.supports(claim.fault or "")}
+        relevant = {hint.event.id: hint for hint in result if hint.supports(claim.fault or "")}
         if self.matching_findings(claim):
-            told = {name: hint for name, hint in told.items() if hint.sort is not None}
-        return sorted(told.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
+            relevant = {name: hint for name, hint in relevant.items() if hint.sort is not None}
+        return sorted(relevant.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
 
     @staticmethod
-    def _is_like(one: FaultHypothesis, other: FaultHypothesis) -> bool:
-        return (one.entity, one.fault) == (other.entity, other.fault)
+    def _is_like(first: FaultHypothesis, second: FaultHypothesis) -> bool:
+        return (first.entity, first.fault) == (second.entity, second.fault)
 
     def suggestions(self, symptoms: Collection[EntityRef]) -> list[FaultHypothesis]:
         """Hypotheses from changes and log lines on components that one of these rests on."""
@@ -92,15 +92,15 @@ class EvidenceIndex:
         """True if the fault is a current hypothesis within reach of an entity."""
         return any(self._is_near(claim.entity, near, within) for claim in self.standing.get(fault, ()))
 
-    def _is_near(self, one: EntityRef, other: EntityRef, within: Within) -> bool:
-        if one == other:
+    def _is_near(self, first: EntityRef, second: EntityRef, within: Within) -> bool:
+        if first == second:
             return True
         if within == "cluster":
-            return one.cluster == other.cluster
+            return first.cluster == second.cluster
         if within == "node":
-            return not self.reach.nodes(one).isdisjoint(self.reach.nodes(other))
+            return not self.reach.nodes(first).isdisjoint(self.reach.nodes(second))
         if within == "service":
-            return not set(self.reach.services(one)).isdisjoint(self.reach.services(other))
+            return not set(self.reach.services(first)).isdisjoint(self.reach.services(second))
         return False
 
     def is_decidable(self, condition: Condition, entity: EntityRef) -> bool:

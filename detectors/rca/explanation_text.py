@@ -31,7 +31,7 @@ class Section:
 
 def sections(explanation: Explanation, language: Language) -> tuple[Section, ...]:
     """Summary, evidence for and against, alternatives, checks, remedy, runbook, owner; in this order."""
-    told = {
+    contents = {
         "what": _what(explanation, language),
         "for": [evidence_line(item, language) for item in explanation.supporting],
         "against": _against(explanation, language),
@@ -41,11 +41,11 @@ def sections(explanation: Explanation, language: Language) -> tuple[Section, ...
         "runbook": [explanation.runbook] if explanation.runbook else [],
         "owner": [_owner(explanation, language)],
     }
-    if not told["for"]:
-        told["for"] = [_say("only_an_alert" if explanation.cause is not None else "nothing_named", language)]
+    if not contents["for"]:
+        contents["for"] = [_say("only_an_alert" if explanation.cause is not None else "nothing_named", language)]
     return tuple(
         Section(name, _say(f"heading.{name}", language), tuple(dict.fromkeys(lines)))
-        for name, lines in told.items()
+        for name, lines in contents.items()
         if lines
     )
 
@@ -91,9 +91,9 @@ def page_lines(explanation: Explanation, language: Language) -> list[str]:
 
 def evidence_line(item: Evidence, language: Language) -> str:
     """One piece of evidence as text; signal and value if it has no text."""
-    said: str = serialization.evidence(item, language)["text"]
-    if said and said != item.text:
-        return said
+    text_of_item: str = serialization.evidence(item, language)["text"]
+    if text_of_item and text_of_item != item.text:
+        return text_of_item
     known = signals().get(item.signal)
     observed = item.observed if item.observed is not None and isfinite(item.observed) else None
     value = format_value(observed, known.unit if known else "")
@@ -147,14 +147,18 @@ def _others(explanation: Explanation, language: Language) -> list[str]:
     return [*lines, _say("unknown_share", language, share=format_value(explanation.unknown, "ratio"))]
 
 
-def _other(one: Alternative, language: Language) -> str:
-    arguments = {"fault": fault_name(one.fault, language), "entity": entity_name(one.entity, language)}
-    if one.confidence is None:
-        said = _say("ruled_out", language, why=translate(one.why, language), **arguments)
+def _other(alternative: Alternative, language: Language) -> str:
+    arguments = {"fault": fault_name(alternative.fault, language), "entity": entity_name(alternative.entity, language)}
+    if alternative.confidence is None:
+        sentence = _say("ruled_out", language, why=translate(alternative.why, language), **arguments)
     else:
-        said = _say("possible", language, confidence=format_value(one.confidence, "ratio"), **arguments)
+        sentence = _say("possible", language, confidence=format_value(alternative.confidence, "ratio"), **arguments)
     between = "" if language == "zh" else " "
-    return between.join((said, _say("telling", language, signs=_signs(one.telling, language)))) if one.telling else said
+    return (
+        between.join((sentence, _say("telling", language, signs=_signs(alternative.telling, language))))
+        if alternative.telling
+        else sentence
+    )
 
 
 def _checks(explanation: Explanation, language: Language) -> list[str]:
@@ -181,23 +185,23 @@ def _owner(explanation: Explanation, language: Language) -> str:
 
 
 def _signs(signs: Iterable[Sign], language: Language) -> str:
-    said = (
+    labels = (
         _say("sign", language, signal=signal_name(sign.signal, language), moves=_say(f"note.{sign.moves}", language))
         for sign in signs
     )
-    return _list(dict.fromkeys(said), language)
+    return _list(dict.fromkeys(labels), language)
 
 
 def _list(names: Iterable[str], language: Language) -> str:
     return ("、" if language == "zh" else ", ").join(names)
 
 
-def _alternative_json(one: Alternative) -> Json:
+def _alternative_json(alternative: Alternative) -> Json:
     return {
-        "entity": serialization.entity(one.entity),
-        "fault": one.fault,
-        "confidence": one.confidence,
-        "ruled_out": one.confidence is None,
-        "telling": [{"signal": sign.signal, "moves": sign.moves} for sign in one.telling],
-        "checks": list(one.checks),
+        "entity": serialization.entity(alternative.entity),
+        "fault": alternative.fault,
+        "confidence": alternative.confidence,
+        "ruled_out": alternative.confidence is None,
+        "telling": [{"signal": sign.signal, "moves": sign.moves} for sign in alternative.telling],
+        "checks": list(alternative.checks),
     }

@@ -286,8 +286,8 @@ class _Reader(Shapes):
     ) -> list[str]:
         """The known words of a list."""
         known = tuple(known)
-        said = self.texts(document, (*path, key), entry.get(key, []))
-        return [item for place, item in said if self._known(document, place, item, known, what) in known]
+        words = self.texts(document, (*path, key), entry.get(key, []))
+        return [item for place, item in words if self._known(document, place, item, known, what) in known]
 
     def _named(
         self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str

@@ -296,10 +296,10 @@ def comes_first(one: FaultHypothesis, other: FaultHypothesis) -> bool:
 
 def over(alerts: Iterable[Alert]) -> datetime | None:
     """Time at which the condition of these firing alerts was last true; None if one still holds or there are none."""
-    told = list(alerts)
-    if not told or any(alert.reason is not AlertReason.CONDITION_GONE for alert in told):
+    firing = list(alerts)
+    if not firing or any(alert.reason is not AlertReason.CONDITION_GONE for alert in firing):
         return None
-    return max(alert.seen_at for alert in told)
+    return max(alert.seen_at for alert in firing)
 
 
 def has_exact_start(claim: FaultHypothesis) -> bool:

@@ -157,8 +157,8 @@ def is_backed(case: Case) -> bool:
     cause = case.incident.suspected_cause
     if cause is None or layer_of(cause.fault) is None:
         return False
-    said = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
-    return said or not _is_guess(cause)
+    has_alert = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
+    return has_alert or not _is_guess(cause)
 
 
 def _is_guess(cause: Hypothesis) -> bool:
@@ -235,8 +235,8 @@ def _judge(case: Case, scene: EvidenceIndex, now: datetime) -> None:
         case.note(now, CAUSE_CHANGED, **arguments, old_fault=old.fault, old_entity=str(old.entity))
 
 
-def _same(one: Hypothesis, other: Hypothesis) -> bool:
-    return (one.entity, one.fault) == (other.entity, other.fault)
+def _same(first: Hypothesis, second: Hypothesis) -> bool:
+    return (first.entity, first.fault) == (second.entity, second.fault)
 
 
 def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:

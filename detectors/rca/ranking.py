@@ -102,10 +102,10 @@ def ranked(
     weights += [(doubt / len(parts), part) for part in parts if (part.entity, part.fault) not in named]
     weights += [(doubt, hypothesis) for hypothesis in untold if (hypothesis.entity, hypothesis.fault) not in named]
     shares = scale.shares([weight for weight, _ in weights])
-    told = [
+    hypotheses = [
         replace(hypothesis, confidence=round(share, 3)) for share, (_, hypothesis) in zip(shares, weights, strict=True)
     ]
-    return tuple(told[:KEPT]), rejected
+    return tuple(hypotheses[:KEPT]), rejected
 
 
 def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[FaultHypothesis]:
@@ -194,23 +194,23 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     """Supporting evidence, then contradicting evidence."""
     claim = claims[number]
-    told = [item for finding in scene.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
-    told += [_xid(event) for event in scene.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
+    evidence = [item for finding in scene.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
+    evidence += [_xid(event) for event in scene.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
     known = scene.knowledge.get(claim.fault or "")
     if known is not None:
         for finding, sign in scene.supporting(claim, known)[:2]:
             arguments = {"signal": sign.signal}
-            told.append(
+            evidence.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    told += [hint.evidence for hint in scene.hints_for(claim)[:HINTS_KEPT]]
+    evidence += [hint.evidence for hint in scene.hints_for(claim)[:HINTS_KEPT]]
     total = sum(bool(other.alerts) for other in claims if other is not claim)
     count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
     if count:
-        told.append(_say("explains", count=str(count), total=str(total)))
+        evidence.append(_say("explains", count=str(count), total=str(total)))
     if explainer is not None:
-        told.append(_say("explained_by", fault=explainer.fault or "", entity=str(explainer.entity)))
-    return tuple(told)
+        evidence.append(_say("explained_by", fault=explainer.fault or "", entity=str(explainer.entity)))
+    return tuple(evidence)
 
 
 def _xid(event: Event) -> Evidence:

@@ -180,16 +180,16 @@ class BurnRateDetector:
         bad, total = _events(window, self._slo.bad), _events(window, self._slo.total)
         for place in np.flatnonzero(window.times > after):
             at = float(window.times[place])
-            told = np.zeros(memory["seen"].size, dtype=np.bool_)
-            told[:count] = ~np.isnan(total[:, place])
-            counted = {name: np.zeros(told.size) for name in _COUNTED}
+            has_events = np.zeros(memory["seen"].size, dtype=np.bool_)
+            has_events[:count] = ~np.isnan(total[:, place])
+            counted = {name: np.zeros(has_events.size) for name in _COUNTED}
             counted["total"][:count] = np.nan_to_num(total[:, place])
             counted["bad"][:count] = np.minimum(np.nan_to_num(bad[:, place]), counted["total"][:count])
             for tally in (MINUTES, HALF_HOURS):
                 tally.add(memory, counted, at, last)
-            first = told & np.isnan(memory["first"])
+            first = has_events & np.isnan(memory["first"])
             memory["first"] = np.where(first, at - float(seconds[place]), memory["first"])
-            memory["seen"] = np.where(told, at, memory["seen"])
+            memory["seen"] = np.where(has_events, at, memory["seen"])
             last = at
         return last
 

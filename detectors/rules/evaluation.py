@@ -91,8 +91,8 @@ def with_reasons(window: Window, keys: list[SignalKey], values: Floats) -> Numbe
     """
     fresh = window.times > window.times[-1] - late_seconds(window)
     status = np.stack([window.column_status(key)[:, fresh] for key in keys], axis=2).min(axis=2)
-    told = status != CellStatus.ABSENT
-    newest_status = at_index(status.astype(np.float64), newest_index(told))
+    has_value = status != CellStatus.ABSENT
+    newest_status = at_index(status.astype(np.float64), newest_index(has_value))
     doubtful = np.isin(newest_status, (CellStatus.STALE, CellStatus.RESET, CellStatus.UNTRUSTED))
     unknown = np.where(np.isnan(newest_status), Unknown.MISSING, np.where(doubtful, Unknown.UNTRUSTED, Unknown.KNOWN))
     unknown = np.where((unknown == Unknown.KNOWN) & np.isnan(values), Unknown.UNDEFINED, unknown)

@@ -62,12 +62,12 @@ class AlarmThreshold:
         peak = memory["peak"]
         above = peak > memory["limit"] + _HAIR
         continues = above & (memory["lasting_blocks"] > 0) & (memory["lasting_blocks"] < LEFT_OUT_BLOCKS)
-        told = closed & ~np.isnan(peak)
-        kept = told & ~continues
+        has_peak = closed & ~np.isnan(peak)
+        kept = has_peak & ~continues
         memory["peaks"][kept] = np.roll(memory["peaks"][kept], -1, axis=1)
         memory["peaks"][kept, -1] = peak[kept]
         memory["lasting_blocks"] = np.where(
-            told, np.where(above, memory["lasting_blocks"] + 1.0, 0.0), memory["lasting_blocks"]
+            has_peak, np.where(above, memory["lasting_blocks"] + 1.0, 0.0), memory["lasting_blocks"]
         )
         memory["peak"] = np.where(closed, np.float32(np.nan), peak)
 

@@ -82,8 +82,8 @@ class EnsembleMembers:
 
     def surprises(self, rows: NDArray[np.float32]) -> Floats:
         """Minus log10 of each member's tail probability, shape (rows, members)."""
-        said = self.opinions(rows)
-        return np.column_stack([tail.surprise(said[:, place]) for place, tail in enumerate(self._tails)])
+        opinions = self.opinions(rows)
+        return np.column_stack([tail.surprise(opinions[:, place]) for place, tail in enumerate(self._tails)])
 
 
 def _prompt(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -107,14 +107,14 @@ class Residuals:
         return result
 
     def _learn_steps(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
-        told = known & ~np.isnan(memory["before"])
-        change = np.where(told, np.abs(values - memory["before"]), 0.0)
+        has_step = known & ~np.isnan(memory["before"])
+        change = np.where(has_step, np.abs(values - memory["before"]), 0.0)
         floor = np.maximum(STEP_FLOOR_OF_SPREAD * memory["spread"], STEP_FLOOR_OF_LEVEL * np.abs(memory["centre"]))
         scale = np.maximum(np.maximum(memory["usual_step"], floor), self._deviations.floors)
         steps = np.minimum(change / scale, CLIP)
         for name, readings in (("unrest", LASTING_READINGS), ("activity", ACTIVITY_READINGS)):
-            memory[name] += np.where(told, 2.0 / (readings + 1.0) * (steps - memory[name]), 0.0)
+            memory[name] += np.where(has_step, 2.0 / (readings + 1.0) * (steps - memory[name]), 0.0)
         limit = np.where(memory["updates"] < FREE_READINGS, np.inf, CLIP * scale)
         slow = pace(memory, seconds, STEADY_TAU_SECONDS)
-        memory["usual_step"] += np.where(told, slow * (np.minimum(change, limit) - memory["usual_step"]), 0.0)
+        memory["usual_step"] += np.where(has_step, slow * (np.minimum(change, limit) - memory["usual_step"]), 0.0)
         memory["before"] = np.where(known, values, memory["before"])

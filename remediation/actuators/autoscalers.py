@@ -93,12 +93,12 @@ class AutoscalerActuator:
         """Changes every object of the service, or raises ActuationError; writes nothing if one may not be changed."""
         started = self._clock.now()
         if action.kind is not ActionKind.SCALE:
-            said = f"the actuator autoscalers only scales services; it does not support {action.kind.value}"
-            raise ActuationError(said, retryable=False, hint="remove the step, or choose another actuator")
+            sentence = f"the actuator autoscalers only scales services; it does not support {action.kind.value}"
+            raise ActuationError(sentence, retryable=False, hint="remove the step, or choose another actuator")
         changes = self._render(action)
         if not changes:
-            said = f"planner.scaling.emit has no entry to scale {action.target.name}"
-            raise ActuationError(said, retryable=False, hint="add an entry for the service")
+            sentence = f"planner.scaling.emit has no entry to scale {action.target.name}"
+            raise ActuationError(sentence, retryable=False, hint="add an entry for the service")
         with self._client() as client:
             for change, _ in changes:  # one that may not be changed blocks all of them
                 self._prepared(client, change)
@@ -107,7 +107,7 @@ class AutoscalerActuator:
         status = OutcomeStatus.DONE if changed else OutcomeStatus.ALREADY
         if action.dry_run:
             status = OutcomeStatus.DRY_RUN
-        return Outcome(action.id, status, "; ".join(said for _, said in done), started, self._clock.now())
+        return Outcome(action.id, status, "; ".join(sentence for _, sentence in done), started, self._clock.now())
 
     def _client(self) -> httpx.Client:
         try:
@@ -140,8 +140,8 @@ class AutoscalerActuator:
             self._nobody_scales(client, result, path)
         owner = owner_of(result, change.sets, controlled=change.kind != "knative")
         if owner:
-            said = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
-            raise ActuationError(said, retryable=False, hint="configure that owner instead, see capacity emit")
+            sentence = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
+            raise ActuationError(sentence, retryable=False, hint="configure that owner instead, see capacity emit")
         return path, result
 
     def _nobody_scales(self, client: httpx.Client, result: Json, path: str) -> None:
@@ -153,8 +153,8 @@ class AutoscalerActuator:
                 target = item.get("spec", {}).get("scaleTargetRef", {})
                 if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
                     name = item["metadata"]["name"]
-                    said = f"{path}: its replicas belong to {kind} {name}"
-                    raise ActuationError(said, retryable=False, hint="name that object in planner.scaling.emit")
+                    sentence = f"{path}: its replicas belong to {kind} {name}"
+                    raise ActuationError(sentence, retryable=False, hint="name that object in planner.scaling.emit")
 
     def _apply(
         self,
