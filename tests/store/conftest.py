@@ -8,7 +8,7 @@ import pytest
 from store.factory import SqlMetricStore, SqlStateStore, open_metrics, open_state, urls_of
 from store.memory import MemoryMetricStore
 from tests.store import full_store
-from tests.store.lived import fill
+from tests.store.aged_store import fill
 
 
 @pytest.fixture

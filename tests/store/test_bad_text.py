@@ -126,7 +126,7 @@ def test_a_cycle_with_bad_text_everywhere_is_committed_and_read_back(state: SqlS
     assert state.claim_actions(bad, T0, MINUTE)
 
 
-def test_what_doors_and_hands_bring(state: SqlStateStore, store_url: str, bad: str) -> None:
+def test_text_from_ingest_endpoints_and_operators(state: SqlStateStore, store_url: str, bad: str) -> None:
     pod, _ = pods(bad)
     url = urls_of(store_url)[0]
     state.add_silence(Silence(bad, bad, pod, T0 + MINUTE, bad, bad))

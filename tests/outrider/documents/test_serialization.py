@@ -82,12 +82,12 @@ def test_summaries_name_fault_place_and_time_in_both_languages():
     assert "cause not known yet" in incident_summary(replace(known, hypotheses=()), "en")
 
 
-def test_a_name_that_says_its_kind_is_not_said_twice():
+def test_a_name_that_contains_its_kind_is_not_prefixed():
     assert entity_name(EntityRef("c", EntityKind.NODE, None, "node-3"), "en") == "node-3"
     assert entity_name(EntityRef("c", EntityKind.REPLICA, "llm", "chat-3"), "zh") == "副本 chat-3"
 
 
-def test_arguments_of_texts_are_said_in_words():
+def test_arguments_of_texts_use_display_names():
     given_ = {"fault": "gpu-lost", "entity": "replica/llm/chat-3", "signal": "hw_accel_present", "n": "3"}
     assert worded(given_, "en") == {
         "fault": "GPU lost",
@@ -97,7 +97,7 @@ def test_arguments_of_texts_are_said_in_words():
     }
 
 
-def test_the_timeline_is_told_in_words_oldest_first():
+def test_the_timeline_is_rendered_oldest_first():
     entries = (
         TimelineEntry(NOW, "incidents.timeline.cause_named", {"entity": "gpu/GPU-1", "fault": "gpu-lost"}),
         TimelineEntry(NOW - timedelta(minutes=1), "words.entity_kind.gpu"),

@@ -22,7 +22,7 @@ def test_a_key_that_stands_twice_is_refused():
         yaml_file.parse("a: 1\na: 2\n", "f.yaml")
 
 
-def test_a_missing_file_says_how_to_get_one(tmp_path):
+def test_a_missing_file_has_a_hint_how_to_create_one(tmp_path):
     with pytest.raises(ConfigError) as caught:
         yaml_file.read(tmp_path / "none.yaml")
     assert "config init" in caught.value.hint

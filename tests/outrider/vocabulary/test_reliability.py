@@ -5,7 +5,7 @@ import pytest
 from outrider.vocabulary.reliability import Bin, calibration_error, curve
 
 
-def test_each_bin_tells_what_was_said_and_what_was_right():
+def test_each_bin_has_mean_confidence_and_accuracy():
     bins = curve([0.1, 0.55, 0.58, 0.95, 1.0], [False, True, False, True, True], edges=(0.0, 0.5, 0.9, 1.0))
     assert bins == (
         Bin(0.0, 0.5, 1, 0.1, 0.0),

@@ -12,13 +12,13 @@ from outrider.vocabulary.units import Quantity, format_duration, parse_duration,
     ("seconds", "text"),
     [(0, "0s"), (0.25, "250ms"), (0.0004, "0s"), (0.9996, "1s"), (15, "15s"), (5400, "1h 30m"), (93_600, "1d 2h")],
 )
-def test_a_duration_is_told_by_its_two_largest_parts(seconds, text):
+def test_a_duration_is_formatted_with_its_two_largest_units(seconds, text):
     assert format_duration(seconds) == text
     assert format_duration(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize("text", ["250ms", "15s", "5m", "7d"])
-def test_what_was_read_is_told_the_same(text):
+def test_a_parsed_duration_is_formatted_the_same(text):
     assert format_duration(parse_duration(text)) == text
 
 

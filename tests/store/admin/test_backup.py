@@ -244,9 +244,7 @@ def test_a_failure_leaves_the_older_backup_and_nothing_else(
     assert (tmp_path / "b.tar").read_bytes() == before
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
-    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_disk_is_rejected_before_the_copy(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.admin.backup.shutil.disk_usage", lambda _: type("usage", (), {"free": 1 << 20}))
     with pytest.raises(StoreError, match="1 MiB free; this needs"):
         back_up(full, tmp_path / "b.tar")
@@ -266,7 +264,7 @@ def test_two_backups_to_one_file_do_not_mix(full: str, tmp_path: Path) -> None:
     archive.unpack(tmp_path / "b.tar", tmp_path, lambda _: None)
 
 
-def test_no_store_and_no_folder_are_told(store_url: str, tmp_path: Path, full: str) -> None:
+def test_a_missing_store_or_folder_is_an_error(store_url: str, tmp_path: Path, full: str) -> None:
     with pytest.raises(StoreError, match="No store found"):
         back_up(store_url, tmp_path / "b.tar")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -98,7 +98,7 @@ def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> Non
         drain.join()
 
 
-def test_no_store_is_told_and_none_is_made(store_url: str) -> None:
+def test_a_missing_store_is_an_error_and_is_not_created(store_url: str) -> None:
     if store_url.startswith("sqlite"):
         with pytest.raises(StoreError, match="No store found at") as caught:
             look(store_url)
@@ -313,7 +313,7 @@ def test_every_record_that_is_kept_as_json_is_looked_at() -> None:
     assert set(check_rows.RECORDS) == kept
 
 
-def test_rows_that_upkeep_is_still_writing_are_no_overlap(filled: str) -> None:
+def test_rows_in_progress_of_maintenance_do_not_overlap(filled: str) -> None:
     row = block_of(filled)
     names = "tier, kind, start_us, end_us, instants, cohort_id, keyset_id, payload"
     twice = f"INSERT INTO block ({names}) SELECT {names} FROM block WHERE id = {row.id}"
@@ -426,7 +426,7 @@ def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(filled: 
     assert "Table event: 1 rows" in said(found["metrics"])
 
 
-def test_a_thousand_problems_are_told_in_twenty(sqlite_url: str) -> None:
+def test_a_thousand_problems_are_reported_as_twenty(sqlite_url: str) -> None:
     full_store.fill(sqlite_url, count=30)
     change(sqlite_url, "metrics", "UPDATE block SET instants = 9999")
     assert len(look(sqlite_url)["metrics"].problems) == 20

@@ -218,7 +218,7 @@ def test_a_server_that_stays_busy_is_away(scripted: Scripted, opened: Opened) ->
 
 
 @pytest.mark.parametrize(("status", "said"), [(401, "no tenant"), (404, "not found"), (413, "too large"), (301, "")])
-def test_a_setting_to_put_right_is_told_and_loses_nothing(
+def test_a_configuration_error_is_reported_and_loses_nothing(
     scripted: Scripted, opened: Opened, status: int, said: str
 ) -> None:
     scripted.answers = [(status, {}, said.encode())]
@@ -227,7 +227,7 @@ def test_a_setting_to_put_right_is_told_and_loses_nothing(
     assert "store.metrics.url_write" in told.value.hint
 
 
-def test_refused_samples_are_counted_by_reason_and_told_once(scripted: Scripted, opened: Opened) -> None:
+def test_rejected_samples_are_counted_by_reason_and_logged_once(scripted: Scripted, opened: Opened) -> None:
     store = opened(scripted.remote())
     said = 'out of order sample, series={name="gpu-%d"} at 2026-03-01T12:00:%02d'
     with structlog.testing.capture_logs() as told:
@@ -264,7 +264,7 @@ def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Op
         ),
     ],
 )
-def test_an_answer_that_is_none_is_said_so(body: bytes, said: str) -> None:
+def test_an_invalid_response_is_an_error(body: bytes, said: str) -> None:
     with pytest.raises(StoreError, match=said):
         matrix(body)
 
@@ -294,7 +294,7 @@ def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
         store.close()
 
 
-def test_cycles_that_a_killed_server_forgets_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycles_lost_by_a_killed_server_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """VictoriaMetrics acknowledges before its disk has the samples."""
     why = metric_servers.missing(("victoria-metrics",))
     if why is not None:
@@ -345,7 +345,7 @@ def test_half_a_cycle_is_no_cycle(
     store.close()
 
 
-def test_a_server_without_a_window_for_the_past_says_so(tmp_path: Path) -> None:
+def test_a_server_without_an_out_of_order_window_is_an_error(tmp_path: Path) -> None:
     why = metric_servers.missing(("prometheus",))
     if why is not None:
         pytest.skip(why)

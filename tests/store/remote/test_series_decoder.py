@@ -92,7 +92,7 @@ cycles = st.lists(
 @given(drawn=cycles, first=st.integers(-1, 3), named=st.sets(st.integers(0, 3)))
 @example(drawn=[(11, 14_999_999, [(2, 1, True)]), (12, 1, [(0, 2, False)])], first=3, named={1})
 @example(drawn=[(1, 0, [(1, 1, False)]), (11, 0, [(1, 2, True)]), (11, 1, [(2, 3, False)])], first=2, named={0})
-def test_a_server_says_what_memory_says(
+def test_a_server_returns_the_same_as_memory(
     server: str,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

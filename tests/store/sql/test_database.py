@@ -163,7 +163,7 @@ def file_state(sqlite_url: str) -> Iterator[SqlStateStore]:
     store.close()
 
 
-def test_a_full_disk_keeps_nothing_and_says_so(file_state: SqlStateStore) -> None:
+def test_a_full_disk_rolls_back_with_a_clear_error(file_state: SqlStateStore) -> None:
     state = file_state
     limited(state, "max_page_count=1")  # SQLite then answers as on a full disk
     record = AuditRecord(T0, AuditEvent.PAUSED, "x" * 200_000, "y")

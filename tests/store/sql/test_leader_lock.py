@@ -21,7 +21,7 @@ def cycle(name: str) -> CycleCommit:
     return CycleCommit(CycleRecord(name, T0, 0.1, 1, 1, 1, 0, 0, 0))
 
 
-def test_one_has_it_and_the_other_is_told_who(postgres_url: str) -> None:
+def test_the_second_process_learns_the_holder(postgres_url: str) -> None:
     first, second = open_lease(postgres_url), open_lease(postgres_url)
     assert first.take()
     assert not second.take()

@@ -51,7 +51,7 @@ def test_a_number_is_never_given_twice(spool):
     assert second.id > first.id
 
 
-def test_as_many_samples_as_asked_for_but_one_block_at_least(spool):
+def test_as_many_samples_as_requested_but_at_least_one_block(spool):
     for number in range(4):
         spool.put(block(number), PLENTY)
     assert len(spool.take(0, 250)) == 2

@@ -16,8 +16,8 @@ from store.memory import MemoryMetricStore
 from store.sql.database import Database
 from store.tsdb import hourly
 from store.tsdb.retention import Retention
-from tests.store import lived
-from tests.store.lived import GPUS, HOUR, NEXT_DAYS, REPLICAS, START, TTFT, fill
+from tests.store import aged_store
+from tests.store.aged_store import GPUS, HOUR, NEXT_DAYS, REPLICAS, START, TTFT, fill
 
 KEEPS = Retention(raw=timedelta(days=3))
 
@@ -36,16 +36,16 @@ def close_to(found: list[object], expected: np.ndarray) -> None:
     np.testing.assert_allclose(shown, expected, rtol=1e-6)
 
 
-def test_an_hour_has_what_a_read_of_it_says(metrics: SqlMetricStore, store_url: str) -> None:
+def test_an_hourly_row_equals_a_read_of_the_hour(metrics: SqlMetricStore, store_url: str) -> None:
     truth = MemoryMetricStore()
     fill(metrics, truth)
     metrics.maintain(NEXT_DAYS, KEEPS)
     known = {
-        (kind, statistic): truth.read_windows(kind, keys, START, lived.END, HOUR, entities, statistic=statistic)
-        for kind, (entities, keys) in lived.ASKED.items()
+        (kind, statistic): truth.read_windows(kind, keys, START, aged_store.END, HOUR, entities, statistic=statistic)
+        for kind, (entities, keys) in aged_store.ASKED.items()
         for statistic in Statistic
     }
-    for place in range(lived.HOURS):
+    for place in range(aged_store.HOURS):
         at = rfc3339(START + place * HOUR)
         found = {row.name: row for row in rows(store_url, f"SELECT * FROM hourly_gpu WHERE at = '{at}'")}
         members = [row for row, gpu in enumerate(GPUS) if gpu.name in found]
@@ -77,7 +77,7 @@ def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url
     metrics.maintain(NEXT_DAYS, KEEPS)
     at = START + timedelta(minutes=1)
     values = np.array([[5000.0]])
-    late = SampleBatch("x", at, EntityKind.GPU, (lived.POWER,), GPUS[:1], values, np.zeros((1, 1), np.uint8))
+    late = SampleBatch("x", at, EntityKind.GPU, (aged_store.POWER,), GPUS[:1], values, np.zeros((1, 1), np.uint8))
     metrics.write(at, [late])
     metrics.maintain(NEXT_DAYS, KEEPS)
     highest = rows(store_url, "SELECT max(hw_accel_power_watts_max), count(*) FROM hourly_gpu")

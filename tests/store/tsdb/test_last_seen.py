@@ -83,9 +83,7 @@ def test_history_widens_the_span(metrics: SqlMetricStore) -> None:
     assert found["gpu-1"] == (0, 0)
 
 
-def test_after_a_write_that_failed_nobody_else_is_told(
-    metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_updates_no_other_entity(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that were rolled back are given to others: what was noted under them must go with them."""
     with monkeypatch.context() as patched:
         patched.setattr("store.tsdb.blocks.write_tail", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))

@@ -14,14 +14,14 @@ from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.tsdb import disk_usage, hourly, retention
 from store.tsdb.retention import DeletionReason, Retention
-from tests.store.lived import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
-from tests.store.upkeep_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
+from tests.store.aged_store import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.maintenance_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
 
 
 def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.retention._SLACK", 0.0)
+    monkeypatch.setattr("store.tsdb.retention._SLACK", 0.0)
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)
     with metrics._database.reading() as connection:
@@ -36,7 +36,7 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     assert tiers(store_url) == {}
 
 
-def test_values_that_nothing_else_holds_go_last_and_it_says_so(metrics: SqlMetricStore, store_url: str) -> None:
+def test_values_without_a_roll_up_are_deleted_last_and_counted(metrics: SqlMetricStore, store_url: str) -> None:
     fill(metrics)
     now = START + 4 * HOUR + MINUTE  # the last hour is not settled, and not rolled up
     found = metrics.maintain(now, Retention(size_bytes=1))
@@ -96,7 +96,7 @@ def shrinks(store: SqlMetricStore) -> bool:
         return disk_usage.shrinks(connection)
 
 
-def test_a_server_is_asked_to_vacuum(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
+def test_prune_runs_vacuum_on_a_server(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
@@ -118,7 +118,7 @@ def test_an_hour_of_the_wide_tables_is_shown_and_goes_at_once(metrics: SqlMetric
     assert 2 in [len(one) for one in seen]
 
 
-def test_a_large_hour_is_written_anew_and_forgotten_in_parts(
+def test_a_large_hour_is_rewritten_and_deleted_in_parts(
     metrics: SqlMetricStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hourly, "ROWS_AT_ONCE", 150)
@@ -150,7 +150,7 @@ def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.M
 
 
 def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.retention._SLACK", 0.0)
+    monkeypatch.setattr("store.tsdb.retention._SLACK", 0.0)
     store_url, metrics = postgres_url, open_metrics(urls_of(postgres_url)[1])  # a file has pages, too coarse for this
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)

@@ -16,9 +16,9 @@ from store.factory import SqlMetricStore, open_metrics
 from store.memory import MemoryMetricStore
 from store.tsdb.retention import DeletionReason, Retention
 from store.tsdb.tiers import Work
-from tests.store import lived
-from tests.store.lived import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
-from tests.store.upkeep_cases import KEEPS, batch, rows, tiers
+from tests.store import aged_store
+from tests.store.aged_store import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
@@ -38,9 +38,7 @@ def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: s
     assert not metrics.maintain(NEXT_DAYS, KEEPS), "nothing is left to do"
 
 
-def test_a_span_that_ends_inside_an_hour_says_what_raw_values_say(
-    metrics: SqlMetricStore, truth: MemoryMetricStore
-) -> None:
+def test_a_span_that_ends_inside_an_hour_equals_raw_values(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
     fill(metrics)
     metrics.maintain(NEXT_DAYS, KEEPS)
     for late in (MINUTE, 10 * MINUTE, 25 * MINUTE):
@@ -199,7 +197,7 @@ def test_a_first_history_of_a_kind_lands_whatever_its_age(metrics: SqlMetricStor
     assert rows(store_url, "SELECT min(start_us) >= 1772571600000000 - 86400000000 FROM block WHERE tier = 'raw'")[0][0]
 
 
-def test_it_stops_when_asked_to(metrics: SqlMetricStore) -> None:
+def test_it_stops_on_request(metrics: SqlMetricStore) -> None:
     fill(metrics, end=START + 2 * HOUR)
     answers = iter([False, True])
     found = metrics.maintain(NEXT_DAYS, KEEPS, stop=lambda: next(answers))
@@ -219,7 +217,7 @@ def test_a_history_from_before_the_cut_is_seen_before_it_is_rolled_up(metrics: S
         metrics.maintain(NEXT_DAYS, Retention(raw=HOUR))
 
 
-def test_the_longest_transaction_is_told(metrics: SqlMetricStore) -> None:
+def test_the_longest_transaction_is_reported(metrics: SqlMetricStore) -> None:
     assert metrics.longest_maintenance_seconds == 0.0
     fill(metrics, end=START + HOUR)
     metrics.maintain(NEXT_DAYS, KEEPS)
@@ -227,4 +225,4 @@ def test_the_longest_transaction_is_told(metrics: SqlMetricStore) -> None:
 
 
 def test_the_helper_covers_both_days() -> None:
-    assert lived.START.day != lived.END.day
+    assert aged_store.START.day != aged_store.END.day

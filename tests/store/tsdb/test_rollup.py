@@ -90,7 +90,7 @@ def stored(rolled: RollupCells) -> RollupCells:
 
 @pytest.mark.parametrize("fold", Fold)
 @given(drawn=cells())
-def test_a_roll_up_says_what_a_plain_loop_says(fold: Fold, drawn: tuple[np.ndarray, Section]) -> None:
+def test_a_roll_up_equals_a_plain_loop(fold: Fold, drawn: tuple[np.ndarray, Section]) -> None:
     times, section = drawn
     raw = rollup.of_cells(fold, times, section)
     ten = rollup.roll(raw, TEN)

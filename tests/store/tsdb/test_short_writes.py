@@ -117,7 +117,7 @@ def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
     np.testing.assert_array_equal(read(metrics)[:, 101:], VALUES[:, 101:])
 
 
-def test_history_is_written_again_when_upkeep_took_it_for_rubbish(
+def test_history_is_written_again_after_maintenance_deleted_it(
     metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, times = atomic_replace.stage, 0

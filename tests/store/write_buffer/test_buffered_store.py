@@ -167,9 +167,7 @@ def test_a_kill_between_the_record_and_the_delete_counts_nothing_twice(
     assert (again.status().cycles, again.status().dropped_cycles) == (3, before + 1)
 
 
-def test_a_record_that_cannot_be_read_is_told_and_does_not_start_at_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_record_is_reported_and_not_reset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, limit = full_spool(tmp_path, 10)
     record = tmp_path / "dropped.json"
     whole = record.read_bytes()

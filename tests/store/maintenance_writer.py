@@ -1,4 +1,4 @@
-"""Writes cycles for ever, says each once it is written, keeps the store beside that. For test_kill_upkeep.py."""
+"""Writes cycles for ever, says each once it is written, keeps the store beside that. For test_kill_maintenance.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from store.factory import open_metrics, urls_of
 from store.tsdb.retention import Retention
-from tests.store.lived import EVERY, START, cycle
+from tests.store.aged_store import EVERY, START, cycle
 
 KEEPS = Retention(raw=timedelta(hours=6))
 

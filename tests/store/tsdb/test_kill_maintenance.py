@@ -17,16 +17,16 @@ import sqlalchemy as sa
 from outrider.model import Statistic
 from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from tests.store.lived import EVERY, HOUR, MINUTE, START, fill, same_answers
-from tests.store.upkeep_writer import KEEPS
+from tests.store.aged_store import EVERY, HOUR, MINUTE, START, fill, same_answers
+from tests.store.maintenance_writer import KEEPS
 
 ROOT = Path(__file__).resolve().parents[3]
-WRITER = "tests.store.upkeep_writer"
+WRITER = "tests.store.maintenance_writer"
 ENOUGH = 150  # cycles: hours were compacted, rolled up and forgotten by then
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_said_to_be_written_survives_kill_9_amid_upkeep(store_url: str, seed: int) -> None:
+def test_acknowledged_writes_survive_kill_9_during_maintenance(store_url: str, seed: int) -> None:
     command = [sys.executable, "-m", WRITER, store_url]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as writer:

@@ -16,9 +16,9 @@ from store.schema import metadata
 from store.tsdb import atomic_replace
 from store.tsdb.retention import DeletionReason
 from store.tsdb.tiers import Work
-from tests.store import lived
-from tests.store.lived import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
-from tests.store.upkeep_cases import KEEPS, batch, rows, tiers
+from tests.store import aged_store
+from tests.store.aged_store import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.maintenance_cases import KEEPS, batch, rows, tiers
 
 
 def test_a_cycle_that_comes_in_between_is_not_lost(
@@ -125,10 +125,10 @@ def stage_again(access: atomic_replace.Access) -> int:
     return int(number)
 
 
-def test_a_history_written_anew_leaves_hidden_rows_to_upkeep(metrics: SqlMetricStore, store_url: str) -> None:
+def test_rewritten_history_leaves_hidden_rows_to_maintenance(metrics: SqlMetricStore, store_url: str) -> None:
     times = START.timestamp() + 60.0 * np.arange(30)
     values = np.arange(30.0).reshape(1, 30, 1)
-    for key in (POWER, lived.ECC):
+    for key in (POWER, aged_store.ECC):
         metrics.write_block(EntityKind.GPU, times, [key], GPUS[:1], values)
     stage_again(metrics._upkeep._access)
     metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], values)
@@ -147,7 +147,7 @@ def test_lists_of_entities_that_nothing_names_go_and_come_again(metrics: SqlMetr
     assert metrics.latest(EntityKind.GPU, [POWER]).entities == (GPUS[0],)
 
 
-def test_a_list_of_entities_that_another_process_forgot_comes_again(metrics: SqlMetricStore, store_url: str) -> None:
+def test_a_cohort_deleted_by_another_process_is_recreated(metrics: SqlMetricStore, store_url: str) -> None:
     other = open_metrics(urls_of(store_url)[1])
     for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
         at = START + minute * MINUTE
@@ -159,7 +159,7 @@ def test_a_list_of_entities_that_another_process_forgot_comes_again(metrics: Sql
     assert metrics.latest(EntityKind.GPU, [POWER]).values[:, 0, 0].tolist() == [5.0, 5.0]
 
 
-def test_upkeep_goes_on_when_another_process_forgot_entities(metrics: SqlMetricStore, store_url: str) -> None:
+def test_maintenance_continues_after_another_process_deleted_entities(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.write(START, batch(START, 1.0, (0,)))
     later = START + timedelta(days=500)
     metrics.write(later, batch(later, 2.0, (1,)))

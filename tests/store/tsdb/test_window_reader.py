@@ -87,7 +87,7 @@ def same(found: Window, expected: Window) -> None:
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cycles, st.sampled_from([15, 60, 300]), st.integers(-2, 20))
-def test_every_store_says_what_a_plain_loop_says(
+def test_every_store_equals_a_plain_loop(
     tmp_path_factory: pytest.TempPathFactory,
     drawn: list[tuple[int, list[tuple[float, int]], set[int]]],
     step: int,

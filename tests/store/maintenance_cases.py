@@ -13,7 +13,7 @@ from outrider.model import EntityKind, EntityRef, SampleBatch
 from store.factory import SqlMetricStore, urls_of
 from store.sql.database import Database
 from store.tsdb.retention import Retention
-from tests.store.lived import GPUS, POWER
+from tests.store.aged_store import GPUS, POWER
 
 KEEPS = Retention(raw=timedelta(days=3))
 
