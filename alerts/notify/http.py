@@ -48,10 +48,10 @@ def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeou
     except httpx.ConnectError as error:
         raise DeliveryError(f"the {channel} channel cannot be reached", retryable=True, reason="refused") from error
     except httpx.TransportError as error:
-        said = type(error).__name__
+        error_name = type(error).__name__
         retryable = not isinstance(error, httpx.UnsupportedProtocol)
         raise DeliveryError(
-            f"the {channel} channel closed the connection: {said}", retryable=retryable, reason="broken"
+            f"the {channel} channel closed the connection: {error_name}", retryable=retryable, reason="broken"
         ) from error
     except httpx.InvalidURL:
         # not chained, since its message contains the address

@@ -51,7 +51,7 @@ class _SentMessages:
     priority: Priority | None
     at: datetime | None
     resolved: bool
-    asked: frozenset[str]
+    requested: frozenset[str]
     channels: tuple[str, ...]
 
     @staticmethod
@@ -65,7 +65,7 @@ class _SentMessages:
             priority=min(priorities, key=lambda result: result.rank) if priorities else None,
             at=max((entry.at for entry in pages), default=None),
             resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
-            asked=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
+            requested=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
             channels=tuple(dict.fromkeys(names)),
         )
 
@@ -133,7 +133,7 @@ class _MessagePlanner:
         self._actions = actions
         self._messaging = messaging
         self._now = now
-        self._said = _SentMessages.of(incident)
+        self._sent = _SentMessages.of(incident)
 
     def run(self) -> NotifyReason:
         """Plans messages for the changes; the reason also explains why there are none."""
@@ -144,7 +144,7 @@ class _MessagePlanner:
             return reason
         if not channels:
             return NotifyReason.NOT_CHANGED
-        before, priority = self._said.priority, self.incident.priority
+        before, priority = self._sent.priority, self.incident.priority
         first_page = (
             priority.rank <= Priority.P1.rank
             and reason
@@ -163,24 +163,24 @@ class _MessagePlanner:
         return reason
 
     def _due(self) -> NotifyReason:
-        incident, said = self.incident, self._said
+        incident, sent = self.incident, self._sent
         if incident.resolved_at is not None:
-            return NotifyReason.RESOLVED if said.priority and not said.resolved else NotifyReason.NOT_CHANGED
+            return NotifyReason.RESOLVED if sent.priority and not sent.resolved else NotifyReason.NOT_CHANGED
         firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING and _counts(alert)]
         if firing and all(alert.muted_by is MuteReason.SILENCED for alert in firing):
             return NotifyReason.MUTED
-        if said.priority is None:
+        if sent.priority is None:
             return NotifyReason.OPENED if incident.acknowledged_at is None else NotifyReason.MUTED
-        if incident.priority.rank < said.priority.rank:
+        if incident.priority.rank < sent.priority.rank:
             return NotifyReason.PRIORITY_RAISED
         interval = self._messaging.repeat.get(incident.priority)
-        if incident.acknowledged_at is None and interval and said.at and self._now - said.at >= interval:
+        if incident.acknowledged_at is None and interval and sent.at and self._now - sent.at >= interval:
             return NotifyReason.REPEAT
         return NotifyReason.NOT_CHANGED
 
     def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
         if reason is NotifyReason.RESOLVED:
-            return self._said.channels
+            return self._sent.channels
         speaking = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
         return self._messaging.channels(self.incident.priority, speaking)
 
@@ -195,7 +195,7 @@ class _MessagePlanner:
         if reason is NotifyReason.MUTED or self.incident.resolved_at is not None:
             return
         for action in self._actions:
-            if action.status is not ActionStatus.WAITING_APPROVAL or action.id in self._said.asked:
+            if action.status is not ActionStatus.WAITING_APPROVAL or action.id in self._sent.requested:
                 continue
             channels = self._channels(NotifyReason.APPROVAL_WANTED)
             if channels:

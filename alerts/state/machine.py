@@ -91,9 +91,11 @@ def evidence_of(alert: Alert) -> tuple[Evidence, ...]:
     )
 
 
-def _merge(heard: Iterable[Finding | NoVerdict], matcher: Matcher, context: ServiceContext) -> dict[str, _Observation]:
+def _merge(
+    verdicts: Iterable[Finding | NoVerdict], matcher: Matcher, context: ServiceContext
+) -> dict[str, _Observation]:
     groups: dict[str, list[tuple[Rule, Priority, Finding]]] = {}
-    for finding in heard:
+    for finding in verdicts:
         if isinstance(finding, NoVerdict):
             continue
         for rule in matcher.rules_for(finding):
@@ -181,7 +183,7 @@ def _never_lower(now_firing: Priority, priority: Priority) -> Priority:
     return priority if priority.rank < now_firing.rank else now_firing
 
 
-def _annotations(said: _Observation) -> dict[str, str]:
+def _annotations(observation: _Observation) -> dict[str, str]:
     written: dict[str, str] = {
         "evidence": json.dumps(
             [
@@ -191,24 +193,24 @@ def _annotations(said: _Observation) -> dict[str, str]:
                     "text": result.text,
                     "arguments": dict(result.arguments),
                 }
-                for result in said.evidence
+                for result in observation.evidence
             ],
             ensure_ascii=False,
         ),
-        "default_actions": ",".join(said.rule.default_actions),
-        "default_action_text": said.rule.default_action_text,
-        "runbook": said.rule.runbook,
+        "default_actions": ",".join(observation.rule.default_actions),
+        "default_action_text": observation.rule.default_action_text,
+        "runbook": observation.rule.runbook,
     }
-    value = _finite(said.worst.observed)
+    value = _finite(observation.worst.observed)
     if value is not None:
         written["value"] = f"{value:.6g}"
     return {key: text for key, text in written.items() if text}
 
 
-def _labels(said: _Observation, context: ServiceContext) -> Mapping[str, str]:
-    rule = said.rule
-    labels = dict(rule.labels) | {_DETECTORS: ",".join(said.detectors)}
-    services = ",".join(sorted(str(service) for service in context.services(said.entity)))
+def _labels(observation: _Observation, context: ServiceContext) -> Mapping[str, str]:
+    rule = observation.rule
+    labels = dict(rule.labels) | {_DETECTORS: ",".join(observation.detectors)}
+    services = ",".join(sorted(str(service) for service in context.services(observation.entity)))
     optional = {
         "services": services,
         "routes": ",".join(rule.routes),

@@ -89,7 +89,7 @@ REPORTED_ON = {
 }
 
 
-_TOLD = ("since", "seen", "start", "base", "top", "level", "slope", "low", "high", "reach")
+_DRIFT_ARRAYS = ("since", "seen", "start", "base", "top", "level", "slope", "low", "high", "reach")
 _Cells = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
@@ -116,7 +116,7 @@ class DriftDetector(SlowSignalDetector):
     beat_seconds, instants = BEAT_SECONDS, 5
     replaced = ("points", "blocks")
     rings: ClassVar[Mapping[str, float]] = {"points": 1.0, "blocks": float(BLOCK_BEATS)}
-    passing = (*SlowSignalDetector.passing, *_TOLD)
+    passing = (*SlowSignalDetector.passing, *_DRIFT_ARRAYS)
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``SlowSignalDetector``; the name defaults to ``drift-<kind>``."""
@@ -157,7 +157,7 @@ class DriftDetector(SlowSignalDetector):
             "points": np.full((*every, POINTS), np.nan, dtype=np.float32),
             "blocks": np.full((*every, BLOCKS), np.nan, dtype=np.float32),
             "known": np.zeros(mine, dtype=np.bool_),
-            **{name: np.full(mine, np.nan) for name in _TOLD},
+            **{name: np.full(mine, np.nan) for name in _DRIFT_ARRAYS},
         }
 
     def _forget(self, memory: Arrays) -> None:
@@ -243,9 +243,9 @@ class DriftDetector(SlowSignalDetector):
         """Judges pairs of blocks that are whole days apart."""
         mine, least = len(self.watched), RISE_SCALES * seen.scale
         blocks = memory["blocks"]
-        lately, before = means(blocks[:, :mine, -DAY_BLOCKS:]), means(blocks[:, :mine, :-DAY_BLOCKS])
+        newest_day, before = means(blocks[:, :mine, -DAY_BLOCKS:]), means(blocks[:, :mine, :-DAY_BLOCKS])
         with np.errstate(invalid="ignore"):
-            rows, places = np.nonzero(lately - before >= 0.25 * least[:, :mine])
+            rows, places = np.nonzero(newest_day - before >= 0.25 * least[:, :mine])
         if not rows.size:
             return
         cell = (rows, places)
@@ -285,7 +285,7 @@ class DriftDetector(SlowSignalDetector):
         limits = {int(place): self._limits(window, int(place)) for place in np.flatnonzero(stands.any(axis=0))}
         for row, place in np.argwhere(stands):
             entity, signal = window.entities[row], self.watched[place]
-            drift = {name: float(memory[name][row, place]) for name in _TOLD}
+            drift = {name: float(memory[name][row, place]) for name in _DRIFT_ARRAYS}
             limit = float(limits[int(place)][row])
             kind = REPORTED_ON.get(signal)
             for about in (topology.above(entity, kind) if kind else ()) or (entity,):

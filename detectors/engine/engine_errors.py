@@ -77,19 +77,25 @@ class EngineErrorDetector(StatefulDetector):
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
         memory["changed_at"] = changed_at(window, memory["changed_at"], topology, now)
         lines = _lines(window, memory, topology, now)
-        verdicts: list[Finding | NoVerdict] = list(self._said(window, lines, now))
+        verdicts: list[Finding | NoVerdict] = list(self._fragmentation(window, lines, now))
         verdicts.extend(self._transfers(window, lines, now))
         verdicts.extend(self._rollouts(window, memory, set(lines), topology, now))
         return verdicts
 
-    def _said(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
+    def _fragmentation(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
         findings = []
-        for row, said in lines.items():
-            at = [moment for moment in said.get(FRAGMENTED, ()) if moment > now.timestamp() - LOG_HOLD.total_seconds()]
+        for row, log_lines in lines.items():
+            at = [
+                moment
+                for moment in log_lines.get(FRAGMENTED, ())
+                if moment > now.timestamp() - LOG_HOLD.total_seconds()
+            ]
             if at:
-                item = evidence("engine_requests_failed_total", None, "fragmented_lines", lines=len(said[FRAGMENTED]))
-                since = min(said[FRAGMENTED])
-                findings.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (item,)))
+                item = evidence(
+                    "engine_requests_failed_total", None, "fragmented_lines", lines=len(log_lines[FRAGMENTED])
+                )
+                since = min(log_lines[FRAGMENTED])
+                findings.append(self._finding(window, row, "gpu-memory-fragmentation", 0.9, since, now, (item,)))
         return findings
 
     def _transfers(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
@@ -110,7 +116,7 @@ class EngineErrorDetector(StatefulDetector):
             value = float(np.nan_to_num(rate[row, recent]).max(initial=0.0))
             item = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(log_lines))
             since = float(min([*log_lines, *first]))
-            findings.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (item,)))
+            findings.append(self._finding(window, row, "kv-transfer-fail", 0.9, since, now, (item,)))
         return findings
 
     def _rollouts(
@@ -170,7 +176,7 @@ class EngineErrorDetector(StatefulDetector):
             )
         return findings
 
-    def _one(
+    def _finding(
         self,
         window: Window,
         row: int,

@@ -29,7 +29,7 @@ from outrider.model import (
 from outrider.topology import Topology
 
 EVENT_HOLD = timedelta(minutes=10)
-_MOST_TOLD = 160  # characters of a line
+_MOST_CHARACTERS = 160  # characters of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class EngineLogDetector:
     def _finding(self, replica: EntityRef, lines: list[Event], now: datetime) -> Finding:
         meaning = _MEANINGS[lines[0].code]
         count = sum(1 + _repeats(line) for line in lines)
-        line = " ".join((lines[-1].attributes.get("text") or lines[-1].code).split())[:_MOST_TOLD]
+        line = " ".join((lines[-1].attributes.get("text") or lines[-1].code).split())[:_MOST_CHARACTERS]
         item = evidence(meaning.signal, float(count), meaning.text, Interval(0.0, 0.0), times=count, line=line)
         since = lines[0].at.timestamp()
         return finding(self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, because=(item,))

@@ -157,10 +157,10 @@ class SlowStartupDetector:
         """Storages with several long loads recently, at normal pull times."""
         memory = starts.memory
         memory["late_at"][late] = starts.now
-        lately = starts.now - memory["late_at"] <= LATE_HOLD_SECONDS
+        recent = starts.now - memory["late_at"] <= LATE_HOLD_SECONDS
         storages: dict[EntityRef, list[int]] = defaultdict(list)
         if late:
-            for row in np.flatnonzero(lately & ~(memory["pull"] > SLOWED_PULL * starts.usual_pull)):
+            for row in np.flatnonzero(recent & ~(memory["pull"] > SLOWED_PULL * starts.usual_pull)):
                 for storage in topology.below(starts.pods[row], EntityKind.STORAGE):
                     storages[storage].append(int(row))
         return {storage: rows for storage, rows in storages.items() if len(rows) >= SLOW_PODS}

@@ -29,9 +29,9 @@ from detectors.learning.conditional_detector import (
     LONGEST_STEP_SECONDS,
     REGROUP_SECONDS,
     ConditionalDetector,
+    last_seen_defaults,
     of_class,
     read_signals,
-    told,
 )
 from detectors.statistics import peer_groups
 from detectors.statistics.online_regression import DriverModel, RegressionLine
@@ -63,7 +63,7 @@ FROZEN_AT_MOST = timedelta(days=2)  # after this, the distance is the new normal
 class _Snapshot:
     """Values of the trailing minutes, (entities,): bytes, expected bytes, and shares of these.
 
-    ``beyond`` is the distance beyond the usual one of the GPU, ``reach`` the threshold. ``told`` is False if no
+    ``beyond`` is the distance beyond the usual one of the GPU, ``reach`` the threshold. ``judged`` is False if no
     verdict is possible.
     """
 
@@ -73,7 +73,7 @@ class _Snapshot:
     beyond: Floats
     reach: Floats
     cache: Floats
-    told: Flags
+    judged: Flags
 
 
 class GpuMemoryExcessDetector(ConditionalDetector):
@@ -88,7 +88,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
     defaults: ClassVar[dict[str, Any]] = {
         **HELD.defaults,
         **DEFAULTS,
-        **told((CACHE, RESERVED)),
+        **last_seen_defaults((CACHE, RESERVED)),
         "before": np.nan,
         "fresh_at": -np.inf,
         "own": np.nan,
@@ -108,9 +108,9 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         sight = _look(read, window.times[columns], memory, line, learnt, self._calibrator.factor(memory))
         off = np.isfinite(memory["since"])
         far = _far(sight, group, off)
-        memory["since"] = np.where(sight.told, np.where(far, np.fmin(memory["since"], at), np.nan), memory["since"])
+        memory["since"] = np.where(sight.judged, np.where(far, np.fmin(memory["since"], at), np.nan), memory["since"])
         lasting = np.asarray(far & (at - memory["since"] >= LASTING.total_seconds()), dtype=np.bool_)
-        self._calibrator.count(memory, memory, lasting, sight.told, elapsed)
+        self._calibrator.count(memory, memory, lasting, sight.judged, elapsed)
         cached = self._tells(memory)[:, self.maybe.index(CACHE)]
         result = [
             self._finding(window.entities[row], sight, int(row), float(memory["since"][row]), now, cached=cached[row])
@@ -120,7 +120,7 @@ class GpuMemoryExcessDetector(ConditionalDetector):
         self._teach(window, memory, group)
         blind = np.isnan(used) | _untold(window)
         young = np.asarray(window.times[columns][0] - memory["fresh_at"] < YOUNG.total_seconds(), dtype=np.bool_)
-        return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, sight.told, young))
+        return (*result, *self._no_verdicts(window, blind, window.column_status(USED), learnt, sight.judged, young))
 
     def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
         """Learns history as live data: readings of a young process and the last ones teach nothing."""
@@ -269,7 +269,7 @@ def _far(sight: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:
     """
     with np.errstate(invalid="ignore"):
         # NaN if no usual distance is known yet
-        far = sight.told & (sight.beyond > np.where(off, ENDS, 1.0) * sight.reach)
+        far = sight.judged & (sight.beyond > np.where(off, ENDS, 1.0) * sight.reach)
         if far.any():
             middle = np.maximum(np.nan_to_num(peer_groups.medians(sight.beyond[:, None], group)[:, 0]), 0.0)
             far &= sight.beyond - middle > np.where(off, ENDS, 1.0) * APART
@@ -278,7 +278,7 @@ def _far(sight: _Snapshot, group: NDArray[np.intp], off: Flags) -> Flags:
 
 def _settle(memory: Arrays, sight: _Snapshot, elapsed: float, at: float) -> None:
     """Learns the usual distance of each GPU from its line, within the threshold. Changes ``memory``."""
-    use = sight.told & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
+    use = sight.judged & ~(memory["since"] >= at - FROZEN_AT_MOST.total_seconds())
     weight = np.minimum(memory["own_seconds"] + elapsed, MEMORY.total_seconds())
     pace = np.divide(elapsed, weight, out=np.ones_like(weight), where=weight > 0)
     moved = np.where(np.isnan(memory["own"]), sight.share, memory["own"] + pace * (sight.share - memory["own"]))

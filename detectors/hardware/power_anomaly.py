@@ -28,9 +28,9 @@ from detectors.learning.conditional_detector import (
     DEFAULTS,
     LONGEST_STEP_SECONDS,
     ConditionalDetector,
+    last_seen_defaults,
     of_class,
     read_signals,
-    told,
 )
 from detectors.statistics import peer_groups
 from detectors.statistics.online_regression import DriverModel, RegressionLine
@@ -98,14 +98,14 @@ class _Usual:
 class _Snapshot:
     """Values of the trailing minutes, (entities,): mean watts and utilization.
 
-    ``reach`` is the threshold; ``told`` is False if no verdict is possible.
+    ``reach`` is the threshold; ``judged`` is False if no verdict is possible.
     """
 
     took: Floats
     due: Floats
     reach: Floats
     busy: Floats
-    told: Flags
+    judged: Flags
 
 
 class PowerAnomalyDetector(ConditionalDetector):
@@ -119,7 +119,7 @@ class PowerAnomalyDetector(ConditionalDetector):
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
         **DEFAULTS,
-        **told((TENSOR, TRAFFIC)),
+        **last_seen_defaults((TENSOR, TRAFFIC)),
         "least": np.nan,
         "most": np.nan,
         "idlest": np.nan,
@@ -137,19 +137,19 @@ class PowerAnomalyDetector(ConditionalDetector):
         sight = _look(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
         alarmed = np.zeros(len(window.entities), dtype=np.bool_)
         verdicts: list[Finding | NoVerdict] = []
-        memory["told_at"] = np.where(sight.told, at, memory["told_at"])
+        memory["told_at"] = np.where(sight.judged, at, memory["told_at"])
         gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
         for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
             since = np.where(far, np.fmin(memory[name], at), np.nan)
-            memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
+            memory[name] = np.where(sight.judged, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
             alarmed |= lasting
             verdicts += self._findings(window.entities, sight, memory[name], lasting, topology, now)
-        self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
+        self._calibrator.count(memory, memory, alarmed, sight.judged, elapsed)
         self._learn(window, memory, usual, group)
         blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
         status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        return (*verdicts, *self._no_verdicts(window, blind, status, usual.learnt, sight.told))
+        return (*verdicts, *self._no_verdicts(window, blind, status, usual.learnt, sight.judged))
 
     def _known(self, window: Window, _memory: Arrays, columns: slice) -> Flags:
         power, busy = read_signals(window, columns, (POWER, BUSY))
@@ -276,12 +276,12 @@ def _far(sight: _Snapshot, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flag
     """
     off = sight.took - sight.due
     with np.errstate(invalid="ignore"):
-        low = sight.told & (sight.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -sight.reach)
-        high = sight.told & (sight.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
+        low = sight.judged & (sight.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -sight.reach)
+        high = sight.judged & (sight.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
         high &= off > np.maximum(sight.reach, EXCESS * usual.most)
     if not (low.any() or high.any()):
         return low, high
-    over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.told)
+    over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.judged)
     middle = np.nan_to_num(peer_groups.medians(over[:, None], group)[:, 0])
     over = np.nan_to_num(over)
     return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)

@@ -103,7 +103,7 @@ def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
     item = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
     if np.isnan(throttled):
         return (item,)
-    told_of = evidence(
+    throttling = evidence(
         THROTTLED, throttled, "throttled_by_power", Interval(None, THROTTLE_RATIO), value=throttled, clock=clock / 1e9
     )
-    return (item, told_of)
+    return (item, throttling)

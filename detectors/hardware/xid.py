@@ -105,8 +105,8 @@ def xid_findings(
     grouped: dict[tuple[EntityRef, str], list[_CodeSummary]] = {}
     findings: list[Finding] = []
     everywhere = _devices_of_pods(devices)
-    for device, heard in devices.items():
-        for summary in _said(heard, now - hold, everywhere):
+    for device, events_of_device in devices.items():
+        for summary in _summarize(events_of_device, now - hold, everywhere):
             if summary.fault is not None:
                 grouped.setdefault((_component(summary, device, topology), summary.fault), []).append(summary)
             elif summary.known is not None and summary.known.until:
@@ -134,15 +134,15 @@ _DevicesOfPods = dict[tuple[str, str], set[EntityRef]]
 def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOfPods:
     """Devices on which a pod has had a code."""
     devices_of_pods: _DevicesOfPods = {}
-    for device, heard in devices.items():
-        for event in heard:
+    for device, events_of_device in devices.items():
+        for event in events_of_device:
             if event.attributes.get("pod"):
                 devices_of_pods.setdefault((event.code, event.attributes["pod"]), set()).add(device)
     return devices_of_pods
 
 
-def _said(events: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_CodeSummary]:
-    """Interpretation of the codes of one device, those of ``heard`` (oldest first) after ``since``."""
+def _summarize(events: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_CodeSummary]:
+    """Interpretation of the codes of one device, those of ``events_of_device`` (oldest first) after ``since``."""
     recent = [event for event in events if event.at > since]
     action = recovery_action(recent)
     code_summaries = []
@@ -273,7 +273,7 @@ def named(code: str) -> str:
     return f"{_NUMBERINGS.get(vendor, vendor)} {number}" if colon else f"XID {code}"
 
 
-def _state(detector: str, device: EntityRef, said: _CodeSummary, now: datetime) -> Finding:
+def _state(detector: str, device: EntityRef, summary: _CodeSummary, now: datetime) -> Finding:
     """Finding of a state that lasts until another code ends it: an anomaly without a fault."""
     return Finding(
         detector=detector,
@@ -281,9 +281,9 @@ def _state(detector: str, device: EntityRef, said: _CodeSummary, now: datetime) 
         signals=(_SIGNAL,),
         severity=Priority.P3,
         score=0.5,
-        observed=float(said.code),
+        observed=float(summary.code),
         expected=None,
-        window=TimeRange(min(event.at for event in said.events), now),
-        evidence=tuple(_evidence(said)),
-        fingerprint=fingerprint(detector, device, f"xid-{said.code}"),
+        window=TimeRange(min(event.at for event in summary.events), now),
+        evidence=tuple(_evidence(summary)),
+        fingerprint=fingerprint(detector, device, f"xid-{summary.code}"),
     )

@@ -1,4 +1,4 @@
-"""Knowledge graph: the live topology joined with the fault catalog. It is queried and walked, never drawn whole.
+"""Knowledge graph: the live topology joined with the fault catalog. It is queried and walked, never drawn as a whole.
 
 Pure. Nodes are components, faults, signals, actions and runbooks. Edges are directed: a pod *rests on* its node, a GPU
 *may have* a fault, a fault *shows as* a signal, *hurts* what rests on its component, *explains* and *looks like* other

@@ -36,10 +36,10 @@ def label(node: Node, language: Language) -> str:
     return node.name.rpartition("/")[2].removesuffix(".md")
 
 
-def link(one: EdgeKind, note: str, language: Language) -> str:
+def link(kind: EdgeKind, note: str, language: Language) -> str:
     """Label of an edge, with its note."""
-    said = translate(f"knowledge.link.{one}", language)
-    return f"{said}: {translate(f'knowledge.note.{note}', language)}" if note else said
+    label_text = translate(f"knowledge.link.{kind}", language)
+    return f"{label_text}: {translate(f'knowledge.note.{note}', language)}" if note else label_text
 
 
 def edge_json(edge: Edge, language: Language) -> Json:
@@ -69,11 +69,11 @@ def grouped(part: Subgraph, language: Language, most: int = MOST_NAMED) -> list[
     for edge in part.edges:
         if centre in (edge.source, edge.target):
             out = edge.source == centre
-            said = (out, link(edge.link, edge.note, language))
-            groups.setdefault(said, []).append(edge.target if out else edge.source)
+            label_text = (out, link(edge.link, edge.note, language))
+            groups.setdefault(label_text, []).append(edge.target if out else edge.source)
     return [
-        (f"{said} -->" if out else f"<-- {said}", _named(nodes, most, language))
-        for (out, said), nodes in groups.items()
+        (f"{label_text} -->" if out else f"<-- {label_text}", _named(nodes, most, language))
+        for (out, label_text), nodes in groups.items()
     ]
 
 

@@ -55,7 +55,7 @@ def of_incident(graph: KnowledgeGraph, incident: Incident, wrong: Sequence[Wrong
     _services(drawing, graph, cause, incident.services)
     _join(drawing, graph, cause)
     if cause is not None:
-        _told_apart(drawing, graph, incident, cause)
+        _alternatives(drawing, graph, incident, cause)
         _help(drawing, graph.knowledge.get(cause.fault), fault_node(cause.fault))
     roles = {node: role for node, role in drawing.nodes.items() if role}
     return Subgraph(tuple(drawing.nodes), tuple(drawing.edges), drawing.left_out, roles)
@@ -122,7 +122,7 @@ def _join(drawing: _Drawing, graph: KnowledgeGraph, cause: Hypothesis | None) ->
             drawing.edges[edge] = None
 
 
-def _told_apart(drawing: _Drawing, graph: KnowledgeGraph, incident: Incident, cause: Hypothesis) -> None:
+def _alternatives(drawing: _Drawing, graph: KnowledgeGraph, incident: Incident, cause: Hypothesis) -> None:
     """Alternatives that were ruled out, and those still possible."""
     known = graph.knowledge.get(cause.fault)
     alike = [other for other in incident.hypotheses[1:] if known is not None and known.resembles(other.fault)]

@@ -43,7 +43,7 @@ LONGEST_STEP_SECONDS = 600.0  # a reading after a data gap covers at most this l
 EXPORTED_SECONDS = 86400.0  # an engine page that is missing for an afternoon does not change the class of its GPU
 REGROUP_SECONDS = 300.0  # pods move rarely; the class of a deviating GPU is checked at once
 _BLOCK = 48  # columns of history learned per step
-_TOLD = "seen_"  # prefix of a signal name: time of its last value from a GPU
+_SEEN = "seen_"  # prefix of a signal name: time of its last value from a GPU
 DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds": 0.0, "alarmed": False}
 
 
@@ -114,7 +114,7 @@ class ConditionalDetector(StatefulDetector):
         """Advances returning GPUs to now: learned lines stay, ongoing deviations end. Changes ``memory``."""
         begin_anew(memory, self.of_entities(away.seconds.size), (*self.odd, "alarmed", "grouped_at"))
         for name in self.maybe:  # nothing could be exported during the absence
-            memory[_TOLD + name] = memory[_TOLD + name] + away.seconds
+            memory[_SEEN + name] = memory[_SEEN + name] + away.seconds
 
     def of_class(self) -> Arrays:
         """Length of the learned history, and the alarms counted."""
@@ -150,7 +150,7 @@ class ConditionalDetector(StatefulDetector):
         first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
         for name in self.maybe:
             when = np.where(np.isfinite(window.column(name)[:, first:]), window.times[first:], -np.inf)
-            memory[_TOLD + name] = np.maximum(memory[_TOLD + name], when.max(axis=1, initial=-np.inf))
+            memory[_SEEN + name] = np.maximum(memory[_SEEN + name], when.max(axis=1, initial=-np.inf))
         memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
         known, seconds = self._known(window, memory, slice(first, None)), sampling.spacing(window)[first:]
         for place, long in enumerate(seconds):
@@ -159,7 +159,7 @@ class ConditionalDetector(StatefulDetector):
 
     def _tells(self, memory: Arrays) -> Flags:
         """Which of ``maybe`` each GPU exported within a day, (entities, maybe)."""
-        last_seen = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
+        last_seen = np.stack([memory[_SEEN + name] for name in self.maybe], axis=1)
         return np.asarray(np.isfinite(last_seen) & (last_seen >= memory["last"][0] - EXPORTED_SECONDS), dtype=np.bool_)
 
     def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
@@ -188,7 +188,7 @@ class ConditionalDetector(StatefulDetector):
             moved = (before != code) & (carries | (before == 0))
             gone = rows[moved & (before != 0)]
             for name, default in self.defaults.items():
-                if not name.startswith(_TOLD):
+                if not name.startswith(_SEEN):
                     memory[name][gone] = default
             memory["class"][rows[moved]] = code[moved]
             memory["learnt_until"][gone] = at  # earlier readings belong to the former class
@@ -214,9 +214,9 @@ class ConditionalDetector(StatefulDetector):
         return result
 
 
-def told(names: Iterable[str]) -> dict[str, float]:
+def last_seen_defaults(names: Iterable[str]) -> dict[str, float]:
     """Default times of the last value of each of ``maybe``."""
-    return dict.fromkeys([_TOLD + name for name in names], -np.inf)
+    return dict.fromkeys([_SEEN + name for name in names], -np.inf)
 
 
 def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:

@@ -61,20 +61,20 @@ class ExpectedTraffic:
 
     def why(self, row: int) -> Evidence:
         """Reference of a row: the forecast and its time, or the reason that there is none."""
-        said, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
-        if said is None or place < 0:
+        foreseen, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
+        if foreseen is None or place < 0:
             return evidence(RATE, None, text)
-        ago = max(0.0, self.at - float(said.made_at[place]))  # after a clock step back it lies in the future
+        ago = max(0.0, self.at - float(foreseen.made_at[place]))  # after a clock step back it lies in the future
         arguments = {"minutes": f"{ago / 60.0:.0f}"}
         if text is Reference.FORECAST:
             low, middle, high = (float(item[row]) for item in (self.low, self.middle, self.high))
             return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **arguments)
         if text is Reference.OTHER_SIGNAL:
-            other = said.signals[place]
+            other = foreseen.signals[place]
             units = {"unit": _unit(other), "wanted_unit": _unit(RATE)}
             return evidence(RATE, None, text, None, other=other, wanted=RATE, **units)
         if text is Reference.OTHER_SLOT:
-            long, wanted = float(said.step_seconds[place]), SPAN.total_seconds()
+            long, wanted = float(foreseen.step_seconds[place]), SPAN.total_seconds()
             return evidence(RATE, None, text, None, seconds=long, wanted=wanted)
         return evidence(RATE, None, text, None, **arguments)
 
@@ -100,11 +100,13 @@ def expected(window: Window, memory: Arrays, usual: Expectation) -> ExpectedTraf
     return ExpectedTraffic(low, middle, high, np.asarray(against, dtype=np.intp), place, foreseen, at)
 
 
-def _judged(said: ForecastView, at: float) -> NDArray[np.intp]:
+def _judged(foreseen: ForecastView, at: float) -> NDArray[np.intp]:
     """Usability of each forecast, as an index into ``Reference``."""
-    same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
-    reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)
-    slots = np.isclose(said.step_seconds, SPAN.total_seconds())
+    same = np.array([signal == RATE for signal in foreseen.signals], dtype=np.bool_)
+    reaches = (
+        np.isfinite(foreseen.low) & np.isfinite(foreseen.middle) & np.isfinite(foreseen.high) & (foreseen.made_at <= at)
+    )
+    slots = np.isclose(foreseen.step_seconds, SPAN.total_seconds())
     kinds = [Reference.OTHER_SIGNAL, Reference.OTHER_SLOT, Reference.PAST]
     places = np.array([_AGAINST.index(kind) for kind in kinds], dtype=np.intp)
     return np.asarray(

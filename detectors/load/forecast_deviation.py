@@ -114,12 +114,12 @@ def _findings(
 
 def _no_verdicts(window: Window, memory: Arrays, near: Floats, due: ExpectedTraffic) -> list[NoVerdict]:
     """NoVerdicts and their reasons; a running deviation does not end for that."""
-    told, fit = np.isfinite(near), np.isfinite(due.middle)
-    absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
-    learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
+    known_rate, fit = np.isfinite(near), np.isfinite(due.middle)
+    absent = ~known_rate & np.isnan(windows.believed(window, RATE)[:, -1])
+    learning = ~known_rate | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
     rows = np.flatnonzero(absent)
     reasons = dict(zip(rows.tolist(), no_verdict_reasons(window.column_status(RATE), rows), strict=True))
-    for row in np.flatnonzero(~(told & fit) & ~absent).tolist():
+    for row in np.flatnonzero(~(known_rate & fit) & ~absent).tolist():
         reasons[row] = NoVerdictReason.WARMING_UP if learning[row] else NoVerdictReason.NO_EXPECTATION
     return [NoVerdict(NAME, window.entities[row], reasons[row]) for row in sorted(reasons)]
 

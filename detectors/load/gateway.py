@@ -57,6 +57,6 @@ def _why_fewer(rate: float, before: float, ratio: float) -> Evidence:
 def _why_dropped(rate: float, before: float, usual: float, probe: Probes, row: int) -> tuple[Evidence, ...]:
     limit = Interval(DROP_RATIO * before, None)
     evidence_items = [evidence(RATE, rate, "arrivals_fell", limit, rate=rate, before=before, usual=usual)]
-    if probe.asked[row] > 0:
-        evidence_items.append(evidence("probe_success", 1.0, "way_in_works", None, asked=int(probe.asked[row])))
+    if probe.sent[row] > 0:
+        evidence_items.append(evidence("probe_success", 1.0, "way_in_works", None, asked=int(probe.sent[row])))
     return tuple(evidence_items)

@@ -177,11 +177,11 @@ class IngressDetector(ABC):
         at, usual = due.at, due.middle
         with np.errstate(invalid="ignore"):
             fewer = _below(near, before, FEWER)
-            fails = (probe.failed >= FAILED_PROBES) & probe.lately & ~probe.unreached
+            fails = (probe.failed >= FAILED_PROBES) & probe.failing_now & ~probe.unreached
             memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & (probe.failed > 0)))
             few = np.where(np.isnan(usual), DROP_RATIO_UNTAUGHT, DROP_RATIO)
             unusual = np.isnan(usual) | ((near[0] < USUAL_RATIO * usual) & ~(due.forecast & (near[0] >= due.low)))
-            through = (probe.failed == 0) | ((probe.failed == 1) & ~probe.lately)
+            through = (probe.failed == 0) | ((probe.failed == 1) & ~probe.failing_now)
             named = memory["named_until"] >= at
             starts = _below(near, before, few) & unusual & through & healthy & ~named & ~memory["shut"]
             holds = memory["dropped"] & ~(near[0] > BACK_RATIO * before[0]) & ~(probe.failed >= FAILED_PROBES)

@@ -56,13 +56,13 @@ class KpiDetector(StatefulDetector):
         values = window.column(KPI)
         value = newest(window, values)
         columns = windows.recent(window, SPAN)
-        lately = values[:, columns]
+        recent = values[:, columns]
         answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
         usual = np.where(memory["usual_weight"] >= LEARNT_SECONDS, memory["usual"], np.nan)
         with np.errstate(invalid="ignore"):
             spread = np.maximum(SCALES * memory["scatter"], FALL * np.abs(usual))
-            below = (lately < (usual - spread)[:, None]) | np.isnan(lately)
-            enough = (~np.isnan(lately)).sum(axis=1) >= np.minimum(3, max(1, lately.shape[1]))
+            below = (recent < (usual - spread)[:, None]) | np.isnan(recent)
+            enough = (~np.isnan(recent)).sum(axis=1) >= np.minimum(3, max(1, recent.shape[1]))
             starts = below.all(axis=1) & enough & (answered >= FEWEST)
             holds = memory["low"] & (value < usual - FALL_HOLDS * np.abs(usual))
             holds &= window.times[-1] - memory["since"] < FROZEN_AT_MOST

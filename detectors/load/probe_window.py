@@ -25,8 +25,8 @@ class Probes:
     """Probe results of the last two minutes, arrays of shape (entities,)."""
 
     failed: Floats
-    asked: Floats
-    lately: Flags
+    sent: Floats
+    failing_now: Flags
     unreached: Flags
     status: Floats
 
@@ -44,11 +44,11 @@ def read(window: Window) -> Probes:
         no_way = np.isnan(code) & (status == 0) & ~(expiry > 0)
         unreached = failed & (np.isin(code, DNS_TLS) | no_way)
     counted = unreached.sum(axis=1)
-    lately = np.asarray(failed[:, -max(1, (failed.shape[1] + 1) // 2) :].any(axis=1), dtype=np.bool_)
+    failing_now = np.asarray(failed[:, -max(1, (failed.shape[1] + 1) // 2) :].any(axis=1), dtype=np.bool_)
     return Probes(
         failed=failed.sum(axis=1).astype(np.float64),
-        asked=(~np.isnan(success)).sum(axis=1).astype(np.float64),
-        lately=lately,
+        sent=(~np.isnan(success)).sum(axis=1).astype(np.float64),
+        failing_now=failing_now,
         unreached=(counted > 0) & (2 * counted >= failed.sum(axis=1)),
         status=newest(
             window, np.where(window.column("probe_success") < 0.5, window.column("probe_http_status_code"), np.nan)
@@ -58,6 +58,6 @@ def read(window: Window) -> Probes:
 
 def why(probe: Probes, row: int) -> Evidence:
     """Failure of the probes of a row."""
-    failed, asked, status = int(probe.failed[row]), int(probe.asked[row]), probe.status[row]
+    failed, sent, status = int(probe.failed[row]), int(probe.sent[row]), probe.status[row]
     text = "probe_answered_wrongly" if status > 0 else "probe_fails"
-    return evidence("probe_success", 0.0, text, Interval(1.0, 1.0), failed=failed, asked=asked, status=f"{status:.0f}")
+    return evidence("probe_success", 0.0, text, Interval(1.0, 1.0), failed=failed, asked=sent, status=f"{status:.0f}")

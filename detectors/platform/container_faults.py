@@ -119,22 +119,22 @@ class ContainerFaultDetector:
 
 def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:
     """The newest level, its growth within ``CLIMB``, and whether it rose throughout; each (entities,)."""
-    lately = used[:, windows.recent(window, CLIMB)]
+    recent = used[:, windows.recent(window, CLIMB)]
     level = newest(window, used)
-    if lately.shape[1] < 2:
+    if recent.shape[1] < 2:
         return level, np.full(level.shape, np.nan), np.zeros(level.shape, dtype=np.bool_)
-    taken = steps(lately, LEAST_STEP * np.nan_to_num(level)[:, None])
-    growth = np.nan_to_num(np.diff(lately, axis=1)).sum(axis=1)
+    taken = steps(recent, LEAST_STEP * np.nan_to_num(level)[:, None])
+    growth = np.nan_to_num(np.diff(recent, axis=1)).sum(axis=1)
     climbing: Flags = (taken.known >= CLIMB_SCRAPES) & (taken.up >= CLIMBING_SHARE * taken.known)
     return level, growth, climbing & (growth >= GROWTH_RATIO * level)
 
 
 def _is_steady(window: Window, used: Floats) -> Flags:
     """True if the level of the last ``CLIMB`` has hardly changed."""
-    lately = used[:, windows.recent(window, CLIMB)]
-    known = ~np.isnan(lately)
-    high = np.where(known, lately, -np.inf).max(axis=1, initial=-np.inf)
-    low = np.where(known, lately, np.inf).min(axis=1, initial=np.inf)
+    recent = used[:, windows.recent(window, CLIMB)]
+    known = ~np.isnan(recent)
+    high = np.where(known, recent, -np.inf).max(axis=1, initial=-np.inf)
+    low = np.where(known, recent, np.inf).min(axis=1, initial=np.inf)
     steady: Flags = (known.sum(axis=1) > CLIMB_SCRAPES) & (high - low <= STEADY_RATIO * high)
     return steady
 

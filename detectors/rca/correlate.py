@@ -72,10 +72,10 @@ def correlate(
                 del standing[incident.id]
     for incident in symptoms.attach_symptoms(tuple(standing.values()), alerts, scene, now):
         answer[incident.id] = incident
-    return _told(answer, {incident.id for incident in open_incidents})
+    return _drop_absorbed(answer, {incident.id for incident in open_incidents})
 
 
-def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
+def _drop_absorbed(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
     """Drops incidents opened and absorbed within one call, which were never reported."""
     unreported = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
     reported = []

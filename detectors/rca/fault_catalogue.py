@@ -292,7 +292,7 @@ class _Reader(Shapes):
     def _named(
         self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str
     ) -> Any:
-        """The word at a key; nothing is said of one that is missing."""
+        """The word at a key. A missing key is not reported."""
         name = entry.get(key, "")
         if key in entry and not isinstance(name, str):
             self.expected(document, (*path, key), f"the name of a {what}", name)

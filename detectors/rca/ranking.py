@@ -89,7 +89,7 @@ def ranked(
     if not scores:
         return (), ()
     best = sorted(scores, key=lambda number: (-scores[number], unique[number].order))
-    untold, rejected = look_alikes(unique[best[0]], scene)
+    open_alternatives, rejected = look_alikes(unique[best[0]], scene)
     parts = _parts(unique[best[0]], scene)
     scale = confidence.packaged()
     weights: list[tuple[float, Hypothesis]] = []
@@ -100,7 +100,9 @@ def ranked(
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
     doubt = scale.weight(NOT_EXCLUDED_STRENGTH)
     weights += [(doubt / len(parts), part) for part in parts if (part.entity, part.fault) not in named]
-    weights += [(doubt, hypothesis) for hypothesis in untold if (hypothesis.entity, hypothesis.fault) not in named]
+    weights += [
+        (doubt, hypothesis) for hypothesis in open_alternatives if (hypothesis.entity, hypothesis.fault) not in named
+    ]
     shares = scale.shares([weight for weight, _ in weights])
     hypotheses = [
         replace(hypothesis, confidence=round(share, 3)) for share, (_, hypothesis) in zip(shares, weights, strict=True)
@@ -230,7 +232,7 @@ def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hyp
     known = scene.knowledge.get(cause.fault or "")
     if known is None:
         return (), ()
-    untold, rejected = [], []
+    open_alternatives, rejected = [], []
     for other in known.look_alikes:
         if not all(scene.is_decidable(condition, cause.entity) for condition in other.when):
             continue
@@ -238,8 +240,8 @@ def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hyp
         if all(scene.holds(condition, cause.entity) for condition in other.when):
             rejected.append(Rejected(entity, other.name, f"incidents.why.{other.why}"))
         elif other.name in faults():
-            untold.append(Hypothesis(entity, other.name, 0.0, (_say("not_told_apart"),)))
-    return tuple(untold), tuple(rejected)
+            open_alternatives.append(Hypothesis(entity, other.name, 0.0, (_say("not_told_apart"),)))
+    return tuple(open_alternatives), tuple(rejected)
 
 
 def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ...]:

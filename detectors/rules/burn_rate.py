@@ -136,15 +136,15 @@ class BurnRateDetector:
 
     def _burning(self, memory: Arrays, burn: Burn, at: float) -> _Burning:
         bad, total = (_within(memory, counted, at, burn.long) for counted in _COUNTED)
-        lately_bad, lately = (_within(memory, counted, at, burn.short) for counted in _COUNTED)
+        short_bad, short_all = (_within(memory, counted, at, burn.short) for counted in _COUNTED)
         budget = 1.0 - self._slo.objective
         lived = np.clip((at - memory["first"]) / burn.long.total_seconds(), 0.0, 1.0)
         rate = _share(bad, total) / budget
         burns = np.nan_to_num(rate * lived) >= burn.factor
-        still = np.nan_to_num(_share(lately_bad, lately) / budget) >= burn.factor
+        still = np.nan_to_num(_share(short_bad, short_all) / budget) >= burn.factor
         enough = (total >= self._slo.least_events) & (bad >= self._slo.least_bad)
         holds = burns & still & enough
-        return _Burning(burn, rate, bad, total, holds, burns & (still | (lately <= 0)) & ~holds)
+        return _Burning(burn, rate, bad, total, holds, burns & (still | (short_all <= 0)) & ~holds)
 
     def _finding(self, entity: EntityRef, row: int, found: _Burning, now: datetime) -> Finding:
         burn, slo, rate = found.burn, self._slo, float(found.rate[row])

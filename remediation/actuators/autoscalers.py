@@ -183,7 +183,7 @@ class AutoscalerActuator:
         body = _with(body, ("metadata", "resourceVersion"), version)
         params = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if action.dry_run else {})}
         kind = {"Content-Type": "application/merge-patch+json"}
-        self._asked(client, "PATCH", self._url + path, params=params, json=body, headers=kind)
+        self._request(client, "PATCH", self._url + path, params=params, json=body, headers=kind)
         return True, f"{name}: {change.sets[-1]} {held} -> {value}{note}"
 
     def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
@@ -194,17 +194,17 @@ class AutoscalerActuator:
         headers = {**hook.headers(), "Idempotency-Key": action.id}
         # the API server's credentials are not sent to other hosts
         with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as other:
-            self._asked(other, "POST", hook.url, json={**change.body, "id": action.id}, headers=headers)
+            self._request(other, "POST", hook.url, json={**change.body, "id": action.id}, headers=headers)
         return True, f"posted to {httpx.URL(hook.url).host}"
 
     def _get(self, client: httpx.Client, path: str, *, missing_is_empty: bool = False) -> Json:
         if not self._url:
             hint = "give planner.scaling.kubernetes.url"
             raise ActuationError("no Kubernetes API is configured for scaling", retryable=False, hint=hint)
-        answer = self._asked(client, "GET", self._url + path, missing=missing_is_empty)
+        answer = self._request(client, "GET", self._url + path, missing=missing_is_empty)
         return {} if answer is None else answer
 
-    def _asked(
+    def _request(
         self, client: httpx.Client, method: str, url: str, *, missing: bool = False, **parts: Any
     ) -> dict[str, Any] | None:
         """The response's JSON; None for an accepted 404. Raises ActuationError."""
@@ -218,11 +218,11 @@ class AutoscalerActuator:
         if answer.status_code == 404 and missing:
             return None
         if answer.status_code // 100 != 2:
-            said, path = _message(answer), httpx.URL(url).path
+            sentence, path = _message(answer), httpx.URL(url).path
             retry = answer.status_code >= 500 or answer.status_code in (409, 429)
             hint = "its account needs the verbs get, list and patch" if answer.status_code in (401, 403) else ""
             fault = _ConflictError if answer.status_code == 409 else ActuationError
-            raise fault(f"{method} {path} returned {answer.status_code}: {said}", retryable=retry, hint=hint)
+            raise fault(f"{method} {path} returned {answer.status_code}: {sentence}", retryable=retry, hint=hint)
         try:
             result = answer.json()
         except ValueError:

@@ -57,8 +57,8 @@ class SimulatedActuator:
             raise ActuationError("control_url is not a URL", retryable=False) from error
         answer = _json(response)
         if response.status_code // 100 != 2:
-            said, hint = _refusal(answer)
-            text = f"the control endpoint returned HTTP {response.status_code}" + (f": {said}" if said else "")
+            sentence, hint = _refusal(answer)
+            text = f"the control endpoint returned HTTP {response.status_code}" + (f": {sentence}" if sentence else "")
             raise ActuationError(text, retryable=response.status_code >= 500, hint=hint)
         return answer
 
