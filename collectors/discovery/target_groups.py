@@ -78,15 +78,15 @@ def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, DiscoveredTarget | str]
                 yield (number, "targets", index), f"expected host:port, not {str(target)[:60]!r}"
 
 
-def _labels(number: int, labels: Any) -> Generator[tuple[yaml_file.Path_, str], None, dict[str, str]]:
+def _labels(number: int, raw: Any) -> Generator[tuple[yaml_file.Path_, str], None, dict[str, str]]:
     """Yields the problems and returns the valid labels."""
     labels: dict[str, str] = {}
-    if labels is None:
+    if raw is None:
         return labels
-    if not isinstance(labels, dict):
+    if not isinstance(raw, dict):
         yield (number, "labels"), "expected a mapping of strings"
         return labels
-    for name, value in labels.items():
+    for name, value in raw.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name):
             yield (number, "labels", str(name)), "not a valid label name"
         elif isinstance(value, dict | list) or value is None:

@@ -62,7 +62,7 @@ def _values_at(document: Any, path: Path) -> Iterator[Any]:
     level = [document]
     for name in path:
         if name == EVERY:
-            level = [item for item in level for item in _items(item)]
+            level = [item for value in level for item in _items(value)]
         else:
             level = [_mapping(item)[name] for item in level]
     yield from level

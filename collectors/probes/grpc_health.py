@@ -90,7 +90,7 @@ class GrpcHealthProbe:
         if code is codes.UNIMPLEMENTED:
             return ProbeError(Outcome.WRONG_ANSWER, f"{address} has no gRPC health service")
         if code is codes.NOT_FOUND:
-            return ProbeError(Outcome.NOT_SERVING, f"{address} knows no service {self._wanted!r}")
+            return ProbeError(Outcome.NOT_SERVING, f"{address} knows no service {self._service_name!r}")
         return ProbeError(Outcome.HTTP_STATUS, f"{address} returned {code.name}: {detail}")
 
     async def close(self) -> None:

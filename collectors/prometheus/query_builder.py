@@ -236,7 +236,7 @@ def named_by(spec: EntitySpec, *, exported: bool = False) -> dict[str, tuple[str
     for number, part in enumerate((*spec.parts, spec.namespace)):
         spellings = tuple(label for label in part if label != "@target")
         if exported:
-            spellings = tuple(label for label in spellings for label in (f"exported_{label}", label))
+            spellings = tuple(name for label in spellings for name in (f"exported_{label}", label))
         if spellings:
             label = "entity_namespace" if number == len(spec.parts) else f"entity_{number}"
             spellings_by_label[spellings[0] if len(spellings) == 1 else label] = spellings

@@ -313,7 +313,7 @@ class PrometheusSource:
         target = self._targets[key]
         good = [stamp for stamp in stamps if instance.up[stamp] == 1]
         pages = dict(zip(good, self._builder.pages(series, instance, good), strict=True))
-        pages: list[tuple[Scrape, Page | None]] = []
+        scrapes: list[tuple[Scrape, Page | None]] = []
         for stamp in stamps:
             page = pages.get(stamp)
             wrong = None if page is None else self._adapter_mismatch(key, target, page)
@@ -328,8 +328,8 @@ class PrometheusSource:
                 seconds,
                 samples=None if samples is None else int(samples),
             )
-            pages.append((scrape, None if wrong else page))
-        return pages
+            scrapes.append((scrape, None if wrong else page))
+        return scrapes
 
     def _adapter_mismatch(self, key: Key, target: Target, page: Page) -> CollectError | None:
         """Error of a job that was configured with an adapter but has the signature of another one."""

@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_named_by_whoever_asks(
             HttpClient("k8s", "http://127.0.0.1:9", access=given),
             PrometheusApi("http://127.0.0.1:9", access=given),
         )
-        for question in (client.run("/"), api.vector("up", AT)):
+        for question in (client.get("/"), api.vector("up", AT)):
             with pytest.raises(CollectError) as caught:
                 await question
             messages.append(caught.value.message)

@@ -37,7 +37,7 @@ BAD = {
     "cut": "is truncated before the end of its last line",
     "endless": "the page is larger than 200000 bytes",
     "failing": "returned HTTP 500",
-    "slam": "closed the connection without an answer",
+    "slam": "closed the connection without a response",
     "garbage": "binary instead of text",
 }
 TOKENS = SignalKey("engine_generation_tokens_total")

@@ -186,7 +186,7 @@ def test_a_driver_that_is_reloaded_is_read_again_without_a_restart(driver, probe
     driver.set(driver=0)
     expected = probe.read()
     assert expected["error"] == "no NVIDIA device can be read: the NVIDIA driver was unloaded"
-    assert expected["hint"] == "the agent reads on as soon as the driver is loaded again"
+    assert expected["hint"] == "the agent resumes as soon as the driver is loaded again"
     assert probe.read()["error"] == "no NVIDIA device can be read: the NVIDIA driver is not loaded"
     assert probe.wait() is None
     driver.set(driver=1, version="590.1")

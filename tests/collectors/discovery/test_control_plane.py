@@ -188,7 +188,7 @@ def test_who_may_read_nothing_gets_an_error(control_plane: Cluster, space: str) 
         found = source(control_plane, space, who="stranger")
         with pytest.raises(CollectError) as fault:
             await found.read()
-        assert "answered 403" in fault.value.message
+        assert "returned 403" in fault.value.message
         assert "bearer_token_file" in fault.value.hint
         await found.close()
 

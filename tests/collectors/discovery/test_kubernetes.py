@@ -172,7 +172,7 @@ def test_the_port_of_a_page(notes, ports, address) -> None:
 
 def test_ports_that_nobody_can_tell() -> None:
     assert "declares no port" in str(metrics_page_of(facts(ports=[])))
-    assert "neither a port nor the name of one" in str(metrics_page_of(facts(notes={"prometheus.io/port": "soon"})))
+    assert "neither a port nor a port name" in str(metrics_page_of(facts(notes={"prometheus.io/port": "soon"})))
     assert "neither a port" in str(metrics_page_of(facts(notes={"prometheus.io/port": "70000"})))
 
 

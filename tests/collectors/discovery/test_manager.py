@@ -97,7 +97,7 @@ def test_schemes_paths_and_ports() -> None:
     own = DiscoveredTarget("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
     assert made(own, rules).url == "http://a:1/x/y"
     assert made(own, rules).name == "src-a:1_x_y"
-    with pytest.raises(CollectError, match="is no address of a page"):
+    with pytest.raises(CollectError, match="is not a valid address"):
         made(DiscoveredTarget("a:1", {"__scheme__": "gopher"}))
 
 

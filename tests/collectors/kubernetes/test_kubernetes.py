@@ -308,7 +308,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_read() -> None:
         server.objects = {EVENTS: [event("e1")]}
         found, (error,) = await source.read(AT, [])
         assert codes(found) == ["BackOff"]
-        assert 'answered 403: cannot list resource "deployments"' in error.message
+        assert 'returned 403: cannot list resource "deployments"' in error.message
         assert "token_file" in error.hint
 
     play(scene)
@@ -318,7 +318,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_read() -> None:
 def test_a_refusal_of_any_shape_is_a_sentence(body: bytes) -> None:
     api = KubeApi(HttpClient("kubernetes", "http://127.0.0.1:9"))
     error = api._refused("/api/v1/pods", HttpResponse(503, {}, body))
-    assert error.message == "kubernetes: http://127.0.0.1:9/api/v1/pods answered 503"
+    assert error.message == "kubernetes: http://127.0.0.1:9/api/v1/pods returned 503"
 
 
 def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None:

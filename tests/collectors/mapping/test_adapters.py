@@ -281,8 +281,8 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
             "probe.load_as",
             "'loads..running' is not a path into a response; expected names joined by dots",
         ),
-        (("target: node", "target: node\nprobe: {load: /l, load_as: [a, b*]}"), "probe.load_as", "'b*' is no path"),
-        (("target: node", "target: node\nprobe: {load: /l, load_as: a + }"), "probe.load_as", "'a +' is no path"),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: [a, b*]}"), "probe.load_as", "'b*' is not a path"),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: a + }"), "probe.load_as", "'a +' is not a path"),
         (("target: node", "target: node\nprobe: {load: /l, load_as: {a: b}}"), "probe.load_as", "expected a name"),
         (("target: node", "target: node\nprobe: {health: healthz}"), "probe.health", "expected a path such as /health"),
         (

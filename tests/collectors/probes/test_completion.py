@@ -210,8 +210,8 @@ def test_slow_is_a_success_that_is_reported() -> None:
 @pytest.mark.parametrize(
     ("handler", "outcome", "expected"),
     [
-        (refuses, Outcome.HTTP_STATUS, "answered 503: The engine is dead."),
-        (old_style, Outcome.HTTP_STATUS, "answered 404: no such model"),
+        (refuses, Outcome.HTTP_STATUS, "returned 503: The engine is dead."),
+        (old_style, Outcome.HTTP_STATUS, "returned 404: no such model"),
         (page, Outcome.WRONG_ANSWER, "no JSON"),
         (nothing, Outcome.NO_GENERATION, "returned 200 with an empty body"),
         (streaming(), Outcome.NO_GENERATION, "ended without a token"),

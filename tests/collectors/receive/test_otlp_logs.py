@@ -72,7 +72,7 @@ def test_a_record_without_a_time_has_none_and_one_of_a_bad_year_neither() -> Non
 
 def test_what_is_no_export_is_refused_with_a_sentence() -> None:
     for body, kind in ((b"\xff\xff\xff", otlp_logs.PROTOBUF), (b"{", otlp_logs.JSON), (b"\xff", otlp_logs.JSON)):
-        with pytest.raises(UsageError, match="no OTLP logs export"):
+        with pytest.raises(UsageError, match="not an OTLP logs export"):
             otlp_logs.decode(body, kind, "c")
     assert otlp_logs.response_body(otlp_logs.JSON) == b"{}"
     assert otlp_logs.response_body(otlp_logs.PROTOBUF) == b""

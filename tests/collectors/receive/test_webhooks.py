@@ -131,7 +131,7 @@ def test_events_that_are_no_change_report_nothing() -> None:
 def test_a_body_of_another_tool_is_refused_with_a_sentence() -> None:
     with pytest.raises(UsageError, match=r"needs one of \{repository.full_name\}"):
         parse_delivery("github", "deployment", {"hello": 1}, AT)
-    with pytest.raises(UsageError, match="no JSON object"):
+    with pytest.raises(UsageError, match="not a JSON object"):
         parse_delivery("gitlab", "Push Hook", [1], AT)
 
 

@@ -76,7 +76,7 @@ def test_bad_answers(path, reason, words) -> None:
 def test_a_deadline_for_the_whole_scrape(path) -> None:
     found = asyncio.run(scrape(path, timeout=0.2))
     assert found.error.reason == CollectReason.TIMEOUT
-    assert "no whole page" in found.error.message
+    assert "no complete page" in found.error.message
 
 
 def test_a_page_without_end_stops_at_the_limit() -> None:

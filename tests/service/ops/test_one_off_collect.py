@@ -230,7 +230,7 @@ def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> Non
     ("page", "said", "hint"),
     [
         ("tgi=a/metrics.txt", "no metric of tgi; it matches vllm", "adapter vllm"),
-        ("vllm=empty.txt", "the page is empty", "vLLM"),
+        ("vllm=empty.txt", "the metrics page is empty", "vLLM"),
         ("vllm=localhost:8000/metrics", "cannot be read", "vllm=http://localhost:8000/metrics"),
         ("vllm=10.0.0.7/metrics", "cannot be read", "vllm=http://10.0.0.7/metrics"),
         ("vllm=ftp://h/metrics", "cannot be read", "http://"),

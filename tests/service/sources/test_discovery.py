@@ -158,13 +158,13 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
     assert [rows[name]["adapter"] for name in rows] == ["vllm", "vllm", "discovery"]
     assert all(row["up"] for row in rows.values())
     assert rows["http"]["samples"] == 1
-    assert "no adapter is known to read" in rows["http"]["error"]
+    assert "no adapter detected for" in rows["http"]["error"]
     running = [row for row in found["signals"] if row["signal"] == "engine_requests_running"]
     assert {row["entity"]["name"] for row in running} == {"x", "a"}
     assert [row["target"] for row in seen["targets"]] == list(rows)
     with structlog.testing.capture_logs():
         table = CliRunner().invoke(app, ["doctor", "--config", str(file), "-o", "table"], standalone_mode=False).stdout
-    assert "http (discovery): no adapter is known to read" in table
+    assert "http (discovery): no adapter detected for" in table
 
 
 def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:

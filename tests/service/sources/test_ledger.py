@@ -189,7 +189,7 @@ def test_pushed_logs_are_matched_redacted_and_left_for_the_engine(api: Api) -> N
 def test_what_is_no_export_of_logs_is_refused(api: Api) -> None:
     kind = {"Content-Type": "application/x-protobuf"}
     for content, headers, says in (
-        (b"\xff\xff", kind, "no OTLP logs export"),
+        (b"\xff\xff", kind, "not an OTLP logs export"),
         (logs("x"), {"Content-Type": "text/plain"}, "Content-Type"),
         (b"nope", {**kind, "Content-Encoding": "gzip"}, "no gzip"),
         (logs("x"), {**kind, "Content-Encoding": "br"}, "Content-Encoding"),

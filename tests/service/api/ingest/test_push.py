@@ -650,13 +650,13 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         ({**good, "value": float("nan")}, "not finite"),
         ({**good, "value": "1"}, "no number"),
         ({**good, "value": True}, "no number"),
-        ({**good, "name": "two words"}, "no name of a KPI"),
-        ({**good, "service": "a/b"}, "no name of a service"),
+        ({**good, "name": "two words"}, "not a valid KPI name"),
+        ({**good, "service": "a/b"}, "not a valid service name"),
         ({**good, "service": "chop"}, "no service is named 'chop'"),
         ({**good, "colour": "red"}, "unknown key 'colour'"),
-        ({**good, "labels": {"team": 3}}, "no mapping of texts"),
+        ({**good, "labels": {"team": 3}}, "not a mapping of strings"),
         (good, "duplicate value"),
-        ({**good, "at": "2026-11-21T07:58:00Z"}, "as new or newer"),
+        ({**good, "at": "2026-11-21T07:58:00Z"}, "the same or a later time"),
         (7, "expected an object"),
     ]
     answer = push(world, good, *[entry for entry, _ in wrong])
@@ -669,7 +669,7 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         assert one["hint"]
     again = push(world, good)
     assert again.status_code == 400
-    assert "as new or newer" in again.json()["refused"][0]["error"]
+    assert "the same or a later time" in again.json()["refused"][0]["error"]
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 1.5
 
 
