@@ -158,7 +158,7 @@ def _latest() -> Iterator[str]:
     ):
         yield f"| `{name}` | {kind} | {means} |"
     yield "\nColumns of all these tables, about the entity as a monitoring target:\n"
-    yield from _signals([one.name for one in catalog.signals().values() if one.layer is Layer.MONITORING])
+    yield from _signals([signal.name for signal in catalog.signals().values() if signal.layer is Layer.MONITORING])
     for kind in EntityKind:
         own = [name for name in latest.columns(kind) if catalog.signal(name).layer is not Layer.MONITORING]
         yield f"\n### latest_{kind.value}\n"
@@ -189,7 +189,7 @@ def _hourly() -> Iterator[str]:
     yield "| signal | columns | value of the hour |"
     yield "|---|---|---|"
     for kind in (SignalKind.GAUGE, SignalKind.STATE, SignalKind.DELTA, SignalKind.HISTOGRAM):
-        shown = {cell.name.replace(cell.signal.name, "<signal>"): cell.says for cell in _cells(kind)}
+        shown = {cell.name.replace(cell.signal.name, "<signal>"): cell.statistic for cell in _cells(kind)}
         yield from (f"| {kind.value} | `{name}` | {_SAYS[says]} |" for name, says in shown.items())
     yield (
         "\nFor a gauge or state, the highest value is stored if high values (or both ends) are of interest, else the "
