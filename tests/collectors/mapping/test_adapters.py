@@ -98,7 +98,7 @@ def test_all_faults_are_reported_at_once_in_line_order(tmp_path) -> None:
 
 
 def test_unknown_adapters_are_named_with_the_known_ones(tmp_path) -> None:
-    with pytest.raises(UsageError, match="no adapter 'vlm'") as caught:
+    with pytest.raises(UsageError, match="unknown adapter 'vlm'") as caught:
         adapter("vlm")
     assert "vllm" in caught.value.hint
     with pytest.raises(UsageError, match="cannot be read"):

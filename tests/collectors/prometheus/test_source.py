@@ -339,7 +339,7 @@ def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, s
 
 
 def test_unknown_adapters_in_jobs_are_refused() -> None:
-    with pytest.raises(UsageError, match="no adapter 'vlm'"):
+    with pytest.raises(UsageError, match="unknown adapter 'vlm'"):
         PrometheusSource("http://x", cluster="c", jobs={"a": "vlm"})
 
 

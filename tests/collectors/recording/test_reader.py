@@ -290,6 +290,6 @@ def test_faults_of_a_list_of_targets_have_their_lines(tmp_path) -> None:
     assert f"{fleet}/targets.yaml:5: targets[1]: unknown adapter 'abacus'" in reported.value.message
     assert "config check" not in reported.value.hint
     (fleet / "targets.yaml").write_text("cluster: lab\ncluster: lab\ntargets: []\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="stands twice") as reported:
+    with pytest.raises(ConfigError, match="is duplicated") as reported:
         read_fleet(fleet)
     assert "config check" not in reported.value.hint

@@ -652,7 +652,7 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         ({**good, "value": True}, "no number"),
         ({**good, "name": "two words"}, "not a valid KPI name"),
         ({**good, "service": "a/b"}, "not a valid service name"),
-        ({**good, "service": "chop"}, "no service is named 'chop'"),
+        ({**good, "service": "chop"}, "unknown service 'chop'"),
         ({**good, "colour": "red"}, "unknown key 'colour'"),
         ({**good, "labels": {"team": 3}}, "not a mapping of strings"),
         (good, "duplicate value"),
