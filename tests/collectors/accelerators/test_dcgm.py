@@ -140,7 +140,7 @@ def test_a_host_engine_that_restarts_is_read_again(engine, probe) -> None:
     assert len(probe.read()["devices"]) == 2
     engine.set(run=0)
     state = probe.read()
-    assert state["error"].startswith("DCGM at 127.0.0.1:5555 cannot be read: The connection to the host engine")
+    assert state["error"].startswith("cannot read DCGM at 127.0.0.1:5555: The connection to the host engine")
     assert "nv-hostengine" in state["hint"]
     assert probe.read()["error"].endswith("Host engine connection invalid/disconnected")
     engine.set(run=2)

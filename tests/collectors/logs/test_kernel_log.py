@@ -264,7 +264,7 @@ def test_a_path_that_cannot_be_read_is_an_error_and_no_end(tmp_path) -> None:
         source = KernelLogFile("kernel_log", KernelFile(tmp_path / "none"), NODE)
         found, (error,) = await source.read(AT, [])
         assert found == []
-        assert error.message == f"kernel_log: {tmp_path / 'none'} cannot be read: No such file or directory"
+        assert error.message == f"kernel_log: cannot read {tmp_path / 'none'}: No such file or directory"
         (tmp_path / "none").write_text(f"2026-11-18T11:59:59+0000 h kernel: {XID}\n")
         assert await read_file(source) == ["79"]
         await source.close()

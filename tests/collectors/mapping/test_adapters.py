@@ -101,7 +101,7 @@ def test_unknown_adapters_are_named_with_the_known_ones(tmp_path) -> None:
     with pytest.raises(UsageError, match="unknown adapter 'vlm'") as caught:
         adapter("vlm")
     assert "vllm" in caught.value.hint
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read adapter"):
         adapter_from_file(tmp_path / "none.yaml")
 
 

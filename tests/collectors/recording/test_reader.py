@@ -274,7 +274,7 @@ def test_a_fleet_of_more_targets_than_files_may_be_open(tmp_path) -> None:
 def test_a_file_that_cannot_be_opened_is_not_called_broken(tmp_path) -> None:
     path = tmp_path / "x.metrics.jsonl.gz"
     path.mkdir()
-    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz cannot be read: Is a directory") as reported:
+    with pytest.raises(UsageError, match=r"cannot read .*x\.metrics\.jsonl\.gz: Is a directory") as reported:
         list(read_recording(path))
     assert "cut" not in reported.value.hint
 
