@@ -73,7 +73,7 @@ def moment(instant: datetime) -> str:
 
 
 def incident_summary(incident: Incident, language: Language = "en") -> str:
-    """Fault, entity and start of an incident; says so if the cause is unknown."""
+    """Fault, entity and start of an incident, or a note that the cause is unknown."""
     since = moment(incident.opened_at)
     cause = incident.suspected_cause
     if cause is None:

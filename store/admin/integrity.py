@@ -187,7 +187,7 @@ def _count(database: Database, report: Report) -> None:
             report.rows[table.name] = introspection.count(connection, table)
 
 
-# --- what the engine of the database says ---------------------------------------------------------
+# --- checks of the database engine ----------------------------------------------------------------
 
 
 def _pages(database: Database, report: Report) -> None:

@@ -159,7 +159,7 @@ class SqlMetricStore:
         access = Access(self._database.reading, lambda: self._writing(first), self._dictionary)
         history_writer.write(access, kind, times, drafts)
 
-    # --- upkeep -----------------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------------
 
     def maintain(
         self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False

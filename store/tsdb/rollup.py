@@ -134,8 +134,8 @@ def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp])
 def fill_in(kept: RollupCells, late: RollupCells) -> tuple[RollupCells, int]:
     """Fills kept spans without a value with late ones; also returns the number of rejected late values.
 
-    Both have the same columns, entities and spans. Deleted values that were rolled up cannot be told from late ones, so
-    that a span with a value is never added to: nothing is counted twice.
+    Both have the same columns, entities and spans. Deleted values that were rolled up cannot be distinguished from late
+    ones, so that a span with a value is never added to: nothing is counted twice.
     """
     free = ~counts(kept.status)
     takes = free & (late.status != CellStatus.ABSENT)
