@@ -97,7 +97,7 @@ def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
 
 
 def put_back(database: Database, day: datetime) -> None:
-    """Let a day of each roll-up stand for the days before it; parts of days before it are replaced."""
+    """Repeats a day of each roll-up for the days before it; partial days before it are replaced."""
     for tier, days in DAYS.items():
         with database.writing() as connection:
             table = metadata.block
@@ -127,7 +127,7 @@ def _moved(rows: list[dict[str, Any]], days: int) -> Iterator[dict[str, Any]]:
         yield kept | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
 
 
-_HEAD = 16  # magic and counts of a block stand before its instants
+_HEAD = 16  # magic number and counts of a block precede its timestamps
 
 
 def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
@@ -153,8 +153,8 @@ def _state(url: str, day: FleetDay, until: datetime) -> None:
             began = until - timedelta(days=365 * (1 - first / (365 * ALERTS_A_DAY)))
             alerts = tuple(_ended(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
             messages = tuple(
-                Message(one.fingerprint, "im", NotifyReason.OPENED, one.priority, None, "t", "b" * 500, began)
-                for one in alerts[::5]
+                Message(alert.fingerprint, "im", NotifyReason.OPENED, alert.priority, None, "t", "b" * 500, began)
+                for alert in alerts[::5]
             )
             state.commit(CycleCommit(_cycle(began), alerts=alerts, messages=messages))
     finally:
@@ -165,7 +165,9 @@ def _state(url: str, day: FleetDay, until: datetime) -> None:
             connection.execute(sa.update(metadata.message).values(status="delivered", ended_at_us=micros(until)))
             connection.execute(sa.delete(metadata.cycle))
             records = [_cycle(until - number * STEP) for number in range(KEPT_CYCLES, 0, -1)]
-            rows = [{"id": one.id, "at_us": micros(one.at), "body": json_codec.dumps(one)} for one in records]
+            rows = [
+                {"id": record.id, "at_us": micros(record.at), "body": json_codec.dumps(record)} for record in records
+            ]
             connection.execute(sa.insert(metadata.cycle), rows)
     finally:
         database.close()
@@ -198,7 +200,7 @@ def copied(folder: Path, engine: Engine) -> None:
 
 
 def _into_server(source: sa.Engine, target: sa.Engine) -> None:
-    """Every row of every table but those that say which revision it is; then the numbers go on where they ended."""
+    """Copies every row of every table except the schema revision; sequences then continue after the last row."""
     tables, there = sa.MetaData(), sa.MetaData()
     tables.reflect(source)
     there.reflect(target)

@@ -41,7 +41,7 @@ READ = {EntityKind.GPU: "hw_accel_power_watts", EntityKind.REPLICA: "engine_gene
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to keep an hour of a kind: ``pack`` gives something of ``size`` bytes, ``read`` a signal of it."""
+    """One format for an hour of a kind: ``pack`` returns data of ``size`` bytes, ``read`` one signal of it."""
 
     pack: Callable[[Hour], Any]
     read: Callable[[Any, Hour, str], NDArray[Any]]
@@ -66,14 +66,14 @@ def _floats(level: int, *, xor: bool, planes: bool) -> Format:
     """float32 as it is, a zstd frame a signal: with or without xor along time, with or without byte planes."""
 
     def pack(hour: Hour) -> dict[str, bytes]:
-        compressor, found = zstandard.ZstdCompressor(level=level), {}
+        compressor, results = zstandard.ZstdCompressor(level=level), {}
         for name, (_, begin, end) in sections_of(hour.keys).items():
             bits = np.nan_to_num(hour.values[begin:end]).view(np.uint32)
             if xor:
                 bits = np.concatenate((bits[..., :1], bits[..., 1:] ^ bits[..., :-1]), axis=-1)
             cells = bits.view(np.uint8).reshape(-1, 4)
-            found[name] = compressor.compress((cells.T if planes else cells).tobytes())
-        return found
+            results[name] = compressor.compress((cells.T if planes else cells).tobytes())
+        return results
 
     def read(packed: dict[str, bytes], hour: Hour, signal: str) -> NDArray[Any]:
         raw = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed[signal]), dtype=np.uint8)
@@ -185,12 +185,12 @@ def _busy(times: int, work: Callable[[], object]) -> float:
 def _measured(made: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
     """Bytes a number of each kind and of both, values a second of packing and of reading."""
     size, cells, packing, reading, wanted = 0, 0, 0.0, 0.0, 0
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for kind, hour in hours.items():
         kept: list[Any] = []
         packing += _busy(1, lambda hour=hour, kept=kept: kept.append(made.pack(hour)))
         packed, signal = kept[0], READ[kind]
-        found[kind.value] = made.size(packed) / hour.present
+        results[kind.value] = made.size(packed) / hour.present
         size, cells = size + made.size(packed), cells + hour.present
         numbers = hour.values[_place(hour, signal)]
         seen = made.read(packed, hour, signal).astype(np.float32).ravel()
@@ -198,7 +198,7 @@ def _measured(made: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float
         read = partial(made.read, packed, hour, signal)
         reading += _busy(3, lambda read=read: [read() for _ in range(READ_HOURS)])
         wanted += READ_HOURS * numbers.size
-    return found | {"bytes": size / cells, "pack_per_second": cells / packing, "read_per_second": wanted / reading}
+    return results | {"bytes": size / cells, "pack_per_second": cells / packing, "read_per_second": wanted / reading}
 
 
 def run() -> list[Result]:
@@ -206,17 +206,17 @@ def run() -> list[Result]:
     pa.set_cpu_count(1)
     day = fleet_day()
     hours = {kind: day.hour(kind, BUSY_HOUR) for kind in READ}
-    found = {}
+    results = {}
     for name, made in FORMATS.items():
         tell(name)
-        found[name] = _measured(made, hours)
-    best = min((name for name in found if name.startswith(LIBRARY)), key=lambda name: found[name]["bytes"])
+        results[name] = _measured(made, hours)
+    best = min((name for name in results if name.startswith(LIBRARY)), key=lambda name: results[name]["bytes"])
     lines = []
-    for name, line in found.items():
+    for name, line in results.items():
         size = line.pop("bytes")
         speeds = {key: float(f"{value:.3g}") for key, value in line.items()}
         if name == "ours":
-            rival = found[best]["bytes"]
+            rival = results[best]["bytes"]
             ours = result("blob_formats", size, "bytes/value", None, None, best, rival, rival / size, **speeds)
             mine = size
             lines.append(ours)

@@ -36,10 +36,10 @@ def result(
     ratio: float | None = None,
     **more: Any,
 ) -> Result:
-    """One line of a benchmark. ``holds`` says whether ``value`` meets ``target``, None when there is none.
+    """One line of a benchmark. ``holds`` is True if ``value`` meets ``target``, None without a target.
 
-    ``peer`` was measured in the same run, in the same unit; ``ratio`` above 1 means that we are better.
-    Further keys stand behind the agreed ones; ``note`` is a sentence, printed below a table.
+    ``peer`` was measured in the same run, in the same unit; a ``ratio`` above 1 means that we are better. Further keys
+    follow the agreed ones; ``note`` is a sentence, printed below a table.
     """
     line = {
         "name": name,
@@ -73,7 +73,7 @@ def best_of(times: int, work: Callable[[], object]) -> float:
 
 
 def data_folder() -> Path | None:
-    """Where recorded data lies, None when nobody said."""
+    """Folder of the recorded data, None if not given."""
     text = os.environ.get("OUTRIDER_DATA")
     return Path(text) if text else None
 
@@ -84,15 +84,15 @@ def quick() -> bool:
 
 
 def tell(text: str) -> None:
-    """Say on standard error what takes so long."""
+    """Logs the progress of a slow step on standard error."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def cached(name: str, parameters: object, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """The folder that ``build`` fills, made anew when the parameters or the text of a source changed.
+    """Returns the folder that ``build`` fills, rebuilt if the parameters or the text of a source have changed.
 
-    ``sources`` are files, or folders of Python and YAML files. The two last used of a name are kept. A
-    build that fails or is interrupted leaves nothing.
+    ``sources`` are files, or folders of Python and YAML files. The two most recent folders of a name are kept. A build
+    that fails or is interrupted leaves nothing.
     """
     root = Path(os.environ.get("OUTRIDER_CACHE") or Path.home() / ".cache" / "outrider")
     folder = root / f"{name}-{_digest(parameters, sources)}"
@@ -114,16 +114,16 @@ def cached(name: str, parameters: object, sources: Iterable[Path], build: Callab
 
 
 def _digest(parameters: object, sources: Iterable[Path]) -> str:
-    found = hashlib.sha256(json.dumps(parameters, sort_keys=True, default=str).encode())
+    results = hashlib.sha256(json.dumps(parameters, sort_keys=True, default=str).encode())
     for source in sources:
         files = [source] if source.is_file() else [*source.rglob("*.py"), *source.rglob("*.yaml")]
         for path in sorted(files):
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+            results.update(path.name.encode() + path.read_bytes())
+    return results.hexdigest()[:16]
 
 
 def main(run: Callable[[], Result | Sequence[Result]], arguments: Sequence[str] | None = None) -> None:
-    """Run one benchmark and print it: ``-o json`` one document, ``-o table`` (default on a terminal) a table."""
+    """Runs one benchmark and prints it: ``-o json`` one document, ``-o table`` (default on a terminal) a table."""
     parser = argparse.ArgumentParser(description=(run.__doc__ or "").partition("\n")[0])
     add_options(parser)
     options = parser.parse_args(arguments)
@@ -139,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def use_data(folder: str | None) -> None:
-    """Make ``--data`` what ``data_folder`` answers."""
+    """Sets the folder that ``data_folder`` returns from ``--data``."""
     if folder:
         os.environ["OUTRIDER_DATA"] = folder
 
@@ -161,7 +161,7 @@ def show(found: Result | Sequence[Result], output: str) -> None:
 
 
 def _margin(line: Result) -> float | None:
-    """How many times better than its target a figure is, below 1 when it misses it, whichever way is better."""
+    """Factor by which a figure beats its target, below 1 if it misses it, in either direction."""
     value, target = line["value"], line["target"]
     if line["holds"] is None or not value or not target:
         return None

@@ -58,7 +58,7 @@ class Stages:
         self.cycles: list[dict[str, float]] = []
 
     def wrap(self, owner: Any, name: str, stage: str) -> None:
-        """Add the time of every call of ``owner.name`` to a stage."""
+        """Adds the time of every call of ``owner.name`` to a stage."""
         inner: Callable[..., Any] = getattr(owner, name)
 
         def timed(*given: Any, **named: Any) -> Any:
@@ -124,7 +124,7 @@ class _LastDay:
 
 
 def teach(detection: Detection, world: Fleet, pages: FleetPages, start: datetime) -> None:
-    """What detection knows after a day: baselines, forests, and full rings of the last minutes."""
+    """Trains detection with one day: baselines, forests, and full rings of the last minutes."""
     collector = ScrapeManager(pages.targets(""))
     first = start - (SLOTS + 1) * STEP
     for at in (first, first + STEP):
@@ -152,10 +152,10 @@ def _noisy(values: Floats, random: np.random.Generator) -> Floats:
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds and processor seconds of each warm cycle, the stages, and the most memory ever held.
+    """Seconds and CPU seconds of each warm cycle, the stages, and the peak memory.
 
-    ``planning`` are the cycles beside which the first plan was made, in its own thread; ``incomplete`` how many
-    were left out, because a page did not come.
+    ``planning`` are the cycles during the first plan, which runs in its own thread; ``incomplete`` counts the excluded
+    cycles with a missing page.
     """
 
     stages: Stages
@@ -167,7 +167,7 @@ class Measured:
 
 
 def measure(folder: Path, url: str) -> Measured:
-    """Cycles of a platform on a store, which may hold a past of this fleet up to ``START``."""
+    """Runs cycles of a platform on a store, which may contain history of this fleet up to ``START``."""
     return asyncio.run(_cycles(folder, url))
 
 
@@ -181,37 +181,37 @@ async def _cycles(folder: Path, url: str) -> Measured:
     with server(folder) as shown:
         collector = ScrapeManager(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
         platform.collector = platform.cycle.parts.source = CompositeSource(collector)
-        found = Measured(watched(platform.cycle, collector))
-        while len(found.seconds) < WARM_UP + CYCLES:
+        results = Measured(watched(platform.cycle, collector))
+        while len(results.seconds) < WARM_UP + CYCLES:
             world.step(STEP)
             shown.show(pages.bodies())
             clock.advance(STEP)
-            found.stages.cycles.append({})
+            results.stages.cycles.append({})
             gc.collect()
             begun, busy = time.perf_counter(), time.process_time()
             record = await platform.cycle.run_in_thread()
             took, worked = time.perf_counter() - begun, time.process_time() - busy
             if platform.cycle.parts.planning.latest == Plan():
-                found.stages.cycles.pop()
-                found.planning.append(took)
-                assert len(found.planning) < MOST_PLANNING, "no plan was made"
+                results.stages.cycles.pop()
+                results.planning.append(took)
+                assert len(results.planning) < MOST_PLANNING, "no plan was made"
                 continue
             whole = record.targets_up == record.targets == len(collector.targets)
-            if not whole and len(found.seconds) >= WARM_UP:  # a busy machine; a cycle with less to do does not count
-                found.stages.cycles.pop()
-                found.incomplete += 1
-                assert found.incomplete < MOST_INCOMPLETE, "pages do not come"
+            if not whole and len(results.seconds) >= WARM_UP:  # a busy host; a cycle with less work does not count
+                results.stages.cycles.pop()
+                results.incomplete += 1
+                assert results.incomplete < MOST_INCOMPLETE, "pages do not come"
                 continue
-            found.seconds.append(took)
-            found.worked.append(worked)
-        found.grown = _resident_bytes()
+            results.seconds.append(took)
+            results.worked.append(worked)
+        results.grown = _resident_bytes()
         await platform.close()
-    del found.seconds[:WARM_UP], found.worked[:WARM_UP]
-    return found
+    del results.seconds[:WARM_UP], results.worked[:WARM_UP]
+    return results
 
 
 def _resident_bytes() -> float:
-    """The most memory that this process ever held, the simulated fleet included."""
+    """Peak memory of this process, the simulated fleet included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
@@ -221,9 +221,9 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory() as name:
         measured = measure(Path(name), f"sqlite:///{name}/bench.db")
     median, resident = statistics.median(measured.seconds), measured.grown
-    found = measured.stages.medians()
-    found["fetch"] = round(median - found["after_collect"] - found["parse_normalise"], 4)
-    found.pop("start", None)
+    results = measured.stages.medians()
+    results["fetch"] = round(median - results["after_collect"] - results["parse_normalise"], 4)
+    results.pop("start", None)
     return [
         result(
             "cycle",
@@ -233,7 +233,7 @@ def run() -> list[Result]:
             median <= TARGET_SECONDS,
             slowest=round(max(measured.seconds), 3),
             processor_seconds=round(statistics.median(measured.worked), 3),
-            stages=found,
+            stages=results,
         ),
         result("cycle_memory", resident, "bytes", TARGET_BYTES, resident <= TARGET_BYTES),
     ]

@@ -48,7 +48,7 @@ def _tiers(engine: Engine) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _StoreSize:
-    """What a store weighed before the cycles: bytes of all, gigabytes of the payloads by tier."""
+    """Size of a store before the cycles: total bytes, gigabytes of the payloads by tier."""
 
     all: int = 0
     tiers: dict[str, float] = field(default_factory=dict)
@@ -92,14 +92,14 @@ def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _Sto
 def _empty(folder: Path) -> dict[str, Measured]:
     """The cycles on the empty store of each engine that is here."""
     folder.mkdir()
-    with engines(folder) as found:
-        return {engine.name: _on(engine, None)[0] for engine in found if engine.url}
+    with engines(folder) as results:
+        return {engine.name: _on(engine, None)[0] for engine in results if engine.url}
 
 
 def run() -> list[Result]:
-    """Seconds of a cycle on a store of a year; ``holds`` asks for the same as on an empty one, too.
+    """Seconds of a cycle on a store of a year; ``holds`` also requires the same as on an empty one.
 
-    The empty one is measured before and after: a machine that others use grows slower and faster by the minute.
+    The empty one is measured before and after, because the speed of a shared host varies by the minute.
     """
     log.configure(level="error")
     year, lines = aged(START), []
@@ -108,12 +108,12 @@ def run() -> list[Result]:
         folder = Path(name)
         before = _empty(folder / "before")
         (folder / "full").mkdir()
-        with engines(folder / "full") as found:
-            for engine in found:
+        with engines(folder / "full") as results:
+            for engine in results:
                 if engine.url is not None:
                     full[engine.name] = _on(engine, year)
         after = _empty(folder / "after")
-        for engine in found:
+        for engine in results:
             if engine.name not in full:
                 lines.append(engine.skipped("cycle_aged", "s", TARGET_SECONDS))
                 continue

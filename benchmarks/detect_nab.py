@@ -32,8 +32,8 @@ def expanding_z(values: Floats) -> Floats:
     before = np.concatenate(([0.0], np.cumsum(values)[:-1])) / safe
     square = np.concatenate(([0.0], np.cumsum(values**2)[:-1])) / safe
     spread = np.sqrt(np.maximum(square - before**2, 1e-18))
-    found: Floats = np.where(count > 1, np.abs(values - before) / spread, 0.0)
-    return found
+    results: Floats = np.where(count > 1, np.abs(values - before) / spread, 0.0)
+    return results
 
 
 def run() -> list[Result]:

@@ -1,7 +1,7 @@
-"""Rival detectors on the same recordings: what is at hand elsewhere, with a limit fixed on the same past.
+"""Rival detectors on the same recordings: common alternatives, with a limit fixed on the same history.
 
-Each sees the training part alone, scores both parts, and alarms beyond the score that would have given the
-budget of alarms on the training part. ``river`` and ``pyod`` join where they are installed.
+Each sees the training part alone, scores both parts, and alarms beyond the score that would have given the budget of
+alarms on the training part. ``river`` and ``pyod`` are included if installed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def pooled_forest(read: Sequence[Recording]) -> Scores:
 
 def z_score(read: Sequence[Recording]) -> Scores:
     """The largest deviation of a metric from its training mean, in its training deviations."""
-    found = []
+    result = []
     for one in read:
         past = one.values[: one.train]
         spread = np.maximum(np.nanstd(past, axis=0), 1e-9)
-        found.append(np.nanmax(np.abs(one.values - np.nanmean(past, axis=0)) / spread, axis=1))
-    return found
+        result.append(np.nanmax(np.abs(one.values - np.nanmean(past, axis=0)) / spread, axis=1))
+    return result
 
 
 def half_space_trees(read: Sequence[Recording]) -> Scores:
     """River's streaming forest, learning as it goes."""
     from river.anomaly import HalfSpaceTrees  # noqa: PLC0415
 
-    found = []
+    result = []
     for one in read:
         past = one.values[: one.train]
         low, high = past.min(axis=0), past.max(axis=0)
@@ -55,34 +55,34 @@ def half_space_trees(read: Sequence[Recording]) -> Scores:
             reading = dict(enumerate(row.tolist()))
             scores[place] = trees.score_one(reading)
             trees.learn_one(reading)
-        found.append(scores)
-    return found
+        result.append(scores)
+    return result
 
 
 def ecod(read: Sequence[Recording]) -> Scores:
     """PyOD's ECOD, fitted to each entity's training part."""
     from pyod.models.ecod import ECOD  # noqa: PLC0415
 
-    found = []
+    result = []
     for one in read:
         model = ECOD()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a constant metric has no skewness
             model.fit(one.values[: one.train])
-            found.append(np.asarray(model.decision_function(one.values), dtype=np.float64))
-    return found
+            result.append(np.asarray(model.decision_function(one.values), dtype=np.float64))
+    return result
 
 
 def static_rules(read: Sequence[Recording]) -> Scores:
     """Any metric beyond 95 % of its range in training, three readings long: 1, else 0."""
-    found = []
+    result = []
     for one in read:
         past = one.values[: one.train]
         low, high = past.min(axis=0), past.max(axis=0)
         beyond = ((one.values - low) > STATIC_LIMIT * np.maximum(high - low, 1e-9)).astype(np.float64)
         run = np.stack([np.roll(beyond, back, axis=0) for back in range(STATIC_READINGS)])
-        found.append(run.min(axis=0).max(axis=1))
-    return found
+        result.append(run.min(axis=0).max(axis=1))
+    return result
 
 
 RIVALS: dict[str, Rival] = {
@@ -95,16 +95,16 @@ RIVALS: dict[str, Rival] = {
 
 
 def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: float) -> dict[str, Judged] | None:
-    """What a rival says of the test parts; None when its library is not installed."""
+    """Results of a rival on the test parts; None if its library is not installed."""
     try:
         scores = RIVALS[rival](read)
     except ImportError:
         return None
-    found = {}
+    result = {}
     for one, score in zip(read, scores, strict=True):
         limit = 0.5 if rival == "static rules" else past_limit(one.times[: one.train], score[: one.train], budget)
         test = score[one.train :]
-        found[one.name] = Judged(
+        result[one.name] = Judged(
             times=one.times[one.train :],
             scores=test,
             limits=np.full(test.shape, limit),
@@ -112,7 +112,7 @@ def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: f
             labels=one.labels[one.train :],
             step_seconds=step_seconds,
         )
-    return found
+    return result
 
 
 def past_limit(times: Floats, scores: Floats, budget: float) -> float:

@@ -33,7 +33,7 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
 
 
 def run() -> list[Result]:
-    """One line a figure; the best rival stands beside it, all of them behind."""
+    """One line per figure, with the best rival and then all of them."""
     folder = data_folder()
     if folder is None or not (folder / "servers").is_dir():
         return [result("detect_servers", None, "ratio", 0.60, None, missing="servers/ below --data or $OUTRIDER_DATA")]
@@ -57,7 +57,7 @@ def _line(
     ours: dict[str, Any], rivals: dict[str, dict[str, Any]], name: str, unit: str, goal: float | None, more: bool
 ) -> Result:
     value = ours[name]
-    known = {rival: found[name] for rival, found in rivals.items() if found[name] is not None}
+    known = {rival: results[name] for rival, results in rivals.items() if results[name] is not None}
     best = (max if more else min)(known, key=lambda rival: known[rival]) if known else None
     against = known[best] if best else None
     holds = None if goal is None or value is None else (value >= goal if more else value <= goal)

@@ -58,8 +58,8 @@ def _cases() -> tuple[Floats, Floats, NDArray[np.intp]]:
     folder = data_folder()
     assert folder is not None
     rows, loads = [], []
-    for one in recordings.servers(folder / "servers", STEP)[: 1 if quick() else None]:
-        part = one.values[one.train - PAST : one.train + LASTS]
+    for server in recordings.servers(folder / "servers", STEP)[: 1 if quick() else None]:
+        part = server.values[server.train - PAST : server.train + LASTS]
         for metric in range(0, part.shape[1] - 1, EVERY):
             rows.append(part[:, metric])
             loads.append(part[:, metric + 1])
@@ -68,12 +68,12 @@ def _cases() -> tuple[Floats, Floats, NDArray[np.intp]]:
 
 
 def _ours(make: Make, values: Floats, loads: Floats) -> NDArray[np.bool_]:
-    """Whether something stands at each reading, (cases, judged readings)."""
+    """True if a finding is open at a reading, (cases, judged readings)."""
     detector = make(EntityKind.GPU, (SIGNAL,), LOAD)
     columns = {SIGNAL: BYTES * values, LOAD: loads}
     plane = np.stack([columns.get(key.name, np.full(values.shape, np.nan)) for key in detector.keys], axis=2)
     status = np.where(np.isnan(plane), 4, 0).astype(np.uint8)
-    # each metric is a class of its own: servers are no peers of each other, and a case is not to explain another
+    # each metric is a class of its own: servers are not peers of each other, and a case must not explain another
     entities = tuple(EntityRef("bench", EntityKind.GPU, None, f"case-{row:03}") for row in range(values.shape[0]))
     times = BEGIN + STEP * np.arange(float(values.shape[1]))
     stands = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
@@ -107,7 +107,7 @@ def _z_score(values: Floats) -> NDArray[np.bool_]:
 
 
 def _score(bare: NDArray[np.bool_], added: NDArray[np.bool_], begins: NDArray[np.intp]) -> Score:
-    """An addition is found by an alarm that begins after it and that the bare recording does not have."""
+    """An addition is found by an alarm that starts after it and is absent from the unchanged recording."""
     delays = []
     for row, begin in enumerate(begins - PAST):
         fresh = np.flatnonzero(added[row, begin:] & ~bare[row, begin:])
@@ -119,7 +119,7 @@ def _score(bare: NDArray[np.bool_], added: NDArray[np.bool_], begins: NDArray[np
 
 
 def run() -> list[Result]:
-    """Share found, median delay and false alarms a metric and day, beside the z-score."""
+    """Share found, median delay and false alarms per metric and day, beside the z-score."""
     folder = data_folder()
     if folder is None or not (folder / "servers").is_dir():
         return [result("detect_shift", None, "ratio", 0.5, None, missing="servers/ below --data or $OUTRIDER_DATA")]

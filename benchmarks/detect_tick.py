@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core is the promise
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the target is for one core
 
 import statistics
 import sys
@@ -90,7 +90,7 @@ def _ticks(
 
 def run() -> list[Result]:
     """Seconds of one tick of the ensemble and the seasonal detector."""
-    known = [one for one in catalog.signals().values() if one.entity is EntityKind.GPU]
+    known = [signal for signal in catalog.signals().values() if signal.entity is EntityKind.GPU]
     signals = [one.name for one in known if one.kind is SignalKind.GAUGE][:SIGNALS]
     assert len(signals) == SIGNALS
     ensemble, between, size = _ticks(MultivariateDetector(EntityKind.GPU, signals), signals, SLOT_SECONDS)

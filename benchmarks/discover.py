@@ -1,8 +1,8 @@
-"""How long it takes to take up a changed list of 10,000 targets, and one of 100,000.
+"""Time to apply a changed list of 10,000 targets, and one of 100,000.
 
-A list in Prometheus' file_sd format is rewritten with one target more; the figure is everything from reading
-the file to a collector that has the new targets. The peer is PyYAML's reading of the same list alone, which is
-where a straightforward reader of file_sd would begin.
+A list in Prometheus' file_sd format is rewritten with one additional target. The figure covers everything from reading
+the file to a collector with the new targets. The peer is PyYAML's reading of the same list alone, the first step of a
+simple file_sd reader.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def by_yaml(count: int) -> float:
 
 def run() -> list[Result]:
     """Seconds by size of the list."""
-    found = []
+    results = []
     for name, (count, allowed) in SIZES.items():
         seconds = asyncio.run(changed(count))
         peer = by_yaml(count // 10) * 10
-        found.append(result(name, seconds, "s", allowed, seconds <= allowed, "PyYAML", peer, peer / seconds))
-    return found
+        results.append(result(name, seconds, "s", allowed, seconds <= allowed, "PyYAML", peer, peer / seconds))
+    return results
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Every scenario on each unseen seed: what our detectors find, name and repair, and what simple ones do.
+"""Every scenario on each scoring seed: figures of the platform and of rival detectors.
 
-The runs of all seeds are pooled into one table. The peers are rival detectors on the very same values
-(``benchmarks/fleet/rival_detectors.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
+The runs of all seeds are pooled into one table. The peers are rival detectors on the same values
+(``benchmarks/fleet/rival_detectors.py``); the best of them is the peer of each figure. ``OUTRIDER_DRILL_SEEDS=11``
 restricts the seeds, ``OUTRIDER_QUICK=1`` runs a few scenarios of each sort.
 """
 
@@ -76,7 +76,7 @@ def _seeds() -> tuple[int, ...]:
 
 def _line(scored: dict[str, Any], name: str, unit: str, goal: float | None, more_is_better: bool) -> Result:
     value = scored[name]
-    known = {rival: found[name] for rival, found in scored["baselines"].items() if found[name] is not None}
+    known = {rival: results[name] for rival, results in scored["baselines"].items() if results[name] is not None}
     best = (max if more_is_better else min)(known, key=lambda rival: known[rival]) if known else None
     against = known[best] if best else None
     holds = None if goal is None or value is None else (value >= goal if more_is_better else value <= goal)

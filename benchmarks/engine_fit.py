@@ -24,7 +24,7 @@ from simulator.spec.parts import EngineModel
 
 TARGET = 0.15
 RECORDINGS = "recordings/vllm-0.32.0"
-# A share of a core was taken away while this was recorded; its page tells when.
+# A share of a core was removed during this recording; its page has the time.
 DISTURBED = "b_steady"
 
 
@@ -44,8 +44,8 @@ def run() -> list[Result]:
 
 
 def _lines(recording: Recording, model: EngineModel) -> list[Result]:
-    found = replay(recording, [model])
-    pairs = zip(errors(recording, found), errors(recording, found, unseen=True), strict=True)
+    results = replay(recording, [model])
+    pairs = zip(errors(recording, results), errors(recording, results, unseen=True), strict=True)
     lines = [_line(error, unseen) for error, unseen in pairs]
     if recording.name == DISTURBED:
         at_pace = replay(recording, [model], pace(recording, model))

@@ -15,7 +15,7 @@ from tests.support import postgres
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``url`` is the ``store.url`` of an empty store; None where the engine cannot run here, and ``why``."""
+    """``url`` is the ``store.url`` of an empty store; None if it cannot run here; ``why`` is the reason."""
 
     name: str
     url: str | None
@@ -23,7 +23,7 @@ class Engine:
 
     @property
     def suffix(self) -> str:
-        """What the names of its results end in: SQLite's are the plain ones."""
+        """Suffix of its result names; SQLite has none."""
         return "" if self.name == "sqlite" else f"_{self.name}"
 
     def skipped(self, name: str, unit: str, target: float | None) -> Result:
@@ -34,16 +34,16 @@ class Engine:
 @contextmanager
 def engines(folder: Path) -> Iterator[list[Engine]]:
     """SQLite and PostgreSQL. The server is stopped and removed afterwards."""
-    found = [Engine("sqlite", f"sqlite:///{folder}/store.db")]
+    results = [Engine("sqlite", f"sqlite:///{folder}/store.db")]
     with ExitStack() as stack:
         try:
             server = stack.enter_context(postgres.server())
             url = stack.enter_context(server.database())
             urls_of(url)
         except postgres.MissingError as error:
-            found.append(Engine("postgresql", None, f"{error}."))
+            results.append(Engine("postgresql", None, f"{error}."))
         except StoreError as error:
-            found.append(Engine("postgresql", None, str(error)))
+            results.append(Engine("postgresql", None, str(error)))
         else:
-            found.append(Engine("postgresql", url))
-        yield found
+            results.append(Engine("postgresql", url))
+        yield results

@@ -29,7 +29,7 @@ from simulator.scoring.calibration import RankedAnswer, answers_of
 from simulator.scoring.score import GRACE
 
 RIDGE = 0.2
-LEAST_UNKNOWN = 0.001  # confidences are told with three digits
+LEAST_UNKNOWN = 0.001  # confidences have three digits
 FILE = Path(__file__).resolve().parent.parent / "detectors" / "rca" / confidence.FILE
 
 
@@ -44,7 +44,7 @@ def rescaled(answer: RankedAnswer, old: Scale, new: Scale) -> list[float]:
 
 
 def loss(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
-    """The mean negative logarithm of what was said of the truth, "none of these" where none was."""
+    """Mean negative logarithm of the confidence in the truth, "none of these" without one."""
     total = 0.0
     for answer in answers:
         shares = rescaled(answer, old, new)
@@ -62,8 +62,8 @@ def fit(answers: Sequence[RankedAnswer], old: Scale) -> Scale:
         new = Scale(math.exp(logarithm), old.unknown_score)
         return loss(answers, old, new) + RIDGE * (logarithm - math.log(old.temperature)) ** 2
 
-    found = minimize_scalar(cost, bounds=(math.log(0.02), math.log(1.0)), method="bounded")
-    return Scale(round(math.exp(float(found.x)), 3), old.unknown_score)
+    result = minimize_scalar(cost, bounds=(math.log(0.02), math.log(1.0)), method="bounded")
+    return Scale(round(math.exp(float(result.x)), 3), old.unknown_score)
 
 
 def error(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
@@ -85,7 +85,7 @@ fitted: {{seeds: {list(seeds)}, answers: {len(answers)}, right: {right}, {errors
 
 
 def main() -> int:
-    """Run the drills, fit, tell; with ``--write`` freeze."""
+    """Runs the drills, fits and prints; with ``--write`` saves the result."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], choices=TUNING_SEEDS)
     options.add_argument("--only", nargs="*", help="scenario ids; all when none is given")

@@ -31,7 +31,7 @@ START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
 STEP = timedelta(seconds=15)
 CYCLES = 240  # an hour of them
 REPLICAS, SERVICES, NODES = 1000, 20, 125
-GROUPS = {EntityKind.GPU: 8, EntityKind.REPLICA: 1}  # entities a target; of other kinds one target tells all
+GROUPS = {EntityKind.GPU: 8, EntityKind.REPLICA: 1}  # entities per target; other kinds have one target for all
 
 _AGENT = Lengths(1500, 0.7, 1600, 0.5, 0.45)
 _SHAPES = ("diurnal", "weekly", "bursty")
@@ -63,30 +63,30 @@ def spec() -> FleetSpec:
 
 
 def build(folder: Path, hours: int, seed: int) -> None:
-    """Write ``layout.json`` and a block a kind and hour (the store's own format, one section a signal)."""
+    """Writes ``layout.json`` and one block per kind and hour (the store's own format, one section per signal)."""
     tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas, once; it is kept")
     fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
     entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
     sampler, merger, way = Sampler(fleet), Merger(entities, keys), _Way(seed)
     sampler.batches()
     fleet.step(STEP)
-    layouts = {found.kind: found for found in merger.merge(fleet.now, sampler.batches())}
+    layouts = {result.kind: result for result in merger.merge(fleet.now, sampler.batches())}
     for hour in range(hours):
         cycles: dict[EntityKind, list[CycleMatrix]] = {kind: [] for kind in layouts}
         for _ in range(CYCLES):
             fleet.step(STEP)
-            for found in merger.merge(fleet.now, sampler.batches()):
-                cycles[found.kind].append(found)
+            for result in merger.merge(fleet.now, sampler.batches()):
+                cycles[result.kind].append(result)
         for kind, whole in cycles.items():
             path = folder / f"{kind.value}-{hour:02}.block"
             path.write_bytes(_block(hour, layouts[kind], whole, way))
         tell(f"{hour + 1} h of {hours}")
     layout = {
         kind.value: {
-            "entities": [entities.named[number].key for number in found.entities.tolist()],
-            "keys": [str(key) for key in found.keys],
+            "entities": [entities.named[number].key for number in result.entities.tolist()],
+            "keys": [str(key) for key in result.keys],
         }
-        for kind, found in layouts.items()
+        for kind, result in layouts.items()
     }
     (folder / "layout.json").write_text(json.dumps(layout))
 
@@ -105,11 +105,11 @@ class _Counter:
 def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _Way) -> bytes:
     """An hour of one kind. Entities and signals stay the same all day: nothing breaks in this fleet."""
     assert len(cycles) == CYCLES, f"{layout.kind} was not there in every cycle"
-    for found in cycles:
-        assert found.keys == layout.keys, layout.kind
-        assert np.array_equal(found.entities, layout.entities), layout.kind
-    values = np.stack([found.values for found in cycles], axis=-1)
-    status = np.stack([found.status for found in cycles], axis=-1)
+    for result in cycles:
+        assert result.keys == layout.keys, layout.kind
+        assert np.array_equal(result.entities, layout.entities), layout.kind
+    values = np.stack([result.values for result in cycles], axis=-1)
+    status = np.stack([result.status for result in cycles], axis=-1)
     way.walk(layout.kind, layout.keys, values)
     first = round(START.timestamp()) + hour * CYCLES * round(STEP.total_seconds())
     times = (first + np.arange(CYCLES, dtype=np.int64) * round(STEP.total_seconds())) * 1_000_000
@@ -119,7 +119,7 @@ def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _
 
 @dataclass(slots=True)
 class _Targets:
-    """The targets of one kind: which of them tells of each entity, its place in the queue, its last scrape."""
+    """Targets of one kind: the target of each entity, its position in the queue, its last scrape."""
 
     of_entity: NDArray[np.intp]
     place: NDArray[np.float64]
@@ -127,7 +127,7 @@ class _Targets:
 
 
 class _Way:
-    """What the way to the pages adds: when each was scraped, how long it took, and rates over that interval."""
+    """Effects of scraping on the values: scrape times, durations, and rates over that interval."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng([seed, 77])

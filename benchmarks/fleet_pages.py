@@ -69,20 +69,20 @@ class FleetPages:
     def __init__(self, world: Fleet) -> None:
         """Node exporters are left out: the figure is about devices and replicas."""
         self._pages = Pages(world)
-        self._targets = [one for one in targets(world) if one.adapter in {"vllm", "dcgm"}]
+        self._targets = [target for target in targets(world) if target.adapter in {"vllm", "dcgm"}]
 
     def targets(self, base: str) -> list[Target]:
-        """What a collector scrapes; replicas are probed as well."""
-        return [target_of("bench", one.as_config(base + one.path)) for one in self._targets]
+        """Scrape targets; replicas are probed as well."""
+        return [target_of("bench", target.as_config(base + target.path)) for target in self._targets]
 
     def bodies(self) -> Bodies:
         """Every page by path."""
-        found: Bodies = {}
-        for one in self._targets:
-            page = self._pages.page(one) or b""
-            body = filled(page) if one.adapter == "vllm" else page
-            found[one.path] = (body, self._pages.probe(one)[1] or 0.0)
-        return found
+        result: Bodies = {}
+        for target in self._targets:
+            page = self._pages.page(target) or b""
+            body = filled(page) if target.adapter == "vllm" else page
+            result[target.path] = (body, self._pages.probe(target)[1] or 0.0)
+        return result
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def server(folder: Path) -> Iterator[PageServer]:
 
 
 class PageServer:
-    """Serves what it is told to: ``/x/metrics``, ``/x/health``, ``/x/load``; and targets that misbehave."""
+    """Serves the configured ``/x/metrics``, ``/x/health``, ``/x/load``, and misbehaving targets."""
 
     def __init__(self, port: int, folder: Path) -> None:
         """Pages travel through a file in ``folder``."""

@@ -45,7 +45,7 @@ class Hour:
 
     @property
     def present(self) -> int:
-        """How many cells have a number."""
+        """Number of cells with a value."""
         return int(np.count_nonzero(~np.isnan(self.values)))
 
 
@@ -57,13 +57,13 @@ class FleetDay:
         self._folder, self.hours, self.name = folder, hours, folder.name
         layout = json.loads((folder / "layout.json").read_text())
         self._entities = {
-            EntityKind(kind): tuple(map(EntityRef.from_key, found["entities"])) for kind, found in layout.items()
+            EntityKind(kind): tuple(map(EntityRef.from_key, result["entities"])) for kind, result in layout.items()
         }
-        self._keys = {EntityKind(kind): tuple(map(SignalKey.parse, found["keys"])) for kind, found in layout.items()}
+        self._keys = {EntityKind(kind): tuple(map(SignalKey.parse, result["keys"])) for kind, result in layout.items()}
 
     @property
     def kinds(self) -> tuple[EntityKind, ...]:
-        """Every kind of entity that the fleet tells of."""
+        """Every kind of entity that the fleet reports."""
         return tuple(self._keys)
 
     def keys(self, kind: EntityKind) -> tuple[SignalKey, ...]:
@@ -80,7 +80,10 @@ class FleetDay:
         keys = self._keys[kind]
         sections = [decode([block], section) for section in range(len(sections_of(keys)))]
         values = np.concatenate([section.values for section in sections])
-        full = [np.zeros(one.values.shape, np.uint8) if one.status is None else one.status for one in sections]
+        full = [
+            np.zeros(section.values.shape, np.uint8) if section.status is None else section.status
+            for section in sections
+        ]
         status = np.concatenate(full)
         if not offset:
             keys, values, status = keys[:-1], values[:-1], status[:-1]
@@ -102,13 +105,13 @@ class FleetDay:
         ``every``: so-many-th target alone.
         """
         targets = {kind: self._targets(kind)[::every] for kind in kinds}
-        found: list[Hour] = []
+        result: list[Hour] = []
         for number in range(first, first + count):
             hour, place = divmod(number, CYCLES)
-            if place == 0 or not found:
-                found = [self.hour(kind, hour, offset=True) for kind in kinds]
+            if place == 0 or not result:
+                result = [self.hour(kind, hour, offset=True) for kind in kinds]
             at = START + number * STEP
-            yield at, [batch for one in found for batch in _batches(one, place, at, targets[one.kind])]
+            yield at, [batch for one in result for batch in _batches(one, place, at, targets[one.kind])]
 
     def _targets(self, kind: EntityKind) -> list[Target]:
         """The entities of each target; the same tuples in every cycle, as collectors keep them."""
@@ -123,12 +126,12 @@ def _batches(hour: Hour, place: int, at: datetime, targets: Sequence[Target]) ->
     cells = hour.values[:, :, place].T.astype(np.float64)
     status = np.ascontiguousarray(hour.status[:-1, :, place].T)
     values, offsets = np.ascontiguousarray(cells[:, :-1]), cells[:, -1]
-    found = []
+    result = []
     for span, entities, keys in targets:
         scraped = at + timedelta(seconds=float(offsets[span.start]))
         interval = STEP.total_seconds()
-        found.append(SampleBatch("bench", scraped, hour.kind, keys, entities, values[span], status[span], interval))
-    return found
+        result.append(SampleBatch("bench", scraped, hour.kind, keys, entities, values[span], status[span], interval))
+    return result
 
 
 @cache

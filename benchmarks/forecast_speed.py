@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a process: two processes are what is promised
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread per process: the target is for two processes
 os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
 
 import numpy as np
@@ -46,8 +46,8 @@ def history(seed: int) -> Floats:
 def part(first: int) -> float:
     """Forecasts a hundred series from ``first`` on; the sum of their medians, so that nothing is left out."""
     rows = np.stack([history(seed) for seed in range(first, first + PART)])
-    found = forecast_many(rows, step_seconds=STEP, steps=STEPS)
-    return float(found.quantiles[0.5].sum())
+    results = forecast_many(rows, step_seconds=STEP, steps=STEPS)
+    return float(results.quantiles[0.5].sum())
 
 
 def fast() -> float:
@@ -65,7 +65,7 @@ def fast() -> float:
 
 
 def rows_alone(first: int) -> float:
-    """What ``part`` does before it forecasts."""
+    """Runs the work of ``part`` that precedes the forecast."""
     return float(np.stack([history(seed) for seed in range(first, first + PART)]).sum())
 
 
@@ -80,21 +80,21 @@ def seconds(ask: Callable[[Series], object], count: int) -> float:
 
 def peers() -> dict[str, float]:
     """Seconds a series of each peer that can be had."""
-    found = {"Prophet": seconds(lambda series: default_forecast(series, STEPS), PEER_SERIES["Prophet"])}
+    results = {"Prophet": seconds(lambda series: default_forecast(series, STEPS), PEER_SERIES["Prophet"])}
     try:
         from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
         print("statsforecast cannot be imported: AutoETS and MSTL are left out", file=sys.stderr)
-        return found
+        return results
     ets = AutoETS(season_length=1, model="ZZN")
     both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found["AutoETS"] = seconds(
+        results["AutoETS"] = seconds(
             lambda series: ets.forecast(series.values, STEPS, level=[90]), PEER_SERIES["AutoETS"]
         )
-        found["MSTL"] = seconds(lambda series: both.forecast(series.values, STEPS, level=[90]), PEER_SERIES["MSTL"])
-    return found
+        results["MSTL"] = seconds(lambda series: both.forecast(series.values, STEPS, level=[90]), PEER_SERIES["MSTL"])
+    return results
 
 
 def run() -> list[Result]:

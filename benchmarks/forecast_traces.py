@@ -71,7 +71,7 @@ def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | 
 
 
 def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tuple[str, float], float | None]:
-    found: dict[tuple[str, float], float | None] = {}
+    results: dict[tuple[str, float], float | None] = {}
     for trace in traces:
         values, origins = trace.values, origins_of(trace)
         truth = np.full((len(origins), SEASON), np.nan)
@@ -82,15 +82,15 @@ def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tu
             said[row] = ask(_filled(values[:origin]))
         for seconds in HORIZONS.values():
             steps = round(seconds / trace.step.total_seconds())
-            found[trace.name, seconds] = wape(truth[:, :steps], np.maximum(said[:, :steps], 0.0))
-    return found
+            results[trace.name, seconds] = wape(truth[:, :steps], np.maximum(said[:, :steps], 0.0))
+    return results
 
 
 def _filled(known: Floats) -> Floats:
     """These models take no gaps: a line is drawn over each."""
     there = ~np.isnan(known)
-    found: Floats = np.interp(np.arange(known.size), np.flatnonzero(there), known[there])
-    return found
+    results: Floats = np.interp(np.arange(known.size), np.flatnonzero(there), known[there])
+    return results
 
 
 def _errors(
@@ -106,7 +106,7 @@ def _errors(
             continue
         value = _mean([row.wape for row in chosen])
         known = {"Prophet": _mean([row.wape_prophet for row in chosen])}
-        known |= {name: _mean([found[row.name, seconds] for row in chosen]) for name, found in others.items()}
+        known |= {name: _mean([results[row.name, seconds] for row in chosen]) for name, results in others.items()}
         best = min((name for name in known if known[name] is not None), key=lambda name: known[name] or 0.0)
         peer, goal = known[best], goals[label]
         lines.append(result(f"forecast_wape_{kind}_{label}", value, "ratio", goal,
@@ -128,14 +128,14 @@ def _floor(rows: Sequence[HorizonScore]) -> Result:
 
 
 def _coverage(rows: Sequence[HorizonScore]) -> list[Result]:
-    found = []
+    results = []
     for label, seconds in HORIZONS.items():
         each = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
         value = _mean(list(each.values()))
         holds = None if value is None else 0.88 <= value <= 0.92
-        found.append(result(f"forecast_coverage90_{label}", value, "ratio", 0.92, holds, at_least=0.88,
+        results.append(result(f"forecast_coverage90_{label}", value, "ratio", 0.92, holds, at_least=0.88,
                             traces={name: _round(share) for name, share in each.items()}))  # fmt: skip
-    return found
+    return results
 
 
 def _peaks(rows: Sequence[HorizonScore]) -> list[Result]:

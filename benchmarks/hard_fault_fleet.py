@@ -39,9 +39,9 @@ from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec
 
 INTERVAL = timedelta(seconds=15)
 START = datetime(2026, 11, 16, 9, tzinfo=UTC)
-REST_ROUNDS = 50  # longer than a finding on an event is held (40 rounds)
+REST_ROUNDS = 50  # longer than an event keeps its finding (40 rounds)
 ADAPTERS = ("vllm", "dcgm", "node_exporter", "kube_state_metrics")
-# NVIDIA's catalogue: those that ask for a reset or worse, those of an application, and those to be ignored.
+# NVIDIA's catalogue: codes that require a reset or worse, codes of an application, codes to ignore.
 HARDWARE_XIDS = (46, 48, 62, 64, 74, 94, 95, 109, 110, 119, 120, 136, 140, 143)
 APPLICATION_XIDS = (13, 31, 43, 45)
 IGNORED_XIDS = (37, 38, 63, 66, 137)
@@ -64,9 +64,9 @@ class Class(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A hard fault. ``shown`` is the first round whose pages or lines tell it; ``over`` the first without it.
+    """A hard fault. ``shown`` is the first round whose pages or lines show it; ``over`` the first without it.
 
-    ``entities`` are those of which it may be said; ``beside`` are sorts that are not wrong there at that time.
+    ``entities`` may be named for it; ``beside`` are fault classes that are also right there at that time.
     """
 
     what: str
@@ -79,7 +79,7 @@ class Truth:
 
 @dataclass(slots=True)
 class Wire:
-    """What stands between the fleet and the collector in this round."""
+    """Faults of the connection between fleet and collector in this round."""
 
     failing: dict[str, CollectReason] = field(default_factory=dict)  # by name of the target
     unlisted: set[int] = field(default_factory=set)  # nodes that discovery no longer lists
@@ -97,7 +97,7 @@ def fleet_of(seed: int, nodes: int) -> Fleet:
     fleet = Fleet(spec, seed=seed, start=START)
     random = np.random.default_rng([seed, 1])
     old = random.random(fleet.gpus.size)
-    fleet.gpus.xid[old < 0.08] = 79  # what happened long ago still stands in the gauge
+    fleet.gpus.xid[old < 0.08] = 79  # the gauge still shows an old event
     fleet.gpus.ecc_uncorrectable[old > 0.92] = 3.0
     return fleet
 
@@ -113,9 +113,9 @@ class Source:
         self._known: dict[str, tuple[SimulatedTarget, Target]] = {}
 
     def look(self) -> tuple[Collected, Topology]:
-        """One round."""
+        """Collects one round."""
         at = self.fleet.now
-        listed = [one for one in targets(self.fleet, ADAPTERS) if one.node not in self.wire.unlisted]
+        listed = [target for target in targets(self.fleet, ADAPTERS) if target.node not in self.wire.unlisted]
         known = [self._target(one) for one in listed]
         if tuple(known) != self._collector.targets:
             self._collector.set_targets(known)
@@ -155,10 +155,10 @@ class Source:
 
 
 class Story:
-    """What happens on the fleet, round by round, by a seed. ``truths`` grows as it goes."""
+    """Events on the fleet, round by round, by a seed. ``truths`` grows along the way."""
 
     def __init__(self, source: Source, seed: int, every: int) -> None:
-        """``every`` so many rounds one happening begins, a fault or a distractor by turns."""
+        """Every ``every`` rounds one event starts, a fault or a distractor by turns."""
         self._source, self._fleet, self._every = source, source.fleet, every
         self._random = np.random.default_rng([seed, 2])
         self._free = np.zeros(self._fleet.nodes.size, dtype=np.int64)
@@ -177,7 +177,7 @@ class Story:
         )  # fmt: skip
 
     def advance(self) -> None:
-        """Begin the next round: undo what is over, do what is due."""
+        """Starts the next round: undoes what is over, runs what is due."""
         self.round += 1
         due = [action for at, action in self._later if at <= self.round]
         self._later = [(at, action) for at, action in self._later if at > self.round]
@@ -208,7 +208,7 @@ class Story:
 
     def _xid_twice(self, node: int) -> None:
         gpu, code = self._gpu(node), int(self._random.choice(HARDWARE_XIDS))
-        self._fleet.gpus.xid[gpu] = code  # long ago, as far as anybody knows: one line for each
+        self._fleet.gpus.xid[gpu] = code  # old events: one line for each
         self._say_xid(gpu, code)
         self._truth("the same xid again", Class.XID, {self._device(gpu)}, 8, Class.DBE)
 
@@ -383,4 +383,4 @@ class Story:
 
 
 def void(_: object) -> None:
-    """Nothing: what a deed answers is not asked for."""
+    """Discards the result of an action."""

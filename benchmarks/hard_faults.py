@@ -46,13 +46,13 @@ SORTS = {
     "node-lost": Class.SCRAPE,
     "monitor-blind": Class.SCRAPE,
 }
-HELD_ROUNDS = 42  # a finding on an event is held for ten minutes
+HELD_ROUNDS = 42  # an event keeps its finding for ten minutes
 Said = set[tuple[EntityRef, Class]]
 
 
 @dataclass(slots=True)
 class Score:
-    """What one way of telling came to."""
+    """Result of one method of detection."""
 
     recalled: list[tuple[Truth, int | None]] = field(default_factory=list)
     right: int = 0
@@ -60,12 +60,12 @@ class Score:
 
     @property
     def recall(self) -> float:
-        """Share of the faults told within ``WITHIN_ROUNDS``."""
+        """Share of the faults found within ``WITHIN_ROUNDS``."""
         return sum(late is not None for _, late in self.recalled) / max(1, len(self.recalled))
 
     @property
     def precision(self) -> float:
-        """Share of what was said that was right."""
+        """Share of the findings that were right."""
         return self.right / max(1, self.right + len(self.false))
 
 
@@ -76,7 +76,7 @@ class StaticRules:
         self._devices: set[EntityRef] = set()
 
     def look(self, collected: Collected, topology: Topology) -> Said:
-        """What fires in this round."""
+        """Findings of this round."""
         found: Said = set()
         for name, sort, fires in (
             ("hw_accel_fault_code", Class.XID, lambda value: value > 0),
@@ -114,7 +114,7 @@ def _about(entity: EntityRef, topology: Topology) -> EntityRef:
 
 
 def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Story]:
-    """What each way of telling said in every round from the last quiet one on, and what was true."""
+    """Findings of each method in every round from the last quiet one on, and the ground truth."""
     source = Source(fleet_of(seed, nodes))
     story, rules = Story(source, seed, EVERY), StaticRules()
     watchers = (GpuFaultDetector(), NodeFaultDetector(), PortFaultDetector(), ScrapeTargetDetector())
@@ -134,7 +134,7 @@ def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Sto
 
 
 def score(said: Sequence[Said], truths: Sequence[Truth], into: Score) -> None:
-    """Add what was said of one fleet: first in the quiet round 0, then in those of the story."""
+    """Adds the findings of one fleet: first in the quiet round 0, then in those of the story."""
     rounds = dict(enumerate(said))
     for truth in truths:
         if truth.shown + WITHIN_ROUNDS > len(rounds):

@@ -67,7 +67,7 @@ def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, in
 
 
 def _lived(fleet: FleetSpec, span: timedelta) -> float:
-    """Seconds that a live fleet would need for the span, from a minute of it."""
+    """Seconds that a live fleet would need for the span, extrapolated from a minute of it."""
     live = Fleet(fleet, seed=5, start=START)
     sampler, minute = Sampler(live), timedelta(minutes=1)
     begun = time.perf_counter()

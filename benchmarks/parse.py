@@ -1,7 +1,7 @@
-"""How fast a warm page is parsed: a recorded vLLM page filled up to 600 samples, one core.
+"""Parse rate of a warm page: a recorded vLLM page filled up to 600 samples, one core.
 
-Its numbers differ from page to page, as between scrapes. The peer is prometheus_client's text parser
-on the same pages.
+Its numbers differ from page to page, as between scrapes. The peer is prometheus_client's text parser on the same
+pages.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MISSING = "DuckDB is not installed here: run `.tools/uv sync --group bench`."
 
 
 def available() -> bool:
-    """False where DuckDB could not be installed."""
+    """False if DuckDB is not installed."""
     return duckdb is not None
 
 
@@ -43,10 +43,10 @@ class Duck:
         for batch in batches:
             by_kind.setdefault(batch.kind, []).append(batch)
         self._database.execute("BEGIN")
-        for kind, found in by_kind.items():
-            values = np.concatenate([batch.values for batch in found], dtype=np.float32, casting="same_kind").T
-            names = [entity.name for batch in found for entity in batch.entities]
-            self._insert(kind, found[0].keys, np.full(len(names), at.timestamp()), names, values)
+        for kind, result in by_kind.items():
+            values = np.concatenate([batch.values for batch in result], dtype=np.float32, casting="same_kind").T
+            names = [entity.name for batch in result for entity in batch.entities]
+            self._insert(kind, result[0].keys, np.full(len(names), at.timestamp()), names, values)
         self._database.execute("COMMIT")
 
     def load(self, hour: Hour) -> None:
@@ -75,13 +75,13 @@ class Duck:
         columns = self._columns[kind]
         asked = [f"max_by({columns[key]}, instant)" for key in last] + [f"sum({columns[key]})" for key in summed]
         (first,) = self._database.execute(f"SELECT min(instant) FROM {kind}").fetchone()
-        found = self._database.execute(
+        result = self._database.execute(
             f"SELECT dense_rank() OVER (ORDER BY entity) - 1, minute, {', '.join(f'v{n}' for n in range(len(asked)))}"
             f" FROM (SELECT entity, (instant - {first}) // 60 AS minute,"
             f" {', '.join(f'{one} AS v{n}' for n, one in enumerate(asked))} FROM {kind}"
             f" WHERE instant < {first + 60 * minutes} GROUP BY ALL)"
         ).fetchnumpy()
-        place, minute, *cells = found.values()
+        place, minute, *cells = result.values()
         out = np.full((int(place.max()) + 1, minutes, len(asked)), np.nan)
         for number, column in enumerate(cells):
             out[place, minute, number] = column

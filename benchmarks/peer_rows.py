@@ -58,10 +58,10 @@ class WideRows:
     def read(self, kind: EntityKind, last: Sequence[SignalKey], summed: Sequence[SignalKey], minutes: int) -> Floats:
         """A matrix (entities, minutes, keys) of the first minutes: the last value of each, sums of the increases."""
         names = [self._columns[kind][key] for key in (*last, *summed)]
-        found = self._database.execute(f"SELECT at, entity, {', '.join(names)} FROM {kind} ORDER BY at").fetchall()
-        rows = np.array([row[2:] for row in found], dtype=np.float64)
-        times = np.array([row[0] for row in found])
-        _, entity = np.unique([row[1] for row in found], return_inverse=True)
+        result = self._database.execute(f"SELECT at, entity, {', '.join(names)} FROM {kind} ORDER BY at").fetchall()
+        rows = np.array([row[2:] for row in result], dtype=np.float64)
+        times = np.array([row[0] for row in result])
+        _, entity = np.unique([row[1] for row in result], return_inverse=True)
         minute = ((times - times[0]) // 60).astype(np.intp)
         inside = minute < minutes
         out = np.full((entity.max() + 1, minutes, len(names)), np.nan)

@@ -26,7 +26,7 @@ _CYCLE = 1
 
 
 def available() -> bool:
-    """False where the program is missing."""
+    """False if the program is missing."""
     return shutil.which(_PROGRAM) is not None
 
 
@@ -36,7 +36,7 @@ class Victoria:
     name = "VictoriaMetrics, remote write"
 
     def __init__(self, folder: Path) -> None:
-        """Start it, and wait until it answers."""
+        """Starts the server and waits until it responds."""
         self._folder = folder / "victoria"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -100,8 +100,8 @@ class Victoria:
         for query in asked:
             span = {"start": f"{start + 59:.0f}", "end": f"{start + 60 * minutes - 1:.0f}", "step": "60"}
             body = self._get("/api/v1/query_range?" + urlencode({"query": query, "nocache": "1", **span}))
-            found = sorted(json.loads(body)["data"]["result"], key=lambda one: str(one["metric"]["entity"]))
-            columns.append(np.array([[float(value) for _, value in one["values"]] for one in found]))
+            result = sorted(json.loads(body)["data"]["result"], key=lambda one: str(one["metric"]["entity"]))
+            columns.append(np.array([[float(value) for _, value in one["values"]] for one in result]))
         return np.stack(columns, axis=2)
 
     def size(self) -> int:
@@ -121,7 +121,7 @@ class Victoria:
         return b"\n".join(line for line in lines if line.startswith(b"vm_active_merges") and not line.endswith(b" 0"))
 
     def close(self) -> None:
-        """Stop it; it writes down what it still holds."""
+        """Stops the server, which flushes its data."""
         self._connection.close()
         self._server.stop()
 
@@ -132,5 +132,5 @@ def decimals(values: NDArray[np.float32]) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = 6 - np.floor(np.log10(np.abs(wide)))
         scale = np.power(10.0, np.clip(np.where(np.isfinite(digits), digits, 0.0), -30, 30))
-        found = np.rint(wide * scale) / scale
-    return np.where(np.isfinite(found), found, wide)
+        result = np.rint(wide * scale) / scale
+    return np.where(np.isfinite(result), result, wide)

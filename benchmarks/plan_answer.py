@@ -1,8 +1,7 @@
-"""How long the plan of one service takes: two weeks of history, every member of the mix; Prophet is fitted by night.
+"""Duration of the plan of one service: two weeks of history, every member of the mix; Prophet is fitted nightly.
 
-The answer includes the bound by a promise and the front of cost against latency over every known GPU type, group size
-and MIG slice.
-The peer is AIConfigurator's published time for one answer; it is not run here.
+The result includes the bound by an SLO and the front of cost against latency over every known GPU type, group size and
+MIG slice. The peer is AIConfigurator's published time for one answer; it is not run here.
 """
 
 from __future__ import annotations

@@ -84,14 +84,14 @@ class QuietSource:
     """Signals straight from the fleet; the topology is read from its pages, again whenever a pod has moved."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """``fleet`` moves elsewhere; this only looks."""
+        """``fleet`` is advanced elsewhere; this class only reads it."""
         self._fleet, self._sampler, self._pages = fleet, Sampler(fleet), Pages(fleet)
         self._collector = ScrapeManager([])
         self._placed: tuple[object, ...] = ()
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each target fares, as of the last time a pod moved."""
+        """Health of each target, as of the last change of a pod."""
         return self._collector.health
 
     async def collect(self, at: datetime) -> Collected:
@@ -99,7 +99,7 @@ class QuietSource:
         return self.look(at)
 
     def look(self, at: datetime) -> Collected:
-        """One round, at once."""
+        """Collects one round."""
         placed = tuple((pod.phase, pod.node, pod.gpus) for pod in self._fleet.pods.pods)
         if placed != self._placed:
             self._placed = placed
@@ -134,7 +134,7 @@ class RecentEvents:
         self._events: list[Event] = []
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
-        """Count the values and keep the events."""
+        """Counts the values and keeps the events."""
         known = {event.dedup_key or event.id for event in self._events}
         new = [event for event in events if (event.dedup_key or event.id) not in known]
         self._events = [event for event in (*self._events, *new) if event.at > at - KEPT]

@@ -59,7 +59,7 @@ SETTLE = timedelta(minutes=15)  # after the start: counted neither as target-day
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """What one fleet lived through and what was said about it. ``paged`` are (rule, fault, priority) of pages."""
+    """One week of a fleet and its alerts. ``paged`` are (rule, fault, priority) of pages."""
 
     target_days: float
     cycles: int
@@ -70,7 +70,7 @@ class Week:
 
 
 def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
-    """One fleet's quiet days."""
+    """Runs one fleet's quiet days."""
     log.configure(level="error")
     spec = quiet(f"quiet-{seed}", replicas).spec
     fleet = Fleet(spec, seed=seed, start=start)

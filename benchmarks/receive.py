@@ -1,8 +1,8 @@
-"""How fast pushed samples go through the door and out of the buffer into batches, one core.
+"""Throughput of pushed samples through the ingest endpoint and from the buffer into batches, one core.
 
-A Prometheus sends the pages of 50 vLLM servers, a recorded page each, 2,000 series a request as it does by
-default. The door is decoding, matching and encoding; the engine is decoding, paging and normalising. The
-peer of both together is scraping the same pages: parsing and normalising them as text.
+A Prometheus sends the pages of 50 vLLM servers, a recorded page each, 2,000 series a request as by default. The
+endpoint decodes, matches and encodes; the engine decodes, pages and normalises. The peer of both together is scraping
+the same pages: parsing and normalising them as text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pages() -> list[tuple[bytes, Page]]:
 def requests(page: Page, at: datetime) -> list[bytes]:
     """What a Prometheus sends of one scrape of every server."""
     stamp = round(at.timestamp() * 1000)
-    found, request = [], WriteRequest()
+    results, request = [], WriteRequest()
     for server in range(SERVERS):
         target = {"job": "vllm", "instance": f"10.0.0.{server}:8000", "namespace": "serving", "pod": f"chat-{server}"}
         for series, value in [*zip(page.series, page.values.tolist(), strict=True), (None, 1.0)]:
@@ -62,13 +62,13 @@ def requests(page: Page, at: datetime) -> list[bytes]:
                 one.labels.add(name=name, value=text)
             one.samples.add(value=value, timestamp=stamp)
             if len(request.timeseries) == PER_REQUEST:
-                found.append(bytes(cramjam.snappy.compress_raw(request.SerializeToString())))
+                results.append(bytes(cramjam.snappy.compress_raw(request.SerializeToString())))
                 request = WriteRequest()
-    return [*found, bytes(cramjam.snappy.compress_raw(request.SerializeToString()))]
+    return [*results, bytes(cramjam.snappy.compress_raw(request.SerializeToString()))]
 
 
 def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
-    """Seconds at the door, seconds in the engine, samples sent; the first round warms up."""
+    """Seconds at the endpoint, seconds in the engine, samples sent; the first round warms up."""
     clock, spool, matcher = ManualClock(START), MemoryIngestBuffer(), AdapterRouter()
     collector = ScrapeManager((), pushed=PushReceiver(spool, "c", clock))
     door = engine = 0.0
@@ -103,7 +103,7 @@ def scraped(recorded: Sequence[tuple[bytes, Page]]) -> float:
 
 
 def run() -> list[Result]:
-    """Samples a second at the door and in the engine; the peer is scraping."""
+    """Samples a second at the endpoint and in the engine; the peer is scraping."""
     log.configure(level="error")
     recorded = pages()
     gc_tuning.settle()  # as both processes do

@@ -14,11 +14,11 @@ _REQUEST_BYTES = 16 << 20
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    result = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        result.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*result, number])
 
 
 def _field(tag: int, payload: bytes) -> bytes:
@@ -35,11 +35,11 @@ def _stamps(times: NDArray[np.float64]) -> NDArray[np.uint8]:
     left = np.round(times * 1000).astype(np.uint64)
     assert ((left >> np.uint64(35)) > 0).all(), "an instant of 1971 or later takes six bytes"
     assert ((left >> np.uint64(42)) == 0).all()
-    found = np.empty((times.size, 6), dtype=np.uint8)
+    result = np.empty((times.size, 6), dtype=np.uint8)
     for place in range(6):
-        found[:, place] = (left & np.uint64(0x7F)).astype(np.uint8) | (0x80 if place < 5 else 0)
+        result[:, place] = (left & np.uint64(0x7F)).astype(np.uint8) | (0x80 if place < 5 else 0)
         left >>= np.uint64(7)
-    return found
+    return result
 
 
 class Series:
@@ -48,7 +48,7 @@ class Series:
     def __init__(self, labels: Sequence[Mapping[str, str]], samples: int) -> None:
         """``labels`` of each series, ``__name__`` among them; ``samples`` of each in a request."""
         self._samples = samples
-        packed = [_labels(one) for one in labels]
+        packed = [_labels(label) for label in labels]
         heads = [b"\x0a" + _varint(len(one) + samples * _SAMPLE) + one for one in packed]
         sizes = np.array([len(head) for head in heads]) + samples * _SAMPLE
         each = max(1, int(_REQUEST_BYTES / sizes.mean()))

@@ -59,7 +59,7 @@ def _scores(folder: Path) -> list[Result]:
     lines = []
     for places, goal in TARGETS.items():
         value = ours.top(places)
-        known = {name: found.top(places) for name, found in rivals.items()}
+        known = {name: results.top(places) for name, results in rivals.items()}
         best = max(known, key=lambda name: known[name])
         lines.append(result(
             f"rootcause_petshop_top{places}", value, "ratio", goal, value >= goal, best, known[best],

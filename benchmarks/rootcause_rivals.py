@@ -65,8 +65,8 @@ def _z(normal: Floats, incident: Floats, level: float = 0.0) -> Floats:
     floor = np.maximum(level * np.abs(median), quantile(normal, 0.99) / 4.0 if level else 1e-3)
     known = np.isfinite(incident)
     mean = np.divide(np.where(known, incident, 0.0).sum(axis=1), np.maximum(known.sum(axis=1), 1))
-    found: Floats = np.nan_to_num((mean - median) / np.maximum(np.maximum(spread, floor), _TINY))
-    return np.where(known.any(axis=1), found, 0.0)
+    result: Floats = np.nan_to_num((mean - median) / np.maximum(np.maximum(spread, floor), _TINY))
+    return np.where(known.any(axis=1), result, 0.0)
 
 
 def _likeness(case: Case) -> Floats:

@@ -52,12 +52,12 @@ RESULTS = Path(__file__).with_name("results.json")
 
 def run(names: Sequence[str]) -> list[Result]:
     """The results of the named benchmarks, in that order."""
-    found: list[Result] = []
+    result: list[Result] = []
     for name in names:
         print(f"running {name} ...", file=sys.stderr)
         lines = import_module(BENCHMARKS[name]).run()
-        found += [lines] if isinstance(lines, dict) else lines
-    return found
+        result += [lines] if isinstance(lines, dict) else lines
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"There is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}.", file=sys.stderr)
         return 2
     use_data(options.data)
-    found = run(options.names or list(BENCHMARKS))
+    result = run(options.names or list(BENCHMARKS))
     if options.save:
         kept = {line["name"]: line for line in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
-        kept |= {line["name"]: line for line in found}
+        kept |= {line["name"]: line for line in result}
         RESULTS.write_text(json.dumps(list(kept.values()), ensure_ascii=False, indent=2) + "\n")
-    show(found[0] if len(found) == 1 else found, options.output)
+    show(result[0] if len(result) == 1 else result, options.output)
     return 0
 
 

@@ -37,7 +37,7 @@ def run() -> list[Result]:
     traces = [parse_trace(path.read_text(encoding="utf-8"), path.stem) for path in paths]
     if quick():
         traces = [min(traces, key=lambda trace: trace.values.size)]
-    found: list[Result] = []
+    results: list[Result] = []
     told: set[int] = set()
 
     def progress(stage: str, share: float) -> None:
@@ -49,8 +49,8 @@ def run() -> list[Result]:
     tell(f"{len(traces)} traces at {', '.join(map(str, TARGETS))} min of start-up")
     replayed = score.replays(traces, [timedelta(minutes=minutes) for minutes in TARGETS], progress=progress)
     for minutes, each in zip(TARGETS, replayed, strict=True):
-        found += _lines(minutes, each, traces)
-    return found
+        results += _lines(minutes, each, traces)
+    return results
 
 
 def _lines(minutes: int, replayed: ScalingReplay, traces: list[Trace]) -> list[Result]:

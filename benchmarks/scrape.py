@@ -40,9 +40,9 @@ class _Timed(Scraper):
         self.done: dict[str, float] = {}
 
     async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
-        found = await super().scrape_one(target, at=at)
+        results = await super().scrape_one(target, at=at)
         self.done[target.name] = time.perf_counter()
-        return found
+        return results
 
 
 async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
@@ -81,8 +81,8 @@ async def _delay(shown: PageServer, odd: PageServer, pages: FleetPages) -> tuple
 async def _last_of(scraper: _Timed, targets: list[Target], good: list[Target], at: datetime) -> float:
     """Seconds until the last good target was done."""
     begun = time.perf_counter()
-    found = await scraper.scrape(targets, at=at)
-    wrong = {one.target.name for one in found if one.error is not None}
+    results = await scraper.scrape(targets, at=at)
+    wrong = {one.target.name for one in results if one.error is not None}
     assert wrong == {target.name for target in targets if target not in good}, wrong
     return max(scraper.done[target.name] for target in good) - begun
 

@@ -96,17 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=int(_today().strftime("%Y%m%d")), help="default: the day")
     options = parser.parse_args(arguments)
-    found: list[Found] = []
+    result: list[Found] = []
     for engine in options.engine or ENGINES:
         try:
-            found.append(run(engine, options.kills, options.seed))
+            result.append(run(engine, options.kills, options.seed))
         except postgres.MissingError as error:
             print(f"soak: {error}", file=sys.stderr)
             return 3
-        print(json.dumps(found[-1]))
+        print(json.dumps(result[-1]))
     if options.kills >= KILLS:
-        keep(found)
-    return int(any(line["broken"] for line in found))
+        keep(result)
+    return int(any(line["broken"] for line in result))
 
 
 if __name__ == "__main__":

@@ -142,12 +142,12 @@ def _same(ours: Floats, theirs: Floats, name: str) -> None:
 def run() -> list[Result]:
     """Seconds to read a day of ten signals as a matrix, compacted; and the last hour from single cycles."""
     day, lines = fleet_day(), []
-    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as found:
-        measured = {engine: _ours(engine, day) for engine in found if engine.url}
-        matrix, sqlite, _ = measured[found[0]]
+    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
+        measured = {engine: _ours(engine, day) for engine in results if engine.url}
+        matrix, sqlite, _ = measured[results[0]]
         peers = list(_peers(Path(name), day, matrix))
     first = peers[0].day or 0.0
-    for engine in found:
+    for engine in results:
         target = TARGETS[engine.name]
         if engine not in measured:
             lines.append(engine.skipped("store_read", "s", target))

@@ -137,14 +137,14 @@ _MISSING = {"victoriametrics": peer_victoria.MISSING, "duckdb": peer_duckdb.MISS
 def run() -> list[Result]:
     """Bytes a value: ours on each engine against each peer, and the roll-ups."""
     day, lines = fleet_day(), []
-    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as found:
+    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
         values = _values(day)
         tell(f"{values / 1e6:.0f} M values")
-        ours = {engine: _ours(engine, day) for engine in found if engine.url}
+        ours = {engine: _ours(engine, day) for engine in results if engine.url}
         peers = list(_peers(Path(name), day))
     short, peer, rival = peers[0]
-    mine = ours[found[0]].raw / values
-    for engine in found:
+    mine = ours[results[0]].raw / values
+    for engine in results:
         if engine not in ours:
             lines.append(engine.skipped("store_size", UNIT, RAW_TARGET))
             continue
@@ -160,7 +160,7 @@ def run() -> list[Result]:
             lines.append(result(name, None, UNIT, None, None, peer, note=_MISSING[short]))
         else:
             lines.append(result(name, mine, UNIT, None, None, peer, rival, rival / mine))
-    return [*lines, *_tiers(ours[found[0]].tiers, values)]
+    return [*lines, *_tiers(ours[results[0]].tiers, values)]
 
 
 def _tiers(tiers: dict[str, int], values: int) -> list[Result]:

@@ -1,8 +1,8 @@
-"""How long upkeep holds up writers: an hour of 1,000 GPUs and 1,000 replicas becomes rows of hours and roll-ups.
+"""Effect of maintenance on writers: an hour of 1,000 GPUs and 1,000 replicas becomes hour rows and roll-ups.
 
-A writer goes on with a cycle every quarter of a second meanwhile. What is told is the longest write
-transaction of upkeep, how long the writer's slowest cycle took beside its usual one, and the bytes of
-the 10-minute and 1-hour tiers for each raw value that they stand for.
+A writer adds a cycle every quarter of a second meanwhile. The figures are the longest write transaction of
+maintenance, the writer's slowest cycle beside its median, and the bytes of the 10-minute and 1-hour tiers per raw
+value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACE_SECONDS = 0.25
 
 
 class Writer(threading.Thread):
-    """Goes on writing cycles until it is told to stop."""
+    """Writes cycles until it is stopped."""
 
     def __init__(self, store: SqlMetricStore, cycles: Iterator[tuple[datetime, list[SampleBatch]]]) -> None:
         """Writes these, in their order."""

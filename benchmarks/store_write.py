@@ -96,8 +96,8 @@ def _peers(folder: Path) -> Iterator[tuple[str, float]]:
 
 def run() -> list[Result]:
     """Durable signal values a second: SQLite against each peer, and PostgreSQL."""
-    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as found:
-        ours = {engine: _ours(engine) if engine.url else None for engine in found}
+    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
+        ours = {engine: _ours(engine) if engine.url else None for engine in results}
         peers = dict(_peers(Path(name)))
     lines = []
     first = next(iter(peers))
@@ -118,17 +118,17 @@ def run() -> list[Result]:
 
 def _against(speed: float, peers: dict[str, float]) -> list[Result]:
     """A line for each further peer, and for those that are missing."""
-    found = []
+    results = []
     for short, peer, module in (
         ("duckdb", "DuckDB, wide rows from Arrow", peer_duckdb),
         ("victoriametrics", peer_victoria.Victoria.name, peer_victoria),
     ):
         name = f"store_write_against_{short}"
         if peer in peers:
-            found.append(result(name, speed, UNIT, None, None, peer, peers[peer], speed / peers[peer]))
+            results.append(result(name, speed, UNIT, None, None, peer, peers[peer], speed / peers[peer]))
         else:
-            found.append(result(name, None, UNIT, None, None, peer, note=module.MISSING))
-    return found
+            results.append(result(name, None, UNIT, None, None, peer, note=module.MISSING))
+    return results
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/reference/adapters.md from the packaged adapters; --check compares."""
+"""Writes docs/reference/adapters.md from the packaged adapters; --check compares."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _comment(one: Adapter) -> Iterator[str]:
 
 
 def _entity(one: Adapter, kind: str) -> str:
-    spec = next(spec for found, spec in one.entities.items() if found == kind)
+    spec = next(spec for result, spec in one.entities.items() if result == kind)
     if spec.target:
         return f"{kind} (the target{', one per ' + '/'.join(spec.split) if spec.split else ''})"
     names = "/".join(" or ".join(part) for part in spec.parts).replace("@target", "the target")

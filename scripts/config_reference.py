@@ -1,4 +1,4 @@
-"""Write docs/reference/configuration.md from service/config/settings.py; --check compares."""
+"""Writes docs/reference/configuration.md from service/config/settings.py; --check compares."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
         return annotation, ""
     origin = typing.get_origin(annotation)
     for inner in typing.get_args(annotation):
-        found, _ = _model_in(inner)
-        if found is not None:
-            return found, {list: "[]", dict: ".NAME"}.get(origin, "")
+        result, _ = _model_in(inner)
+        if result is not None:
+            return result, {list: "[]", dict: ".NAME"}.get(origin, "")
     return None, ""
 
 

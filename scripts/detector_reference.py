@@ -1,4 +1,4 @@
-"""Write docs/reference/detectors.md from detectors/registry.py; --check compares."""
+"""Writes docs/reference/detectors.md from detectors/registry.py; --check compares."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def page() -> str:
         modules.setdefault(module, {})[name] = detector
         window = format_duration(detector.window)
         rows.append(f"| `{name}` | {detector.kind.value} | {window} | `{_file(module)}` |\n")
-    return HEAD + "".join(rows) + "".join(_section(module, found) for module, found in modules.items())
+    return HEAD + "".join(rows) + "".join(_section(module, result) for module, result in modules.items())
 
 
 def _section(module: ModuleType, found: dict[str, Detector]) -> str:

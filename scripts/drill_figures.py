@@ -1,4 +1,4 @@
-"""Write docs/reference/drill-figures.md and the table of README.md from the last saved benchmarks; --check compares."""
+"""Writes docs/reference/drill-figures.md and the table in README.md from saved benchmarks; --check compares."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     """Returns the complete reference page."""
     took, watched = results["drill_seconds"], results["drill_target_days"]
     ran = f"{_ran(results)}; the slowest seed took {took['value']:.0f} s (limit {took['target']:.0f} s).{_seen(took)}"
-    rows = [_row(title, found) for title, found in _figures(results)]
+    rows = [_row(title, result) for title, result in _figures(results)]
     table = f"| figure | Outrider | goal | met | {' | '.join(RIVALS)} |\n|{'---|' * (4 + len(RIVALS))}\n{''.join(rows)}"
-    by_fault = "".join(_fault(name, found) for name, found in sorted(watched["by_fault"].items()))
+    by_fault = "".join(_fault(name, result) for name, result in sorted(watched["by_fault"].items()))
     head = f"| {' | '.join(OF_A_FAULT)} |\n|{'---|' * len(OF_A_FAULT)}\n"
     quiet = _quiet(results["quiet_weeks"]) + _calibration(results.get("drill_calibration_error"))
     quiet += _storms(results.get("drill_storms"))
@@ -90,7 +90,7 @@ def _calibration(found: dict[str, Any] | None) -> str:
 
 def _figures(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Returns the figures of the table by title, without those missing from the saved run."""
-    return [(title, found) for name, title in FIGURES.items() if (found := results.get(f"drill_{name}")) is not None]
+    return [(title, result) for name, title in FIGURES.items() if (result := results.get(f"drill_{name}")) is not None]
 
 
 def _storms(found: dict[str, Any] | None) -> str:
@@ -109,7 +109,7 @@ def readme(text: str, results: dict[str, dict[str, Any]]) -> str:
     """Returns README.md with the table of the last run."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    rows = "".join(_row(title, found, ()) for title, found in _figures(results))
+    rows = "".join(_row(title, result, ()) for title, result in _figures(results))
     table = f"| figure | Outrider | goal | met |\n|---|---|---|---|\n{rows}"
     return f"{before}{BEGIN}Last saved run: {_ran(results)}.\n\n{table}\n{END}{after}"
 

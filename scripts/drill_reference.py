@@ -1,4 +1,4 @@
-"""Write docs/reference/drills.md from faults and scenarios; --check compares."""
+"""Writes docs/reference/drills.md from faults and scenarios; --check compares."""
 
 from __future__ import annotations
 

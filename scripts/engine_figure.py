@@ -1,4 +1,4 @@
-"""Draw docs/images/engine-model.svg: recorded loads and their replays through the engine model.
+"""Draws docs/images/engine-model.svg: recorded loads and their replays through the engine model.
 
 Usage: python scripts/engine_figure.py RECORDINGS_FOLDER [OUT.svg]
 """
@@ -46,7 +46,7 @@ class Panel:
         )
 
     def line(self, across: Floats, up: Floats, colour: str, width: float) -> None:
-        """Draw a curve, cut at the frame."""
+        """Draws a curve, cut at the frame."""
         x, y = self.place(np.clip(across, *self.across), np.clip(up, *self.up))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
         self.parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
@@ -112,10 +112,10 @@ def draw(recordings: Sequence[Recording]) -> str:
     ]
     for row, recording in enumerate(recordings):
         y = TOP + row * (HIGH + 58)
-        found = replay(recording, [SMALL_LLAMA])
+        result = replay(recording, [SMALL_LLAMA])
         parts.append(_text(LEFT, y - 8, f"{TITLES[recording.name]}: running + waiting", weight="bold"))
         parts.append(_text(second, y - 8, "requests with their first token", weight="bold"))
-        parts += [*in_flight(recording, found, LEFT, y).parts, *first_token(recording, found, second, y).parts]
+        parts += [*in_flight(recording, result, LEFT, y).parts, *first_token(recording, result, second, y).parts]
         parts.append(_text(LEFT + WIDE, y + HIGH + 28, "minutes", "end"))
         parts.append(_text(second + WIDE, y + HIGH + 28, "seconds after it was sent", "end"))
     return "\n".join([*parts, "</svg>", ""])
@@ -127,7 +127,7 @@ def _key(x: float, y: float, colour: str, width: float, text: str) -> list[str]:
 
 
 def main() -> int:
-    """Write the figure."""
+    """Writes the figure."""
     if len(sys.argv) < 2:
         print("usage: python scripts/engine_figure.py RECORDINGS_FOLDER [OUT.svg]", file=sys.stderr)
         return 2

@@ -31,12 +31,12 @@ TIMEOUT_SECONDS = 60
 
 
 def say(sentence: str) -> None:
-    """One line for the person who waits."""
+    """Prints one line of progress."""
     print(f"uv: {sentence}", file=sys.stderr)
 
 
 def fail(sentence: str, hint: str) -> SystemExit:
-    """The error that ends this script: what happened, what to do."""
+    """Ends the script with an error and its remedy."""
     return SystemExit(f"uv: {sentence}\n    {hint}")
 
 
@@ -46,8 +46,8 @@ def version_of(command: str) -> tuple[int, ...]:
         said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = re.search(r"\d+\.\d+\.\d+", said)
-    return tuple(map(int, found.group().split("."))) if found else ()
+    result = re.search(r"\d+\.\d+\.\d+", said)
+    return tuple(map(int, result.group().split("."))) if result else ()
 
 
 def pinned() -> dict[str, tuple[str, str]]:
@@ -60,7 +60,7 @@ def pinned() -> dict[str, tuple[str, str]]:
 
 
 def platform_tag() -> str:
-    """What the wheel for this machine has in its name."""
+    """Platform tag of the wheel for this host."""
     machine = {"AMD64": "x86_64", "amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if sys.platform == "darwin":
         return f"macosx_.*_{'arm64' if machine == 'aarch64' else machine}"
@@ -91,16 +91,16 @@ def read(url: str) -> bytes:
 
 
 def address_of(name: str, locked: str) -> str:
-    """Where to get a wheel: from the chosen index if there is one, else as locked."""
+    """URL of a wheel: from the configured index if there is one, else as locked."""
     index = next(filter(None, map(os.environ.get, ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"))), None)
     if index is None:
         return locked
     page = f"{index.rstrip('/')}/uv/"
     links = re.findall(r'href="([^"#]+)', read(page).decode("utf-8", "replace"))
-    found = next((link for link in links if link.rsplit("/", 1)[-1] == name), None)
-    if found is None:
+    result = next((link for link in links if link.rsplit("/", 1)[-1] == name), None)
+    if result is None:
         raise fail(f"{page} has no {name}.", "Point UV_INDEX_URL at a complete index, or install uv yourself.")
-    return urllib.parse.urljoin(page, found)
+    return urllib.parse.urljoin(page, result)
 
 
 def download() -> bytes:

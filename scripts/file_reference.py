@@ -1,4 +1,4 @@
-"""Write docs/reference/files.md from the first docstring line of every module; --check compares."""
+"""Writes docs/reference/files.md from the first docstring line of every module; --check compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write docs/reference/measures.md from outrider/vocabulary/indicators.py; --check compares."""
+"""Writes docs/reference/measures.md from outrider/vocabulary/indicators.py; --check compares."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Theme = Literal["light", "dark"]
 
 
 def main() -> int:
-    """Take every picture; 1 when a page shows an exception or writes an error to the console."""
+    """Takes every picture; 1 if a page shows an exception or writes an error to the console."""
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     troubled = 0
@@ -55,7 +55,7 @@ def take(browser: Browser, address: str, target: Path, width: int, theme: Theme)
     complaints: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
-        # Streamlit looks for its own paths below a page's address first; those answers are no fault.
+        # Streamlit requests its own paths below a page's address first; those responses are not a fault.
         if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
             complaints.append(message.text[:200])
 
@@ -96,9 +96,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--themes", nargs="*", choices=["light", "dark"], default=["light", "dark"])
     parser.add_argument("--languages", nargs="*", choices=["en", "zh"], default=["en", "zh"])
     parser.add_argument("--chromium", help="path of the browser")
-    found = parser.parse_args()
-    found.url = found.url.rstrip("/")
-    return found
+    result = parser.parse_args()
+    result.url = result.url.rstrip("/")
+    return result
 
 
 if __name__ == "__main__":

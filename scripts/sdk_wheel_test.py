@@ -1,7 +1,7 @@
-"""Build the wheel of outrider-sdk, install it alone in clean environments, and use it there.
+"""Builds the wheel of outrider-sdk, installs it alone in clean environments, and uses it there.
 
-Alone means: with prometheus-client and nothing else. Beside this interpreter the oldest one that the SDK
-promises is tried where the machine has it.
+Alone means: with prometheus-client and nothing else. Besides this interpreter, the oldest supported one is tried if it
+is installed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ assert metadata.version("outrider-sdk") == outrider_sdk.__version__
 
 
 def compare_files(wheel: Path) -> None:
-    """The wheel holds the tracked files of the package and no others."""
+    """Checks that the wheel has the tracked files of the package and no others."""
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "sdk/outrider_sdk").split("\n")
     wanted = {name.removeprefix("sdk/") for name in listed if name and (ROOT / name).exists()}
     with zipfile.ZipFile(wheel) as archive:
@@ -59,14 +59,14 @@ def compare_files(wheel: Path) -> None:
 
 
 def interpreters() -> list[str]:
-    """This interpreter, and the oldest promised one where the machine has it."""
+    """This interpreter, and the oldest supported one if it is installed."""
     oldest = PROJECT["requires-python"].removeprefix(">=")
     command = [uv(), "python", "find", "--no-python-downloads", "--system", oldest]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode != 0:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
         print(f"sdk wheel: no Python {oldest} here; tried on {sys.version.split()[0]} alone")
         return [sys.executable]
-    return [sys.executable, found.stdout.strip()]
+    return [sys.executable, result.stdout.strip()]
 
 
 def main() -> None:

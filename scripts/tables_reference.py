@@ -1,4 +1,4 @@
-"""Write docs/reference/tables.md from the tables of the store; --check compares."""
+"""Writes docs/reference/tables.md from the tables of the store; --check compares."""
 
 from __future__ import annotations
 

@@ -39,15 +39,15 @@ _DROPPED = re.compile(
 
 
 def trim_page(text: str) -> str:
-    """The page without the lines that nobody reads."""
+    """Returns the page without the lines that no adapter reads."""
     return "".join(line for line in text.splitlines(keepends=True) if not _DROPPED.match(line))
 
 
 def trim(source: Path, out: Path, scrapes: int | None) -> int:
-    """Write the trimmed copy of one recording and return its size in bytes."""
+    """Writes the trimmed copy of one recording and returns its size in bytes."""
     with gzip.open(source, "rt", encoding="utf-8") as lines:
-        found = [json.loads(line) for line in lines][:scrapes]
-    kept = [{key: scrape[key] for key in KEPT if key in scrape} for scrape in found]
+        result = [json.loads(line) for line in lines][:scrapes]
+    kept = [{key: scrape[key] for key in KEPT if key in scrape} for scrape in result]
     for scrape in kept:
         if "text" in scrape:
             scrape["text"] = trim_page(scrape["text"])
@@ -55,14 +55,14 @@ def trim(source: Path, out: Path, scrapes: int | None) -> int:
 
 
 def trim_requests(source: Path, out: Path) -> int:
-    """Write the columns of one request file that a replay needs and return its size in bytes."""
+    """Writes the columns of one request file that a replay needs and returns its size in bytes."""
     with source.open(newline="", encoding="utf-8") as rows:
         kept = [[row[column] for column in REQUEST_COLUMNS] for row in csv.DictReader(rows)]
     return write(out, "".join(",".join(row) + "\n" for row in [list(REQUEST_COLUMNS), *kept]))
 
 
 def write(out: Path, text: str) -> int:
-    """Write a packed text, the same bytes for the same text, and return its size in bytes."""
+    """Writes a compressed text, the same bytes for the same text, and returns its size in bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as packed:
         packed.write(text.encode())

@@ -1,7 +1,7 @@
-"""Build the wheel, install it alone in a clean environment, and run tests/packaging there.
+"""Builds the wheel, installs it alone in a clean environment, and runs tests/packaging there.
 
-A flat layout lets tests pass on files that the wheel lacks; here nothing but the wheel can be
-imported. The wheel must also hold exactly the tracked files of the packages.
+A flat layout lets tests pass on files that the wheel lacks; here only the wheel can be imported. The wheel must also
+have exactly the tracked files of the packages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["pac
 
 
 def run(*command: str | Path, folder: Path = ROOT) -> str:
-    """Run quietly; show everything when it fails."""
+    """Runs quietly; prints the output on failure."""
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     done = subprocess.run(
         [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -35,14 +35,14 @@ def run(*command: str | Path, folder: Path = ROOT) -> str:
 def uv() -> str:
     """The uv that make set up, else the one on PATH."""
     own = ROOT / ".tools" / "uv"
-    found = str(own) if own.exists() else shutil.which("uv")
-    if found is None:
+    result = str(own) if own.exists() else shutil.which("uv")
+    if result is None:
         raise SystemExit("wheel: there is no uv; run `make wheel`, which fetches it")
-    return found
+    return result
 
 
 def compare_files(wheel: Path) -> None:
-    """The wheel holds the files of the packages that git knows, and no others."""
+    """Checks that the wheel has the tracked files of the packages, and no others."""
     known = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES).split("\n")
     wanted = {name for name in known if name and (ROOT / name).exists()}
     with zipfile.ZipFile(wheel) as archive:

@@ -33,27 +33,27 @@ def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Maint
 
     Every service is rolled out once a week, and one of its replicas is restarted at another time.
     """
-    found = []
+    result = []
     first, last = np.floor((start - MONDAY) / WEEK_SECONDS), np.floor((end - MONDAY) / WEEK_SECONDS)
     for week in np.arange(first, last + 1):
         for service in spec.services:
             salt = salt_of(seed, service.name)
             place = int(_drawn(week, salt + RESTART_SALT + 3) * service.replicas)
-            found.append(MaintenanceTask(_instant(week, salt + ROLLOUT_SALT), service.name))
-            found.append(MaintenanceTask(_instant(week, salt + RESTART_SALT), service.name, place))
-    return tuple(sorted((one for one in found if start <= one.at < end), key=lambda one: (one.at, one.service)))
+            result.append(MaintenanceTask(_instant(week, salt + ROLLOUT_SALT), service.name))
+            result.append(MaintenanceTask(_instant(week, salt + RESTART_SALT), service.name, place))
+    return tuple(sorted((one for one in result if start <= one.at < end), key=lambda one: (one.at, one.service)))
 
 
 def under_maintenance(spec: FleetSpec, service: str, tasks: Sequence[MaintenanceTask], times: np.ndarray) -> np.ndarray:
     """Replicas of a service that are down for a task at ``times``: bool of shape (replicas, times)."""
     replicas, lasts = spec.service(service).replicas, spec.startup.total_seconds
-    found = np.zeros((replicas, times.size), dtype=bool)
+    result = np.zeros((replicas, times.size), dtype=bool)
     for task in tasks:
         if task.service == service:
             for turn, place in enumerate(range(replicas) if task.replica is None else [task.replica]):
                 begin = task.at + turn * lasts
-                found[place] |= (times >= begin) & (times < begin + lasts)
-    return found
+                result[place] |= (times >= begin) & (times < begin + lasts)
+    return result
 
 
 class MaintenanceRunner:

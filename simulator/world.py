@@ -24,8 +24,8 @@ class ClusterTarget:
 
     def as_config(self, url: str) -> dict[str, object]:
         """The target in the shape of a configuration, with its cluster."""
-        found = self.target.as_config(url)
-        return {**found, "name": self.name, "entity": {**found["entity"], "cluster": self.fleet.spec.cluster}}
+        result = self.target.as_config(url)
+        return {**result, "name": self.name, "entity": {**result["entity"], "cluster": self.fleet.spec.cluster}}
 
 
 class World:

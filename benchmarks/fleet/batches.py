@@ -57,7 +57,7 @@ class Sampler:
         return Collected(tuple(self.batches(at)), self.events())
 
     def events(self) -> tuple[Event, ...]:
-        """What the journal tells since the last call."""
+        """Journal entries since the last call, as events."""
         lines = self._fleet.journal.after(self._told)
         self._told = self._fleet.journal.newest
         return tuple(line.event for line in lines)
@@ -108,7 +108,7 @@ class Sampler:
         )
 
     def _reserved(self, up: np.ndarray, at: datetime) -> Iterator[SampleBatch]:
-        """What the engines that answered hold on their devices."""
+        """Device memory reserved by the engines that responded."""
         owner = self._fleet.pods.owner
         held = (owner >= 0) & up[np.maximum(owner, 0)]
         none = np.zeros(owner.size, dtype=np.uint8)
@@ -196,7 +196,7 @@ class Sampler:
     # --- services, from outside -------------------------------------------------------------------------
 
     def _of_outside(self, at: datetime) -> Iterator[SampleBatch]:
-        """Probes stand outside the cluster and answer in any case; what owners count does not."""
+        """Probes run outside the cluster and respond in any case; the owners' counters do not."""
         names, everyone = self._names.service_names, np.ones(len(self._fleet.spec.services), dtype=bool)
         open_ports = np.array([f"probe-{name}" not in self._fleet.exporters_down for name in names])
         probed = _about(open_ports, np.where(open_ports, 0.0, _REFUSED))
@@ -209,14 +209,14 @@ class Sampler:
     # --- who answers ------------------------------------------------------------------------------------
 
     def _reachable(self, node: np.ndarray) -> np.ndarray:
-        """Whether connections to these nodes stand; -1 is no node at all."""
+        """True if connections to these nodes work; -1 is no node."""
         effects = self._fleet.effects
         seen = effects.cluster.alive[0] > 0.5 and effects.cluster.seen[0] > 0.5
         there = (effects.nodes.alive > 0.5) & (effects.nodes.reachable > 0.5)
         return np.asarray((there[np.maximum(node, 0)] | (node < 0)) & seen)
 
     def _exporters(self, names: list[str], on_nodes: bool = True) -> tuple[np.ndarray, dict[str, Floats]]:
-        """Which of the exporters answer, and what is said of the attempts."""
+        """The exporters that respond, and the statuses of the attempts."""
         open_ports = np.array([name not in self._fleet.exporters_down for name in names])
         reachable = self._reachable(np.arange(len(names)) if on_nodes else np.full(len(names), -1))
         up = open_ports & reachable
@@ -224,7 +224,7 @@ class Sampler:
 
 
 class _Seen:
-    """What was on a page of late: collecting remembers pods and containers that have left for 15 minutes."""
+    """Recent page contents: collecting remembers pods and containers that have left for 15 minutes."""
 
     def __init__(self, rows: int) -> None:
         self.where = np.zeros(rows, dtype=np.int64)  # the node whose page showed it
@@ -250,7 +250,7 @@ class _Names:
             return refs([EntityRef(cluster, kind, namespace, name) for namespace, name in names])
 
         placed: list[tuple[str | None, str]] = [(pod.service.namespace, pod.name) for pod in pods]
-        services: list[tuple[str | None, str]] = [(one.namespace, one.name) for one in fleet.spec.services]
+        services: list[tuple[str | None, str]] = [(service.namespace, service.name) for service in fleet.spec.services]
         self.replicas, self.pods = of(EntityKind.REPLICA, placed), of(EntityKind.POD, placed)
         self.services, self.workloads = of(EntityKind.SERVICE, services), of(EntityKind.WORKLOAD, services)
         self.gpus = of(EntityKind.GPU, [(None, fleet.gpu_uuid(gpu)) for gpu in range(fleet.gpus.size)])
@@ -266,7 +266,7 @@ class _Names:
             [(pod.service.namespace, f"{pod.name}/{pod.service.engine_kind}") for pod in pods],
         )
         self.cluster_targets = of(EntityKind.WORKLOAD, [("targets", "kube-state")])
-        self.service_names = [one.name for one in fleet.spec.services]
+        self.service_names = [service.name for service in fleet.spec.services]
         self.probe_targets = of(EntityKind.WORKLOAD, [("targets", f"probe-{name}") for name in self.service_names])
         self.sdk_targets = of(EntityKind.WORKLOAD, [("targets", f"sdk-{name}") for name in self.service_names])
 
@@ -287,7 +287,7 @@ def _plain(entities: np.ndarray, up: np.ndarray, seconds: float) -> Reading:
 
 
 def _watched(entities: np.ndarray, known: np.ndarray, about: dict[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-    """What is said of each target on its monitoring entity."""
+    """Signals of each target on its monitoring entity."""
     cut = {name: about[name] for name in _ABOUT}
     up = np.ones(known.size, dtype=bool)
     none = np.zeros(known.size, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Services seen from outside as canonical signals: what reading the probe's and the owners' pages gives."""
+"""Services seen from outside as canonical signals: the result of reading the pages of the probe and the owners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.fleet import Fleet
 
 
 class OutsideSheets:
-    """Reads what stands outside the clusters' own exporters, one round a call."""
+    """Reads the exporters outside the clusters, one round per call."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._probe, self._count = IngressProbe(fleet), OwnersCount(fleet)
@@ -22,19 +22,22 @@ class OutsideSheets:
         self._probes, self._counts = Ledger(size), Ledger(size)
         self._everyone = np.ones(size, dtype=bool)
         self._entities = refs(
-            [EntityRef(fleet.spec.cluster, EntityKind.SERVICE, one.namespace, one.name) for one in fleet.spec.services]
+            [
+                EntityRef(fleet.spec.cluster, EntityKind.SERVICE, service.namespace, service.name)
+                for service in fleet.spec.services
+            ]
         )
 
     def probed(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-        """What the probes found; ``up`` (services,) are those whose page could be read."""
-        found = self._probe.look()
+        """Results of the probes; ``up`` (services,) are those whose page could be read."""
+        result = self._probe.look()
         gauges = {
-            "probe_success": found.success,
-            "probe_http_status_code": found.status,
-            "probe_ttft_seconds": found.ttft,
-            "probe_itl_seconds": found.itl,
-            "probe_e2e_seconds": found.e2e,
-            "probe_cert_expiry_seconds": found.expiry_seconds,
+            "probe_success": result.success,
+            "probe_http_status_code": result.status,
+            "probe_ttft_seconds": result.ttft,
+            "probe_itl_seconds": result.itl,
+            "probe_e2e_seconds": result.e2e,
+            "probe_cert_expiry_seconds": result.expiry_seconds,
             **about,
         }
         grown = self._probes.compare(at.timestamp(), up, np.zeros((up.size, 1)))
@@ -42,7 +45,7 @@ class OutsideSheets:
         yield from batches_of(Sheet(EntityKind.SERVICE, "probes", gauges, {}), reading, at, tuple(about))
 
     def counted(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-        """What the owners counted; ``up`` (services,) are those whose page could be read."""
+        """Counts of the owners; ``up`` (services,) are those whose page could be read."""
         self._count.look()
         counters = [self._count.answers[:, None], self._count.invalid_by_reason, self._count.votes]
         grown = self._counts.compare(at.timestamp(), up, np.concatenate(counters, axis=1))

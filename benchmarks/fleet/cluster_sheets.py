@@ -1,4 +1,4 @@
-"""What kube-state-metrics says: rows of nodes, pods and workloads."""
+"""Signals of kube-state-metrics: rows of nodes, pods and workloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CREATING, _LOOPING = 1.0, 3.0
 
 
 def node_sheet(fleet: Fleet) -> Sheet:
-    """What the API server says of its nodes."""
+    """Nodes of the API server."""
     hosts, effects, pods = fleet.nodes, fleet.effects.nodes, fleet.pods
     healthy = np.bincount(fleet.gpus.node, pods.healthy & fleet.gpus.visible, hosts.size).astype(np.float64)
     heard = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
@@ -27,7 +27,7 @@ def node_sheet(fleet: Fleet) -> Sheet:
         "node_unschedulable": pods.cordoned.astype(np.float64),
         "node_accel_capacity": hosts.gpus.astype(np.float64),
     }
-    # Where no device is left to allocate, the ratio has no value, as one of nothing has none.
+    # Without an allocatable device the ratio has no value.
     return Sheet(EntityKind.NODE, "kube-state", gauges, {"node_accel_allocated_ratio": ratio(asked, healthy)})
 
 
@@ -37,7 +37,7 @@ def pod_restarts(fleet: Fleet) -> Floats:
 
 
 def pod_sheet(fleet: Fleet, grown: Grown) -> Sheet:
-    """What the API server says of every slot's pod."""
+    """The pod of every slot in the API server."""
     pods, at = fleet.pods.pods, fleet.at
     gauges = {
         "pod_phase": np.array([float(pod.phase not in (Phase.PENDING, Phase.PULLING)) for pod in pods]),
@@ -59,7 +59,7 @@ def _waiting(phase: Phase, since_crash: float) -> float:
 
 
 def workload_sheet(fleet: Fleet) -> Sheet:
-    """What the API server says of every service's deployment and its autoscaler."""
+    """Every service's deployment and its autoscaler in the API server."""
     services, pods, scaler = fleet.spec.services, fleet.pods, fleet.autoscaler
     wanted = np.array([float(fleet.desired[service.name]) for service in services])
     available = np.bincount(pods.service_of_slot[fleet.kubelets.pod_ready], minlength=len(services)).astype(np.float64)

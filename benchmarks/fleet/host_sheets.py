@@ -1,6 +1,6 @@
-"""What the device, host and container exporters say: rows of GPUs, nodes, ports and containers.
+"""Signals of the device, node and container exporters: rows of GPUs, nodes, ports and containers.
 
-The numbers are those the pages show, rounding included; here they become signals.
+The numbers are those of the pages, rounding included; here they become signals.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ def _gpu_columns(grown: Grown) -> dict[str, Floats]:
 
 
 def _codes_in_window(fleet: Fleet, window: XidWindow) -> Floats:
-    found = np.zeros(fleet.gpus.size)
+    result = np.zeros(fleet.gpus.size)
     if any(window.counts.values()):
         names = [fleet.gpu_uuid(gpu) for gpu in range(fleet.gpus.size)]
-        found += [float(sum(window.counts.get(name, {}).values())) for name in names]
-    return found
+        result += [float(sum(window.counts.get(name, {}).values())) for name in names]
+    return result
 
 
 def _healthy(fleet: Fleet) -> Floats:
-    """1 where every background check of the driver's tools passes."""
+    """1 if every background check of the driver's tools passes."""
     gpus, effects = fleet.gpus, fleet.effects.gpus
     bad = (
         (effects.pcie_replays_per_second > MOST_REPLAYS_PER_SECOND)
@@ -108,13 +108,13 @@ def _healthy(fleet: Fleet) -> Floats:
 
 
 def device_node_sheet(fleet: Fleet, about: Mapping[str, Floats]) -> Sheet:
-    """What a node's device exporter says of the node: how many devices it sees."""
+    """Device count of a node by its device exporter."""
     present = np.bincount(fleet.gpus.node, fleet.gpus.visible, fleet.nodes.size).astype(np.float64)
     return Sheet(EntityKind.NODE, "devices", {"hw_accel_present": present, **about}, {})
 
 
 def reserved_sheet(fleet: Fleet) -> Sheet:
-    """The engine's own memory reservation and its KV cache in use on each device it runs on, NaN where none does."""
+    """Reserved memory and KV-cache utilization of the engine on each device, NaN without an engine."""
     awake = 1.0 - (fleet.effects.slots.asleep > 0.5)
     of_slots = {
         "engine_memory_reserved_ratio": np.array([pod.service.engine.memory_reserved_ratio for pod in fleet.pods.pods]),

@@ -1,4 +1,4 @@
-"""What the pages of model servers say of their replicas, and the services' signals that follow from them."""
+"""Signals of the model servers' pages about their replicas, and the derived signals of services."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def counters_of(counters: EngineCounters, longest: Floats) -> Floats:
 
 
 def _within(counts: Floats, bounds: Floats, longest: Floats) -> Floats:
-    """A ladder of lengths ends at the longest context: what lies above counts in its last bucket."""
+    """A ladder of lengths ends at the longest context: larger values count in its last bucket."""
     beyond = bounds[None, :] > longest[:, None]
-    found = counts.copy()
-    found[:, -1] += np.where(beyond, counts[:, :-1], 0.0).sum(axis=1)
-    found[:, :-1][beyond] = 0.0
-    return found
+    result = counts.copy()
+    result[:, -1] += np.where(beyond, counts[:, :-1], 0.0).sum(axis=1)
+    result[:, :-1][beyond] = 0.0
+    return result
 
 
 def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sheet:
-    """Every slot's row. ``about`` is what is said of the attempt to read its page."""
+    """Every slot's row. ``about`` has the scrape status of its page."""
     engines = [pod.service.engine for pod in fleet.pods.pods]
     bank = fleet.bank
     awake = 1.0 - (fleet.effects.slots.asleep > 0.5)  # of a sleeping engine there is nothing to see
@@ -108,7 +108,7 @@ def _grown_columns(grown: Grown) -> dict[str, Floats]:
     steps, step_tokens = grown.increases[:, _STEPS], grown.increases[:, _STEPS + 1]
     finished = each["finished_stop"] + each["finished_length"] + each["finished_abort"] + each["finished_error"]
     seconds = grown.seconds
-    found = {
+    result = {
         "engine_preemptions_per_second": each["preemptions"] / seconds,
         "engine_prefix_cache_hit_ratio": ratio(each["cached_tokens"], each["prompt_tokens"]),
         "engine_requests_per_second": finished / seconds,
@@ -131,9 +131,9 @@ def _grown_columns(grown: Grown) -> dict[str, Floats]:
     first = _FIRST_BUCKET
     for signal in _OF_HISTOGRAM:
         width = len(catalog.signal(signal).bucket_keys)
-        found[signal] = grown.increases[:, first : first + width]
+        result[signal] = grown.increases[:, first : first + width]
         first += width
-    return found
+    return result
 
 
 def service_sheet(
@@ -178,14 +178,14 @@ def service_sheet(
     }
     member = (of_slot[None, new] == np.arange(size)[:, None]).astype(np.float64)
     for signal, origin in _OF_SERVICE.items():
-        found = replicas.grown[origin][new]
-        summed = member @ np.where(np.isfinite(found), found, 0.0)
+        result = replicas.grown[origin][new]
+        summed = member @ np.where(np.isfinite(result), result, 0.0)
         columns[signal] = np.where(member.any(axis=1)[:, None], summed, np.nan)
     return Sheet(EntityKind.SERVICE, "services", gauges, columns), *_of_services(of_slot, counted, new, grown, size)
 
 
 def _abandoned(requests: Floats, otherwise: Sequence[Floats], aborted: Floats) -> Floats:
-    """Requests whose client left: answered well and never finished, or aborted. ``otherwise``: how others ended."""
+    """Requests whose client left: answered with 200 and never finished, or aborted. ``otherwise``: other endings."""
     unfinished: Floats = np.maximum(0.0, requests - np.sum(otherwise, axis=0))
     return unfinished + np.nan_to_num(aborted)
 
@@ -193,7 +193,7 @@ def _abandoned(requests: Floats, otherwise: Sequence[Floats], aborted: Floats) -
 def _of_services(
     of_slot: np.ndarray, counted: np.ndarray, new: np.ndarray, grown: Grown, size: int
 ) -> tuple[Floats, Statuses]:
-    """The median interval of all replicas, and of each service the worst status where no replica has an increase."""
+    """The median interval of all replicas, and per service the worst status if no replica has an increase."""
     seconds = grown.seconds[counted & np.isfinite(grown.seconds)]
     middle = float(np.median(seconds)) if seconds.size else np.nan
     worst = np.zeros(size, dtype=np.uint8)

@@ -1,8 +1,9 @@
-"""Rival detectors as people run them today, on the very runs that are scored: what our figures are compared with.
+"""Rival detectors in common use, on the same runs that are scored: peers of the drill benchmark.
 
-Four of them: static thresholds, a z-score per metric, one isolation forest per kind of entity, and
-alert rules as they are shipped for Prometheus. They see the same signals at the same instants, learn
-from the same quiet run, and open an incident of priority P1 on the entity that alarms.
+Four of them: static thresholds, a z-score per metric, one isolation forest per kind of entity, and alert rules as
+shipped for Prometheus. They get the same signals at the same times, learn from the same quiet run, and open an
+incident
+of priority P1 on the entity that alarms.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest
 
 Flags = np.ndarray  # (times, entities) of bool
-JOINED = timedelta(minutes=5)  # alarms of an entity that are no further apart are one incident
+JOINED = timedelta(minutes=5)  # alarms of an entity within this distance are one incident
 Z_LIMIT = 6.0
 Z_FLOOR_RATIO = 0.02  # of the level: a signal that never moved has no scale of its own
 PERSISTS = 3  # samples in a row
@@ -92,10 +93,10 @@ class _Alarm:
 
 
 def by_rules(rules: Sequence[StaticRule]) -> Callable[[Recorded, Recorded], list[_Alarm]]:
-    """A rival that knows nothing but limits."""
+    """Returns a rival with static limits only."""
 
     def look(seen: Recorded, _: Recorded) -> list[_Alarm]:
-        found: list[_Alarm] = []
+        result: list[_Alarm] = []
         for rule in rules:
             matrix = seen.matrices.get(rule.kind)
             column = None if matrix is None else matrix.column(rule.signal)
@@ -103,36 +104,36 @@ def by_rules(rules: Sequence[StaticRule]) -> Callable[[Recorded, Recorded], list
                 continue
             distance = column - rule.limit if rule.above else rule.limit - column
             beyond: Flags = np.nan_to_num(distance) > 0
-            found += _alarms(matrix, lasting(beyond, rule.samples), rule.fault)
-        return found
+            result += _alarms(matrix, lasting(beyond, rule.samples), rule.fault)
+        return result
 
     return look
 
 
 def by_z_score(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
     """Every signal of every entity against its own mean and deviation in the quiet run."""
-    found: list[_Alarm] = []
+    result: list[_Alarm] = []
     for matrix, learned in _pairs(seen, quiet):
         flags = lasting(np.asarray((np.abs(_z(matrix, learned)) > Z_LIMIT).any(axis=2)), PERSISTS)
-        found += _alarms(matrix, flags, "unknown")
-    return found
+        result += _alarms(matrix, flags, "unknown")
+    return result
 
 
 def by_forest(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
     """One isolation forest per kind over all entities pooled, on raw values."""
-    found: list[_Alarm] = []
+    result: list[_Alarm] = []
     for kind, matrix in seen.matrices.items():
         if kind in quiet.matrices:
             keys = tuple(key for key in quiet.matrices[kind].plain().keys if key in matrix.keys)
             forest, limit = _trained(quiet.matrices[kind], keys)
             scores = -forest.score_samples(_rows(matrix, keys)).reshape(matrix.values.shape[:2])
-            found += _alarms(matrix, lasting(scores > limit, PERSISTS), "unknown")
-    return found
+            result += _alarms(matrix, lasting(scores > limit, PERSISTS), "unknown")
+    return result
 
 
 @lru_cache(maxsize=32)
 def _trained(learned: Matrix, keys: tuple[SignalKey, ...]) -> tuple[IsolationForest, float]:
-    """A forest that knows the quiet run, and its score that few of that run's rows exceed."""
+    """Returns a forest trained on the quiet run, and the score that few rows of that run exceed."""
     from sklearn.ensemble import IsolationForest  # noqa: PLC0415 - seconds that listing drills does without
 
     train = _rows(learned, keys)
@@ -169,7 +170,7 @@ def _run_of_rival(name: str, run: Run, recorded: Recorded, quiet: Recorded) -> R
 
 
 def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[ScoredIncident, ...]:
-    """What a rival would have opened: alarms of one entity close together are one incident."""
+    """Returns the incidents of a rival: alarms of one entity close together are one incident."""
     found: list[ScoredIncident] = []
     newest: dict[EntityRef, tuple[int, float]] = {}
     for alarm in sorted(RIVALS[name](seen, quiet), key=lambda one: (one.at, one.entity.key)):
@@ -197,7 +198,7 @@ def _opened(name: str, alarm: _Alarm) -> ScoredIncident:
 
 
 def lasting(flags: Flags, samples: int) -> Flags:
-    """True where a flag has been up for ``samples`` instants in a row, this one included. Shape (times, entities)."""
+    """True if a flag has been set for ``samples`` consecutive rows, this one included. Shape (times, entities)."""
     count = np.zeros(flags.shape[1], dtype=np.int64)
     held = np.zeros(flags.shape, dtype=bool)
     for row, up in enumerate(flags):
@@ -215,9 +216,9 @@ def _alarms(matrix: Matrix, flags: Flags, fault: str) -> list[_Alarm]:
 
 
 def _z(matrix: Matrix, learned: Matrix) -> Floats:
-    """Deviation from the quiet run in its own standard deviations; 0 where nothing was learned."""
-    places = [learned.entities.index(one) if one in learned.entities else -1 for one in matrix.entities]
-    columns = [learned.keys.index(one) if one in learned.keys else -1 for one in matrix.keys]
+    """Deviation from the quiet run in its own standard deviations; 0 without a baseline."""
+    places = [learned.entities.index(entity) if entity in learned.entities else -1 for entity in matrix.entities]
+    columns = [learned.keys.index(key) if key in learned.keys else -1 for key in matrix.keys]
     known = np.array(places)[:, None] >= 0
     known = known & (np.array(columns)[None, :] >= 0)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Rows of canonical signals: what collecting leaves of counters and gauges, for all entities of a kind at once.
+"""Rows of canonical signals: the result of collecting counters and gauges, for all entities of a kind at once.
 
-A row is an entity whose page is read; a sheet is what the pages of one sort say of one kind of entity.
-Statuses are those collecting gives: no increases on a first page, RESET when a process began anew, ABSENT
-cells when a page could not be read, UNDEFINED where nothing happened.
+A row is an entity whose page is read; a sheet has the values of one sort of pages for one kind of entity. Statuses are
+those of collecting: no increases on a first page, RESET after a process restart, ABSENT cells if a page could not be
+read, UNDEFINED without any event.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REMEMBER_SECONDS = 15 * 60.0  # an entity that could not be read for longer is l
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How counters grew, ``increases`` of shape (rows, counters): NaN where a row has none, FELL where one went back.
+    """Growth of counters, ``increases`` of shape (rows, counters): NaN without a value, FELL after a decrease.
 
-    ``seconds`` (rows,) since the last good page, NaN without; ``status`` what a cell says that needs two pages.
+    ``seconds`` (rows,) since the last good page, NaN without; ``status`` of cells that need two pages.
     """
 
     increases: Floats
@@ -58,10 +58,11 @@ class Ledger:
         started: Floats | None = None,
         identity: np.ndarray | None = None,
     ) -> Grown:
-        """Increases since the last page of each row, whose page is then this one where ``up``.
+        """Increases since the last page of each row, whose page is then this one if ``up``.
 
-        ``started`` (rows,) is when each process began: another one than before is a reset. ``identity``
-        (rows,) stands for the labels of a row's series: under other labels they are new ones.
+        ``started`` (rows,) is the start time of each process: a change is a reset. ``identity`` (rows,) stands for the
+        labels
+        of a row's series: other labels are new series.
         """
         before = np.zeros_like(counters) if self._counters is None else self._counters
         if identity is not None:
@@ -95,8 +96,9 @@ class Ledger:
 class Sheet:
     """Cells of all rows of one kind, before it is known which pages were read.
 
-    ``gauges`` are (rows,) with NaN where a page has no such line; ``grown`` need two pages, (rows,) or
-    (rows, buckets of the signal), with NaN where nothing happened and ``FELL`` where a counter went back.
+    ``gauges`` are (rows,) with NaN if a page has no such line; ``grown`` need two pages, (rows,) or (rows, buckets of
+    the
+    signal), with NaN without any event and ``FELL`` after a decrease.
     """
 
     kind: EntityKind
@@ -110,16 +112,16 @@ class Sheet:
         blocks = [*self.gauges.values(), *self.grown.values()]
         values = np.concatenate([_whole(each.reshape(status.size, -1)) for each in blocks], axis=1)
         missing = np.isnan(values)
-        found = np.where(missing, CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        result = np.where(missing, CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
         first = len(self.gauges)
         unsure = (status != CellStatus.PRESENT)[:, None]
-        found[:, first:] = np.where(
+        result[:, first:] = np.where(
             unsure, status[:, None], np.where(missing[:, first:], CellStatus.UNDEFINED, CellStatus.PRESENT)
         )
         values[:, first:][np.broadcast_to(unsure, values[:, first:].shape)] = np.nan
         back = values == FELL
-        values[back], found[back] = np.nan, CellStatus.RESET
-        return keys, values, found
+        values[back], result[back] = np.nan, CellStatus.RESET
+        return keys, values, result
 
 
 def _whole(block: Floats) -> Floats:
@@ -133,19 +135,19 @@ _KEYS: dict[tuple[object, ...], tuple[SignalKey, ...]] = {}
 
 
 def _keys(gauges: tuple[str, ...], grown: tuple[tuple[str, bool], ...]) -> tuple[SignalKey, ...]:
-    """The columns of a sheet; the same object each time, so that readers can tell them by identity."""
-    found = _KEYS.get((gauges, grown))
-    if found is None:
+    """The columns of a sheet; the same object each time, so that readers can compare by identity."""
+    result = _KEYS.get((gauges, grown))
+    if result is None:
         keys = [SignalKey(name) for name in gauges]
         for name, histogram in grown:
             keys += catalog.signal(name).bucket_keys if histogram else (SignalKey(name),)
-        found = _KEYS[gauges, grown] = tuple(keys)
-    return found
+        result = _KEYS[gauges, grown] = tuple(keys)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Who is read and how that went: arrays of shape (rows,). ``known`` rows are listed or remembered."""
+    """Rows that are read and their scrape status: arrays of shape (rows,). ``known`` rows are listed or remembered."""
 
     entities: np.ndarray  # of EntityRef
     known: np.ndarray
@@ -185,10 +187,10 @@ def batches_of(sheet: Sheet, reading: Reading, at: datetime, own: Sequence[str] 
 
 
 def ratio(over: Floats, under: Floats) -> Floats:
-    """``over / under``, NaN where nothing happened."""
+    """``over / under``, NaN without any event."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(under > 0, over / under, np.nan)
-    return np.where((over == FELL) | (under == FELL), FELL, found)
+        result = np.where(under > 0, over / under, np.nan)
+    return np.where((over == FELL) | (under == FELL), FELL, result)
 
 
 def refs(found: Sequence[EntityRef]) -> np.ndarray:

@@ -79,7 +79,7 @@ def backfill(
 
 def events(spec: FleetSpec, seed: int, start: datetime, end: datetime) -> tuple[Event, ...]:
     """Returns the planned rollouts and restarts in [start, end) as platform events."""
-    found = []
+    result = []
     for task in planned(spec, seed, start.timestamp(), end.timestamp()):
         service = spec.service(task.service)
         if task.replica is None:
@@ -88,8 +88,8 @@ def events(spec: FleetSpec, seed: int, start: datetime, end: datetime) -> tuple[
             kind, code, about = EventKind.KUBERNETES, "Killing", (EntityKind.POD, f"{service.name}-{task.replica}")
         entity = EntityRef(spec.cluster, about[0], service.namespace, about[1])
         key = f"{entity.key}/{code}/{task.at:.0f}"
-        found.append(Event(key, kind, entity, from_unix(task.at), kind.value, code, {}, key))
-    return tuple(found)
+        result.append(Event(key, kind, entity, from_unix(task.at), kind.value, code, {}, key))
+    return tuple(result)
 
 
 class _History:
@@ -268,7 +268,7 @@ _NODE_KEYS = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_memory_av
 def _service_columns(drawn: _SampledLoad, step: float) -> Columns:
     requests = drawn.requests.sum(axis=0)
     ready = drawn.up.sum(axis=0).astype(np.float64)
-    found = {
+    result = {
         SignalKey("svc_requests_per_second"): drawn.last.sum(axis=0) / min(SAMPLE_SECONDS, step),
         SignalKey("svc_requests_total"): requests,
         SignalKey("svc_failed_total"): np.zeros(requests.shape),
@@ -279,14 +279,14 @@ def _service_columns(drawn: _SampledLoad, step: float) -> Columns:
         SignalKey("svc_queue_requests"): drawn.waiting.sum(axis=0),
         SignalKey("svc_ready_backends"): ready,
     }
-    found |= _histogram("svc_ttft_seconds", drawn.ttft.sum(axis=0), drawn.sum_of("ttft", requests))
-    found |= _histogram("svc_tpot_seconds", drawn.tpot, drawn.sum_of("tpot", requests))
-    return found | _histogram("svc_latency_seconds", drawn.e2e, drawn.sum_of("e2e", requests))
+    result |= _histogram("svc_ttft_seconds", drawn.ttft.sum(axis=0), drawn.sum_of("ttft", requests))
+    result |= _histogram("svc_tpot_seconds", drawn.tpot, drawn.sum_of("tpot", requests))
+    return result | _histogram("svc_latency_seconds", drawn.e2e, drawn.sum_of("e2e", requests))
 
 
 def _replica_columns(drawn: _SampledLoad, place: int, step: float) -> Columns:
     prompt = drawn.at("prompt_tokens", "mean")
-    found = {
+    result = {
         SignalKey("engine_up"): np.ones(prompt.shape),
         SignalKey("engine_requests_running"): drawn.running[place],
         SignalKey("engine_requests_waiting"): drawn.waiting[place],
@@ -298,14 +298,14 @@ def _replica_columns(drawn: _SampledLoad, place: int, step: float) -> Columns:
         SignalKey("engine_requests_finished_total"): drawn.requests[place],
     }
     counts = drawn.ttft[place]
-    return found | _histogram("engine_ttft_seconds", counts, drawn.sum_of("ttft", drawn.requests[place]))
+    return result | _histogram("engine_ttft_seconds", counts, drawn.sum_of("ttft", drawn.requests[place]))
 
 
 def _histogram(name: str, counts: Floats, total: Floats) -> Columns:
-    found: Columns = {}
+    result: Columns = {}
     for key in catalog.signal(name).bucket_keys:
-        found[key] = total if key.bucket == SUM_BUCKET else counts[:, key.bucket or 0]
-    return found
+        result[key] = total if key.bucket == SUM_BUCKET else counts[:, key.bucket or 0]
+    return result
 
 
 def _block(kind: EntityKind, times: Floats, names: Sequence[EntityRef], columns: Sequence[Columns]) -> HistoryBlock:

@@ -18,7 +18,7 @@ class Prefixes:
 
     def missing(self, table: RequestTable, rows: np.ndarray, block: Floats) -> Floats:
         """Shared blocks that would come into use with each of these requests, were it the next one."""
-        found = np.zeros(rows.size)
+        result = np.zeros(rows.size)
         has = np.flatnonzero(table.common[rows])
         if has.size:
             some = rows[has]
@@ -26,8 +26,8 @@ class Prefixes:
             used = np.zeros(has.size, dtype=bool)
             known = prefix < self._blocks.size
             used[known] = self._users[replica[known], prefix[known]] > 0
-            found[has] = np.where(used, 0.0, table.common[some] / block[replica])
-        return found
+            result[has] = np.where(used, 0.0, table.common[some] / block[replica])
+        return result
 
     def enter(self, table: RequestTable, rows: np.ndarray, block: Floats) -> None:
         """These requests run; at most one a replica."""

@@ -98,20 +98,20 @@ class IngressProbe:
         )
 
     def _expiry(self, shut: np.ndarray) -> Floats:
-        """Certificates are renewed a month before they expire. If the ingress fails by its certificate, it has expired."""
+        """Seconds until the certificate expires. It is renewed a month before, unless the ingress fails by it."""
         age = np.mod(self._fleet.at - self._issued, CERTIFICATE_SECONDS - RENEWED_BEFORE_SECONDS)
         return np.where(shut, -3600.0, CERTIFICATE_SECONDS - age)
 
     def _routed(self, luck: Floats) -> np.ndarray:
         """The slot that each probe is routed to, -1 if no replica takes requests."""
-        fleet, found = self._fleet, np.full(self._services, -1)
+        fleet, result = self._fleet, np.full(self._services, -1)
         weights = fleet.requests_per_second
         for service in range(self._services):
             mine = np.flatnonzero(fleet.pods.service_of_slot == service)
             heavy = weights[mine] if weights[mine].sum() > 0 else fleet.pods.ready[mine].astype(np.float64)
             if heavy.sum() > 0:
-                found[service] = mine[np.searchsorted(np.cumsum(heavy) / heavy.sum(), luck[service])]
-        return found
+                result[service] = mine[np.searchsorted(np.cumsum(heavy) / heavy.sum(), luck[service])]
+        return result
 
     def _reachable(self) -> np.ndarray:
         nodes = self._fleet.effects.nodes

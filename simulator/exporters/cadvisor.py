@@ -84,14 +84,14 @@ def numbers(fleet: Fleet) -> dict[str, Floats]:
 
 def _running(fleet: Fleet) -> list[list[Pod]]:
     """The pods of each node that have a container, or had one a moment ago."""
-    found: list[list[Pod]] = [[] for _ in fleet.nodes.names]
+    result: list[list[Pod]] = [[] for _ in fleet.nodes.names]
     for pod in fleet.pods.pods:
         if pod.node is None or pod.phase in _WITHOUT:
             continue
         if pod.phase is Phase.CRASHED and fleet.at - (pod.crashed_at or 0.0) > LINGERS_SECONDS:
             continue
-        found[pod.node].append(pod)
-    return found
+        result[pod.node].append(pod)
+    return result
 
 
 def _facts(fleet: Fleet, node: int) -> dict[str, str]:

@@ -174,7 +174,7 @@ def _health(fleet: Fleet) -> Floats:
 def _labels(fleet: Fleet, gpu: int, owner: int) -> dict[str, str]:
     index, node = int(fleet.gpus.index[gpu]), int(fleet.gpus.node[gpu])
     pools = [pool.name for pool in fleet.spec.pools]
-    found = {
+    result = {
         "gpu": str(index),
         "UUID": fleet.gpu_uuid(gpu),
         "pci_bus_id": pci_address(index),
@@ -185,5 +185,5 @@ def _labels(fleet: Fleet, gpu: int, owner: int) -> dict[str, str]:
     }
     if owner >= 0:
         pod = fleet.pods.pods[owner]
-        found |= {"container": pod.service.engine_kind, "namespace": pod.service.namespace, "pod": pod.name}
-    return found
+        result |= {"container": pod.service.engine_kind, "namespace": pod.service.namespace, "pod": pod.name}
+    return result

@@ -49,8 +49,8 @@ class View:
 
     def _mine(self, values: Floats) -> Floats:
         """The rows of the service's slots."""
-        found: Floats = values[self.slots]
-        return found
+        result: Floats = values[self.slots]
+        return result
 
     def plain(self, name: str) -> Floats:
         """A plain counter."""

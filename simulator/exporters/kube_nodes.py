@@ -98,14 +98,14 @@ def _conditions(view: NodeView) -> Lines:
 
 
 def _taints(view: NodeView) -> Lines:
-    found = (
+    result = (
         (view.cordoned, "unschedulable"),
         (not view.heard, "unreachable"),
         (view.heard and not view.ready, "not-ready"),
         (view.heard and view.disk_pressure, "disk-pressure"),
         (view.heard and view.memory_pressure, "memory-pressure"),
     )
-    for holds, name in found:
+    for holds, name in result:
         if holds:
             yield pairs(key=f"node.kubernetes.io/{name}", value="", effect="NoSchedule"), 1.0
 

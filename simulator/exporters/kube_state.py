@@ -63,8 +63,8 @@ def _views(fleet: Fleet) -> list[ServiceView]:
     current = np.array([pod.revision == pods.revisions[pod.service.name] for pod in pods.pods])
 
     def count(slots: np.ndarray) -> list[int]:
-        found: list[int] = np.bincount(pods.service_of_slot[slots], minlength=len(services)).tolist()
-        return found
+        result: list[int] = np.bincount(pods.service_of_slot[slots], minlength=len(services)).tolist()
+        return result
 
     columns = (
         [fleet.desired[service.name] for service in services],

@@ -17,18 +17,18 @@ def _weights(source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
     The weights are fixed and none is negative: counts that only grow still only grow.
     """
     bounds = np.array(source)
-    found = np.zeros((bounds.size, len(target)))
+    result = np.zeros((bounds.size, len(target)))
     for column, bound in enumerate(target):
         above = int(np.searchsorted(bounds, bound, side="left"))
         if above == bounds.size:  # nothing is known beyond the last bound
-            found[-1, column] = 1.0
+            result[-1, column] = 1.0
             continue
         low = bounds[above - 1] if above else 0.0
         share = 1.0 if bounds[above] <= low else (bound - low) / (bounds[above] - low)
-        found[above, column] = max(share, 0.0)
+        result[above, column] = max(share, 0.0)
         if above:
-            found[above - 1, column] = 1.0 - share
-    return found
+            result[above - 1, column] = 1.0 - share
+    return result
 
 
 def through(counts: Floats, source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
@@ -52,7 +52,7 @@ def quantiles(counts: Floats, bounds: tuple[float, ...], wanted: tuple[float, ..
     cumulated = np.cumsum(counts, axis=1)
     edges = np.array([0.0, *bounds, bounds[-1]])
     rows = np.arange(counts.shape[0])
-    found = np.full((counts.shape[0], len(wanted)), np.nan)
+    result = np.full((counts.shape[0], len(wanted)), np.nan)
     total = cumulated[:, -1]
     for column, quantile in enumerate(wanted):
         rank = quantile * total
@@ -61,5 +61,5 @@ def quantiles(counts: Floats, bounds: tuple[float, ...], wanted: tuple[float, ..
         before = cumulated[rows, bucket] - here
         share = np.clip((rank - before) / np.where(here > 0, here, 1.0), 0.0, 1.0)
         value = edges[bucket] + share * (edges[bucket + 1] - edges[bucket])
-        found[:, column] = np.where(total > 0, value, np.nan)
-    return found
+        result[:, column] = np.where(total > 0, value, np.nan)
+    return result

@@ -114,8 +114,8 @@ def _cpu_seconds(fleet: Fleet, node: int, cpus: int) -> list[float]:
     total = (float(hosts.busy_seconds[node]) + float(hosts.idle_seconds[node])) / cpus
     modes = [total - busy if share is None else busy * share for share in _SHARES.values()]
     modes.append(busy * _USER_SHARE)
-    found: list[float] = np.round(np.stack(modes, axis=1), 2).ravel().tolist()
-    return found
+    result: list[float] = np.round(np.stack(modes, axis=1), 2).ravel().tolist()
+    return result
 
 
 @cache

@@ -70,22 +70,22 @@ class Release:
     @property
     def blocks(self) -> tuple[str, ...]:
         """The histogram blocks its families show."""
-        found: dict[str, None] = {}
+        result: dict[str, None] = {}
         for family in self.families:
             if family["type"] == "histogram":
-                found |= dict.fromkeys(_sources(family))
-        return tuple(found)
+                result |= dict.fromkeys(_sources(family))
+        return tuple(result)
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """The counts on which lines of the page depend."""
-        found: dict[str, None] = {}
+        result: dict[str, None] = {}
         for family in self.families:
             if "when" in family:
-                found[family["when"]] = None
+                result[family["when"]] = None
             if family.get("sparse"):
-                found |= dict.fromkeys(_sources(family))
-        return tuple(found)
+                result |= dict.fromkeys(_sources(family))
+        return tuple(result)
 
 
 @cache

@@ -34,16 +34,16 @@ class ProbePages:
         """The page of a service, by its place in the fleet's specification."""
         if self._probe is None:
             self._probe = IngressProbe(fleet)
-        found = self._probe.look()
-        expiry = float(found.expiry_seconds[service])
+        result = self._probe.look()
+        expiry = float(result.expiry_seconds[service])
         values = (
-            float(found.success[service]),
-            float(found.e2e[service]),
-            float(found.status[service]),
+            float(result.success[service]),
+            float(result.e2e[service]),
+            float(result.status[service]),
             float(round(fleet.at + expiry)) if math.isfinite(expiry) else math.nan,
-            float(found.ttft[service]),
-            float(found.itl[service]),
-            float(found.e2e[service]),
+            float(result.ttft[service]),
+            float(result.itl[service]),
+            float(result.e2e[service]),
             expiry,
         )
         known = [(family, value) for family, value in zip(_FAMILIES, values, strict=True) if math.isfinite(value)]

@@ -42,10 +42,10 @@ class Outline:
 
     def places(self, columns: int) -> list[list[int]]:
         """For each of so many columns, the parts that show it."""
-        found: list[list[int]] = [[] for _ in range(columns)]
+        result: list[list[int]] = [[] for _ in range(columns)]
         for number, column in enumerate(self._columns):
-            found[column].append(2 * number + 1)
-        return found
+            result[column].append(2 * number + 1)
+        return result
 
 
 class Sheet:

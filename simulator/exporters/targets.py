@@ -113,7 +113,7 @@ def _node_labels(fleet: Fleet, node: int) -> dict[str, str]:
 
 
 def _replica_labels(fleet: Fleet, pod: Pod) -> dict[str, str]:
-    found = {
+    result = {
         "pod": pod.name,
         "service": pod.service.name,
         "model": pod.service.engine.model,
@@ -122,8 +122,8 @@ def _replica_labels(fleet: Fleet, pod: Pod) -> dict[str, str]:
         "tensor_parallel": str(pod.service.tensor_parallel),
     }
     if pod.node is not None:
-        found |= {"node": fleet.nodes.names[pod.node], "gpu_type": fleet.gpus.type_name[pod.gpus[0]]}
-    return found
+        result |= {"node": fleet.nodes.names[pod.node], "gpu_type": fleet.gpus.type_name[pod.gpus[0]]}
+    return result
 
 
 class Pages:

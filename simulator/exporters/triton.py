@@ -75,15 +75,15 @@ class TritonPages(EnginePages):
         }
 
     def _summaries(self, view: View) -> dict[str, Floats]:
-        found: dict[str, Floats] = {}
+        result: dict[str, Floats] = {}
         for name, source in (("request", "e2e"), ("queue", "queue_fine"), ("infer", "inference")):
             seen = view.grown(f"{name} summary", view.buckets(source))
             values = quantiles(seen, HISTOGRAMS[source], tuple(_QUANTILES.values()))
-            found |= {f"{name}_q{label}": np.round(values[:, at] * _MICRO) for at, label in enumerate(_QUANTILES)}
-        nothing = np.isnan(found["request_q5"])
+            result |= {f"{name}_q{label}": np.round(values[:, at] * _MICRO) for at, label in enumerate(_QUANTILES)}
+        nothing = np.isnan(result["request_q5"])
         for name, constant in (("input", INPUT_MICROSECONDS), ("output", OUTPUT_MICROSECONDS)):
-            found |= {f"{name}_q{label}": np.where(nothing, np.nan, constant) for label in _QUANTILES}
-        return found
+            result |= {f"{name}_q{label}": np.where(nothing, np.nan, constant) for label in _QUANTILES}
+        return result
 
     def _devices(self, view: View) -> dict[str, Floats]:
         """Shape (slots, devices); what a slot without devices has does not matter."""

@@ -232,14 +232,14 @@ class Injection:
 
     def _bad(self, fleet: Fleet) -> np.ndarray:
         """Slots on which its effects have an impact now."""
-        found = np.zeros(fleet.bank.size, dtype=bool)
+        result = np.zeros(fleet.bank.size, dtype=bool)
         if not self.started or fleet.at >= self._end:
-            return found
+            return result
         here = self.here(fleet)
         for effect in self.declared.effects:
             if self._strength(fleet, effect, here.of(effect.group)).any():
-                found |= impacted_slots(fleet, effect.group, effect.effect_name, here, self._been)
-        return found
+                result |= impacted_slots(fleet, effect.group, effect.effect_name, here, self._been)
+        return result
 
     def _watch(self, fleet: Fleet) -> None:
         """Updates the scope, the impacted slots and the recovered ones."""
@@ -271,15 +271,15 @@ def _wanting(fleet: Fleet) -> np.ndarray:
 
 def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
     """Returns the entity and all that its effects reach: GPUs, nodes, the replicas on them, services."""
-    pods, found = fleet.pods.pods, [entity]
+    pods, result = fleet.pods.pods, [entity]
     whole = declared.removes and entity.kind is not EntityKind.GPU
     if whole or "nodes" in declared.groups:
-        found += [fleet.entity(EntityKind.NODE, fleet.nodes.names[node]) for node in here.nodes.tolist()]
+        result += [fleet.entity(EntityKind.NODE, fleet.nodes.names[node]) for node in here.nodes.tolist()]
     if declared.removes or "gpus" in declared.groups:
-        found += [fleet.entity(EntityKind.GPU, fleet.gpu_uuid(gpu)) for gpu in here.gpus.tolist()]
+        result += [fleet.entity(EntityKind.GPU, fleet.gpu_uuid(gpu)) for gpu in here.gpus.tolist()]
     slots = [pods[slot] for slot in here.slots.tolist()]
-    found += [fleet.entity(EntityKind.REPLICA, pod.name, pod.service.namespace) for pod in slots]
+    result += [fleet.entity(EntityKind.REPLICA, pod.name, pod.service.namespace) for pod in slots]
     if "services" in declared.groups or entity.kind is EntityKind.CLUSTER:
         services = [fleet.spec.services[number] for number in here.services.tolist()]
-        found += [fleet.entity(EntityKind.SERVICE, service.name, service.namespace) for service in services]
-    return tuple(dict.fromkeys(found))
+        result += [fleet.entity(EntityKind.SERVICE, service.name, service.namespace) for service in services]
+    return tuple(dict.fromkeys(result))

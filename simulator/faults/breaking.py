@@ -135,12 +135,12 @@ def exporter_down(fleet: Fleet, fault: Injection, exporter: str = "dcgm") -> Und
 
 def _exporters(fleet: Fleet, fault: Injection, exporter: str) -> list[str]:
     """The targets of an exporter on the nodes here."""
-    found = []
+    result = []
     for node in fault.here(fleet).nodes.tolist():
         huawei = any("Ascend" in fleet.gpus.type_name[gpu] for gpu in np.flatnonzero(fleet.gpus.node == node)[:1])
         short = "npu" if exporter == "dcgm" and huawei else exporter
-        found.append(f"{EXPORTERS[short]}{fleet.nodes.names[node]}")
-    return found
+        result.append(f"{EXPORTERS[short]}{fleet.nodes.names[node]}")
+    return result
 
 
 def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:

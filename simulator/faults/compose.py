@@ -52,7 +52,7 @@ def _removed(one: Injection, by: Injection) -> str:
 def _contrary(new: Injection, other: Injection) -> str:
     if new.truth.entity != other.truth.entity:
         return ""
-    mine = {(effect.group, effect.effects) for effect in new.declared.effects if effect.do == "set"}
-    theirs = {(effect.group, effect.effects) for effect in other.declared.effects if effect.do == "set"}
+    mine = {(effect.group, effect.effect_name) for effect in new.declared.effects if effect.do == "set"}
+    theirs = {(effect.group, effect.effect_name) for effect in other.declared.effects if effect.do == "set"}
     both = sorted(mine & theirs)
     return f"both set {both[0][0]}.{both[0][1]} of {new.entity.name}" if both else ""

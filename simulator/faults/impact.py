@@ -22,34 +22,34 @@ Mask = np.ndarray  # bool, shape (slots,)
 
 def served(fleet: Fleet, here: Scope) -> Mask:
     """Slots of these places that get requests."""
-    found = np.zeros(fleet.bank.size, dtype=bool)
-    found[here.slots] = fleet.requests_per_second[here.slots] > 0
-    return found
+    result = np.zeros(fleet.bank.size, dtype=bool)
+    result[here.slots] = fleet.requests_per_second[here.slots] > 0
+    return result
 
 
 def _slowed(fleet: Fleet, here: Scope) -> Mask:
     """Those with a device here whose clock has really fallen."""
     low = here.gpus[fleet.gpus.clock_ratio[here.gpus] < SLOWED_CLOCK_RATIO]
     owners = fleet.pods.owner[low]
-    found = np.zeros(fleet.bank.size, dtype=bool)
-    found[owners[owners >= 0]] = True
-    return np.asarray(found & served(fleet, here))
+    result = np.zeros(fleet.bank.size, dtype=bool)
+    result[owners[owners >= 0]] = True
+    return np.asarray(result & served(fleet, here))
 
 
 def _starting(fleet: Fleet, here: Scope) -> Mask:
     """Those that should serve and do not yet."""
-    pods, found = fleet.pods, np.zeros(fleet.bank.size, dtype=bool)
-    found[here.slots] = True
-    return np.asarray(found & pods.existing & ~pods.ready)
+    pods, result = fleet.pods, np.zeros(fleet.bank.size, dtype=bool)
+    result[here.slots] = True
+    return np.asarray(result & pods.existing & ~pods.ready)
 
 
 def _copying(fleet: Fleet, here: Scope) -> Mask:
     """Those whose steps wait for copies over PCIe."""
     slow = here.gpus[fleet.effects.gpus.pcie_factor[here.gpus] < COPIES_WAIT_BELOW]
     owners = fleet.pods.owner[slow]
-    found = np.zeros(fleet.bank.size, dtype=bool)
-    found[owners[owners >= 0]] = True
-    return np.asarray(found & served(fleet, here))
+    result = np.zeros(fleet.bank.size, dtype=bool)
+    result[owners[owners >= 0]] = True
+    return np.asarray(result & served(fleet, here))
 
 
 def _queued(fleet: Fleet, here: Scope) -> Mask:
@@ -60,9 +60,9 @@ def _queued(fleet: Fleet, here: Scope) -> Mask:
 def _asked(fleet: Fleet, here: Scope) -> Mask:
     """Slots that requests are routed to (weight and demand above 0), even if none arrive."""
     wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
-    found = np.zeros(fleet.bank.size, dtype=bool)
-    found[here.slots] = True
-    return np.asarray(found & wanted & (fleet.router.weights > 0))
+    result = np.zeros(fleet.bank.size, dtype=bool)
+    result[here.slots] = True
+    return np.asarray(result & wanted & (fleet.router.weights > 0))
 
 
 def _nobody(fleet: Fleet, here: Scope) -> Mask:

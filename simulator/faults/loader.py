@@ -82,7 +82,7 @@ def never_a_fault() -> tuple[str, ...]:
 
 def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
     """Every fault file of a folder, by id. Raises ConfigError with all problems of all files, in order of lines."""
-    found: dict[str, Declared] = {}
+    result: dict[str, Declared] = {}
     problems: list[ConfigProblem] = []
     for path in sorted(folder.glob("*.yaml")):
         reader = _Reader(read(path))
@@ -91,10 +91,10 @@ def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
             reader.problem(("fault",), f'is "{declared.fault}" in a file named {path.name}: they must be alike')
         problems += reader.problems
         if declared is not None:
-            found[declared.fault] = declared
+            result[declared.fault] = declared
     if problems:
         raise _refusal(problems)
-    return found
+    return result
 
 
 def _refusal(problems: Sequence[ConfigProblem]) -> ConfigError:
@@ -194,7 +194,7 @@ class _Reader:
     # --- effects --------------------------------------------------------------------------------------
 
     def _effects(self, top: Mapping[str, Any], kind: EntityKind) -> list[Effect]:
-        found = []
+        result = []
         for number, entry in enumerate(self._list(top, "effects")):
             path: Path_ = ("effects", number)
             given = self._mapping(entry, path)
@@ -206,8 +206,8 @@ class _Reader:
                 continue
             if group == "cluster" and kind is not EntityKind.CLUSTER:
                 self.problem((*path, "lever"), f"bends the whole cluster, and the fault is about one {kind.value}")
-            found.append(self._effect(given, path, group, name))
-        return found
+            result.append(self._effect(given, path, group, name))
+        return result
 
     def _effect(self, given: Mapping[str, Any], path: Path_, group: str, effect_name: str) -> Effect:
         do = self._word(given, (*path, "do"), DOINGS, "set")
@@ -247,7 +247,7 @@ class _Reader:
     # --- actions --------------------------------------------------------------------------------------
 
     def _actions(self, top: Mapping[str, Any]) -> list[DeclaredAction]:
-        found = []
+        result = []
         for number, entry in enumerate(self._list(top, "deeds")):
             path: Path_ = ("deeds", number)
             given = self._mapping(entry, path)
@@ -258,7 +258,7 @@ class _Reader:
             every = self._duration(given, (*path, "every")) if "every" in given else None
             if every is not None and every <= timedelta(0):
                 self.problem((*path, "every"), "must be more than 0 s")
-            found.append(
+            result.append(
                 DeclaredAction(
                     name,
                     self._at(given, path),
@@ -266,7 +266,7 @@ class _Reader:
                     self._arguments(given, path, name),
                 )
             )
-        return found
+        return result
 
     def _at(self, given: Mapping[str, Any], path: Path_) -> float | None:
         at = given.get("at")

@@ -40,17 +40,17 @@ def orders(fleet: Fleet, here: Scope) -> dict[str, int]:
     kinds = {fleet.gpus.type_name[gpu] for gpu in here.gpus.tolist()}
     fitting = np.array([name in kinds for name in fleet.gpus.type_name])
     free = int((fitting & (fleet.pods.owner < 0) & fleet.pods.healthy).sum())
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     chosen = [service for service in fleet.spec.services if service.gpu_type in ("", *kinds)]
     for service in sorted(chosen, key=lambda service: -service.tensor_parallel):
         wanted = fleet.desired[service.name]
         more = min(service.ceiling - wanted, max(0, free // service.tensor_parallel + 1))
         if more <= 0:
             continue
-        found[service.name] = wanted + more
+        result[service.name] = wanted + more
         free -= more * service.tensor_parallel
         if free < 0:
-            return found
+            return result
     return {}
 
 

@@ -99,13 +99,13 @@ def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
 def _find(fleet: Fleet, declared: Declared, entity: EntityRef | str) -> EntityRef:
     known = list(fleet_entities(fleet, declared.kind))
     name = entity if isinstance(entity, str) else entity.name
-    found = next((ref for ref in known if entity in (ref, ref.name)), None)
-    if found is None:
+    result = next((ref for ref in known if entity in (ref, ref.name)), None)
+    if result is None:
         raise UsageError(
             f"the fleet has no {declared.kind.value} {name!r} for {declared.fault}",
             hint=_near(name, [ref.name for ref in known]),
         )
-    return found
+    return result
 
 
 def _near(word: str, known: Sequence[str]) -> str:

@@ -39,8 +39,8 @@ class Scope:
 
     def of(self, group: str) -> np.ndarray:
         """The indices for an effect group; the cluster has one."""
-        found: np.ndarray = np.zeros(1, dtype=np.int64) if group == "cluster" else getattr(self, group)
-        return found
+        result: np.ndarray = np.zeros(1, dtype=np.int64) if group == "cluster" else getattr(self, group)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +81,23 @@ def _upwards(fleet: Fleet, gpus: np.ndarray, nodes: np.ndarray) -> Scope:
 
 def fleet_entities(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, FleetEntity]:
     """Returns every entity of a kind that exists now. Kinds that no fault affects have none."""
-    found: dict[EntityRef, list[int]]
+    result: dict[EntityRef, list[int]]
     if kind is EntityKind.GPU:
-        found = {fleet.entity(kind, fleet.gpu_uuid(gpu)): [gpu] for gpu in range(fleet.gpus.size)}
+        result = {fleet.entity(kind, fleet.gpu_uuid(gpu)): [gpu] for gpu in range(fleet.gpus.size)}
     elif kind in _OF_NODES:
         labels = np.array(node_labels(fleet, kind))
-        found = {
+        result = {
             fleet.entity(kind, str(name)): np.flatnonzero(labels == name).tolist() for name in dict.fromkeys(labels)
         }
     elif kind in _OF_PODS:
         pods = [pod for pod in fleet.pods.pods if pod.exists]
-        found = {fleet.entity(kind, pod.name, pod.service.namespace): [pod.slot] for pod in pods}
+        result = {fleet.entity(kind, pod.name, pod.service.namespace): [pod.slot] for pod in pods}
     elif kind is EntityKind.SERVICE:
         services = enumerate(fleet.spec.services)
-        found = {fleet.entity(kind, service.name, service.namespace): [number] for number, service in services}
+        result = {fleet.entity(kind, service.name, service.namespace): [number] for number, service in services}
     else:
-        found = {fleet.entity(kind, fleet.spec.cluster): [0]} if kind is EntityKind.CLUSTER else {}
-    return {ref: FleetEntity(kind, np.asarray(numbers, dtype=np.int64)) for ref, numbers in found.items()}
+        result = {fleet.entity(kind, fleet.spec.cluster): [0]} if kind is EntityKind.CLUSTER else {}
+    return {ref: FleetEntity(kind, np.asarray(numbers, dtype=np.int64)) for ref, numbers in result.items()}
 
 
 def places(fleet: Fleet, entity: EntityRef) -> Scope:

@@ -192,9 +192,9 @@ _COUNTED_FROM_ZERO = (
 
 def _racks(spec: FleetSpec) -> list[str]:
     """The rack, which is its switch, of every node: pools share none."""
-    found: list[str] = []
+    result: list[str] = []
     rack = 0
     for pool in spec.pools:
-        found += [f"{spec.prefix}rack-{rack + node // pool.nodes_per_rack}" for node in range(pool.nodes)]
+        result += [f"{spec.prefix}rack-{rack + node // pool.nodes_per_rack}" for node in range(pool.nodes)]
         rack += -(-pool.nodes // pool.nodes_per_rack)
-    return found
+    return result

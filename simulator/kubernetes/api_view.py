@@ -100,7 +100,7 @@ class KubernetesView:
         version, after = (self._version, "") if not token else _opened(token)
         if version < held.forgotten:
             raise ExpiredError
-        keys = sorted(key for key, found in held.held.items() if key > after and wanted.takes(found))
+        keys = sorted(key for key, result in held.held.items() if key > after and wanted.takes(result))
         shown = keys if limit is None else keys[:limit]
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         if len(shown) < len(keys):
@@ -123,11 +123,11 @@ class KubernetesView:
         self.refresh()
         held = self._resources[resource]
         if after == 0:
-            return self._version, [("ADDED", found) for found in held.held.values() if wanted.takes(found)]
+            return self._version, [("ADDED", result) for result in held.held.values() if wanted.takes(result)]
         if after < held.forgotten:
             raise ExpiredError
-        found = [(what, one) for version, what, one in held.news if version > after and wanted.takes(one)]
-        return self._version, found
+        result = [(what, one) for version, what, one in held.news if version > after and wanted.takes(one)]
+        return self._version, result
 
     def forget(self) -> None:
         """Drops the history, as a compaction of etcd does: watchers must list again."""
@@ -192,17 +192,17 @@ class KubernetesView:
             seen.add(key)
             if held.shapes.get(key) == shape:
                 continue
-            found = render()
+            result = render()
             self._version += 1
-            found["metadata"]["resourceVersion"] = str(self._version)
+            result["metadata"]["resourceVersion"] = str(self._version)
             what = "MODIFIED" if key in held.held else "ADDED"
             before = held.held.get(key)
-            if before is not None and before["metadata"]["uid"] != found["metadata"]["uid"]:
+            if before is not None and before["metadata"]["uid"] != result["metadata"]["uid"]:
                 held.keep(self._version, "DELETED", before)
                 self._version, what = self._version + 1, "ADDED"
-                found["metadata"]["resourceVersion"] = str(self._version)
-            held.held[key], held.shapes[key] = found, shape
-            held.keep(self._version, what, found)
+                result["metadata"]["resourceVersion"] = str(self._version)
+            held.held[key], held.shapes[key] = result, shape
+            held.keep(self._version, what, result)
         for key in [key for key in held.held if key not in seen]:
             self._version += 1
             held.keep(self._version, "DELETED", held.held.pop(key))
@@ -228,7 +228,9 @@ class KubernetesView:
         hosts = fleet.nodes
         healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy, hosts.size)
         states = (hosts.ready, fleet.pods.cordoned, hosts.disk_pressure, hosts.memory_pressure, hosts.boot, healthy)
-        for name, node, *shape in zip(hosts.names, range(hosts.size), *(one.tolist() for one in states), strict=True):
+        for name, node, *shape in zip(
+            hosts.names, range(hosts.size), *(state.tolist() for state in states), strict=True
+        ):
             yield f"/{name}", tuple(shape), partial(objects.node_object, fleet, node)
 
     def _deployments(self) -> Iterator[_Rendered]:
@@ -285,13 +287,13 @@ def _at(found: Mapping[str, Any], path: str) -> str:
 
 def selector(text: str) -> dict[str, str]:
     """``a=b,c==d``. Raises SelectorError for any other kind of condition."""
-    found = {}
+    result = {}
     for part in filter(None, text.split(",")):
         name, sign, value = part.replace("==", "=").partition("=")
         if not sign or name.endswith("!") or "(" in part:
             raise SelectorError(f"unable to parse requirement: {part!r}")
-        found[name.strip()] = value.strip()
-    return found
+        result[name.strip()] = value.strip()
+    return result
 
 
 def _sealed(version: int, after: str) -> str:

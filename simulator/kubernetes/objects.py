@@ -67,7 +67,7 @@ def pod_object(fleet: Fleet, pod: Pod, workload: Workload, revision: Revision) -
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name,
         "uid": uid(cluster, "rs", name), "controller": True, "blockOwnerDeletion": True,
     }  # fmt: skip
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -82,11 +82,11 @@ def pod_object(fleet: Fleet, pod: Pod, workload: Workload, revision: Revision) -
         "status": {"phase": _PHASES.get(pod.phase, "Unknown"), "conditions": _pod_conditions(pod, ready=ready)},
     }
     if pod.node is not None:
-        found["spec"]["nodeName"] = fleet.nodes.names[pod.node]
-        found["status"] |= {"hostIP": f"10.0.0.{pod.node + 10}", "podIP": f"10.1.{pod.node}.{pod.slot + 1}"}
-        found["status"]["startTime"] = instant(pod.created_at)
-        found["status"]["containerStatuses"] = [_container_status(pod, template, ready=ready)]
-    return found
+        result["spec"]["nodeName"] = fleet.nodes.names[pod.node]
+        result["status"] |= {"hostIP": f"10.0.0.{pod.node + 10}", "podIP": f"10.1.{pod.node}.{pod.slot + 1}"}
+        result["status"]["startTime"] = instant(pod.created_at)
+        result["status"]["containerStatuses"] = [_container_status(pod, template, ready=ready)]
+    return result
 
 
 def _container(fleet: Fleet, template: Template, pod: Pod) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _pod_conditions(pod: Pod, *, ready: bool) -> list[dict[str, Any]]:
 
 def _container_status(pod: Pod, template: Template, *, ready: bool) -> dict[str, Any]:
     running = {"running": {"startedAt": instant(pod.started_at)}}
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "name": pod.service.engine_kind,
         "image": template.image,
         "ready": ready,
@@ -132,14 +132,14 @@ def _container_status(pod: Pod, template: Template, *, ready: bool) -> dict[str,
         "lastState": {},
     }
     if pod.waiting_reason:
-        found["state"] = {"waiting": {"reason": pod.waiting_reason}}
+        result["state"] = {"waiting": {"reason": pod.waiting_reason}}
     if pod.last_terminated:
         code = 137 if pod.last_terminated == "OOMKilled" else 1
         ended = {"reason": pod.last_terminated, "exitCode": code, "startedAt": instant(pod.started_at)}
         if pod.crashed_at is not None:
             ended["finishedAt"] = instant(pod.crashed_at)
-        found["lastState"] = {"terminated": ended}
-    return found
+        result["lastState"] = {"terminated": ended}
+    return result
 
 
 def _truth(value: object) -> str:

@@ -91,10 +91,12 @@ class Workload:
     def take(self, template: Template, at: float) -> Workload:
         """Roll out a template. One that was used before gets a new number and remembers its old ones."""
         number = self.current.number + 1
-        known = next((one for one in self.revisions if one.template == template), None)
+        known = next((revision for revision in self.revisions if revision.template == template), None)
         before = (*known.before, known.number) if known else ()
         made = Revision(number, template, known.made_at if known else at, before)
-        return replace(self, revisions=(*(one for one in self.revisions if one is not known), made), changed_at=at)
+        return replace(
+            self, revisions=(*(revision for revision in self.revisions if revision is not known), made), changed_at=at
+        )
 
 
 def first_workload(service: ServiceSpec, at: float) -> Workload:
@@ -143,6 +145,6 @@ def returned(workload: Workload, name: str, at: float) -> Workload:
 
 
 def _earlier(workload: Workload, name: str, *, strict: bool = False) -> Template | None:
-    others = [one.template for one in reversed(workload.revisions[:-1])]
-    known = next((one for one in others if one.name == name), None)
+    others = [revision.template for revision in reversed(workload.revisions[:-1])]
+    known = next((other for other in others if other.name == name), None)
     return known if known or strict or not others else others[0]

@@ -90,7 +90,7 @@ def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
 def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
     """The scenarios of parsed files. Raises ConfigError as ``load`` does."""
     problems: list[ConfigProblem] = []
-    found: dict[str, Scenario] = {}
+    result: dict[str, Scenario] = {}
     for document in documents:
         listed = document.value.get("scenarios") if isinstance(document.value, dict) else None
         if not isinstance(listed, list) or not listed:
@@ -105,13 +105,13 @@ def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
             reader = _Reader(document, ("scenarios", place))
             scenario = reader.scenario(entry)
             problems += reader.problems
-            if scenario is not None and scenario.id in found:
+            if scenario is not None and scenario.id in result:
                 problems.append(document.problem(("scenarios", place, "id"), f"{scenario.id!r} is taken already"))
             elif scenario is not None:
-                found[scenario.id] = scenario
+                result[scenario.id] = scenario
     if problems:
         raise yaml_file.refuse(problems)
-    return tuple(found.values())
+    return tuple(result.values())
 
 
 def _packaged() -> list[Document]:
@@ -142,7 +142,7 @@ class _Reader:
             self._wrong((*self.path, "faults"), "expected a list of one or more faults")
             return None
         faults = [self._fault(place, one, world) for place, one in enumerate(listed)]
-        planned = [one for one in faults if one is not None]
+        planned = [fault for fault in faults if fault is not None]
         self._check_together(planned, negative)
         if self.problems:
             return None
@@ -221,13 +221,13 @@ class _Reader:
         if value is None:
             return default
         try:
-            found = parse_duration(str(value))
+            result = parse_duration(str(value))
         except UsageError:
             self._wrong(path, f"{value!r} is not a duration; expected one such as 90s or 10m")
             return default
-        if found == timedelta(0) and not zero:
+        if result == timedelta(0) and not zero:
             self._wrong(path, "expected longer than 0s")
-        return found
+        return result
 
     def _wrong(self, path: Path_, message: str) -> None:
         self.problems.append(self.document.problem(path, message))

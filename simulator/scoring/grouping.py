@@ -80,9 +80,9 @@ def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: time
 def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
     """Index of the ring of a fault that contains an entity, from 0; a cluster fault reaches all of its cluster."""
     rings = fault.rings or (fault.path,)
-    found = next((number for number, ring in enumerate(rings) if entity in ring), None)
+    result = next((number for number, ring in enumerate(rings) if entity in ring), None)
     whole = fault.entity.kind is EntityKind.CLUSTER and entity.cluster == fault.entity.cluster
-    return len(rings) if found is None and whole else found
+    return len(rings) if result is None and whole else result
 
 
 def _count(truth: Sequence[Faults], held: Iterable[str | int]) -> Pairs:

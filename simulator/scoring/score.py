@@ -134,13 +134,13 @@ class Verdict:
 def verdicts(run: Run) -> tuple[Verdict, ...]:
     """The verdict on every fault of a run, in order of their starts."""
     free = sorted(run.incidents, key=lambda incident: (incident.opened_at, incident.id))
-    found = []
+    result = []
     for injected in sorted(run.injected, key=lambda one: (one.start, one.fault, one.entity.key)):
         incident = next((one for one in free if _answers(one, injected)), None)
         if incident is not None:
             free.remove(incident)
-        found.append(_verdict(run, injected, incident))
-    return tuple(found)
+        result.append(_verdict(run, injected, incident))
+    return tuple(result)
 
 
 def _answers(incident: ScoredIncident, injected: InjectedFault) -> bool:
@@ -158,7 +158,7 @@ def _verdict(run: Run, injected: InjectedFault, incident: ScoredIncident | None)
         rank=named.index(truth) + 1 if truth in named else None,
         entity_correct=bool(named) and named[0][0] == injected.entity,
         fault_correct=bool(named) and named[0][1] == injected.fault,
-        lost=incident is None and any(_open_during(one, injected) for one in run.incidents),
+        lost=incident is None and any(_open_during(incident, injected) for incident in run.incidents),
         repaired_after=_repaired_after(run, injected, incident),
     )
 

@@ -57,7 +57,7 @@ class Control:
         *,
         dry_run: bool = False,
     ) -> Answer:
-        """Executes an action once. Raises UsageError for an unknown kind, target or parameter, and then stores nothing."""
+        """Executes an action once. Raises UsageError for an unknown kind, target or parameter."""
         if action_id in self._answers:
             return self._answers[action_id]
         try:

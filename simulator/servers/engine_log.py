@@ -80,13 +80,13 @@ class EngineLogs:
         begin, end = (pod.started_at, float("inf"))
         if asked.previous and running:
             begin, end = pod.created_at, pod.started_at
-        found = [
+        result = [
             (at, line)
             for at, line in (*self._start_up(pod, begin, end), *self._said(pod, begin, end))
             if asked.since is None or at >= asked.since
         ]
-        found.sort(key=lambda pair: pair[0])
-        wanted = found if asked.tail is None else found[max(0, len(found) - asked.tail) :]
+        result.sort(key=lambda pair: pair[0])
+        wanted = result if asked.tail is None else result[max(0, len(result) - asked.tail) :]
         text = "".join(f"{_stamp(at)} {line}\n" if asked.timestamps else f"{line}\n" for at, line in wanted)
         return text if asked.limit_bytes is None else text.encode()[: asked.limit_bytes].decode(errors="ignore")
 

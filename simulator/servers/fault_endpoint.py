@@ -93,7 +93,7 @@ def _told(name: str, recovery: Recovery) -> dict[str, Any]:
         "start": rfc3339(truth.start),
         "end": rfc3339(truth.end),
         "symptoms": list(truth.symptoms),
-        "touches": [entity_json(one) for one in truth.touches],
+        "touches": [entity_json(touche) for touche in truth.touches],
         "negative": truth.negative,
         "running": recovery.injection in recovery.fleet.injections,
         "recovered_at": None if recovery.at is None else rfc3339(from_unix(recovery.at)),

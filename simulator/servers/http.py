@@ -123,8 +123,8 @@ class FleetServer:
         else:
             place = {id(fleet): number for number, fleet in enumerate(self.fleets)}
             listed = [
-                one.as_config(self._url(self._prefix(place[id(one.fleet)]) + one.target.path))
-                for one in self._world.targets()
+                target.as_config(self._url(self._prefix(place[id(target.fleet)]) + target.target.path))
+                for target in self._world.targets()
             ]
         return {"cluster": self.fleet.spec.cluster, "targets": listed}
 

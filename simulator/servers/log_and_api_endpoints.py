@@ -156,8 +156,8 @@ class _Endpoints:
         if not self._answers():
             return _silence(request)
         resource, name = request.match_info["resource"], request.match_info["name"]
-        found = self._view.one(resource, request.match_info.get("namespace", ""), name)
-        return web.json_response(found) if found else _status(404, "NotFound", f'{resource} "{name}" not found')
+        result = self._view.one(resource, request.match_info.get("namespace", ""), name)
+        return web.json_response(result) if result else _status(404, "NotFound", f'{resource} "{name}" not found')
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
         """A list of objects, or what changes of them."""
@@ -192,7 +192,7 @@ class _Endpoints:
             moved = self._moved
             try:
                 version, news = self._view.news(resource, version, wanted)
-                lines = [_line(what, found) for what, found in news]
+                lines = [_line(what, result) for what, result in news]
             except ExpiredError:
                 await _write(answer, [_line("ERROR", _failure(410, "Expired", f"too old resource version: {version}"))])
                 break

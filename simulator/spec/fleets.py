@@ -176,9 +176,9 @@ def spec_of(gpus: int, cluster: str = "fleet", *, seed: int = 7) -> FleetSpec:
                 gpu_type=name,
             )
         )
-    found = FleetSpec(cluster, pools, tuple(services))
+    result = FleetSpec(cluster, pools, tuple(services))
     coarse = gpus >= COARSE_FROM_GPUS
-    return replace(found, slice_seconds=COARSE_SECONDS, tick_seconds=COARSE_SECONDS) if coarse else found
+    return replace(result, slice_seconds=COARSE_SECONDS, tick_seconds=COARSE_SECONDS) if coarse else result
 
 
 def _pools(gpus: int, kinds: tuple[_Kind, ...]) -> tuple[PoolSpec, ...]:

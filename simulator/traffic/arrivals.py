@@ -37,9 +37,9 @@ SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # of a service without tenants whose
 
 def load_of(service: ServiceSpec, times: Floats, seed: int) -> Load:
     """Load of a service at each of ``times``, its rate in requests per second."""
-    found = shapes.load(service.traffic, times, shapes.salt_of(seed, service.name))
+    result = shapes.load(service.traffic, times, shapes.salt_of(seed, service.name))
     peak = service.traffic.peak_ratio * service.capacity_per_second()
-    return replace(found, rate=np.asarray(peak * found.rate, dtype=np.float64))
+    return replace(result, rate=np.asarray(peak * result.rate, dtype=np.float64))
 
 
 def rates(service: ServiceSpec, times: Floats, seed: int) -> Floats:
@@ -158,20 +158,20 @@ class Traffic:
             lost = self._chosen(service, effects.gateway_error_ratio)
             self.unanswered(service[lost])
             service, at = service[~lost], at[~lost]
-        found = self._lengths.draw(self._random, service, at, self._bent())
+        result = self._lengths.draw(self._random, service, at, self._bent())
         if effects.bad_request_ratio.any():
-            found = replace(found, bad=self._chosen(service, effects.bad_request_ratio))
+            result = replace(result, bad=self._chosen(service, effects.bad_request_ratio))
         if effects.abort_ratio.any():
             leaves = at + self._random.uniform(*LEAVES_SECONDS, service.size)
-            found = replace(found, aborts_at=np.where(self._chosen(service, effects.abort_ratio), leaves, np.inf))
-        return found
+            result = replace(result, aborts_at=np.where(self._chosen(service, effects.abort_ratio), leaves, np.inf))
+        return result
 
     def _look_up(self, instant: Floats) -> None:
         for number, service in enumerate(self.spec.services):
-            found = load_of(service, instant, self.seed)
-            self._usual[number] = found.rate[0]
+            result = load_of(service, instant, self.seed)
+            self._usual[number] = result.rate[0]
             for name in ("prompt", "output", "cached", "shift", "retries"):
-                getattr(self._shape, name)[number] = getattr(found, name)[0]
+                getattr(self._shape, name)[number] = getattr(result, name)[0]
 
     def _bent(self) -> _TrafficChange:
         effects, shape = self._levers, self._shape
@@ -265,8 +265,8 @@ class _LengthTable:
             shares = shares * (1.0 - change.shift[:, None])
             shares[np.arange(shares.shape[0]), self.last] += change.shift
         edges = np.cumsum(shares, axis=1)[service]
-        found = (random.random(service.size)[:, None] >= edges).sum(axis=1)
-        return np.asarray(np.minimum(found, self.last[service]))
+        result = (random.random(service.size)[:, None] >= edges).sum(axis=1)
+        return np.asarray(np.minimum(result, self.last[service]))
 
 
 def _hits(mean: Floats) -> Floats:

@@ -215,8 +215,8 @@ def _since(spec: TrafficSpec, times: Floats, salt: int, whole_day: bool = False)
     if spec.event_at is not None:
         return np.asarray(times - spec.event_at, dtype=np.float64)
     week = np.floor((times - MONDAY) / WEEK_SECONDS)
-    found = times - _begins(week, salt, whole_day)
-    return np.where(found >= 0, found, times - _begins(week - 1, salt, whole_day))
+    result = times - _begins(week, salt, whole_day)
+    return np.where(result >= 0, result, times - _begins(week - 1, salt, whole_day))
 
 
 def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
@@ -230,7 +230,7 @@ def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
 def _bursts(times: Floats, salt: int) -> Floats:
     """Factor of the highest current burst: each slot of 10 minutes may start one."""
     newest = np.floor(times / BURST_SLOT_SECONDS)
-    found = np.ones(times.shape)
+    result = np.ones(times.shape)
     for back in range(BURST_SLOTS_BACK + 1):
         slot = newest - back
         begins = uniform(slot, salt + 1) < BURSTS_PER_DAY * BURST_SLOT_SECONDS / DAY_SECONDS
@@ -240,8 +240,8 @@ def _bursts(times: Floats, salt: int) -> Floats:
         lasts = np.clip(-BURST_SECONDS * np.log1p(-uniform(slot, salt + 3)), 300.0, 3000.0)
         height = np.minimum(BURST_LEAST - BURST_SCALE * np.log1p(-uniform(slot, salt + 4)), BURST_MOST)
         edge = np.minimum(times - start, start + lasts - times) / BURST_RAMP_SECONDS
-        found = np.maximum(found, np.where(begins, 1.0 + (height - 1.0) * np.clip(edge, 0.0, 1.0), 1.0))
-    return found
+        result = np.maximum(result, np.where(begins, 1.0 + (height - 1.0) * np.clip(edge, 0.0, 1.0), 1.0))
+    return result
 
 
 def _row_of_bursts(spec: TrafficSpec, since: Floats) -> Floats:

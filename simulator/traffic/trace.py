@@ -70,14 +70,14 @@ def read_trace(path: Path) -> Trace:
 
 def bridged(rates: Floats, per_day: int) -> Floats:
     """``rates`` with every NaN taken from a day before; what no day before has, from the days after, else 0."""
-    found = rates.copy()
-    for number in range(per_day, found.size):
-        if np.isnan(found[number]):
-            found[number] = found[number - per_day]
-    for number in range(found.size - per_day - 1, -1, -1):
-        if np.isnan(found[number]):
-            found[number] = found[number + per_day]
-    return np.nan_to_num(found)
+    result = rates.copy()
+    for number in range(per_day, result.size):
+        if np.isnan(result[number]):
+            result[number] = result[number - per_day]
+    for number in range(result.size - per_day - 1, -1, -1):
+        if np.isnan(result[number]):
+            result[number] = result[number + per_day]
+    return np.nan_to_num(result)
 
 
 def _cells(path: Path) -> tuple[list[float], list[float]]:

@@ -51,13 +51,13 @@ class Engines:
 
 def values(page: str) -> dict[str, float]:
     """Every sample line's number."""
-    found = {}
+    result = {}
     for line in page.splitlines():
         if line and not line.startswith("#"):
             series, number = line.rsplit(" ", 1)
-            assert series not in found, series
-            found[series] = float(number)
-    return found
+            assert series not in result, series
+            result[series] = float(number)
+    return result
 
 
 def total(page: str, name: str, **labels: str) -> float:
@@ -71,21 +71,21 @@ def total(page: str, name: str, **labels: str) -> float:
 
 def described(page: str) -> dict[str, dict[str, object]]:
     """Families of a page: type, names of labels, bounds, quantiles."""
-    found: dict[str, dict[str, object]] = {}
+    result: dict[str, dict[str, object]] = {}
     bounds: dict[str, dict[float, None]] = {}
     family = ""
     for line in page.splitlines():
         if line.startswith("# TYPE "):
             _, _, family, kind = line.split(" ")
-            found[family] = {"type": kind}
+            result[family] = {"type": kind}
         elif line and not line.startswith("#"):
             labels = dict(re.findall(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"', line))
-            known = found[family]
+            known = result[family]
             if "le" in labels:
                 bounds.setdefault(family, {})[float(labels.pop("le"))] = None
             if "quantile" in labels:
                 known.setdefault("quantiles", {})[labels.pop("quantile")] = None
             known.setdefault("labels", set()).update(labels)
     for name, ladder in bounds.items():
-        found[name]["bounds"] = tuple(bound for bound in ladder if bound != float("inf"))
-    return found
+        result[name]["bounds"] = tuple(bound for bound in ladder if bound != float("inf"))
+    return result

@@ -18,8 +18,8 @@ def small_spec(**changes: object) -> FleetSpec:
     spec = default_spec()
     service = replace(spec.services[1], replicas=4, ceiling=7)
     pool = PoolSpec("h100", spec.pools[0].gpu_type, 4, gpus_per_node=4, nodes_per_rack=2)
-    found = replace(spec, cluster="small", pools=(pool,), services=(service,), slice_seconds=1.0)
-    return replace(found, **changes)  # type: ignore[arg-type]
+    result = replace(spec, cluster="small", pools=(pool,), services=(service,), slice_seconds=1.0)
+    return replace(result, **changes)  # type: ignore[arg-type]
 
 
 def small_fleet(seed: int = 3) -> Fleet:

@@ -32,23 +32,23 @@ def ramp() -> Recording:
 )
 def test_a_recorded_load_is_reproduced(load: object) -> None:
     recording = read(HERE, load.name, load.parts, load.prefixes)  # type: ignore[attr-defined]
-    found = replay(recording, [SMALL_LLAMA])
+    result = replay(recording, [SMALL_LLAMA])
     for unseen in (False, True):
-        for error in errors(recording, found, unseen=unseen):
+        for error in errors(recording, result, unseen=unseen):
             if error.judged:
                 assert error.ratio is not None
                 assert abs(error.ratio) <= BOUND, error
-    assert np.isfinite(found.e2e).all()
+    assert np.isfinite(result.e2e).all()
 
 
 def test_the_queue_of_an_overload_rises_and_falls_as_recorded(ramp: Recording) -> None:
-    found = replay(ramp, [SMALL_LLAMA])
-    recorded, replayed = ramp.series["waiting"], found.series["waiting"][:, 0]
+    result = replay(ramp, [SMALL_LLAMA])
+    recorded, replayed = ramp.series["waiting"], result.series["waiting"][:, 0]
     assert recorded.max() == 199.0
     assert replayed.max() == pytest.approx(199.0, rel=0.05)
     assert np.abs(smoothed(recorded) - smoothed(replayed)).mean() < 0.04 * recorded.mean()
     told = ramp.series["preemptions"]
-    assert found.preemptions[0] == pytest.approx(told[-1] - told[0], rel=0.2)
+    assert result.preemptions[0] == pytest.approx(told[-1] - told[0], rel=0.2)
 
 
 def test_a_model_that_is_off_is_told_from_one_that_fits(ramp: Recording) -> None:
@@ -63,27 +63,27 @@ def test_a_model_that_is_off_is_told_from_one_that_fits(ramp: Recording) -> None
 def synthetic(recording: Recording, **changed: float) -> tuple[Recording, dict[str, float]]:
     """What a known engine would have answered to a recording's requests."""
     truth = replace(GUESS, **changed)  # type: ignore[arg-type]
-    found = replay(recording, [truth])
-    told = {name: values[:, 0] for name, values in found.series.items()}
-    return replace(recording, ttft=found.ttft[0], e2e=found.e2e[0], series=told), changed
+    result = replay(recording, [truth])
+    told = {name: values[:, 0] for name, values in result.series.items()}
+    return replace(recording, ttft=result.ttft[0], e2e=result.e2e[0], series=told), changed
 
 
 def test_a_fit_finds_the_step_times_that_made_the_latencies() -> None:
     prefixed = read(HERE, "f_prefix", prefixes={"prefix0": 1024, "prefix1": 1024})
     recording, truth = synthetic(prefixed, step_seconds=0.026, front_seconds=0.018)
-    found = fit([recording], GUESS, models=30, rounds=8)
-    before, after = distances([recording], [GUESS, found])
+    result = fit([recording], GUESS, models=30, rounds=8)
+    before, after = distances([recording], [GUESS, result])
     assert after < before / 4
     for name, value in truth.items():
-        assert getattr(found, name) == pytest.approx(value, rel=0.15), name
+        assert getattr(result, name) == pytest.approx(value, rel=0.15), name
     untouched = set(GUESS.__dataclass_fields__) - set(FITTED)
-    assert all(getattr(found, name) == getattr(GUESS, name) for name in untouched)
+    assert all(getattr(result, name) == getattr(GUESS, name) for name in untouched)
 
 
 def test_the_pace_of_a_disturbed_machine_is_read_from_its_page(ramp: Recording) -> None:
     paces = np.where((ramp.scraped_at - ramp.scraped_at[0]) // 100 % 2 == 0, 1.0, 1.5)
-    found = replay(ramp, [SMALL_LLAMA], paces)
-    told = {name: values[:, 0] for name, values in found.series.items()}
+    result = replay(ramp, [SMALL_LLAMA], paces)
+    told = {name: values[:, 0] for name, values in result.series.items()}
     read_off = pace(replace(ramp, series=told), SMALL_LLAMA)
     inside = np.abs((ramp.scraped_at - ramp.scraped_at[0]) % 100 - 50) < 35
     busy = inside & (told["running"] >= 4)
@@ -126,8 +126,8 @@ def test_a_recording_that_is_not_there_or_not_one_is_named(tmp_path: Path) -> No
 @pytest.mark.skipif(not DATA.is_dir(), reason="no recordings here")
 def test_all_recorded_loads_are_reproduced() -> None:
     for recording in read_all(DATA):
-        found = replay(recording, [SMALL_LLAMA])
-        for error in errors(recording, found):
+        result = replay(recording, [SMALL_LLAMA])
+        for error in errors(recording, result):
             # Half of the steady load's slowest answers came while its machine was busy with something else.
             bound = 0.2 if (recording.name, error.quantity) == ("b_steady", "ttft_p95") else BOUND
             assert not error.judged or abs(error.ratio or 0.0) <= bound, error

@@ -32,15 +32,15 @@ NOT_YET = {"tgi": {"tgi_request_failure"}}
 
 @pytest.fixture(scope="module")
 def engines() -> dict[str, Engines]:
-    found = {kind: Engines(kind) for kind in KINDS}
-    for one in found.values():
+    result = {kind: Engines(kind) for kind in KINDS}
+    for one in result.values():
         one.step()
-    return found
+    return result
 
 
 def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
     """The same of the real page, with ladders for a longest context."""
-    found: dict[str, dict[str, object]] = {}
+    result: dict[str, dict[str, object]] = {}
     lengths = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
     for name, said in REAL["pages"][kind].items():
         family: dict[str, object] = {"type": said["type"]}
@@ -54,8 +54,8 @@ def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
                 "thousand": tuple(float(size) for size in range(1, 1025)),
                 "lengths": tuple(bound for bound in lengths if bound <= longest),
             }.get(said["bounds"]) or tuple(float(bound) for bound in REAL["ladders"].get(said["bounds"], ()))
-        found[name] = family
-    return found
+        result[name] = family
+    return result
 
 
 def compared(kind: str, ours: dict[str, dict[str, object]], real: dict[str, dict[str, object]]) -> None:
@@ -94,8 +94,8 @@ def test_what_is_kept_of_a_real_page_is_what_stands_there(kind: str) -> None:
     kept = wanted(kind, 2048.0)
     assert set(real) == set(kept)
     for name, said in kept.items():
-        found = dict(real[name])
+        result = dict(real[name])
         if said.get("bounds") == ():
-            assert len(found.pop("bounds")) == 100
+            assert len(result.pop("bounds")) == 100
             said.pop("bounds")
-        assert found == said, name
+        assert result == said, name

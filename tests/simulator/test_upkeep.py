@@ -16,11 +16,11 @@ WEEK = 7 * 86400.0
 
 
 def test_a_week_has_one_rollout_and_one_restart_of_every_service_in_working_hours() -> None:
-    found = planned(SPEC, 3, MONDAY, MONDAY + WEEK)
+    result = planned(SPEC, 3, MONDAY, MONDAY + WEEK)
     for service in SPEC.services:
-        mine = [task for task in found if task.service == service.name]
+        mine = [task for task in result if task.service == service.name]
         assert sorted(task.replica is None for task in mine) == [False, True]
-    for task in found:
+    for task in result:
         assert (task.at - MONDAY) // 86400 < 5
         assert 9 <= task.at % 86400 / 3600 < 17
         assert task.replica is None or 0 <= task.replica < SPEC.service(task.service).replicas
@@ -44,12 +44,15 @@ def test_replicas_are_away_one_after_another() -> None:
 
 def test_a_live_fleet_is_rolled_out_and_restarted_as_planned() -> None:
     services = tuple(
-        replace(one, replicas=2, ceiling=2, traffic=TrafficSpec(shape="steady", peak_ratio=0.1))
-        for one in SPEC.services
+        replace(service, replicas=2, ceiling=2, traffic=TrafficSpec(shape="steady", peak_ratio=0.1))
+        for service in SPEC.services
     )
     spec = replace(SPEC, services=services, slice_seconds=15.0, tick_seconds=15.0)
     tasks = planned(spec, 3, MONDAY, MONDAY + WEEK)
-    for task in (next(one for one in tasks if one.replica is None), next(one for one in tasks if one.replica == 0)):
+    for task in (
+        next(task for task in tasks if task.replica is None),
+        next(task for task in tasks if task.replica == 0),
+    ):
         fleet = Fleet(spec, seed=3, start=datetime.fromtimestamp(task.at - 30, UTC))
         upkeep = MaintenanceRunner(fleet, 3)
         for _ in range(6):

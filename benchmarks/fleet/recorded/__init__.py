@@ -1,1 +1,1 @@
-"""The engine model against recordings of a real engine: read one, replay its arrivals, fit, state the error."""
+"""The engine model against recordings of a real engine: reading, replay of arrivals, fit, errors."""

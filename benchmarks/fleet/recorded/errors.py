@@ -1,4 +1,4 @@
-"""How far a replay is from its recording, and how far the recording is from itself."""
+"""Error of a replay against its recording, and noise of the recording itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outrider.model import Floats
 
 SMOOTHED_SCRAPES = 6  # half a minute
 QUANTILES = {"ttft_p50": 0.5, "ttft_p95": 0.95}
-LEAST_LEVEL = {"running": 0.5, "waiting": 0.5, "kv": 0.02}  # a mean below tells chance, not load
+LEAST_LEVEL = {"running": 0.5, "waiting": 0.5, "kv": 0.02}  # a lower mean reflects chance, not load
 _RESAMPLES, _BLOCK_SECONDS = 400, 30.0
 
 
@@ -41,7 +41,7 @@ def errors(recording: Recording, replayed: Replay, model: int = 0, *, unseen: bo
 
     ``unseen``: only requests that came, and scrapes that were made, in the minutes that no fit looked at.
     """
-    found = []
+    result = []
     seen = ~(recording.shown(recording.scraped_at) & unseen)
     for name in GAUGES:
         ours, theirs = replayed.series[name][seen, model], recording.series[name][seen]
@@ -49,14 +49,14 @@ def errors(recording: Recording, replayed: Replay, model: int = 0, *, unseen: bo
         difference = np.abs(smoothed(replayed.series[name][:, model]) - smoothed(recording.series[name]))
         shape = float(difference[seen].mean())
         noise = _noise(recording.scraped_at[seen], theirs, None)
-        found.append(_error(recording.name, name, level, float(ours.mean()), shape, noise, level >= LEAST_LEVEL[name]))
+        result.append(_error(recording.name, name, level, float(ours.mean()), shape, noise, level >= LEAST_LEVEL[name]))
     came = ~(recording.shown(recording.at) & unseen)
     for name, share in QUANTILES.items():
         theirs, ours = recording.ttft[came], replayed.ttft[model, came]
         noise = _noise(recording.at[came], theirs, share)
         value = float(np.quantile(theirs, share))
-        found.append(_error(recording.name, name, value, float(np.quantile(ours, share)), None, noise, True))
-    return found
+        result.append(_error(recording.name, name, value, float(np.quantile(ours, share)), None, noise, True))
+    return result
 
 
 def smoothed(series: Floats) -> Floats:

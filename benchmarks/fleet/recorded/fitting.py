@@ -1,4 +1,4 @@
-"""Step times of an engine from what its clients saw: a search that replays many models side by side."""
+"""Step times of an engine from its clients' view: a search that replays many models side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.fleet.recorded.replaying import replay
 from outrider.model import Floats
 from simulator.spec.parts import EngineModel
 
-# What is fitted, and how wide the search begins: the standard deviation of its logarithm.
+# Fitted parameters, with the initial width of the search: the standard deviation of the logarithm.
 FITTED = {
     "step_seconds": 0.15,
     "step_per_sequence_seconds": 0.5,
@@ -52,8 +52,8 @@ def distances(recordings: Sequence[Recording], models: Sequence[EngineModel]) ->
     total = np.zeros(len(models))
     for recording in recordings:
         seen = recording.shown(recording.at)
-        found = replay(recording, models)
-        for ours, theirs in ((found.ttft, recording.ttft), (found.e2e, recording.e2e)):
+        result = replay(recording, models)
+        for ours, theirs in ((result.ttft, recording.ttft), (result.e2e, recording.e2e)):
             total += np.abs(np.log(ours[:, seen] / theirs[seen])).mean(axis=1)
     return total / len(recordings)
 

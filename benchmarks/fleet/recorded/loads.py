@@ -28,7 +28,7 @@ LOADS = (
 
 # vLLM 0.32 on a CPU with a random model of 98 M parameters. The page states blocks of 128 tokens and 40 of them
 # (one is vLLM's own); never more than 8 ran at once; the first part of a prompt of 3,950 tokens took 16 blocks.
-# The step times are what ``fitting.fit`` found on every other minute of the four loads, seed 0.
+# The step times are results of ``fitting.fit`` on every other minute of the four loads, seed 0.
 SMALL_LLAMA = EngineModel(
     model="small-llama",
     step_seconds=0.02388,
@@ -43,7 +43,7 @@ SMALL_LLAMA = EngineModel(
     prefill_per_token_pair_seconds=1.042e-07,
     front_seconds=0.01684,
 )
-# Where a fit begins: round figures, each off by a fifth to a half.
+# Start of a fit: round figures, each off by a fifth to a half.
 GUESS = EngineModel(
     model="small-llama",
     step_seconds=0.02,

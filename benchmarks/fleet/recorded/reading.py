@@ -1,7 +1,8 @@
-"""Recordings of one vLLM server under load: what its clients saw, and what its page said.
+"""Recordings of one vLLM server under load: its clients' view and its pages.
 
-A load is one or several ``<name>.requests.csv`` (a row a request) and the scrapes
-``<name>.metrics.jsonl.gz`` (a line a scrape: ``t`` in unix seconds, ``text`` the page).
+A load is one or several ``<name>.requests.csv`` (a row a request) and the scrapes ``<name>.metrics.jsonl.gz`` (a line
+a
+scrape: ``t`` in unix seconds, ``text`` the page).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Recording:
     blocks: int
 
     def shown(self, at: Floats) -> np.ndarray:
-        """Whether instants lie in the minutes that a fit may look at: every other one from the first arrival on."""
+        """True for times in the minutes that a fit may use: every other one from the first arrival on."""
         return np.asarray((at - self.at[0]) // SHOWN_SECONDS % 2 == 0)
 
 
@@ -116,7 +117,7 @@ def _page(path: Path) -> tuple[Floats, dict[str, Floats], dict[str, str]]:
     """Instants, series by name, and the labels that describe the KV cache."""
     wanted = {metric: name for name, metric in {**GAUGES, **_COUNTERS}.items()}
     at: list[float] = []
-    found: dict[str, list[float]] = {name: [] for name in wanted.values()}
+    result: dict[str, list[float]] = {name: [] for name in wanted.values()}
     labels: dict[str, str] = {}
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -127,10 +128,10 @@ def _page(path: Path) -> tuple[Floats, dict[str, Floats], dict[str, str]]:
         values = {match["name"]: float(match["value"]) for match in _SAMPLE.finditer(scrape["text"])}
         at.append(float(scrape["t"]))
         for metric, name in wanted.items():
-            found[name].append(values.get(metric, np.nan))
+            result[name].append(values.get(metric, np.nan))
         cache = _CACHE.search(scrape["text"])
         if cache is not None:
             labels = dict(re.findall(r'(\w+)="([^"]*)"', cache["labels"]))
     if "num_gpu_blocks" not in labels or any(later <= earlier for earlier, later in pairwise(at)):
         raise UsageError(f"{path}: no page with its KV cache, or not in order of time", hint="record vLLM 0.9 or later")
-    return np.array(at), {name: np.array(values) for name, values in found.items()}, labels
+    return np.array(at), {name: np.array(values) for name, values in result.items()}, labels

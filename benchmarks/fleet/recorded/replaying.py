@@ -1,4 +1,4 @@
-"""A recording's arrivals through the engine model: what the clients and the page would have seen."""
+"""Replay of a recording's arrivals through the engine model, as clients and page would have measured it."""
 
 from __future__ import annotations
 
@@ -63,19 +63,20 @@ def replay(recording: Recording, models: Sequence[EngineModel], paces: Floats | 
 
 
 def pace(recording: Recording, model: EngineModel, rounds: int = 3) -> Floats:
-    """How much longer steps took than the model says, between one scrape and the next, shape (scrapes,).
+    """Ratio of real to modeled step times between one scrape and the next, shape (scrapes,).
 
-    A machine shared with others is not always as fast. The page tells by its inter-token times, compared over
-    three scrapes with those of a replay, which is then repeated at the pace found.
+    The speed of a shared host varies. The inter-token times of the page, over three scrapes, are compared with those
+    of a
+    replay, which is then repeated at that pace.
     """
-    found = np.ones(recording.scraped_at.size)
+    result = np.ones(recording.scraped_at.size)
     theirs, seen = _mean_gaps(recording.series["itl_sum"], recording.series["itl_count"])
     for _ in range(rounds):
-        series = replay(recording, [model], found).series
+        series = replay(recording, [model], result).series
         ours, made = _mean_gaps(series["itl_sum"][:, 0], series["itl_count"][:, 0])
         told = (seen >= LEAST_GAPS) & (made >= LEAST_GAPS)
-        found = np.clip(np.where(told, found * theirs / np.maximum(ours, 1e-9), 1.0), *PACES)
-    return found
+        result = np.clip(np.where(told, result * theirs / np.maximum(ours, 1e-9), 1.0), *PACES)
+    return result
 
 
 def _mean_gaps(total: Floats, count: Floats) -> tuple[Floats, Floats]:

@@ -42,20 +42,20 @@ Cells = dict[tuple[EntityRef, SignalKey], tuple[float, int]]
 
 def small() -> FleetSpec:
     spec = default_spec()
-    return replace(spec, services=tuple(replace(one, replicas=3, ceiling=4) for one in spec.services))
+    return replace(spec, services=tuple(replace(service, replicas=3, ceiling=4) for service in spec.services))
 
 
 def cells(batches: Iterable[SampleBatch]) -> Cells:
     """What a reader ends up with: of several statements about one cell the best one counts."""
-    found: Cells = {}
+    result: Cells = {}
     for batch in batches:
         for row, entity in enumerate(batch.entities):
             for column, key in enumerate(batch.keys):
                 said = float(batch.values[row, column]), int(batch.status[row, column])
-                held = found.get((entity, key))
+                held = result.get((entity, key))
                 if held is None or said[1] < held[1]:
-                    found[entity, key] = said
-    return found
+                    result[entity, key] = said
+    return result
 
 
 class Both:

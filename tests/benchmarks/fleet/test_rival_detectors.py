@@ -21,6 +21,6 @@ def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
     key = SignalKey("hw_accel_temperature_celsius")
     matrix = Matrix(np.arange(6) * 15.0, gpus, (key,), values)
     recorded = Recorded({EntityKind.GPU: matrix}, ())
-    (found,) = rival_detectors.incidents("static thresholds", recorded, recorded)
-    assert found.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
-    assert found.opened_at.timestamp() == 45.0
+    (result,) = rival_detectors.incidents("static thresholds", recorded, recorded)
+    assert result.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
+    assert result.opened_at.timestamp() == 45.0

@@ -171,14 +171,14 @@ def test_requests_with_the_same_beginning_hold_its_blocks_once() -> None:
 
 
 def test_what_a_slice_did_adds_up_whatever_its_length() -> None:
-    found = []
+    result = []
     for span in (0.1, 2.5):
         bank = EngineBank([SMALL_LLAMA], 0, 600.0)
         for number in range(12):
             ask(bank, 0.7 * number, 300.0, 60.0)
         works = [bank.step(number * span, span, Conditions()) for number in range(round(10.0 / span))]
-        found.append(
+        result.append(
             [span * sum(getattr(work, name)[0] for work in works) for name in ("busy_ratio", "tokens_per_second")]
         )
         assert all(0.0 <= work.prefill_ratio[0] <= work.busy_ratio[0] <= 1.0 for work in works)
-    assert found[0] == pytest.approx(found[1], rel=0.02)
+    assert result[0] == pytest.approx(result[1], rel=0.02)

@@ -21,14 +21,14 @@ ENGINE = replace(SMALL_LLAMA, block_size=16, kv_blocks=200, token_budget=512, fr
 def drawn(seed: int, count: int, per_second: float, prefixes: bool) -> list[Request]:
     random = np.random.default_rng(seed)
     at = np.cumsum(random.exponential(1 / per_second, count))
-    found = []
+    result = []
     for instant in at:
         prefix = int(random.integers(-1, 2)) if prefixes else -1
         common = 64 if prefix >= 0 else 0
         prompt = common + int(random.integers(1, 900))
         cached = common if prefix >= 0 and random.random() < 0.8 else 0
-        found.append(Request(float(instant), prompt, int(random.integers(1, 120)), cached, prefix, common))
-    return found
+        result.append(Request(float(instant), prompt, int(random.integers(1, 120)), cached, prefix, common))
+    return result
 
 
 def served(model: EngineModel, requests: list[Request], span: float) -> tuple[np.ndarray, np.ndarray, EngineBank]:

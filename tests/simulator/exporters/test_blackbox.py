@@ -55,7 +55,7 @@ class Watched:
         """The newest signals of the service after so many rounds; absent ones are left out."""
         for _ in range(times):
             self.fleet.step(STEP)
-            listed = [one for one in targets(self.fleet) if one.adapter in ("probe", "sdk")]
+            listed = [target for target in targets(self.fleet) if target.adapter in ("probe", "sdk")]
             documents = [one.as_config("http://fleet.invalid/metrics") for one in listed]
             known = configured.targets_of(self.fleet.spec.cluster, documents)
             if known != self.collector.targets:
@@ -127,17 +127,17 @@ def test_an_entry_that_fails_is_its_certificate_or_its_name() -> None:
     endings = set()
     for seed in range(8):
         watched.fleet.seed = seed
-        found = IngressProbe(watched.fleet).look()
-        assert found.success[0] == found.status[0] == 0.0
-        endings.add(bool(found.expiry_seconds[0] < 0))
+        result = IngressProbe(watched.fleet).look()
+        assert result.success[0] == result.status[0] == 0.0
+        endings.add(bool(result.expiry_seconds[0] < 0))
     assert endings == {True, False}
 
 
 def test_a_gateway_that_fails_fails_its_share_of_probes() -> None:
     watched = Watched()
     Bent(watched.fleet, services__gateway_error_ratio=0.5)
-    found = [watched.look()["probe_success"] for _ in range(16)]
-    assert 2 <= sum(found) <= 14
+    result = [watched.look()["probe_success"] for _ in range(16)]
+    assert 2 <= sum(result) <= 14
 
 
 def test_a_probe_of_engines_that_hang_waits_in_vain() -> None:
@@ -171,8 +171,8 @@ def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
     owners.look()
     watched.fleet.step(timedelta(minutes=6))
     owners.look()
-    found = probe.look()
-    assert found.status[0] == 503.0
+    result = probe.look()
+    assert result.status[0] == 503.0
     assert owners.kpi[0] == 0.0
 
 

@@ -17,10 +17,10 @@ OUTLASTS = re.compile("cpu|energy|gc_")  # what the engine core does not count
 
 @pytest.fixture(scope="module")
 def engines() -> dict[str, Engines]:
-    found = {kind: Engines(kind) for kind in KINDS}
-    for one in found.values():
+    result = {kind: Engines(kind) for kind in KINDS}
+    for one in result.values():
         one.step()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,8 +77,8 @@ def test_a_restarted_server_says_when_it_began() -> None:
 
 
 def test_the_buckets_of_every_histogram_rise_to_its_count(engines: dict[str, Engines]) -> None:
-    for one in engines.values():
-        for family in text_string_to_metric_families(one.page()):
+    for engine in engines.values():
+        for family in text_string_to_metric_families(engine.page()):
             if family.type != "histogram":
                 continue
             ladders: dict[tuple[tuple[str, str], ...], list[float]] = {}

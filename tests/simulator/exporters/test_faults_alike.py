@@ -168,9 +168,9 @@ def test_asleep_hangs_and_core_dead_fails_at_once(busy: Fleet) -> None:
     strike(busy, "engine-asleep", "chat-70b-1")
     strike(busy, "engine-core-dead", "chat-70b-2")
     pages = Pages(busy)
-    found = window(busy, MINUTE)
+    result = window(busy, MINUTE)
     answers = {target.name: pages.answer(target) for target in targets(busy) if target.slot in (1, 2)}
-    assert found.tokens[1] == 0
+    assert result.tokens[1] == 0
     assert (answers["chat-70b-1"].status, answers["chat-70b-1"].health) == (Status.OK, 200)
     assert busy.bank.in_flight[1] > 50
     assert (answers["chat-70b-2"].status, answers["chat-70b-2"].health) == (Status.HTTP_503, 503)

@@ -28,12 +28,12 @@ def fleet() -> Fleet:
 
 @pytest.fixture(scope="module")
 def parsed(fleet: Fleet) -> dict[str, dict[str, Metric]]:
-    found = {}
+    result = {}
     for name, body in pages(fleet).items():
         assert body is not None
         assert body.endswith(b"\n")
-        found[name] = {family.name: family for family in text_string_to_metric_families(body.decode())}
-    return found
+        result[name] = {family.name: family for family in text_string_to_metric_families(body.decode())}
+    return result
 
 
 def test_there_are_45_pages_and_all_parse(fleet: Fleet, parsed: dict[str, dict[str, Metric]]) -> None:
@@ -45,9 +45,9 @@ def test_there_are_45_pages_and_all_parse(fleet: Fleet, parsed: dict[str, dict[s
 
 def parts(line: str) -> tuple[str, float]:
     """Series and number of a line; a time stamp may follow."""
-    found = re.fullmatch(r"(\S+?(?:\{.*\})?) (\S+)(?: \d+)?", line)
-    assert found is not None, line
-    return found[1], float(found[2])
+    result = re.fullmatch(r"(\S+?(?:\{.*\})?) (\S+)(?: \d+)?", line)
+    assert result is not None, line
+    return result[1], float(result[2])
 
 
 def test_no_series_stands_twice_on_a_page(fleet: Fleet) -> None:

@@ -27,9 +27,9 @@ def quiet() -> Fleet:
 
 def body(pages: Pages, name: str) -> str:
     target = next(one for one in every_target(pages.fleet) if one.name == name)
-    found = pages.answer(target).body
-    assert found is not None
-    return found.decode()
+    result = pages.answer(target).body
+    assert result is not None
+    return result.decode()
 
 
 def read(pages: Pages, name: str) -> Families:
@@ -37,13 +37,15 @@ def read(pages: Pages, name: str) -> Families:
 
 
 def value(families: Families, name: str, **labels: str) -> float:
-    (found,) = [one.value for one in families[name].samples if labels.items() <= one.labels.items()]
-    return found
+    (result,) = [sample.value for sample in families[name].samples if labels.items() <= sample.labels.items()]
+    return result
 
 
 def values(families: Families, name: str, **labels: str) -> list[float]:
-    found = families.get(name)
-    return [] if found is None else [one.value for one in found.samples if labels.items() <= one.labels.items()]
+    result = families.get(name)
+    return (
+        [] if result is None else [sample.value for sample in result.samples if labels.items() <= sample.labels.items()]
+    )
 
 
 def recorded(name: str) -> Families:
@@ -109,12 +111,12 @@ def test_containers_have_rows_of_their_own_and_totals_without_a_name(quiet: Flee
     pod = quiet.pods.pods[0]
     families = read(pages, f"cadvisor-node-{pod.node}")
     rows = families["container_memory_working_set_bytes"].samples
-    assert {one.labels["container"] for one in rows} == {"", "vllm"}
-    whole, own = [one for one in rows if one.labels["pod"] == pod.name]
+    assert {row.labels["container"] for row in rows} == {"", "vllm"}
+    whole, own = [row for row in rows if row.labels["pod"] == pod.name]
     assert (whole.labels["container"], own.labels["container"]) == ("", "vllm")
     assert own.value == whole.value > 1e9
-    (node,) = [one for one in rows if not one.labels["pod"]]
-    assert node.value == sum(one.value for one in rows if one.labels["container"])
+    (node,) = [row for row in rows if not row.labels["pod"]]
+    assert node.value == sum(row.value for row in rows if row.labels["container"])
     assert value(families, "container_spec_memory_limit_bytes", pod=pod.name, container="vllm") > own.value
     usage = families["container_cpu_usage_seconds"].samples
     assert {one.labels["cpu"] for one in usage} == {"total"}
@@ -134,7 +136,7 @@ def test_cadvisor_families_are_those_of_a_recorded_page(quiet: Fleet) -> None:
     assert len(common) >= 15
     for name in common:
         assert (ours[name].type, ours[name].documentation) == (real[name].type, real[name].documentation), name
-        keys = [{tuple(sorted(one.labels)) for one in found[name].samples} for found in (ours, real)]
+        keys = [{tuple(sorted(sample.labels)) for sample in result[name].samples} for result in (ours, real)]
         assert keys[0] <= keys[1], name
 
 
@@ -174,7 +176,10 @@ def test_kube_state_families_are_those_of_a_recorded_page(quiet: Fleet) -> None:
         assert ours[name].type == real[name].type, name
         if real[name].samples and ours[name].samples:
             # The recording is of releases before uid, unit and container ids came.
-            known = set().union(*(one.labels for one in real[name].samples)) - {"provider_id", "kubeproxy_version"}
+            known = set().union(*(sample.labels for sample in real[name].samples)) - {
+                "provider_id",
+                "kubeproxy_version",
+            }
             assert known <= set(ours[name].samples[0].labels), name
 
 
@@ -185,16 +190,18 @@ def test_a_deleted_pod_comes_back_with_another_uid_and_no_restarts() -> None:
     fleet.crash(0, "test", held=False)
     step(fleet, 300)
     name = "kube_pod_container_status_restarts"
-    (first,) = [one for one in read(pages, "kube-state")[name].samples if one.labels["pod"] == pod.name]
+    (first,) = [sample for sample in read(pages, "kube-state")[name].samples if sample.labels["pod"] == pod.name]
     assert first.value >= 1
     fleet.restart(0)
     step(fleet, 5)
-    (second,) = [one for one in read(pages, "kube-state")[name].samples if one.labels["pod"] == pod.name]
+    (second,) = [sample for sample in read(pages, "kube-state")[name].samples if sample.labels["pod"] == pod.name]
     assert (second.value, second.labels["uid"] == first.labels["uid"]) == (0, False)
     phases = [
-        one for one in read(pages, "kube-state")["kube_pod_status_phase"].samples if one.labels["pod"] == pod.name
+        sample
+        for sample in read(pages, "kube-state")["kube_pod_status_phase"].samples
+        if sample.labels["pod"] == pod.name
     ]
-    assert {one.labels["phase"]: one.value for one in phases}["Pending"] == 1
+    assert {phase.labels["phase"]: phase.value for phase in phases}["Pending"] == 1
 
 
 def test_a_container_loops_once_its_first_restart_has_failed() -> None:
@@ -232,17 +239,20 @@ def test_a_silent_node_is_unknown_and_a_full_one_under_pressure() -> None:
     families = read(pages, "kube-state")
 
     def status(node: str, condition: str) -> str:
-        found = families["kube_node_status_condition"].samples
+        result = families["kube_node_status_condition"].samples
         (held,) = [
             one.labels["status"]
-            for one in found
+            for one in result
             if (one.labels["node"], one.labels["condition"], one.value) == (node, condition, 1)
         ]
         return held
 
     assert [status(f"node-{node}", "Ready") for node in range(4)] == ["true", "true", "unknown", "true"]
     assert [status(f"node-{node}", "DiskPressure") for node in (0, 2, 3)] == ["false", "unknown", "true"]
-    taints = {(one.labels["node"], one.labels["key"].split("/")[1]) for one in families["kube_node_spec_taint"].samples}
+    taints = {
+        (sample.labels["node"], sample.labels["key"].split("/")[1])
+        for sample in families["kube_node_spec_taint"].samples
+    }
     assert taints == {("node-2", "unreachable"), ("node-3", "disk-pressure")}
 
 
@@ -268,8 +278,8 @@ def test_autoscalers_tell_what_they_want_and_why_they_cannot(
 
 
 def totals(families: Families) -> dict[tuple[str, str], float]:
-    found = families["istio_requests"].samples
-    return {(one.labels["response_code"], one.labels["response_flags"]): one.value for one in found}
+    result = families["istio_requests"].samples
+    return {(one.labels["response_code"], one.labels["response_flags"]): one.value for one in result}
 
 
 def test_the_gateway_counts_each_answer_once_and_times_it() -> None:
@@ -288,9 +298,9 @@ def test_the_gateway_counts_each_answer_once_and_times_it() -> None:
     assert before["200", "-"] > 0
     assert before["503", "UH"] > 0
     buckets = defaultdict(list)
-    for one in families["istio_request_duration_milliseconds"].samples:
-        if one.name.endswith("_bucket"):
-            buckets[one.labels["response_code"]].append((float(one.labels["le"]), one.value))
+    for sample in families["istio_request_duration_milliseconds"].samples:
+        if sample.name.endswith("_bucket"):
+            buckets[sample.labels["response_code"]].append((float(sample.labels["le"]), sample.value))
     for (code, _), count in before.items():
         bounds, reached = zip(*buckets[code], strict=True)
         assert list(bounds) == sorted(bounds)

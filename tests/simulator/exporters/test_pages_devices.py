@@ -94,7 +94,7 @@ def test_t4_families_are_those_of_a_recorded_page(fleet: Fleet) -> None:
     recorded = shared / "pages/dcgm_exporter_t4.txt"
     if not recorded.exists():
         pytest.skip("no recorded pages here")
-    real = {one.name: one for one in text_string_to_metric_families(recorded.read_text(encoding="utf-8"))}
+    real = {family.name: family for family in text_string_to_metric_families(recorded.read_text(encoding="utf-8"))}
     ours = read(Pages(fleet), "dcgm-node-2")
     told = {name for name, one in real.items() if one.samples and one.samples[0].labels}
     common = told & set(ours)
@@ -116,7 +116,7 @@ def test_an_xid_sticks_until_the_driver_loads_anew_and_is_counted_for_five_minut
     pages = Pages(fleet)
     slot = int(fleet.pods.owner[0])
     assert slot >= 0
-    none = [one.labels for one in read(pages, "dcgm-node-0")["DCGM_EXP_XID_ERRORS_COUNT"].samples]
+    none = [sample.labels for sample in read(pages, "dcgm-node-0")["DCGM_EXP_XID_ERRORS_COUNT"].samples]
     assert all("xid" not in labels and labels["window_size_in_ms"] == "300000" for labels in none)
     step(fleet, 15)
     say_xid(fleet, 0, 31)
@@ -125,7 +125,9 @@ def test_an_xid_sticks_until_the_driver_loads_anew_and_is_counted_for_five_minut
     step(fleet, 15)
     first = read(pages, "dcgm-node-0")["DCGM_FI_DEV_XID_ERRORS"].samples[0]
     assert (first.value, first.labels["err_code"], first.labels["err_msg"]) == (31, "31", "GPU memory page fault")
-    counted = [one for one in read(pages, "dcgm-node-0")["DCGM_EXP_XID_ERRORS_COUNT"].samples if "xid" in one.labels]
+    counted = [
+        sample for sample in read(pages, "dcgm-node-0")["DCGM_EXP_XID_ERRORS_COUNT"].samples if "xid" in sample.labels
+    ]
     assert [(one.labels["xid"], one.labels["UUID"], one.value) for one in counted] == [("31", gpu(fleet, 0), 2)]
     step(fleet, 300)
     assert read(pages, "dcgm-node-0")["DCGM_FI_DEV_XID_ERRORS"].samples[0].value == 31
@@ -137,22 +139,22 @@ def test_an_xid_sticks_until_the_driver_loads_anew_and_is_counted_for_five_minut
     off.stop(fleet)
     step(fleet, 15)
     booted = read(pages, "dcgm-node-0")
-    assert {one.value for one in booted["DCGM_FI_DEV_XID_ERRORS"].samples} == {0.0}
+    assert {sample.value for sample in booted["DCGM_FI_DEV_XID_ERRORS"].samples} == {0.0}
     assert booted["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"].samples[0].value < 1e8
 
 
 def test_rows_name_the_pod_that_holds_the_device_now() -> None:
     fleet = mixed()
     pages = Pages(fleet)
-    before = [one.labels.get("pod") for one in read(pages, "dcgm-node-0")["DCGM_FI_DEV_FB_USED"].samples]
+    before = [sample.labels.get("pod") for sample in read(pages, "dcgm-node-0")["DCGM_FI_DEV_FB_USED"].samples]
     assert before.count(None) == 0
     fleet.pods.cordoned[0] = True
     for slot in range(2):
         fleet.restart(slot)
     step(fleet, 15)
-    after = [one.labels for one in read(pages, "dcgm-node-0")["DCGM_FI_DEV_FB_USED"].samples]
+    after = [sample.labels for sample in read(pages, "dcgm-node-0")["DCGM_FI_DEV_FB_USED"].samples]
     assert all("pod" not in labels and "container" not in labels for labels in after)
-    moved = [one.labels for one in read(pages, "dcgm-node-1")["DCGM_FI_DEV_FB_USED"].samples]
+    moved = [sample.labels for sample in read(pages, "dcgm-node-1")["DCGM_FI_DEV_FB_USED"].samples]
     assert {labels["container"] for labels in moved} == {"vllm"}
 
 
@@ -164,7 +166,7 @@ def test_a_device_off_the_bus_has_no_rows(fleet: Fleet) -> None:
     finally:
         fleet.gpus.visible[1] = True
     for name, family in families.items():
-        assert gpu(fleet, 1) not in {one.labels["UUID"] for one in family.samples}, name
+        assert gpu(fleet, 1) not in {sample.labels["UUID"] for sample in family.samples}, name
     assert len(families["DCGM_FI_DEV_GPU_TEMP"].samples) == 3
 
 
@@ -184,7 +186,7 @@ def test_levers_of_devices_show_in_their_counters_and_health() -> None:
     families = read(pages, "dcgm-node-0")
 
     def values(name: str) -> list[float]:
-        return [one.value for one in families[name].samples]
+        return [sample.value for sample in families[name].samples]
 
     assert values("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL")[0] >= 2000
     assert values("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL")[1] >= 10
@@ -195,9 +197,9 @@ def test_levers_of_devices_show_in_their_counters_and_health() -> None:
     assert values("DCGM_FI_DEV_POWER_MGMT_LIMIT")[1:3] == [700, 350]
     assert values("DCGM_FI_DEV_POWER_VIOLATION")[2] > 1e9
     sick = {
-        (one.labels["gpu"], one.labels["health_watch"]): one.value
-        for one in families["DCGM_EXP_GPU_HEALTH_STATUS"].samples
-        if one.value
+        (sample.labels["gpu"], sample.labels["health_watch"]): sample.value
+        for sample in families["DCGM_EXP_GPU_HEALTH_STATUS"].samples
+        if sample.value
     }
     assert sick == {("1", "MEM"): 20.0, ("2", "NVLINK"): 10.0, ("3", "PCIE"): 10.0}
 
@@ -216,7 +218,7 @@ def test_every_line_of_a_device_on_the_npu_page_bears_a_time_and_the_documented_
     families = read(pages, "npu-node-3")
     assert {family.type for family in families.values()} == {"gauge"}
     assert families["machine_npu_nums"].samples[0].value == 4
-    owners = {one.labels["pod_name"] for one in families["npu_chip_info_utilization"].samples}
+    owners = {sample.labels["pod_name"] for sample in families["npu_chip_info_utilization"].samples}
     assert owners == {"china-0", ""}
     assert "npu_chip_info_error_code" not in families
 
@@ -230,7 +232,7 @@ def test_a_lost_ascend_device_leaves_a_code_and_then_the_page() -> None:
     families = read(pages, "npu-node-3")
     (code,) = families["npu_chip_info_error_code"].samples
     assert (code.value, code.labels["vdie_id"]) == (0x40F84E00, gpu(fleet, device))
-    assert [one.value for one in families["npu_chip_info_health_status"].samples] == [0, 1, 1, 1]
+    assert [sample.value for sample in families["npu_chip_info_health_status"].samples] == [0, 1, 1, 1]
     fleet.gpus.visible[device] = False
     families = read(pages, "npu-node-3")
     assert families["machine_npu_nums"].samples[0].value == 3

@@ -82,9 +82,9 @@ def test_a_quantile_is_the_same_on_a_finer_ladder() -> None:
 def test_quantiles_of_nothing_are_unknown_and_of_one_bucket_lie_inside() -> None:
     nothing, one = np.zeros(len(COARSE) + 1), np.zeros(len(COARSE) + 1)
     one[2] = 100.0
-    found = quantiles(np.array([nothing, one]), COARSE, (0.5, 0.99))
-    assert np.isnan(found[0]).all()
-    assert found[1] == pytest.approx([0.6 + 0.5 * 1.4, 0.6 + 0.99 * 1.4])
+    result = quantiles(np.array([nothing, one]), COARSE, (0.5, 0.99))
+    assert np.isnan(result[0]).all()
+    assert result[1] == pytest.approx([0.6 + 0.5 * 1.4, 0.6 + 0.99 * 1.4])
     beyond = np.zeros(len(COARSE) + 1)
     beyond[-1] = 5.0
     assert quantiles(beyond[None, :], COARSE, (0.5,))[0][0] == 70.0

@@ -35,18 +35,18 @@ def test_a_target_tells_where_it_sits(fleet: Fleet) -> None:
 
 
 def test_only_pages_that_somebody_reads_are_listed(fleet: Fleet) -> None:
-    usual = {one.adapter for one in targets(fleet)}
+    usual = {target.adapter for target in targets(fleet)}
     assert {"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics"} <= usual
     assert "istio" not in usual
-    assert [one.name for one in targets(fleet, ["istio"])] == ["istio-gateway"]
+    assert [target.name for target in targets(fleet, ["istio"])] == ["istio-gateway"]
     assert {one.adapter for one in every_target(fleet)} >= usual | {"istio"}
 
 
 def test_healthy_targets_answer_at_once(fleet: Fleet) -> None:
     pages = Pages(fleet)
     answers = [pages.answer(one) for one in every_target(fleet)]
-    assert {one.status for one in answers} == {Status.OK}
-    assert all(one.body and one.seconds < 0.1 for one in answers)
+    assert {answer.status for answer in answers} == {Status.OK}
+    assert all(answer.body and answer.seconds < 0.1 for answer in answers)
     mine = pages.answer(at(fleet, engine(fleet)))
     assert (mine.health, mine.load) == (200, fleet.bank.in_flight[0])
     assert pages.answer(at(fleet, "node-0")).health is None
@@ -92,9 +92,9 @@ def test_an_engine_without_its_core_says_503_and_one_that_hangs_or_sleeps_says_2
     step(fleet, 10)
     pages = Pages(fleet)
     answers = [pages.answer(at(fleet, fleet.pods.pods[slot].name)) for slot in range(3)]
-    assert [one.status for one in answers] == [Status.HTTP_503, Status.OK, Status.OK]
-    assert [one.health for one in answers] == [503, 200, 200]
-    assert [one.body is None for one in answers] == [True, False, False]
+    assert [answer.status for answer in answers] == [Status.HTTP_503, Status.OK, Status.OK]
+    assert [answer.health for answer in answers] == [503, 200, 200]
+    assert [answer.body is None for answer in answers] == [True, False, False]
 
 
 def test_a_frozen_page_repeats_itself_until_it_thaws(fleet: Fleet) -> None:

@@ -59,8 +59,8 @@ def busy() -> Fleet:
 
 
 def page(fleet: Fleet, name: str) -> str | None:
-    found = Pages(fleet).all()[name]
-    return None if found is None else found.decode()
+    result = Pages(fleet).all()[name]
+    return None if result is None else result.decode()
 
 
 def value(text: str, start: str) -> float:

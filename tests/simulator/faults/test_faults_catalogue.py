@@ -194,17 +194,17 @@ class Watch:
 
 def left_behind(fleet: Fleet) -> list[str]:
     """What is not as in a fleet that nothing ever happened to."""
-    found = [
+    result = [
         f"{group}.{effects}"
         for group, table in fleet.effects.tables().items()
         for effects, neutral in table.NEUTRAL.items()
         if (getattr(table, effects) != neutral).any()
     ]
-    found += [name for name in ("healthy", "visible") if not getattr(fleet.gpus, name).all()]
-    found += ["xid"] if fleet.gpus.xid.any() else []
-    found += [f"{name} down" for name in fleet.exporters_down]
-    found += [name for name, wanted in fleet.desired.items() if wanted != fleet.spec.service(name).replicas]
-    return found
+    result += [name for name in ("healthy", "visible") if not getattr(fleet.gpus, name).all()]
+    result += ["xid"] if fleet.gpus.xid.any() else []
+    result += [f"{name} down" for name in fleet.exporters_down]
+    result += [name for name, wanted in fleet.desired.items() if wanted != fleet.spec.service(name).replicas]
+    return result
 
 
 def settle(fleet: Fleet) -> None:

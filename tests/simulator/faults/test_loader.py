@@ -42,13 +42,13 @@ def refusal(before: str, after: str) -> str:
 
 
 def test_a_file_says_everything_about_a_fault() -> None:
-    found = read(GOOD)
-    assert (found.fault, found.kind, found.layer) == ("gpu-power-throttle", EntityKind.GPU, Layer.HARDWARE)
-    assert found.lasts == timedelta(minutes=12)
-    assert found.onset == Onset("ramp", seconds=60.0)
-    assert (found.holds, found.likely, found.negative) == ("place", "serving", False)
-    effect, action = found.effects[0], found.actions[0]
-    assert (effect.group, effect.effects, effect.do) == ("gpus", "power_limit_ratio", "multiply")
+    result = read(GOOD)
+    assert (result.fault, result.kind, result.layer) == ("gpu-power-throttle", EntityKind.GPU, Layer.HARDWARE)
+    assert result.lasts == timedelta(minutes=12)
+    assert result.onset == Onset("ramp", seconds=60.0)
+    assert (result.holds, result.likely, result.negative) == ("place", "serving", False)
+    effect, action = result.effects[0], result.actions[0]
+    assert (effect.group, effect.effect_name, effect.do) == ("gpus", "power_limit_ratio", "multiply")
     assert [effect.value(draw) for draw in (0.0, 0.5, 1.0)] == pytest.approx([0.7, 0.575, 0.45])
     assert (action.do, action.at_seconds, action.every_seconds) == ("change", 2.0, 60.0)
     assert action.arguments == {"code": "power-limit", "text": "GPU {index} of {node}"}
@@ -124,8 +124,8 @@ def test_every_mistake_of_every_file_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_negative_file_names_its_state_and_the_kind_it_concerns() -> None:
     text = "fault: engine-idle\nnegative: true\nentity: replica\nlasts: 5m\n"
-    found = read(text, "engine-idle")
-    assert (found.negative, found.kind, found.layer) == (True, EntityKind.REPLICA, None)
+    result = read(text, "engine-idle")
+    assert (result.negative, result.kind, result.layer) == (True, EntityKind.REPLICA, None)
     with pytest.raises(ConfigError, match="a negative file names the kind"):
         read(text.replace("entity: replica\n", ""), "engine-idle")
     with pytest.raises(ConfigError, match='"gpu-lost" is not a known state of never_a_fault'):

@@ -77,7 +77,7 @@ def scenario_file(folder: Path, text: str) -> Path:
 
 
 def test_there_are_enough_of_every_sort() -> None:
-    events = [one.fault for scenario in ALL for one in scenario.faults if not FAULTS[one.fault].negative]
+    events = [fault.fault for scenario in ALL for fault in scenario.faults if not FAULTS[fault.fault].negative]
     assert len(ALL) >= 80
     assert len(events) * len(scenarios.SCORING_SEEDS) >= 300
     assert sum(overlaps(scenario) for scenario in ALL) >= 15
@@ -96,13 +96,13 @@ def touched(truths: tuple[Truth, ...]) -> int:
 
 
 def overlaps(scenario: Scenario) -> bool:
-    real = sorted((one for one in scenario.faults if not FAULTS[one.fault].negative), key=lambda one: one.after)
+    real = sorted((fault for fault in scenario.faults if not FAULTS[fault.fault].negative), key=lambda one: one.after)
     return any(later.after < earlier.until for earlier, later in pairwise(real))
 
 
 def test_every_fault_happens_alone_and_every_state_is_a_negative_case() -> None:
     alone = [scenario.faults[0].fault for scenario in ALL if len(scenario.faults) == 1 and not scenario.negative]
-    states = Counter(one.fault for scenario in ALL if scenario.negative for one in scenario.faults)
+    states = Counter(fault.fault for scenario in ALL if scenario.negative for fault in scenario.faults)
     assert set(alone) == set(faults())
     assert set(states) == set(never_a_fault())
     assert min(states.values()) >= 2
@@ -110,11 +110,11 @@ def test_every_fault_happens_alone_and_every_state_is_a_negative_case() -> None:
 
 def test_each_confusable_state_stands_beside_the_fault_that_it_resembles() -> None:
     beside = {
-        (one.fault, other.fault)
+        (fault.fault, other.fault)
         for scenario in ALL
-        for one in scenario.faults
+        for fault in scenario.faults
         for other in scenario.faults
-        if not FAULTS[one.fault].negative
+        if not FAULTS[fault.fault].negative
     }
     for fault in ("engine-hung", "gpu-memory-leak", "traffic-drop", "prefix-cache-collapse"):
         states = [word for word in faults()[fault].confusable if word in never_a_fault()]
@@ -128,7 +128,7 @@ def test_the_main_lookalikes_meet_in_a_scenario() -> None:
 
 
 def test_a_whole_cluster_is_lost_with_a_standby_beside_it() -> None:
-    lost = [scenario for scenario in ALL if any(one.fault == "cluster-lost" for one in scenario.faults)]
+    lost = [scenario for scenario in ALL if any(fault.fault == "cluster-lost" for fault in scenario.faults)]
     assert len(lost) >= 2
     assert {scenario.world for scenario in lost} == {"standby"}
 
@@ -152,7 +152,7 @@ def test_it_can_be_arranged_with_well_formed_truths(world: World, scenario: Scen
     for seed in scenarios.SCORING_SEEDS[:2]:
         truths = planned(world, scenario, seed)
         assert planned(world, scenario, seed) == truths
-        assert [truth.fault for truth in truths] == [one.fault for one in scenario.faults]
+        assert [truth.fault for truth in truths] == [fault.fault for fault in scenario.faults]
         for truth, one in zip(truths, scenario.faults, strict=True):
             wanted = FAULTS[one.fault].kind if truth.negative else faults()[truth.fault].entity
             assert truth.entity.kind is wanted

@@ -55,12 +55,12 @@ PLACES = (ONE, CHAT, ONE, OTHER, CODE)  # three of the one, two of the other: 3 
     ],
 )
 def test_grouping_by_hand(incidents, precision, recall, f1) -> None:
-    found = score([run(BOTH, fired(*zip(PLACES, incidents, strict=True)))])
-    assert found["pairwise_precision"] == precision
-    assert found["pairwise_recall"] == recall
-    assert found["pairwise_f1"] == pytest.approx(f1)
-    assert found["by_storm"]["s"]["pairwise_f1"] == found["pairwise_f1"]
-    assert found["by_storm"]["s"]["alerts"] == 5
+    result = score([run(BOTH, fired(*zip(PLACES, incidents, strict=True)))])
+    assert result["pairwise_precision"] == precision
+    assert result["pairwise_recall"] == recall
+    assert result["pairwise_f1"] == pytest.approx(f1)
+    assert result["by_storm"]["s"]["pairwise_f1"] == result["pairwise_f1"]
+    assert result["by_storm"]["s"]["alerts"] == 5
 
 
 def test_where_nothing_can_be_paired_there_is_no_figure() -> None:
@@ -73,9 +73,9 @@ def test_only_storms_are_judged_and_their_pairs_are_pooled_but_not_mixed() -> No
     right = run(BOTH, fired((ONE, "a"), (CHAT, "a")))
     wrong = run(BOTH, fired((ONE, "a"), (CHAT, None)))
     calm = Run("calm", START, at(20), 9, BOTH, (), 2, fired=fired((ONE, "a"), (OTHER, "a")))
-    found = score([right, wrong, calm])
-    assert (found["pairwise_precision"], found["pairwise_recall"]) == (1.0, 0.5)
-    assert set(found["by_storm"]) == {"s"}
+    result = score([right, wrong, calm])
+    assert (result["pairwise_precision"], result["pairwise_recall"]) == (1.0, 0.5)
+    assert set(result["by_storm"]) == {"s"}
 
 
 def test_an_alert_of_no_fault_belongs_with_nothing() -> None:

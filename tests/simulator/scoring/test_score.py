@@ -204,14 +204,14 @@ def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
 
 def test_a_drill_of_several_faults_is_passed_when_each_of_them_is() -> None:
     first, second = fault("clock-skew"), fault("disk-slow", OTHER, start=7)
-    found = incident(1, 6, (REPLICA, "clock-skew"))
-    result = drill_result(run([second, first], [found]), 7, {})
+    results = incident(1, 6, (REPLICA, "clock-skew"))
+    result = drill_result(run([second, first], [results]), 7, {})
     assert (result.fault, result.detected, result.passed) == ("clock-skew", True, False)
     other = incident(2, 8, (OTHER, "slow-start"), entities=(OTHER,))
-    assert not drill_result(run([first, second], [found, other]), 7, {}).passed
+    assert not drill_result(run([first, second], [results, other]), 7, {}).passed
     other = incident(2, 8, (OTHER, "bad-requests"), entities=(OTHER,))
     second = fault("bad-requests", OTHER, start=7)
-    assert drill_result(run([first, second], [found, other]), 7, {}).passed
+    assert drill_result(run([first, second], [results, other]), 7, {}).passed
 
 
 def test_a_message_of_any_priority_notifies() -> None:

@@ -96,15 +96,15 @@ def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -
         begun = await door.records("node-1")
         door.write(JournalSource.KERNEL, door.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
         door.write(JournalSource.KERNEL, door.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
-        found = await door.records("node-1")
-        assert found[: len(begun)] == begun
-        told, _, first, second = [line.split(";", 1)[1] for line in found[len(begun) :]]
+        result = await door.records("node-1")
+        assert result[: len(begun)] == begun
+        told, _, first, second = [line.split(";", 1)[1] for line in result[len(begun) :]]
         assert told == f"NVRM: GPU at PCI:0000:4c:00: {door.fleet.gpu_uuid(11)}"
         assert first == "NVRM: Xid (PCI:0000:4c:00): 43, pid=4711, name=python3, Ch 00000008"
         fallen = "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
         assert second == f"NVRM: Xid (PCI:0000:4c:00): {fallen}"
-        assert [int(line.split(",")[1]) for line in found] == list(range(len(found)))
-        assert await door.records("node-1", after=str(len(found) - 2)) == found[-1:]
+        assert [int(line.split(",")[1]) for line in result] == list(range(len(result)))
+        assert await door.records("node-1", after=str(len(result) - 2)) == result[-1:]
         assert await door.records("node-0") == [line for line in await door.records("node-0") if "Xid" not in line]
 
     play(scene)
@@ -233,13 +233,13 @@ def test_a_crashed_pod_waits_in_crash_loop_and_says_how_it_ended() -> None:
         pod = door.fleet.pod_named("code-14b-1")
         assert pod is not None
         door.fleet.kubelets.kill_for_memory(pod)
-        found = await door.json("/api/v1/namespaces/serving/pods/code-14b-1")
-        state = found["status"]["containerStatuses"][0]
+        result = await door.json("/api/v1/namespaces/serving/pods/code-14b-1")
+        state = result["status"]["containerStatuses"][0]
         assert state["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
         assert state["lastState"]["terminated"]["exitCode"] == 137
         events = (await door.json("/api/v1/events"))["items"]
-        assert [(one["reason"], one["involvedObject"]["kind"]) for one in events] == [("OOMKilling", "Node")]
+        assert [(event["reason"], event["involvedObject"]["kind"]) for event in events] == [("OOMKilling", "Node")]
 
     play(scene)
 
@@ -307,26 +307,26 @@ def test_a_rollout_makes_a_revision_and_a_rollback_takes_up_the_old_one() -> Non
         assert await revisions() == {"v1": ("1", 10)}
         fleet.rollout("chat-70b", "v2", text="new release")
         fleet.step(timedelta(seconds=30))
-        found = await deployment()
-        assert found["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
-        assert "--revision=v2" in found["spec"]["template"]["spec"]["containers"][0]["args"]
-        assert found["status"]["updatedReplicas"] == 1
+        result = await deployment()
+        assert result["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
+        assert "--revision=v2" in result["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert result["status"]["updatedReplicas"] == 1
         assert await revisions() == {"v1": ("1", 9), "v2": ("2", 1)}
         fleet.rollback("chat-70b")
         fleet.step(timedelta(seconds=15))
-        found = await deployment()
-        assert found["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3"
+        result = await deployment()
+        assert result["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "3"
         assert (await revisions())["v1"][0] == "3"
 
     play(scene)
 
 
 async def lines_of(answer: aiohttp.ClientResponse, count: int) -> list[tuple[str, str]]:
-    found = []
-    while len(found) < count:
+    result = []
+    while len(result) < count:
         line = json.loads(await answer.content.readline())
-        found.append((line["type"], line["object"]["metadata"].get("name", "")))
-    return found
+        result.append((line["type"], line["object"]["metadata"].get("name", "")))
+    return result
 
 
 def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
@@ -368,8 +368,8 @@ def test_who_watches_from_too_long_ago_is_told_to_list_anew() -> None:
 
 
 def test_the_settings_name_every_door() -> None:
-    found = event_settings("http://127.0.0.1:1/blue", cluster="blue")
-    assert [one["type"] for one in found] == ["kernel_log", "kubernetes", "engine_log"]
-    assert len({one["name"] for one in found}) == 3
-    assert {one["cluster"] for one in found} == {"blue"}
-    assert found[0]["url"] == "http://127.0.0.1:1/blue/klog/{node}"
+    result = event_settings("http://127.0.0.1:1/blue", cluster="blue")
+    assert [one["type"] for one in result] == ["kernel_log", "kubernetes", "engine_log"]
+    assert len({one["name"] for one in result}) == 3
+    assert {one["cluster"] for one in result} == {"blue"}
+    assert result[0]["url"] == "http://127.0.0.1:1/blue/klog/{node}"

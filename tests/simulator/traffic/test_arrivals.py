@@ -22,11 +22,11 @@ DAY = WEDNESDAY + np.arange(0, 86400, 300.0)
 
 
 def test_a_day_has_its_peak_in_the_afternoon_and_stays_inside_capacity() -> None:
-    found = rates(CHAT, DAY, 7)
-    hour = (DAY[np.argmax(found)] % 86400) / 3600
+    result = rates(CHAT, DAY, 7)
+    hour = (DAY[np.argmax(result)] % 86400) / 3600
     assert 11 < hour < 18
-    assert 0.55 < found.max() / CHAT.capacity_per_second() < 0.8
-    assert found.min() < 0.5 * found.max()
+    assert 0.55 < result.max() / CHAT.capacity_per_second() < 0.8
+    assert result.min() < 0.5 * result.max()
 
 
 def test_weekends_are_quieter() -> None:
@@ -42,8 +42,8 @@ def test_rates_are_a_function_of_seed_and_time_alone() -> None:
 
 def test_noise_is_slow() -> None:
     minutes = WEDNESDAY + 43200 + np.arange(0, 3600, 60.0)
-    found = rates(CHAT, minutes, 7)
-    assert np.abs(np.diff(found) / found[:-1]).max() < 0.02
+    result = rates(CHAT, minutes, 7)
+    assert np.abs(np.diff(result) / result[:-1]).max() < 0.02
 
 
 def test_arrivals_follow_the_rate() -> None:
@@ -67,7 +67,7 @@ def test_no_load_is_no_arrivals() -> None:
 @cache
 def warmed() -> Fleet:
     load = TrafficSpec(shape="steady", peak_ratio=0.3)
-    services = tuple(replace(one, replicas=2, ceiling=2, traffic=load) for one in SPEC.services)
+    services = tuple(replace(service, replicas=2, ceiling=2, traffic=load) for service in SPEC.services)
     return Fleet(replace(SPEC, services=services, slice_seconds=5.0, tick_seconds=5.0), seed=3)
 
 
@@ -159,10 +159,10 @@ def test_lengths_follow_their_levers() -> None:
     effects = ServiceEffects(2)
     effects.prompt_factor[0], effects.output_factor[0], effects.cached_factor[0] = 2.0, 0.5, 0.0
     traffic.attend(effects, EngineBank([CHAT.engine], 1, 60.0), np.array([0]))
-    found = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
-    assert found.prompt.mean() / usual.prompt.mean() == pytest.approx(2.0, rel=0.1)
-    assert found.output.mean() / usual.output.mean() == pytest.approx(0.5, rel=0.1)
-    assert found.computed.sum() == pytest.approx(found.prompt.sum(), rel=0.01)
+    result = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
+    assert result.prompt.mean() / usual.prompt.mean() == pytest.approx(2.0, rel=0.1)
+    assert result.output.mean() / usual.output.mean() == pytest.approx(0.5, rel=0.1)
+    assert result.computed.sum() == pytest.approx(result.prompt.sum(), rel=0.01)
 
 
 def test_tenants_have_their_share_and_lengths_and_a_shift_moves_them() -> None:

@@ -89,10 +89,10 @@ def test_a_holiday_is_a_sunday_in_the_week() -> None:
 
 
 def test_an_outage_comes_back_with_more_than_was_lost() -> None:
-    found = against_weekly("outage-rebound", NOON + np.array([-60.0, 600.0, 1230.0, 7200.0]), event_at=NOON)
-    assert found[1] < 0.05
-    assert found[2] > 1.3
-    assert found[[0, 3]].tolist() == pytest.approx([1.0, 1.0], abs=0.01)
+    result = against_weekly("outage-rebound", NOON + np.array([-60.0, 600.0, 1230.0, 7200.0]), event_at=NOON)
+    assert result[1] < 0.05
+    assert result[2] > 1.3
+    assert result[[0, 3]].tolist() == pytest.approx([1.0, 1.0], abs=0.01)
 
 
 def test_waves_shift_lengths_and_tenants_but_not_the_rate() -> None:
