@@ -17,7 +17,7 @@ from tests.collectors.server import serving
 
 
 class ApiServer:
-    """Objects by path, and what a watch of a path tells next. ``asked`` is every request it got."""
+    """Objects by path, and the next events of a watch by path. ``requested`` has every received request."""
 
     def __init__(self) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {}

@@ -72,7 +72,7 @@ def scraped(kept: Kept, *instants: datetime) -> Collected:
 
 
 def cells(batches: Iterable[SampleBatch]) -> Cells:
-    """The best statement about each cell; what is said of targets (their names differ) is left out."""
+    """The best statement about each cell; signals of targets (their names differ) are left out."""
     found: Cells = {}
     for batch in batches:
         if batch.kind is EntityKind.WORKLOAD:
@@ -154,5 +154,5 @@ def _is_merged(entity: EntityRef, key: SignalKey) -> bool:
 
 
 def _tolerance(key: SignalKey) -> float:
-    """Gauges are what they are; anything over a window may differ by how a server looks at its ends."""
+    """Gauges are what they are; anything over a window may differ by a server's treatment of its ends."""
     return 0.02 if key.name in COUNTED else 1e-6

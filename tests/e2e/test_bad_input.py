@@ -30,12 +30,12 @@ GOOD = "good-engine"
 # what each of them does, and what its sentence must say beside its name
 BAD = {
     "refused": "refuses connections",
-    "hang": "gave no whole page within 400ms",
-    "trickle": "gave no whole page within 400ms",
+    "hang": "gave no complete page within 400ms",
+    "trickle": "gave no complete page within 400ms",
     "html": "text/html instead of metrics",
     "half": "closed the connection within the page",
     "cut": "is truncated before the end of its last line",
-    "endless": "the page is larger than 200000 bytes",
+    "endless": "the page exceeds 200000 bytes",
     "failing": "returned HTTP 500",
     "slam": "closed the connection without a response",
     "garbage": "binary instead of text",

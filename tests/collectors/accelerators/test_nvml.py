@@ -117,7 +117,7 @@ def test_profiling_differs_from_the_second_reading_on(driver, probe) -> None:
         assert reported["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.3)
         assert "DCGM_FI_PROF_SM_OCCUPANCY" not in reported
     driver.set(**{"0.gpm": 0})
-    assert "DCGM_FI_PROF_SM_ACTIVE" in one(probe.read())["values"]  # support is asked once
+    assert "DCGM_FI_PROF_SM_ACTIVE" in one(probe.read())["values"]  # support is queried once
 
 
 # --- MIG ------------------------------------------------------------------------------------------

@@ -344,7 +344,7 @@ def test_a_service_that_asks_belongs_to_the_pods_behind_it() -> None:
         server.objects[SERVICES] = [{"metadata": {"name": "chat", "namespace": "serving", "annotations": notes}}]
         server.objects[SLICES] = [slice_of("chat", "e-0", "e-1")]
         seen = await source.read()
-        assert sorted(addresses(seen)) == ["10.0.0.1:8000", "10.0.0.2:8000"], "asked twice, one target"
+        assert sorted(addresses(seen)) == ["10.0.0.1:8000", "10.0.0.2:8000"], "requested twice, one target"
         assert {one.labels["service"] for one in seen.found} == {"chat"}
 
     play(scene)

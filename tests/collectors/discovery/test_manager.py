@@ -240,7 +240,7 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
     discovery = Discovery([(source, VLLM)], "test")
     with structlog.testing.capture_logs() as logs:
         assert names(run(discovery, 3)) == ["src-b:1"]
-    assert [line["event"] for line in logs] == ["discovery_failed"], "told once, and not taken back"
+    assert [line["event"] for line in logs] == ["discovery_failed"], "logged once, and not retracted"
     assert "names an adapter 'vlm' that there is not" in (discovery.health[0].error or "")
 
 

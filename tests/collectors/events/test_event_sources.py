@@ -1,4 +1,4 @@
-"""Sources of events side by side: late ones, broken ones, what is told twice, what two doors tell."""
+"""Concurrent event sources: late ones, broken ones, repeated readings, reports of two sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sighting(key: str, ago: float = 1.0) -> UnresolvedEvent:
 
 
 class Scripted:
-    """A source that does what it is told."""
+    """A source with scripted results."""
 
     def __init__(self, name: str, *rounds: Callable[[], object]) -> None:
         self.name = name
@@ -160,12 +160,12 @@ def test_two_faults_seconds_apart_are_two_whoever_reports_them() -> None:
     ]  # fmt: skip
     reported = {one.id for one in first}
     pages = [xid("dcgm-node-1", 20), replace(xid("dcgm-node-1", 20), id="again")]
-    assert {one.id for one in deduplicator.deduplicate(pages)} == reported, "the same two, told by one door more"
+    assert {one.id for one in deduplicator.deduplicate(pages)} == reported, (
+        "the same two faults, reported by one more source"
+    )
     (third,) = deduplicator.deduplicate([xid("dcgm-node-1", 35)])
     assert third.id not in reported
-    assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [
-        third.id
-    ]  # which the page has told already
+    assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [third.id]  # reported by the page already
     (fourth,) = deduplicator.deduplicate([xid("kernel_log", 101)])
     assert fourth.id not in {*reported, third.id}
 
@@ -179,7 +179,7 @@ def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
     assert again.attributes == {"pid": "7", "sources": "kernel_log, dcgm-node-1"}
     (again,) = deduplicator.deduplicate([xid("nvml", 2)])
     assert again.attributes == {"pid": "7", "sources": "kernel_log, nvml, dcgm-node-1"}
-    assert deduplicator.deduplicate([late]) == (), "what was told already adds nothing"
+    assert deduplicator.deduplicate([late]) == (), "a known report adds nothing"
 
 
 def test_a_page_that_comes_after_a_gap_reports_what_happened_in_it() -> None:
@@ -213,7 +213,9 @@ def test_what_was_joined_before_is_not_reported_again() -> None:
     again = outer.deduplicate(inner.deduplicate([xid("nvml", 1)]))
     assert [(one.id, one.attributes["sources"]) for one in again] == [(first[0].id, "kernel_log, nvml, dcgm-node-1")]
     second = outer.deduplicate(inner.deduplicate([xid("dcgm-node-1", 24)]))
-    assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], "the same code twice at a door is two events"
+    assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], (
+        "the same code twice from one source is two events"
+    )
 
 
 def test_two_xids_of_one_endpoint_are_two_events() -> None:

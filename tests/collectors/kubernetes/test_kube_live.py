@@ -61,7 +61,7 @@ def cell(batches: tuple[SampleBatch, ...], name: str, entity: str) -> float:
         names = [one.name for one in batch.entities]
         if SignalKey(name) in batch.keys and entity in names:
             return float(batch.values[names.index(entity), batch.keys.index(SignalKey(name))])
-    raise AssertionError(f"{name} of {entity} was not told")
+    raise AssertionError(f"{name} of {entity} was not reported")
 
 
 async def until(reader: KubernetesEventSource, reported: Callable[[], bool], what: str) -> list[object]:

@@ -82,7 +82,7 @@ def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
     assert pod_facts(pod(**{"serving.kserve.io__inferenceservice": "llama"})).service == "llama"
     assert with_service(pod_facts(pod(owner=("StatefulSet", "chat")))).service == "chat"
     assert with_service(pod_facts(pod())).service == "chat-0"
-    assert with_service(pod_facts(pod(owner=("StatefulSet", "chat"))), front="door").service == "door"
+    assert with_service(pod_facts(pod(owner=("StatefulSet", "chat"))), front="chat-front").service == "chat-front"
     plain = {**pod(owner=("DaemonSet", "agent")), "spec": {"containers": [{"name": "a"}]}}
     assert with_service(pod_facts(plain)).service == ""
 

@@ -1,4 +1,4 @@
-"""Lines from any door: matched, counted, told once a burst, redacted; starts go their own way."""
+"""Lines from any source: matched, counted, deduplicated per burst, redacted; start-up lines become marks."""
 
 from __future__ import annotations
 

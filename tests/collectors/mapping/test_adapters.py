@@ -1,4 +1,4 @@
-"""The packaged adapters cover the vocabulary; a faulty adapter is told with its line and key."""
+"""The packaged adapters cover the vocabulary; an invalid adapter is reported with line and key."""
 
 from __future__ import annotations
 

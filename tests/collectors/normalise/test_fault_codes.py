@@ -60,7 +60,7 @@ def test_the_same_code_twice_shows_in_its_count(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 0)))
     first = one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 1),)))
-    assert codes(first) == [("GPU-a", "31")]  # seen both ways, told once
+    assert codes(first) == [("GPU-a", "31")]  # both as gauge and count, reported once
     again = one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 3),)))
     assert codes(again) == [("GPU-a", "31"), ("GPU-a", "31")]
     assert len({event.id for event in (*first.events, *again.events)}) == 3

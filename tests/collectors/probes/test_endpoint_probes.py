@@ -36,7 +36,7 @@ def now() -> datetime:
 
 
 def probe_request(seconds: float = 5, **more) -> ProbeRequest:
-    return ProbeRequest("door", SERVICE, timeout=timedelta(seconds=seconds), **more)
+    return ProbeRequest("endpoint", SERVICE, timeout=timedelta(seconds=seconds), **more)
 
 
 async def hello(request: web.Request) -> web.StreamResponse:

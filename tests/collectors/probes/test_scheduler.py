@@ -175,7 +175,7 @@ def test_a_word_that_is_too_old_is_none() -> None:
 
 
 def test_askings_are_spread_each_at_its_own_moment() -> None:
-    endpoints = [Endpoint(f"door-{number}") for number in range(8)]
+    endpoints = [Endpoint(f"endpoint-{number}") for number in range(8)]
     rounds(ProbeScheduler(endpoints, spread=timedelta(seconds=0.05)), 2)
     moments = {endpoint.probe_request[0] - START for endpoint in endpoints}
     assert len(moments) == 8

@@ -314,7 +314,7 @@ def test_a_look_brings_the_newest_page_of_each_target() -> None:
 
 def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
     api = healthy_api()
-    api.series["vllm"] = []  # what was asked for is not there
+    api.series["vllm"] = []  # the requested series do not exist
 
     async def use(source):
         return await source.collect(AT), source.health

@@ -1,4 +1,4 @@
-"""The parts behind the doors, each by itself."""
+"""The parts behind the ingest endpoints, each by itself."""
 
 import math
 import re

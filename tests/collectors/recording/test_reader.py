@@ -1,4 +1,4 @@
-"""Recordings of a real engine, read back; a broken line is told with file and line."""
+"""Recordings of a real engine, read back; a broken line is reported with file and line."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
 
 def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
     async def one(**endpoints):
-        # Long enough for a door that answers on a busy machine, and far from the target's minute.
+        # Long enough for an endpoint on a busy host, and far from the target's minute.
         async with serving() as base, Scraper(health_timeout=timedelta(seconds=2)) as scraper:
             urls = {"health_url": f"{base}/good", "load_url": f"{base}/load"}
             probed = target(
@@ -242,7 +242,7 @@ def test_paths_into_the_answer_of_a_load_endpoint(spellings, expected, load) -> 
     assert requests_in_flight(load_of_spellings(spellings), expected) == load
 
 
-OWN = """adapter: acme_door
+OWN = """adapter: acme_load
 title: Acme
 target: replica
 probe: {health: /ready, load: /status, load_as: "*.busy"}
@@ -266,7 +266,7 @@ def test_an_adapter_file_describes_a_load_endpoint_of_its_own(tmp_path) -> None:
 
     async def one():
         async with serving({"page": page, "status": status, "ready": page}) as base, Scraper() as scraper:
-            own = target_of("test", {"name": "a", "adapter": "acme_door", "url": f"{base}/page"})
+            own = target_of("test", {"name": "a", "adapter": "acme_load", "url": f"{base}/page"})
             return await scraper.scrape_one(own, at=AT)
 
     try:
@@ -275,7 +275,7 @@ def test_an_adapter_file_describes_a_load_endpoint_of_its_own(tmp_path) -> None:
         cells = ScrapeManager([found.target]).absorb([found], AT).batches[0]
         assert cells.values[0, cells.keys.index(SignalKey("engine_inflight_requests"))] == 2
     finally:
-        registry.ADAPTERS.pop("acme_door")
+        registry.ADAPTERS.pop("acme_load")
         registry.adapter.cache_clear()
 
 

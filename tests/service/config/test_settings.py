@@ -64,7 +64,7 @@ def test_faults_of_an_own_adapter_are_told_with_its_file_line_and_key(tmp_path, 
     assert "acme" not in known_adapters
     found = problems(tmp_path, "collect:\n  adapters:\n    - none.yaml\n")
     assert found[0][:2] == (3, "collect.adapters[0]")
-    assert "cannot be read" in found[0][2]
+    assert "cannot read adapter" in found[0][2]
 
 
 def test_a_target_or_job_whose_adapter_nobody_knows_is_told_with_its_line(tmp_path):
