@@ -12,17 +12,17 @@ from outrider.text.i18n import Language, translate
 
 
 class DryRunActuator:
-    """Performs nothing. Keeps received actions in ``asked``, newest last."""
+    """Performs nothing. Keeps received actions in ``received``, newest last."""
 
     def __init__(self, *, language: Language = "en", clock: Clock | None = None) -> None:
         """``clock`` dates the outcomes."""
-        self.asked: list[Action] = []
+        self.received: list[Action] = []
         self._language = language
         self._clock = clock or SystemClock()
 
     def perform(self, action: Action) -> Outcome:
         """Returns the sentence of what would be done."""
-        self.asked.append(action)
+        self.received.append(action)
         now = self._clock.now()
         return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action, self._language), now, now)
 

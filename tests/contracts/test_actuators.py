@@ -1,4 +1,4 @@
-"""One suite for every actuator, and the same one for the fake control door and the real simulated fleet."""
+"""One suite for every actuator, and the same one for the fake control endpoint and the real simulated fleet."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def an_action(kind, target, *, id_="act-1", dry_run=False, **params):
 
 
 class FakeDoor:
-    """The control door in forty lines: it cordons one node, and remembers ids."""
+    """A control endpoint that cordons one node, and remembers ids."""
 
     def __init__(self) -> None:
         self.node = EntityRef("sim", EntityKind.NODE, None, "node-0")
         self.status, self.body, self.asked, self.answers, self.cordons = 200, None, [], {}, 0
-        door = self
+        endpoint = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                door.asked.append((self.path, asked))
-                body = door.body if door.body is not None else json.dumps(door.act(asked)).encode()
-                self.send_response(door.status)
+                endpoint.asked.append((self.path, asked))
+                body = endpoint.body if endpoint.body is not None else json.dumps(endpoint.act(asked)).encode()
+                self.send_response(endpoint.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -130,14 +130,14 @@ class RealFleet:
 
 
 @pytest.fixture
-def fake_door():
-    door = FakeDoor()
-    yield door
-    door.close()
+def fake_endpoint():
+    endpoint = FakeDoor()
+    yield endpoint
+    endpoint.close()
 
 
 @pytest.fixture(params=["fake", "simulator"])
-def door(request):
+def endpoint(request):
     if request.param == "simulator" and importlib.util.find_spec("simulator.servers.http") is None:
         pytest.skip("the simulated fleet has no server here")
     end = FakeDoor() if request.param == "fake" else RealFleet()
@@ -145,39 +145,39 @@ def door(request):
     end.close()
 
 
-def test_it_acts_once_per_id(door):
-    actuator = SimulatedActuator(door.url, clock=ManualClock(NOW))
-    first = actuator.perform(an_action(ActionKind.CORDON, door.node))
-    assert (first.status, first.action_id, door.cordoned) == (OutcomeStatus.DONE, "act-1", True)
+def test_it_acts_once_per_id(endpoint):
+    actuator = SimulatedActuator(endpoint.url, clock=ManualClock(NOW))
+    first = actuator.perform(an_action(ActionKind.CORDON, endpoint.node))
+    assert (first.status, first.action_id, endpoint.cordoned) == (OutcomeStatus.DONE, "act-1", True)
     assert first.detail
     assert (first.started_at, first.ended_at) == (NOW, NOW)
-    again = actuator.perform(an_action(ActionKind.CORDON, door.node))
+    again = actuator.perform(an_action(ActionKind.CORDON, endpoint.node))
     assert again.status in (OutcomeStatus.DONE, OutcomeStatus.ALREADY)
-    other = actuator.perform(an_action(ActionKind.CORDON, door.node, id_="act-2"))
+    other = actuator.perform(an_action(ActionKind.CORDON, endpoint.node, id_="act-2"))
     assert other.status is OutcomeStatus.ALREADY
 
 
-def test_a_dry_run_changes_nothing_and_reports_what_it_would_do(door):
-    outcome = SimulatedActuator(door.url).perform(an_action(ActionKind.CORDON, door.node, dry_run=True))
+def test_a_dry_run_changes_nothing_and_reports_what_it_would_do(endpoint):
+    outcome = SimulatedActuator(endpoint.url).perform(an_action(ActionKind.CORDON, endpoint.node, dry_run=True))
     assert outcome.status is OutcomeStatus.DRY_RUN
-    assert door.node.name in outcome.detail
-    assert not door.cordoned
-    done = SimulatedActuator(door.url).perform(an_action(ActionKind.CORDON, door.node))
+    assert endpoint.node.name in outcome.detail
+    assert not endpoint.cordoned
+    done = SimulatedActuator(endpoint.url).perform(an_action(ActionKind.CORDON, endpoint.node))
     assert done.status is OutcomeStatus.DONE, "the id was not used up"
 
 
 @pytest.mark.parametrize("name", sorted(ACTUATORS))
-def test_every_actuator_honours_a_dry_run(name, fake_door):
-    actuator = ACTUATORS[name]({"control_url": fake_door.url})
-    outcome = actuator.perform(an_action(ActionKind.CORDON, fake_door.node, dry_run=True))
-    assert (outcome.status, fake_door.asked) == (OutcomeStatus.DRY_RUN, [])
+def test_every_actuator_honours_a_dry_run(name, fake_endpoint):
+    actuator = ACTUATORS[name]({"control_url": fake_endpoint.url})
+    outcome = actuator.perform(an_action(ActionKind.CORDON, fake_endpoint.node, dry_run=True))
+    assert (outcome.status, fake_endpoint.asked) == (OutcomeStatus.DRY_RUN, [])
 
 
 def test_the_dry_run_actuator_never_acts():
     actuator = DryRunActuator(clock=ManualClock(NOW))
     action = an_action(ActionKind.DRAIN, EntityRef("c", EntityKind.NODE, None, "n1"))
     assert actuator.perform(action).status is OutcomeStatus.DRY_RUN
-    assert actuator.asked == [action]
+    assert actuator.received == [action]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -190,10 +190,10 @@ def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
         assert "5" in said
 
 
-def test_the_request_is_what_the_control_endpoint_reads(fake_door):
+def test_the_request_is_what_the_control_endpoint_reads(fake_endpoint):
     target = EntityRef("sim", EntityKind.SERVICE, "llm", "chat")
-    SimulatedActuator(fake_door.url + "/").perform(an_action(ActionKind.SCALE, target, replicas=5))
-    ((path, asked),) = fake_door.asked
+    SimulatedActuator(fake_endpoint.url + "/").perform(an_action(ActionKind.SCALE, target, replicas=5))
+    ((path, asked),) = fake_endpoint.asked
     assert path == "/control/actions"
     assert asked == {
         "id": "act-1",
@@ -210,49 +210,49 @@ def failure(actuator, node):
     return caught.value
 
 
-def test_a_refused_connection_is_tried_again(fake_door):
+def test_a_refused_connection_is_tried_again(fake_endpoint):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    assert failure(SimulatedActuator(f"http://127.0.0.1:{port}"), fake_door.node).retryable
+    assert failure(SimulatedActuator(f"http://127.0.0.1:{port}"), fake_endpoint.node).retryable
 
 
-def test_an_endpoint_without_a_response_is_retried(fake_door):
+def test_an_endpoint_without_a_response_is_retried(fake_endpoint):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        error = failure(SimulatedActuator(url, timedelta(milliseconds=200)), fake_door.node)
+        error = failure(SimulatedActuator(url, timedelta(milliseconds=200)), fake_endpoint.node)
     assert error.retryable
     assert "0.2 s" in str(error)
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(500, True), (503, True), (400, False), (404, False), (302, False)])
-def test_what_a_status_means(fake_door, status, retryable):
-    fake_door.status = status
-    fake_door.body = b'{"error": {"message": "the fleet has no node x", "hint": "look"}}'
-    error = failure(SimulatedActuator(fake_door.url), fake_door.node)
+def test_what_a_status_means(fake_endpoint, status, retryable):
+    fake_endpoint.status = status
+    fake_endpoint.body = b'{"error": {"message": "the fleet has no node x", "hint": "look"}}'
+    error = failure(SimulatedActuator(fake_endpoint.url), fake_endpoint.node)
     assert error.retryable is retryable
     assert "no node x" in str(error)
     assert error.hint == "look"
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"status": "maybe"}'])
-def test_an_answer_that_makes_no_sense_is_final(fake_door, body):
-    fake_door.body = body
-    assert not failure(SimulatedActuator(fake_door.url), fake_door.node).retryable
+def test_an_answer_that_makes_no_sense_is_final(fake_endpoint, body):
+    fake_endpoint.body = body
+    assert not failure(SimulatedActuator(fake_endpoint.url), fake_endpoint.node).retryable
 
 
-def test_failed_is_an_outcome_not_an_error(fake_door):
-    fake_door.body = b'{"status": "failed", "detail": "no room"}'
-    outcome = SimulatedActuator(fake_door.url).perform(an_action(ActionKind.CORDON, fake_door.node))
+def test_failed_is_an_outcome_not_an_error(fake_endpoint):
+    fake_endpoint.body = b'{"status": "failed", "detail": "no room"}'
+    outcome = SimulatedActuator(fake_endpoint.url).perform(an_action(ActionKind.CORDON, fake_endpoint.node))
     assert (outcome.status, outcome.detail) == (OutcomeStatus.FAILED, "no room")
 
 
-def test_an_unknown_target_is_a_clear_refusal(door):
-    if isinstance(door, FakeDoor):
-        pytest.skip("the fake door knows one node only")
-    error = failure(SimulatedActuator(door.url), replace(door.node, name="no-such-node"))
+def test_an_unknown_target_is_a_clear_refusal(endpoint):
+    if isinstance(endpoint, FakeDoor):
+        pytest.skip("the fake endpoint knows one node only")
+    error = failure(SimulatedActuator(endpoint.url), replace(endpoint.node, name="no-such-node"))
     assert not error.retryable
     assert "no-such-node" in str(error)
 
