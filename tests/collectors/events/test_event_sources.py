@@ -160,9 +160,7 @@ def test_two_faults_seconds_apart_are_two_whoever_reports_them() -> None:
     ]  # fmt: skip
     reported = {one.id for one in first}
     pages = [xid("dcgm-node-1", 20), replace(xid("dcgm-node-1", 20), id="again")]
-    assert {one.id for one in deduplicator.deduplicate(pages)} == reported, (
-        "the same two faults, reported by one more source"
-    )
+    assert {one.id for one in deduplicator.deduplicate(pages)} == reported, "the same two faults, one more source"
     (third,) = deduplicator.deduplicate([xid("dcgm-node-1", 35)])
     assert third.id not in reported
     assert [one.id for one in deduplicator.deduplicate([xid("nvml", 40)])] == [third.id]  # reported by the page already
@@ -213,9 +211,7 @@ def test_what_was_joined_before_is_not_reported_again() -> None:
     again = outer.deduplicate(inner.deduplicate([xid("nvml", 1)]))
     assert [(one.id, one.attributes["sources"]) for one in again] == [(first[0].id, "kernel_log, nvml, dcgm-node-1")]
     second = outer.deduplicate(inner.deduplicate([xid("dcgm-node-1", 24)]))
-    assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], (
-        "the same code twice from one source is two events"
-    )
+    assert [one.id for one in second] == [xid("dcgm-node-1", 24).id], "twice from one source is two events"
 
 
 def test_two_xids_of_one_endpoint_are_two_events() -> None:
