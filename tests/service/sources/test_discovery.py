@@ -170,7 +170,7 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
 def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:
     pages.status = 503
     file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n")
-    with structlog.testing.capture_logs(), pytest.raises(UnavailableError, match=r"cmdb: .*/sd answered 503"):
+    with structlog.testing.capture_logs(), pytest.raises(UnavailableError, match=r"cmdb: .*/sd returned 503"):
         run("collect", "once", "--config", str(file))
     pages.status = 200
     more = "    - {type: http, name: gone, url: 'http://127.0.0.1:9/sd', adapter: vllm}\n"

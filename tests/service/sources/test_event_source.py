@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 
+from collectors.events.deduplication import EventDeduplicator
 from collectors.logs.patterns import packaged
 from collectors.pipeline.scrape_manager import ScrapeManager
 from outrider.clock import ManualClock
@@ -46,10 +47,12 @@ class Watch:
 
     def __init__(self, fleet: Fleet, server: FleetServer, source: CompositeSource) -> None:
         self.fleet, self.server, self.source = fleet, server, source
+        self._deduplicator = EventDeduplicator()
 
     async def round(self) -> tuple[Event, ...]:
+        """The events of the next round, deduplicated as the cycle does."""
         self.fleet.step(STEP)
-        return (await self.source.collect(self.fleet.now)).events
+        return self._deduplicator.deduplicate((await self.source.collect(self.fleet.now)).events)
 
 
 def play(scene: Callable[[Watch], Awaitable[None]], *, adapters: tuple[str, ...] = ALL) -> None:
@@ -160,11 +163,11 @@ def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
     doors = {"kernel_line": ("kernel_log", kernel_log.LINES), "engine_line": ("engine_log", engine_log.LINES)}
     seen = 0
     for fault in FAULTS.values():
-        for deed in fault.deeds:
-            if deed.do in doors:
-                table, usual = doors[deed.do]
-                code = deed.arguments["code"]
-                line = deed.arguments.get("text") or usual[code]
+        for action in fault.actions:
+            if action.do in doors:
+                table, usual = doors[action.do]
+                code = action.arguments["code"]
+                line = action.arguments.get("text") or usual[code]
                 found = packaged(table).find(line)
                 assert found is not None, (fault.fault, line)
                 assert found[0] == code, (fault.fault, line)

@@ -38,7 +38,7 @@ def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
         one = {"name": "a", "adapter": "vllm", "url": url, "timeout": "60s", "entity": {"kind": "replica", "name": "a"}}
         settings = Settings.model_validate({"collect": {"interval": "16s", "targets": [one]}})
         source = factory.source(settings, SystemClock())
-        assert isinstance(source, ScrapeManager)
+        assert isinstance(source.pages, ScrapeManager)
         begun = time.monotonic()
         try:
             await source.collect(SystemClock().now())

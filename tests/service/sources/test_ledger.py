@@ -105,8 +105,8 @@ def test_secrets_in_what_is_announced_go(api: Api) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"{", "no JSON"),
-        (b"payload=%7B%7D", "no JSON"),
+        (b"{", "is not valid JSON"),
+        (b"payload=%7B%7D", "is not valid JSON"),
         (b'{"service": "chat"}', "0.code"),
         (b'{"code": "Deploy!", "service": "chat"}', "0.code"),
         (b'{"code": "deploi", "service": "chat"}', 'did you mean "deploy"?'),
@@ -191,7 +191,7 @@ def test_what_is_no_export_of_logs_is_refused(api: Api) -> None:
     for content, headers, says in (
         (b"\xff\xff", kind, "not an OTLP logs export"),
         (logs("x"), {"Content-Type": "text/plain"}, "Content-Type"),
-        (b"nope", {**kind, "Content-Encoding": "gzip"}, "no gzip"),
+        (b"nope", {**kind, "Content-Encoding": "gzip"}, "not valid gzip"),
         (logs("x"), {**kind, "Content-Encoding": "br"}, "Content-Encoding"),
     ):
         answer = api.ask("POST", "/otlp/v1/logs", content=content, headers={**ADMIN, **headers})
@@ -247,7 +247,7 @@ def test_an_api_without_a_ledger_says_so() -> None:
 
     answer = asyncio.run(ask())
     assert answer.status_code == 409
-    assert "ledger" in answer.json()["error"]["message"]
+    assert "change log" in answer.json()["error"]["message"]
 
 
 # --- the engine's side ----------------------------------------------------------------------------
