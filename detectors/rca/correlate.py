@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from detectors.rca import evidence_index as scenes
-from detectors.rca import incident_lifecycle, symptoms
+from detectors.rca import evidence_index, incident_lifecycle, symptoms
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.hypotheses import (
@@ -57,20 +56,20 @@ def correlate(
     resolved. ``events`` should cover half an hour, so that changes count as possible causes. ``interval`` is the time
     between cycles. Idempotent: a second call with its own result changes nothing.
     """
-    scene = scenes.look(alerts, findings, events, topology, knowledge, now, interval)
-    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
+    index = evidence_index.build_index(alerts, findings, events, topology, knowledge, now, interval)
+    firing = {alert.fingerprint: alert for alert in alerts if evidence_index.opens_incident(alert)}
     known = {incident.id for incident in open_incidents}
     standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
     answer: dict[str, Incident] = {}
     for _ in range(ROUNDS):  # a reassigned cause may explain another incident, so repeat
-        changed = _once(tuple(standing.values()), firing, scene, known, now)
+        changed = _once(tuple(standing.values()), firing, index, known, now)
         if not changed:
             break
         for incident in changed:
             answer[incident.id] = standing[incident.id] = incident
             if incident.resolved_at is not None:
                 del standing[incident.id]
-    for incident in symptoms.attach_symptoms(tuple(standing.values()), alerts, scene, now):
+    for incident in symptoms.attach_symptoms(tuple(standing.values()), alerts, index, now):
         answer[incident.id] = incident
     return _drop_absorbed(answer, {incident.id for incident in open_incidents})
 
@@ -88,7 +87,7 @@ def _drop_absorbed(answer: Mapping[str, Incident], known: set[str]) -> tuple[Inc
 
 
 def _once(
-    standing: Sequence[Incident], firing: Mapping[str, Alert], scene: EvidenceIndex, known: set[str], now: datetime
+    standing: Sequence[Incident], firing: Mapping[str, Alert], index: EvidenceIndex, known: set[str], now: datetime
 ) -> tuple[Incident, ...]:
     held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
     cases = [incident_lifecycle.reopen(incident, firing) for incident in held]
@@ -96,9 +95,9 @@ def _once(
         _release_when_sighted(case, now)
     taken = {fingerprint for case in cases if not case.closed for fingerprint in case.alive}
     fresh = [alert for fingerprint, alert in firing.items() if fingerprint not in taken]
-    cases += _assign(cases, fresh, scene, now)
+    cases += _assign(cases, fresh, index, now)
     for case in cases:
-        incident_lifecycle.settle(case, scene, now)
+        incident_lifecycle.settle(case, index, now)
     _name_new(cases, known)
     return tuple(case.incident for case in cases if case.incident is not case.before)
 
@@ -164,10 +163,10 @@ class _HypothesisBoard:
         return self.claims[number].home is None and not self.claims[number].alerts
 
 
-def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex, now: datetime) -> list[Case]:
+def _assign(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex, now: datetime) -> list[Case]:
     """Attaches every new alert to an open case or a new one; merges cases that turn out to be one."""
-    board = _board(cases, fresh, scene)
-    result = list(pairs(board.claims, scene.reach, scene.knowledge))
+    board = _board(cases, fresh, index)
+    result = list(pairs(board.claims, index.reach, index.knowledge))
     by_symptom, by_cause = gathered(result, len(board.claims))
     forest = _Forest(list(range(len(board.claims))))
     first_of_home: dict[str, int] = {}
@@ -184,7 +183,7 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex,
             orphans.append(number)
         else:
             forest.join(best, number)
-    for alternative, other in (*_alternatives(board, scene.knowledge), *_same_service(orphans, board, scene)):
+    for alternative, other in (*_alternatives(board, index.knowledge), *_same_service(orphans, board, index)):
         forest.join(alternative, other)
     groups: dict[int, list[int]] = {}
     for number in range(len(board.claims)):
@@ -196,27 +195,27 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex,
     return [case for case in opened if case is not None and case.before is None]
 
 
-def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex) -> _HypothesisBoard:
-    board = _HypothesisBoard(late=scene.late)
+def _board(cases: Sequence[Case], fresh: Sequence[Alert], index: EvidenceIndex) -> _HypothesisBoard:
+    board = _HypothesisBoard(late=index.late)
     for case in cases:
         if case.closed or not case.alive:
             continue
-        cause = incident_lifecycle.cause_claim(case, scene)
+        cause = incident_lifecycle.cause_claim(case, index)
         backed = incident_lifecycle.is_backed(case)
         if cause is not None:
             board.add(cause, marks=board.pinned if backed else board.fixed)
         for alert in case.alive.values():
             if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
-                board.add(_claim(alert, case.incident.id, scene), marks=board.fixed if backed else None)
+                board.add(_claim(alert, case.incident.id, index), marks=board.fixed if backed else None)
     spoken: dict[tuple[EntityRef, str | None], list[Alert]] = {}
     for alert in fresh:
         spoken.setdefault((alert.entity, alert.fault), []).append(alert)
     for same in spoken.values():
         first = min(same, key=lambda alert: (alert.starts_at, alert.fingerprint))
         prints = tuple(sorted(alert.fingerprint for alert in same))
-        board.add(replace(_claim(first, None, scene), alerts=prints, over=over(same)))
+        board.add(replace(_claim(first, None, index), alerts=prints, over=over(same)))
     named = {(claim.entity, claim.fault) for claim in board.claims}
-    for standing in scene.standing.values():
+    for standing in index.standing.values():
         for claim in standing:
             if not claim.firing and (claim.entity, claim.fault) not in named:
                 named.add((claim.entity, claim.fault))
@@ -224,9 +223,11 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: EvidenceIndex) 
     return board
 
 
-def _claim(alert: Alert, home: str | None, scene: EvidenceIndex) -> FaultHypothesis:
-    since, prints = scene.since(alert), (alert.fingerprint,)
-    return FaultHypothesis(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
+def _claim(alert: Alert, home: str | None, index: EvidenceIndex) -> FaultHypothesis:
+    since, prints = index.since(alert), (alert.fingerprint,)
+    return FaultHypothesis(
+        alert.entity, alert.fault, since, evidence_index.ALERT_STRENGTH, True, prints, home, over((alert,))
+    )
 
 
 def _best_parent(
@@ -290,7 +291,7 @@ def _alike(first: FaultHypothesis, second: FaultHypothesis, knowledge: Knowledge
     )
 
 
-def _same_service(orphans: Sequence[int], board: _HypothesisBoard, scene: EvidenceIndex) -> Iterable[tuple[int, int]]:
+def _same_service(orphans: Sequence[int], board: _HypothesisBoard, index: EvidenceIndex) -> Iterable[tuple[int, int]]:
     """Pairs of symptoms without a known fault that affect users of one service within the time window."""
     by_place: dict[EntityRef, list[int]] = {}
     for number in orphans:
@@ -299,7 +300,7 @@ def _same_service(orphans: Sequence[int], board: _HypothesisBoard, scene: Eviden
             continue
         by_place.setdefault(claim.entity, []).append(number)
         if claim.entity.kind in USER_FACING:
-            for service in scene.reach.services(claim.entity):
+            for service in index.reach.services(claim.entity):
                 if service != claim.entity:
                     by_place.setdefault(service, []).append(number)
     for numbers in by_place.values():

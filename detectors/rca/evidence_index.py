@@ -130,7 +130,7 @@ class EvidenceIndex:
         )
 
 
-def look(
+def build_index(
     alerts: Sequence[Alert],
     findings: Sequence[Finding],
     events: Sequence[Event],
@@ -140,18 +140,18 @@ def look(
     interval: timedelta = timedelta(0),
 ) -> EvidenceIndex:
     """Builds the index; ``interval`` is the time between cycles."""
-    scene = EvidenceIndex(Reach(topology), knowledge, late=max(LATER, 2 * interval))
+    index = EvidenceIndex(Reach(topology), knowledge, late=max(LATER, 2 * interval))
     for finding in findings:
-        scene.findings_at.setdefault(finding.entity, []).append(finding)
+        index.findings_at.setdefault(finding.entity, []).append(finding)
     for event in events:
-        scene.events_at.setdefault(event.entity, []).append(event)
-    scene.hints = change_evidence.gather(events, scene.reach, now)
-    standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(scene)]
+        index.events_at.setdefault(event.entity, []).append(event)
+    index.hints = change_evidence.gather(events, index.reach, now)
+    standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(index)]
     for claim in standing:
         if claim.fault is not None and claim.fault in knowledge:
-            scene.standing.setdefault(claim.fault, []).append(claim)
-    scene.suggested = change_evidence.suggested(scene.hints, scene.findings_at, scene.reach)
-    return scene
+            index.standing.setdefault(claim.fault, []).append(claim)
+    index.suggested = change_evidence.suggested(index.hints, index.findings_at, index.reach)
+    return index
 
 
 def opens_incident(alert: Alert) -> bool:
@@ -180,19 +180,19 @@ def _of_findings(findings: Sequence[Finding]) -> list[FaultHypothesis]:
     ]
 
 
-def _of_changes(scene: EvidenceIndex) -> list[FaultHypothesis]:
+def _of_changes(index: EvidenceIndex) -> list[FaultHypothesis]:
     """Hypotheses of changes, for symptoms that begin within half an hour after them.
 
     ``since`` lies half of that time after the change, so that the window around it covers exactly that time.
     """
     claims = []
-    for service, held in scene.hints.items():
+    for service, held in index.hints.items():
         newest = next((hint.event for hint in reversed(held) if hint.sort in change_evidence.NEW_REVISION), None)
         if newest is None or service.kind is not EntityKind.SERVICE:
             continue
         since = newest.at + change_evidence.CHANGE_WINDOW - WINDOW
         claims.append(FaultHypothesis(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
-        if any(change_evidence.SLOWER.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
+        if any(change_evidence.SLOWER.intersection(finding.signals) for finding in index.findings_at.get(service, ())):
             claims.append(FaultHypothesis(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
     return claims
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from detectors.base.changes import CHANGE_TEXT
-from detectors.rca import change_evidence, ranking
-from detectors.rca import evidence_index as scenes
+from detectors.rca import change_evidence, evidence_index, ranking
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import WINDOW, FaultHypothesis, has_exact_start, over
 from outrider.model import (
@@ -132,14 +131,14 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_claim(case: Case, scene: EvidenceIndex) -> FaultHypothesis | None:
+def cause_claim(case: Case, index: EvidenceIndex) -> FaultHypothesis | None:
     """The suspected cause as a hypothesis; not firing without a firing alert of its own."""
     cause = case.incident.suspected_cause
     if cause is None:
         return None
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
-    standing = scene.claim(cause.entity, cause.fault)
-    since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
+    standing = index.claim(cause.entity, cause.fault)
+    since = min((index.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
     claim = FaultHypothesis(
         cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
     )
@@ -167,10 +166,12 @@ def _is_guess(cause: Hypothesis) -> bool:
     if "incidents.evidence.not_told_apart" in texts:
         return True
     hinted = any(text.startswith((CHANGE_TEXT, change_evidence.LOG_TEXT)) for text in texts)
-    return hinted and (cause.fault in scenes.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts))
+    return hinted and (
+        cause.fault in evidence_index.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts)
+    )
 
 
-def settle(case: Case, scene: EvidenceIndex, now: datetime) -> None:
+def settle(case: Case, index: EvidenceIndex, now: datetime) -> None:
     """Ranks the causes, raises the priority, or resolves. Leaves an unchanged incident as it is."""
     if case.closed:
         return
@@ -182,12 +183,12 @@ def settle(case: Case, scene: EvidenceIndex, now: datetime) -> None:
     if case.before is None:
         _open(case, now)
     if not case.settled:
-        _judge(case, scene, now)
+        _judge(case, index, now)
     _raise_priority(case, now)
-    services = {service.name for alert in case.alive.values() for service in scene.reach.services(alert.entity)}
+    services = {service.name for alert in case.alive.values() for service in index.reach.services(alert.entity)}
     cause = case.incident.suspected_cause
     if cause is not None:
-        services |= {service.name for service in scene.reach.services(cause.entity)}
+        services |= {service.name for service in index.reach.services(cause.entity)}
     merged = tuple(sorted(services.union(case.incident.services)))
     if merged != case.incident.services:
         case.incident = replace(case.incident, services=merged)
@@ -212,14 +213,14 @@ def _open(case: Case, now: datetime) -> None:
     case.incident = replace(case.incident, timeline=(entry, *case.incident.timeline), priority=best, layer=layer)
 
 
-def _judge(case: Case, scene: EvidenceIndex, now: datetime) -> None:
-    claims = _claims(case, scene)
+def _judge(case: Case, index: EvidenceIndex, now: datetime) -> None:
+    claims = _claims(case, index)
     old = case.incident.suspected_cause
-    remembered = _remembered(case, scene)
-    hypotheses, rejected = ranking.ranked((*claims, *remembered), scene)
+    remembered = _remembered(case, index)
+    hypotheses, rejected = ranking.ranked((*claims, *remembered), index)
     if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
         # an overtaken cause no longer counts against current ones
-        hypotheses, rejected = ranking.ranked(claims, scene)
+        hypotheses, rejected = ranking.ranked(claims, index)
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
@@ -245,14 +246,14 @@ def _is_over(cause: Hypothesis, claims: Sequence[FaultHypothesis]) -> bool:
     return bool(same) and all(item.over is not None for item in same)
 
 
-def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
+def _claims(case: Case, index: EvidenceIndex) -> list[FaultHypothesis]:
     """Current hypotheses: firing alerts, and suggestions of detectors or change records."""
     claims = [
         FaultHypothesis(
             alert.entity,
             alert.fault,
-            scene.since(alert),
-            scenes.ALERT_STRENGTH,
+            index.since(alert),
+            evidence_index.ALERT_STRENGTH,
             True,
             (alert.fingerprint,),
             over=over((alert,)),
@@ -262,18 +263,18 @@ def _claims(case: Case, scene: EvidenceIndex) -> list[FaultHypothesis]:
     named = {(claim.entity, claim.fault) for claim in claims}
     candidates = [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
     named |= {(claim.entity, claim.fault) for claim in candidates}
-    hinted = scene.suggestions({alert.entity for alert in case.alive.values()})
+    hinted = index.suggestions({alert.entity for alert in case.alive.values()})
     return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
 
 
-def _remembered(case: Case, scene: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
+def _remembered(case: Case, index: EvidenceIndex) -> tuple[FaultHypothesis, ...]:
     """The suspected cause, if its own alert ended while others of the incident continue."""
     cause = case.incident.suspected_cause
     if cause is None or (cause.entity, cause.fault) in case.candidates:
         return ()
     if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in case.alive.values()):
         return ()
-    standing = scene.claim(cause.entity, cause.fault)
+    standing = index.claim(cause.entity, cause.fault)
     if standing is not None:
         return (replace(standing, alerts=()),)
     strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH

@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from detectors.hardware.xid import named
-from detectors.rca import confidence
-from detectors.rca import evidence_index as scenes
+from detectors.rca import confidence, evidence_index
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.fault_catalogue import Knowledge, LookAlike
 from detectors.rca.hypotheses import FaultHypothesis, Pair, comes_first, gathered, pairs
@@ -59,24 +58,24 @@ def rank(
     ``alerts`` are those of one incident; the firing ones are to be explained. Candidates without a fault count as
     symptoms.
     """
-    scene = scenes.look(alerts, findings, events, topology, knowledge, now)
+    index = evidence_index.build_index(alerts, findings, events, topology, knowledge, now)
     symptoms = [
         FaultHypothesis(alert.entity, alert.fault, alert.starts_at, alerts=(alert.fingerprint,))
         for alert in alerts
         if alert.state is AlertState.FIRING
     ]
-    return ranked((*candidates, *symptoms), scene)
+    return ranked((*candidates, *symptoms), index)
 
 
 def ranked(
-    claims: Sequence[FaultHypothesis], scene: EvidenceIndex
+    claims: Sequence[FaultHypothesis], index: EvidenceIndex
 ) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """As ``rank``, on an existing index. Hypotheses of one entity and fault are merged."""
-    unique = _unique(claims, scene)
-    result = list(pairs(unique, scene.reach, scene.knowledge))
+    unique = _unique(claims, index)
+    result = list(pairs(unique, index.reach, index.knowledge))
     by_symptom, by_cause = gathered(result, len(unique))
     numbers = range(len(unique))
-    strengths = [_strength(number, unique, by_cause[number], scene) for number in numbers]
+    strengths = [_strength(number, unique, by_cause[number], index) for number in numbers]
     raw = [_raw_score(number, unique, by_cause[number], strengths[number]) for number in numbers]
     explainers = [
         _best_explainer(number, unique, (by_symptom[number], by_cause[number]), strengths, raw) for number in numbers
@@ -84,17 +83,17 @@ def ranked(
     scores = {
         number: raw[number] * (1.0 - EXPLAINED_LOSS * explainers[number][0])
         for number, claim in enumerate(unique)
-        if claim.fault in scene.knowledge
+        if claim.fault in index.knowledge
     }
     if not scores:
         return (), ()
     best = sorted(scores, key=lambda number: (-scores[number], unique[number].order))
-    open_alternatives, rejected = look_alikes(unique[best[0]], scene)
-    parts = _parts(unique[best[0]], scene)
+    open_alternatives, rejected = look_alikes(unique[best[0]], index)
+    parts = _parts(unique[best[0]], index)
     scale = confidence.packaged()
     weights: list[tuple[float, Hypothesis]] = []
     for number in best[:KEPT]:
-        because = _evidence(number, unique, by_cause[number], explainers[number][1], scene)
+        because = _evidence(number, unique, by_cause[number], explainers[number][1], index)
         hypothesis = Hypothesis(unique[number].entity, unique[number].fault or "", 0.0, because)
         weights.append((scale.weight(scores[number]), hypothesis))
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
@@ -110,7 +109,7 @@ def ranked(
     return tuple(hypotheses[:KEPT]), rejected
 
 
-def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[FaultHypothesis]:
+def _unique(claims: Sequence[FaultHypothesis], index: EvidenceIndex) -> list[FaultHypothesis]:
     """One hypothesis per entity and fault: earliest start, all alerts, strength of the findings.
 
     It is over only if all of them are.
@@ -130,25 +129,25 @@ def _unique(claims: Sequence[FaultHypothesis], scene: EvidenceIndex) -> list[Fau
             alerts=tuple(dict.fromkeys((*known.alerts, *claim.alerts))),
             over=None if known.over is None or claim.over is None else max(known.over, claim.over),
         )
-    return [replace(claim, strength=scene.strength(claim)) for claim in held.values()]
+    return [replace(claim, strength=index.strength(claim)) for claim in held.values()]
 
 
-def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], scene: EvidenceIndex) -> float:
+def _strength(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], index: EvidenceIndex) -> float:
     """Own evidence, 0-1: detector scores, matching signs, a change that precedes two failing components."""
     claim = claims[number]
-    known = scene.knowledge.get(claim.fault or "")
+    known = index.knowledge.get(claim.fault or "")
     if known is None:
         return 0.0
-    strength = claim.strength + SUPPORT_BONUS * min(2, len(scene.supporting(claim, known)))
-    if claim.fault in scenes.CHANGE_FAULTS and not claim.alerts:
+    strength = claim.strength + SUPPORT_BONUS * min(2, len(index.supporting(claim, known)))
+    if claim.fault in evidence_index.CHANGE_FAULTS and not claim.alerts:
         failing = {claims[pair.symptom].entity for pair in explains if claims[pair.symptom].fault}
-        strength += COMMON_CAUSE_BONUS if len(_apart(failing, scene)) >= 2 else 0.0
+        strength += COMMON_CAUSE_BONUS if len(_apart(failing, index)) >= 2 else 0.0
     return min(1.0, strength)
 
 
-def _apart(failing: set[EntityRef], scene: EvidenceIndex) -> set[EntityRef]:
+def _apart(failing: set[EntityRef], index: EvidenceIndex) -> set[EntityRef]:
     """Entities that rest on no other of them: a pod and its replica are one failing component."""
-    return {item for item in failing if not any(item in scene.reach.up(other) for other in failing if other != item)}
+    return {item for item in failing if not any(item in index.reach.up(other) for other in failing if other != item)}
 
 
 def _raw_score(number: int, claims: Sequence[FaultHypothesis], explains: Sequence[Pair], strength: float) -> float:
@@ -192,20 +191,20 @@ def _evidence(
     claims: Sequence[FaultHypothesis],
     explains: Sequence[Pair],
     explainer: FaultHypothesis | None,
-    scene: EvidenceIndex,
+    index: EvidenceIndex,
 ) -> tuple[Evidence, ...]:
     """Supporting evidence, then contradicting evidence."""
     claim = claims[number]
-    evidence = [item for finding in scene.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
-    evidence += [_xid(event) for event in scene.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
-    known = scene.knowledge.get(claim.fault or "")
+    evidence = [item for finding in index.matching_findings(claim) for item in finding.evidence][:EVIDENCE_KEPT]
+    evidence += [_xid(event) for event in index.events_at.get(claim.entity, ()) if event.kind is EventKind.XID][:2]
+    known = index.knowledge.get(claim.fault or "")
     if known is not None:
-        for finding, sign in scene.supporting(claim, known)[:2]:
+        for finding, sign in index.supporting(claim, known)[:2]:
             arguments = {"signal": sign.signal}
             evidence.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    evidence += [hint.evidence for hint in scene.hints_for(claim)[:HINTS_KEPT]]
+    evidence += [hint.evidence for hint in index.hints_for(claim)[:HINTS_KEPT]]
     total = sum(bool(other.alerts) for other in claims if other is not claim)
     count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
     if count:
@@ -224,27 +223,27 @@ def _say(text: str, **arguments: str) -> Evidence:
     return Evidence("", None, None, f"incidents.evidence.{text}", arguments)
 
 
-def look_alikes(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
+def look_alikes(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
     """Alternatives of the cause: (not ruled out, ruled out).
 
     A look-alike is omitted if the topology lacks the node or service in question.
     """
-    known = scene.knowledge.get(cause.fault or "")
+    known = index.knowledge.get(cause.fault or "")
     if known is None:
         return (), ()
     open_alternatives, rejected = [], []
     for other in known.look_alikes:
-        if not all(scene.is_decidable(condition, cause.entity) for condition in other.when):
+        if not all(index.is_decidable(condition, cause.entity) for condition in other.when):
             continue
-        entity = _stands_for(cause.entity, other, scene)
-        if all(scene.holds(condition, cause.entity) for condition in other.when):
+        entity = _stands_for(cause.entity, other, index)
+        if all(index.holds(condition, cause.entity) for condition in other.when):
             rejected.append(Rejected(entity, other.name, f"incidents.why.{other.why}"))
         elif other.name in faults():
             open_alternatives.append(Hypothesis(entity, other.name, 0.0, (_say("not_told_apart"),)))
     return tuple(open_alternatives), tuple(rejected)
 
 
-def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ...]:
+def _parts(cause: FaultHypothesis, index: EvidenceIndex) -> tuple[Hypothesis, ...]:
     """Components that may have a fault reported for a whole, if single components have that fault.
 
     For example the GPUs of a group that runs at the speed of its slowest; those with anomalies first.
@@ -252,20 +251,20 @@ def _parts(cause: FaultHypothesis, scene: EvidenceIndex) -> tuple[Hypothesis, ..
     fault = faults().get(cause.fault or "")
     if fault is None or fault.entity is cause.entity.kind:
         return ()
-    parts = scene.reach.topology.below(cause.entity, fault.entity)
-    odd = {part: max((finding.score for finding in scene.findings_at.get(part, ())), default=0.0) for part in parts}
+    parts = index.reach.topology.below(cause.entity, fault.entity)
+    odd = {part: max((finding.score for finding in index.findings_at.get(part, ())), default=0.0) for part in parts}
     ordered = sorted(parts, key=lambda part: (-odd[part], part.key))
     return tuple(Hypothesis(part, fault.id, 0.0, (_say("one_of", count=str(len(parts))),)) for part in ordered)
 
 
-def _stands_for(entity: EntityRef, other: LookAlike, scene: EvidenceIndex) -> EntityRef:
+def _stands_for(entity: EntityRef, other: LookAlike, index: EvidenceIndex) -> EntityRef:
     """The entity of a look-alike: the nearest one of its kind, else the same entity."""
     fault = faults().get(other.name)
     if fault is None or fault.entity is entity.kind:
         return entity
-    for claim in scene.standing.get(other.name, ()):
-        if scene.reach.topology.on_path(claim.entity, entity):
+    for claim in index.standing.get(other.name, ()):
+        if index.reach.topology.on_path(claim.entity, entity):
             return claim.entity
-    topology = scene.reach.topology
+    topology = index.reach.topology
     near = (*topology.below(entity, fault.entity), *topology.above(entity, fault.entity))
     return near[0] if near else entity

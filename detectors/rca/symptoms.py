@@ -8,15 +8,14 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from detectors.platform.scrape_targets import stands_for
-from detectors.rca import evidence_index as scenes
-from detectors.rca import incident_lifecycle
+from detectors.rca import evidence_index, incident_lifecycle
 from detectors.rca.evidence_index import EvidenceIndex
 from detectors.rca.hypotheses import FaultHypothesis, Pair, TopologyRelation, begins_later, gathered, pairs
 from outrider.model import Alert, AlertState, Incident
 
 
 def attach_symptoms(
-    standing: Sequence[Incident], alerts: Sequence[Alert], scene: EvidenceIndex, now: datetime
+    standing: Sequence[Incident], alerts: Sequence[Alert], index: EvidenceIndex, now: datetime
 ) -> Iterator[Incident]:
     """Open incidents with the P3 symptoms that their suspected causes explain and that none contains yet.
 
@@ -26,20 +25,20 @@ def attach_symptoms(
     loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
     if not loose:
         return
-    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
+    firing = {alert.fingerprint: alert for alert in alerts if evidence_index.opens_incident(alert)}
     cases = [incident_lifecycle.reopen(incident, firing) for incident in standing]
-    causes = [claim for case in cases if (claim := incident_lifecycle.cause_claim(case, scene)) is not None]
+    causes = [claim for case in cases if (claim := incident_lifecycle.cause_claim(case, index)) is not None]
     if not causes:
         return
-    topology = scene.reach.topology
+    topology = index.reach.topology
     claims = causes + [
         FaultHypothesis(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,))
         for alert in loose
     ]
     joining: dict[str, list[str]] = {}
-    by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
+    by_symptom, _ = gathered(list(pairs(claims, index.reach, index.knowledge)), len(claims))
     for number in range(len(causes), len(claims)):
-        best = min(by_symptom[number], key=partial(_nearness, claims, scene.late), default=None)
+        best = min(by_symptom[number], key=partial(_nearness, claims, index.late), default=None)
         if best is not None:
             joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
     for incident in standing:
@@ -57,4 +56,4 @@ def _nearness(
 
 
 def _is_symptom(alert: Alert) -> bool:
-    return alert.state is AlertState.FIRING and not scenes.opens_incident(alert)
+    return alert.state is AlertState.FIRING and not evidence_index.opens_incident(alert)

@@ -29,7 +29,7 @@ _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # their entities must
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """One round. ``history`` and ``ledger`` are shared by all its decisions.
+    """One round. ``history`` and ``budget`` are shared by all its decisions.
 
     ``suspect`` are all entities of active alerts; ``kept_cordoned`` are nodes held by an active session.
     """
@@ -38,7 +38,7 @@ class DecisionContext:
     facts: FleetFacts
     topology: Topology
     history: History
-    ledger: CapacityBudget
+    budget: CapacityBudget
     plan: Plan
     playbooks: Mapping[str, Playbook]
     suspect: frozenset[EntityRef]

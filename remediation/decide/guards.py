@@ -74,16 +74,16 @@ class CapacityBudget:
 
 
 def judge(
-    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, ledger: CapacityBudget, now: datetime
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, budget: CapacityBudget, now: datetime
 ) -> Judgement:
     """The first refusal that applies, else the first approval request, else allow."""
     refusals = (
         _hold(policy, facts),
         _untrusted(proposal, facts),
         _too_soon(proposal, policy, history, now),
-        _too_many(policy, ledger),
-        _nodes(proposal, policy, facts, ledger),
-        _minimum(proposal, policy, facts, ledger),
+        _too_many(policy, budget),
+        _nodes(proposal, policy, facts, budget),
+        _minimum(proposal, policy, facts, budget),
         _survivors(proposal, policy, facts),
     )
     for reason in refusals:
@@ -91,7 +91,7 @@ def judge(
             return Verdict.REFUSED, reason
     if proposal.confidence is not None and proposal.confidence < policy.min_confidence:
         return Verdict.ASK, DecisionReason.LOW_CONFIDENCE
-    if not _headroom(proposal, facts, ledger):
+    if not _headroom(proposal, facts, budget):
         return Verdict.ASK, DecisionReason.NO_HEADROOM
     if proposal.ask or proposal.kind in policy.ask_for:
         return Verdict.ASK, DecisionReason.NEEDS_APPROVAL
@@ -161,26 +161,26 @@ def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetim
     return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
 
 
-def _too_many(policy: Policy, ledger: CapacityBudget) -> DecisionReason | None:
-    return DecisionReason.RATE_LIMIT if ledger.performed >= policy.max_actions_per_hour else None
+def _too_many(policy: Policy, budget: CapacityBudget) -> DecisionReason | None:
+    return DecisionReason.RATE_LIMIT if budget.performed >= policy.max_actions_per_hour else None
 
 
-def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: CapacityBudget) -> DecisionReason | None:
+def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
     """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
-    if proposal.kind not in CORDONING or proposal.target in ledger.nodes:
+    if proposal.kind not in CORDONING or proposal.target in budget.nodes:
         return None
     if proposal.target in facts.nodes_cordoned_by_others:
         return DecisionReason.ALREADY_DONE if proposal.kind is ActionKind.CORDON else DecisionReason.NOT_OURS
-    others = len(facts.nodes_cordoned_by_others - ledger.nodes)
-    allowed = policy.node_allowed(len(ledger.nodes), others, facts.nodes_total)
+    others = len(facts.nodes_cordoned_by_others - budget.nodes)
+    allowed = policy.node_allowed(len(budget.nodes), others, facts.nodes_total)
     return None if allowed else DecisionReason.TOO_MANY_NODES
 
 
-def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: CapacityBudget) -> DecisionReason | None:
+def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, budget: CapacityBudget) -> DecisionReason | None:
     """Safety rule 7: the minimum that a service keeps, whatever is broken."""
     shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
     for service, count in proposal.takes.items():
-        ready = ledger.ready(facts, service)
+        ready = budget.ready(facts, service)
         if ready is None or (count == 0 and not shifts):
             continue
         least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic needs a destination
@@ -202,12 +202,12 @@ def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> Decisio
     return DecisionReason.NO_HEADROOM if left < needed or proposal.target in facts.burning else None
 
 
-def _headroom(proposal: Proposal, facts: FleetFacts, ledger: CapacityBudget) -> bool:
+def _headroom(proposal: Proposal, facts: FleetFacts, budget: CapacityBudget) -> bool:
     """Safety rule 8: the remaining replicas carry the load, and the error budget is not burning."""
     for service, count in proposal.takes.items():
         if count == 0:
             continue
-        ready, needed = ledger.ready(facts, service), facts.needed_replicas.get(service)
+        ready, needed = budget.ready(facts, service), facts.needed_replicas.get(service)
         if ready is None or needed is None or ready - count < needed or service in facts.burning:
             return False
     return True

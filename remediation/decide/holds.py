@@ -10,7 +10,7 @@ from remediation.decide.limits import Hold
 
 
 def holds(
-    world: DecisionContext, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
+    context: DecisionContext, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
 ) -> tuple[Hold, ...]:
     """One hold per open incident without a new decision, and per service whose plan is not followed now."""
     decided = list(made)
@@ -18,34 +18,34 @@ def holds(
     scaled = {action.target for action in decided}
     return (
         *_of_incidents(
-            world, (incident for incident in incidents if incident.resolved_at is None and incident.id not in acted)
+            context, (incident for incident in incidents if incident.resolved_at is None and incident.id not in acted)
         ),
-        *_of_plan(world, scaled, troubled),
+        *_of_plan(context, scaled, troubled),
     )
 
 
-def _of_incidents(world: DecisionContext, incidents: Iterable[Incident]) -> Iterator[Hold]:
+def _of_incidents(context: DecisionContext, incidents: Iterable[Incident]) -> Iterator[Hold]:
     for incident in incidents:
         cause = cause_of(incident)
         if cause is None:
             reason = HoldReason.CAUSE_UNKNOWN
-        elif cause.fault not in world.playbooks:
+        elif cause.fault not in context.playbooks:
             reason = HoldReason.NO_PLAYBOOK
-        elif world.recovered(incident):
+        elif context.recovered(incident):
             reason = HoldReason.RECOVERED
         else:
             reason = HoldReason.NO_STEP_DUE
         yield Hold(incident.id, reason)
 
 
-def _of_plan(world: DecisionContext, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:
-    for entry in world.plan.recommendations:
+def _of_plan(context: DecisionContext, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:
+    for entry in context.plan.recommendations:
         if not isinstance(entry, Recommendation) or entry.service in scaled:
             continue
         if entry.target_replicas == entry.current_replicas:
             continue
         grows = entry.target_replicas > entry.current_replicas
-        if grows and entry.needed_by is not None and entry.needed_by > world.now:
+        if grows and entry.needed_by is not None and entry.needed_by > context.now:
             reason = HoldReason.NOT_DUE_YET
         elif not grows and entry.service in troubled:
             reason = HoldReason.SERVICE_IN_TROUBLE

@@ -46,27 +46,27 @@ def decide(
     history = History(actions_recent)
     open_sessions = refreshed(sessions, history)
     by_id = {incident.id: incident for incident in incidents}
-    world = _world(policy, alerts, plan, topology, facts, history, playbooks, now)
-    world = replace(world, kept_cordoned=_kept(world, open_sessions, by_id))
+    context = _context(policy, alerts, plan, topology, facts, history, playbooks, now)
+    context = replace(context, kept_cordoned=_kept(context, open_sessions, by_id))
     actions: list[Action] = []
     after: dict[str, RemediationSession] = {}
     for session in open_sessions:
-        made, changed = _tend(world, session, by_id.get(session.incident))
+        made, changed = _tend(context, session, by_id.get(session.incident))
         actions += made
         after[session.id] = changed
     for incident in sorted(incidents, key=lambda each: (each.priority.rank, each.opened_at, each.id)):
-        made, opened = _act(world, incident, tuple(after.values()))
+        made, opened = _act(context, incident, tuple(after.values()))
         actions += made
         if opened is not None:
             after[opened.id] = opened
-    troubled = _troubled(world, incidents)
-    actions += scaling.from_plan(world, troubled)
+    troubled = _troubled(context, incidents)
+    actions += scaling.from_plan(context, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    return Decisions(tuple(actions), changed_sessions, holds(world, incidents, actions, troubled))
+    return Decisions(tuple(actions), changed_sessions, holds(context, incidents, actions, troubled))
 
 
-def _world(
+def _context(
     policy: Policy,
     alerts: Sequence[Alert],
     plan: Plan | None,
@@ -83,7 +83,7 @@ def _world(
         facts=facts,
         topology=topology,
         history=history,
-        ledger=CapacityBudget(facts, history, now, away(history, topology, facts)),
+        budget=CapacityBudget(facts, history, now, away(history, topology, facts)),
         plan=plan or Plan(),
         playbooks=playbooks,
         suspect=suspects(seen),
@@ -92,58 +92,58 @@ def _world(
 
 
 def _kept(
-    world: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
+    context: DecisionContext, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
 ) -> frozenset[EntityRef]:
     """Nodes that an active session keeps cordoned, even if another one has finished."""
     return frozenset(
         node
         for session in open_sessions
-        if not world.recovered(incidents.get(session.incident))
+        if not context.recovered(incidents.get(session.incident))
         for node in session.cordoned
     )
 
 
 def _tend(
-    world: DecisionContext, session: RemediationSession, incident: Incident | None
+    context: DecisionContext, session: RemediationSession, incident: Incident | None
 ) -> tuple[list[Action], RemediationSession]:
     """Undoes the actions of a recovered session, and closes it when nothing is left."""
-    if incident is not None and not world.recovered(incident):
-        if recovery.recovering(world, session):
-            return recovery.wind_up(world, session, incident), session
-        return recovery.give_back(world, session, incident), session
-    made = recovery.wind_up(world, session, incident)
-    if not made and finished(session, world.history):
-        return made, replace(session, closed_at=world.now)
+    if incident is not None and not context.recovered(incident):
+        if recovery.recovering(context, session):
+            return recovery.wind_up(context, session, incident), session
+        return recovery.give_back(context, session, incident), session
+    made = recovery.wind_up(context, session, incident)
+    if not made and finished(session, context.history):
+        return made, replace(session, closed_at=context.now)
     return made, session
 
 
 def _act(
-    world: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
+    context: DecisionContext, incident: Incident, known: Sequence[RemediationSession]
 ) -> tuple[list[Action], RemediationSession | None]:
     """The next steps for an incident; the session is returned if it is new."""
     cause = cause_of(incident)
-    if cause is None or cause.fault not in world.playbooks or world.recovered(incident):
+    if cause is None or cause.fault not in context.playbooks or context.recovered(incident):
         return [], None
-    session = acting(known, incident, world.history)
+    session = acting(known, incident, context.history)
     new = session is None
-    session = session or open_session(incident, world.now)
-    made = PlaybookRun(world, incident, cause, session).actions()
+    session = session or open_session(incident, context.now)
+    made = PlaybookRun(context, incident, cause, session).actions()
     return made, session if new and made else None
 
 
-def _troubled(world: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
+def _troubled(context: DecisionContext, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
     """Services with an open incident, which are not scaled in meanwhile."""
     services = {
         service
         for incident in incidents
         if (cause := cause_of(incident)) is not None
-        for service in world.targets(cause.entity, "services")
+        for service in context.targets(cause.entity, "services")
     }
     named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
-    planned = {entry.service for entry in world.plan.recommendations}
+    planned = {entry.service for entry in context.plan.recommendations}
     named |= {service.name for service in services}
     # a pool of a service (prefill, decode) is affected with it
-    whole = {service: world.topology.label(service, "pool_of") for service in planned}
+    whole = {service: context.topology.label(service, "pool_of") for service in planned}
     return frozenset(
         services | {item for item in planned if named & {item.name, str(item), item.key, *filter(None, [whole[item]])}}
     )

@@ -13,14 +13,14 @@ _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
 
 
 def record(
-    world: DecisionContext, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None
+    context: DecisionContext, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None
 ) -> list[Action]:
     """The action of a judgement, and the open approval request that it replaces.
 
     Empty if the same refusal or request exists already, or the action is in flight. ``ordinal`` is the number of
     earlier decisions of the session about this kind and target, unless given.
     """
-    history = world.history
+    history = context.history
     newest = history.newest(proposal.session, proposal.kind, proposal.target)
     if newest is not None and newest.status in IN_FLIGHT:
         return []
@@ -31,12 +31,12 @@ def record(
         answered = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
         if same and not answered and verdict is not Verdict.REFUSED:
             return []
-        replaced = [approval.cancelled(newest, world.now, newest.reason, "replaced by a newer decision")]
+        replaced = [approval.cancelled(newest, context.now, newest.reason, "replaced by a newer decision")]
     elif newest is not None and newest.status is ActionStatus.REFUSED and (newest.decision, newest.reason) == judgement:
         return []
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
-    made = approval.action(proposal, judgement, ordinal, dry_run=world.policy.dry_run, now=world.now)
+    made = approval.action(proposal, judgement, ordinal, dry_run=context.policy.dry_run, now=context.now)
     if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
-        world.ledger.enter(proposal)
+        context.budget.enter(proposal)
     return [*replaced, made]

@@ -27,58 +27,58 @@ _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by its pag
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 
 
-def wind_up(world: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
+def wind_up(context: DecisionContext, session: RemediationSession, incident: Incident | None) -> list[Action]:
     """Everything to cancel and undo of a session whose cause has recovered."""
     made = [
-        approval.cancelled(action, world.now, DecisionReason.RECOVERED)
-        for action in world.history.of_session(session.id)
+        approval.cancelled(action, context.now, DecisionReason.RECOVERED)
+        for action in context.history.of_session(session.id)
         if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
     ]
     for node in session.cordoned:
-        if node not in world.kept_cordoned and world.node_well(node):
-            made += _undo(world, session, ActionKind.UNCORDON, node, incident)
-    for replica in _shifted(world, session):
-        if replica in world.facts.healthy and not world.sick(replica):
-            made += _undo(world, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
+        if node not in context.kept_cordoned and context.node_well(node):
+            made += _undo(context, session, ActionKind.UNCORDON, node, incident)
+    for replica in _shifted(context, session):
+        if replica in context.facts.healthy and not context.sick(replica):
+            made += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
     return made
 
 
-def give_back(world: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
+def give_back(context: DecisionContext, session: RemediationSession, incident: Incident) -> list[Action]:
     """Routes of replicas that run elsewhere again, while the cause itself is not repaired yet."""
     cause = incident.suspected_cause
-    playbook = world.playbooks.get(cause.fault) if cause else None
+    playbook = context.playbooks.get(cause.fault) if cause else None
     if cause is None or playbook is None or playbook.serving:
         return []
     made: list[Action] = []
-    for replica in _shifted(world, session):
-        well = replica in world.facts.healthy and not world.sick(replica)
-        if replica != cause.entity and well and _moved(world, session, replica):
-            made += _undo(world, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
+    for replica in _shifted(context, session):
+        well = replica in context.facts.healthy and not context.sick(replica)
+        if replica != cause.entity and well and _moved(context, session, replica):
+            made += _undo(context, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
     return made
 
 
-def recovering(world: DecisionContext, session: RemediationSession) -> bool:
+def recovering(context: DecisionContext, session: RemediationSession) -> bool:
     """True if the session has begun to undo with an un-cordon or a cancelled step."""
-    return is_over(world.history.of_session(session.id))
+    return is_over(context.history.of_session(session.id))
 
 
-def _shifted(world: DecisionContext, session: RemediationSession) -> list[EntityRef]:
-    return sorted(world.history.shifted(session.id), key=lambda replica: replica.key)
+def _shifted(context: DecisionContext, session: RemediationSession) -> list[EntityRef]:
+    return sorted(context.history.shifted(session.id), key=lambda replica: replica.key)
 
 
-def _moved(world: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
+def _moved(context: DecisionContext, session: RemediationSession, replica: EntityRef) -> bool:
     """True if this session restarted the replica long enough ago."""
-    own = {replica, *world.topology.causes_of(replica)}
+    own = {replica, *context.topology.causes_of(replica)}
     ended = [
         action.ended_at or action.decided_at
-        for action in world.history.of_session(session.id)
+        for action in context.history.of_session(session.id)
         if action.kind in _MOVES and action.status is ActionStatus.DONE and action.target in own
     ]
-    return bool(ended) and world.now - max(ended) >= _SETTLING
+    return bool(ended) and context.now - max(ended) >= _SETTLING
 
 
 def _undo(
-    world: DecisionContext,
+    context: DecisionContext,
     session: RemediationSession,
     kind: ActionKind,
     target: EntityRef,
@@ -87,7 +87,7 @@ def _undo(
     over: bool = True,
 ) -> list[Action]:
     """``over`` marks the session as recovered, by the reason on record."""
-    before = world.history.of(session.id, kind, target)
+    before = context.history.of(session.id, kind, target)
     if before and before[-1].status in PERFORMED - {ActionStatus.FAILED}:
         return []
     proposal = Proposal(
@@ -97,7 +97,7 @@ def _undo(
         target=target,
         params=sessions.ownership(session.id),
     )
-    verdict, reason = judge_undo(world.facts)
+    verdict, reason = judge_undo(context.facts)
     if not over and verdict is Verdict.ALLOWED:
         reason = DecisionReason.WITHIN_LIMITS
-    return record(world, proposal, (verdict, reason))
+    return record(context, proposal, (verdict, reason))

@@ -12,32 +12,32 @@ from remediation.decide.record import record
 _BECAUSE = "plan"
 
 
-def from_plan(world: DecisionContext, troubled: frozenset[EntityRef]) -> list[Action]:
+def from_plan(context: DecisionContext, troubled: frozenset[EntityRef]) -> list[Action]:
     """One decision per service whose plan needs another number of replicas now.
 
     A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not scaled in. In
     shadow mode plans are reported without actions.
     """
-    if not world.policy.plan_acts:
+    if not context.policy.plan_acts:
         return []
     made: list[Action] = []
-    for entry in world.plan.recommendations:
-        if isinstance(entry, Recommendation) and entry.service not in world.ledger.scaled:
-            made += _service(world, entry, entry.service in troubled)
+    for entry in context.plan.recommendations:
+        if isinstance(entry, Recommendation) and entry.service not in context.budget.scaled:
+            made += _service(context, entry, entry.service in troubled)
     return made
 
 
-def _service(world: DecisionContext, entry: Recommendation, troubled: bool) -> list[Action]:
-    newest = world.history.newest(sessions.PLAN_SESSION, ActionKind.SCALE, entry.service)
+def _service(context: DecisionContext, entry: Recommendation, troubled: bool) -> list[Action]:
+    newest = context.history.newest(sessions.PLAN_SESSION, ActionKind.SCALE, entry.service)
     grows = entry.target_replicas > entry.current_replicas
-    due = not grows or entry.needed_by is None or entry.needed_by <= world.now
+    due = not grows or entry.needed_by is None or entry.needed_by <= context.now
     if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
         if newest is not None and newest.status in WAITING:
-            return [approval.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]
+            return [approval.cancelled(newest, context.now, newest.reason, "the plan no longer wants it")]
         return []
     current, target = entry.current_replicas, entry.target_replicas
-    replicas = target if grows else world.policy.scale_in_to(current, target)
-    if newest is not None and newest.params.get("replicas") == replicas and _stands(world, newest):
+    replicas = target if grows else context.policy.scale_in_to(current, target)
+    if newest is not None and newest.params.get("replicas") == replicas and _stands(context, newest):
         return []
     proposal = Proposal(
         session=sessions.PLAN_SESSION,
@@ -50,15 +50,15 @@ def _service(world: DecisionContext, entry: Recommendation, troubled: bool) -> l
             "current": current,
         },
         scale_in=not grows,
-        touches=() if grows else world.topology.below(entry.service, EntityKind.REPLICA),
+        touches=() if grows else context.topology.below(entry.service, EntityKind.REPLICA),
     )
-    judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
+    judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
     # numbered by time: the plan's session never ends, and its early actions are no longer loaded
-    return record(world, proposal, judgement, ordinal=int(world.now.timestamp()))
+    return record(context, proposal, judgement, ordinal=int(context.now.timestamp()))
 
 
-def _stands(world: DecisionContext, newest: Action) -> bool:
+def _stands(context: DecisionContext, newest: Action) -> bool:
     """True while the same number is in flight, was only a dry run, or was set a moment ago."""
     if newest.status in IN_FLIGHT or newest.status is ActionStatus.DRY_RUN:
         return True
-    return newest.status is ActionStatus.DONE and world.now - newest.decided_at < world.policy.cooldown
+    return newest.status is ActionStatus.DONE and context.now - newest.decided_at < context.policy.cooldown

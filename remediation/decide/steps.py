@@ -34,21 +34,21 @@ class PlaybookRun:
     """One incident's playbook in one round."""
 
     def __init__(
-        self, world: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession
+        self, context: DecisionContext, incident: Incident, cause: Hypothesis, session: RemediationSession
     ) -> None:
         """``session`` may be new: it counts only if it leads to an action."""
-        self._world = world
+        self._context = context
         self._incident = incident
         self._cause = cause
         self._session = session
-        self._playbook: Playbook = world.playbooks[cause.fault]
+        self._playbook: Playbook = context.playbooks[cause.fault]
 
     def actions(self) -> list[Action]:
         """New decisions of every step that is due."""
         made: list[Action] = []
         before_are_over = True
         for step in self._playbook.steps:
-            waits = self._world.now - self._incident.opened_at < step.wait
+            waits = self._context.now - self._incident.opened_at < step.wait
             if waits or not self._due(step) or (step.after_done and not before_are_over):
                 break
             targets = self._targets(step)
@@ -61,26 +61,26 @@ class PlaybookRun:
 
     def _due(self, step: Step) -> bool:
         """True if the step's condition is met: every node of the cause reports not ready."""
-        nodes = self._world.targets(self._cause.entity, "node")
-        return step.when is None or (bool(nodes) and self._world.facts.not_ready.issuperset(nodes))
+        nodes = self._context.targets(self._cause.entity, "node")
+        return step.when is None or (bool(nodes) and self._context.facts.not_ready.issuperset(nodes))
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
         """Targets of the step. A lost device may leave the topology, but the session knows its node."""
-        result = self._world.targets(self._cause.entity, step.target)
+        result = self._context.targets(self._cause.entity, step.target)
         return result or (self._session.cordoned if step.target == "node" else ())
 
     def _over(self, step: Step, target: EntityRef) -> bool:
-        newest = self._world.history.newest(self._session.id, step.kind, target)
-        return settled(newest, self._world.now, _PATIENCE)
+        newest = self._context.history.newest(self._session.id, step.kind, target)
+        return settled(newest, self._context.now, _PATIENCE)
 
     def _unknown(self, step: Step) -> list[Action]:
         proposal = Proposal(self._session.id, self._incident.id, step.kind, self._cause.entity)
-        return record(self._world, proposal, (Verdict.REFUSED, DecisionReason.UNKNOWN_TARGET))
+        return record(self._context, proposal, (Verdict.REFUSED, DecisionReason.UNKNOWN_TARGET))
 
     def _step(self, step: Step, target: EntityRef) -> list[Action]:
-        world = self._world
-        before = world.history.of(self._session.id, step.kind, target)
-        dry = world.policy.dry_run
+        context = self._context
+        before = context.history.of(self._session.id, step.kind, target)
+        dry = context.policy.dry_run
         tried = [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
         if before and (rejected(before[-1]) or before[-1].status in IN_FLIGHT):
             return []
@@ -89,18 +89,18 @@ class PlaybookRun:
         proposal = self._proposal(step, target)
         if proposal is None:
             return []
-        judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
+        judgement = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
         if tried and judgement[1] is DecisionReason.COOLDOWN:
             return []  # the pause between two own attempts is not a refusal
         surge: list[Action] = []
         if step.surge and self._short(proposal):
             surge, judgement = self._surge(proposal, judgement)
-        return [*surge, *record(world, proposal, judgement)]
+        return [*surge, *record(context, proposal, judgement)]
 
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
         if step.kind is ActionKind.SCALE:
             return self._scale_out(target, self._wanted(target), ask=step.ask)
-        if step.kind is ActionKind.ROLLBACK and target in self._world.ledger.rolled_back:
+        if step.kind is ActionKind.ROLLBACK and target in self._context.budget.rolled_back:
             return None  # two incidents of one change: one rollback covers both
         # A cordon removes nothing, and a rollback no more at once than a rolling update.
         spares = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
@@ -113,14 +113,14 @@ class PlaybookRun:
             kind=step.kind,
             target=target,
             params=params,
-            takes={} if spares else self._world.takes(target, self._cause.entity, self._playbook),
+            takes={} if spares else self._context.takes(target, self._cause.entity, self._playbook),
             confidence=self._cause.confidence,
             ask=step.ask,
         )
 
     def _wanted(self, service: EntityRef) -> int:
         """Replicas to order: the plan's number, else a quarter more, never above the ceiling."""
-        current, planned = self._world.current_replicas(service), self._world.recommendation(service)
+        current, planned = self._context.current_replicas(service), self._context.recommendation(service)
         if planned is not None and planned.target_replicas > current:
             return planned.target_replicas
         wanted = current + max(1, ceil(current * _GROWTH_RATIO))
@@ -128,8 +128,8 @@ class PlaybookRun:
 
     def _scale_out(self, service: EntityRef, wanted: int, *, ask: bool) -> Proposal | None:
         """None at the ceiling, and if the service is already scaled in this round."""
-        current = self._world.current_replicas(service)
-        if service in self._world.ledger.scaled or wanted <= current:
+        current = self._context.current_replicas(service)
+        if service in self._context.budget.scaled or wanted <= current:
             return None
         return Proposal(
             session=self._session.id,
@@ -143,10 +143,10 @@ class PlaybookRun:
 
     def _short(self, proposal: Proposal) -> dict[EntityRef, int]:
         """Number of replicas that each service would lack for its current load."""
-        facts, ledger = self._world.facts, self._world.ledger
+        facts, budget = self._context.facts, self._context.budget
         lacking: dict[EntityRef, int] = {}
         for service, count in proposal.takes.items():
-            ready, needed = ledger.ready(facts, service), facts.needed_replicas.get(service)
+            ready, needed = budget.ready(facts, service), facts.needed_replicas.get(service)
             if count and ready is not None and needed is not None and ready - count < needed:
                 lacking[service] = needed - (ready - count)
         return lacking
@@ -158,20 +158,20 @@ class PlaybookRun:
         """
         if judgement[0] is Verdict.REFUSED:
             return [], judgement
-        world, made, coming = self._world, list[Action](), False
+        context, made, coming = self._context, list[Action](), False
         for service, count in self._short(drain).items():
-            newest = world.history.newest(self._session.id, ActionKind.SCALE, service)
+            newest = context.history.newest(self._session.id, ActionKind.SCALE, service)
             if newest is None:
-                wanted = world.current_replicas(service) + count
-                planned = world.recommendation(service)
+                wanted = context.current_replicas(service) + count
+                planned = context.recommendation(service)
                 proposal = self._scale_out(service, min(wanted, planned.ceiling) if planned else wanted, ask=False)
                 if proposal is None:
                     continue
-                verdict = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
-                made += record(world, proposal, verdict)
+                verdict = judge(proposal, context.policy, context.facts, context.history, context.budget, context.now)
+                made += record(context, proposal, verdict)
                 coming = coming or verdict[0] is not Verdict.REFUSED
             else:
                 hopeful = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
-                coming = coming or (hopeful and world.now - newest.decided_at < STARTS_WITHIN)
+                coming = coming or (hopeful and context.now - newest.decided_at < STARTS_WITHIN)
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return made, held if coming else (Verdict.ASK, DecisionReason.NO_HEADROOM)

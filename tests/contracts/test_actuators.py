@@ -55,7 +55,7 @@ def an_action(kind, target, *, id_="act-1", dry_run=False, **params):
     )
 
 
-class FakeDoor:
+class FakeEndpoint:
     """A control endpoint that cordons one node, and remembers ids."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class RealFleet:
 
 @pytest.fixture
 def fake_endpoint():
-    endpoint = FakeDoor()
+    endpoint = FakeEndpoint()
     yield endpoint
     endpoint.close()
 
@@ -140,7 +140,7 @@ def fake_endpoint():
 def endpoint(request):
     if request.param == "simulator" and importlib.util.find_spec("simulator.servers.http") is None:
         pytest.skip("the simulated fleet has no server here")
-    end = FakeDoor() if request.param == "fake" else RealFleet()
+    end = FakeEndpoint() if request.param == "fake" else RealFleet()
     yield end
     end.close()
 
@@ -250,7 +250,7 @@ def test_failed_is_an_outcome_not_an_error(fake_endpoint):
 
 
 def test_an_unknown_target_is_a_clear_refusal(endpoint):
-    if isinstance(endpoint, FakeDoor):
+    if isinstance(endpoint, FakeEndpoint):
         pytest.skip("the fake endpoint knows one node only")
     error = failure(SimulatedActuator(endpoint.url), replace(endpoint.node, name="no-such-node"))
     assert not error.retryable

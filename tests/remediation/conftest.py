@@ -34,7 +34,7 @@ SERVICE = EntityRef("c1", EntityKind.SERVICE, "llm", "chat")
 
 
 class Fleet:
-    """The world around ``decide``: it keeps what was decided, as the store does."""
+    """Surroundings of ``decide``: stores decisions as the store does."""
 
     def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
         self.policy = Policy(autonomy=autonomy, dry_run=dry_run, **limits)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ class Fleet:
         self.sessions: dict[str, object] = {}
         self.now = T0
 
-    # --- the world ---
+    # --- fleet ---
 
     def break_(self, fault, entity, *, confidence=0.9, priority=Priority.P1, id_=None, alert=True):
         id_ = id_ or f"inc-{len(self.incidents)}"

@@ -17,10 +17,10 @@ from outrider.ports import LocalizingDetector
 from outrider.topology import Topology
 
 LENGTH = 40
-PLACING = [name for name, make in FACTORIES.items() if isinstance(make(), LocalizingDetector)]
+LOCALIZING = [name for name, make in FACTORIES.items() if isinstance(make(), LocalizingDetector)]
 
 
-@pytest.fixture(params=PLACING)
+@pytest.fixture(params=LOCALIZING)
 def detector(request):
     return FACTORIES[request.param]()
 
@@ -76,7 +76,7 @@ def lived(detector, values, others, topology, state=None):
 
 
 def test_there_is_such_a_detector():
-    assert PLACING
+    assert LOCALIZING
 
 
 def test_it_declares_what_it_wants_beside(detector):
