@@ -41,7 +41,7 @@ from service.engine.cycle import Cycle
 from service.wiring import platform
 from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
-from simulator.maintenance import Upkeep
+from simulator.maintenance import MaintenanceRunner
 from simulator.scoring.score import poisson_upper95
 from simulator.spec.fleets import FleetSpec
 from store import factory, migrate
@@ -66,7 +66,7 @@ class Week:
     seconds: Mapping[str, float]
     paged: tuple[tuple[str, str, str], ...]
     opened: Mapping[str, int]
-    actions: int
+    tasks: int
 
 
 def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
@@ -74,7 +74,7 @@ def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
     log.configure(level="error")
     spec = quiet(f"quiet-{seed}", replicas).spec
     fleet = Fleet(spec, seed=seed, start=start)
-    source, upkeep, clock = QuietSource(fleet), Upkeep(fleet, seed), ManualClock(start)
+    source, upkeep, clock = QuietSource(fleet), MaintenanceRunner(fleet, seed), ManualClock(start)
     settings = Settings.model_validate(
         {"cluster": spec.cluster, "collect": {"interval": f"{STEP.total_seconds():.0f}s"}}
     )
@@ -169,7 +169,7 @@ def _summed(weeks: Sequence[Week], took: float) -> Result:
             name: round(1000 * sum(week.seconds[name] for week in weeks) / cycles, 2)
             for name in ("fleet", "sample", "cycle")
         },
-        rollouts_and_restarts=sum(week.actions for week in weeks),
+        rollouts_and_restarts=sum(week.tasks for week in weeks),
         paged_by_rule=_counted(rule for week in weeks for rule, _, _ in week.paged),
         paged_by_fault=_counted(f"{fault} {priority}" for week in weeks for _, fault, priority in week.paged),
         incidents_by_fault=dict(sum((Counter(week.opened) for week in weeks), Counter()).most_common()),

@@ -104,12 +104,12 @@ class Fleet:
             seconds = min(self.spec.tick_seconds, left)
             self.tick(seconds)
             left -= seconds
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notifies the followers of the fleet that it has advanced."""
-        for told in self.after_step:
-            told()
+        for follower in self.after_step:
+            follower()
 
     # --- what faults and actions do to it -----------------------------------------------------------
 

@@ -84,7 +84,7 @@ class World:
                 fleet.tick(seconds)
             left -= seconds
         for fleet in self.fleets:
-            fleet.tell()
+            fleet.notify()
 
     def switch_entry(self, service: str, cluster: str, share: float = 1.0) -> None:
         """Sends ``share`` (0 to 1) of a service's demand to a cluster; the others split the rest in proportion.

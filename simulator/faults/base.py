@@ -73,10 +73,10 @@ class Injection:
         self._end = self._start + duration.total_seconds()
         self._due = [_Due(action, action.at_seconds) for action in declared.actions if action.at_seconds is not None]
         self._held = _ProcessScope()
-        self.heard: set[tuple[int, float]] = set()  # deaths (slot, instant) whose last words are in the log
+        self.logged_deaths: set[tuple[int, float]] = set()  # deaths (slot, instant) whose last words are in the log
         self._values: list[np.ndarray] = []
         self._impacted = np.zeros(fleet.bank.size, dtype=bool)
-        self._been = np.zeros(fleet.bank.size, dtype=bool)
+        self._seen_slots = np.zeros(fleet.bank.size, dtype=bool)
         self._undo: list[Undo] = []
         self._later: list[tuple[float, Undo]] = []
         self.truth = Truth(
@@ -119,7 +119,7 @@ class Injection:
 
         A slot counts until its pod is ready again outside the scope of the fault.
         """
-        return np.flatnonzero(self._bad(fleet) | (self._impacted & _wanting(fleet)))
+        return np.flatnonzero(self._impacted_now(fleet) | (self._impacted & _wanting(fleet)))
 
     # --- used by actions ------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Injection:
             else:
                 effects[where] = np.where(strength > 0.5, value, effects[where])
 
-    def _bad(self, fleet: Fleet) -> np.ndarray:
+    def _impacted_now(self, fleet: Fleet) -> np.ndarray:
         """Slots on which its effects have an impact now."""
         result = np.zeros(fleet.bank.size, dtype=bool)
         if not self.started or fleet.at >= self._end:
@@ -238,13 +238,13 @@ class Injection:
         here = self.here(fleet)
         for effect in self.declared.effects:
             if self._strength(fleet, effect, here.of(effect.group)).any():
-                result |= impacted_slots(fleet, effect.group, effect.effect_name, here, self._been)
+                result |= impacted_slots(fleet, effect.group, effect.effect_name, here, self._seen_slots)
         return result
 
     def _watch(self, fleet: Fleet) -> None:
         """Updates the scope, the impacted slots and the recovered ones."""
-        self._been[self.here(fleet).slots] = True
-        bad = self._bad(fleet)
+        self._seen_slots[self.here(fleet).slots] = True
+        bad = self._impacted_now(fleet)
         if bad.any() or self._impacted.any():
             self._impacted |= bad
             self._impacted &= bad | _wanting(fleet)

@@ -57,7 +57,7 @@ def _queued(fleet: Fleet, here: Scope) -> Mask:
     return np.asarray(served(fleet, here) & (fleet.bank.waiting > QUEUE_RATIO * fleet.bank.max_sequences))
 
 
-def _asked(fleet: Fleet, here: Scope) -> Mask:
+def _targeted(fleet: Fleet, here: Scope) -> Mask:
     """Slots that requests are routed to (weight and demand above 0), even if none arrive."""
     wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
     result = np.zeros(fleet.bank.size, dtype=bool)
@@ -65,7 +65,7 @@ def _asked(fleet: Fleet, here: Scope) -> Mask:
     return np.asarray(result & wanted & (fleet.router.weights > 0))
 
 
-def _nobody(fleet: Fleet, here: Scope) -> Mask:
+def _none(fleet: Fleet, here: Scope) -> Mask:
     del here
     return np.zeros(fleet.bank.size, dtype=bool)
 
@@ -78,23 +78,23 @@ Rule = Callable[["Fleet", Scope], Mask]
 _RULES: dict[tuple[str, str], Rule] = {
     **_each("gpus", _slowed, "cooling_factor", "power_limit_ratio"),
     **_each("gpus", _copying, "pcie_factor"),
-    **_each("gpus", _nobody, "link_errors_per_second", "pcie_replays_per_second", "extra_memory_mebibytes"),
-    **_each("gpus", _nobody, "ecc_correctable_per_second", "ecc_uncorrectable_per_second"),
-    **_each("gpus", _nobody, "row_remap_pending", "row_remap_failed"),
+    **_each("gpus", _none, "link_errors_per_second", "pcie_replays_per_second", "extra_memory_mebibytes"),
+    **_each("gpus", _none, "ecc_correctable_per_second", "ecc_uncorrectable_per_second"),
+    **_each("gpus", _none, "row_remap_pending", "row_remap_failed"),
     **_each("nodes", _slowed, "fan_factor"),
     **_each("nodes", _starting, "disk_factor", "storage_factor", "pull_factor", "disk_lost_ratio"),
-    **_each("nodes", _nobody, "clock_offset_seconds", "rdma_errors_per_second"),
-    **_each("nodes", _nobody, "neighbour_cpu_ratio", "supplies_failed", "port_up"),
-    **_each("nodes", _asked, "reachable", "alive"),
+    **_each("nodes", _none, "clock_offset_seconds", "rdma_errors_per_second"),
+    **_each("nodes", _none, "neighbour_cpu_ratio", "supplies_failed", "port_up"),
+    **_each("nodes", _targeted, "reachable", "alive"),
     **_each("slots", _starting, "load_factor", "load_fails", "host_memory_bytes"),
-    **_each("slots", _asked, "core_dead"),
-    **_each("slots", _nobody, "page_frozen", "names_changed"),
+    **_each("slots", _targeted, "core_dead"),
+    **_each("slots", _none, "page_frozen", "names_changed"),
     **_each("services", _queued, "rate_factor", "prompt_factor", "output_factor", "retry_ratio"),
-    **_each("services", _asked, "gateway_error_ratio", "entry_fails"),
+    **_each("services", _targeted, "gateway_error_ratio", "entry_fails"),
     **_each("services", _queued, "autoscaler_stuck", "desired_extra"),
-    **_each("services", _nobody, "kpi_factor"),
-    **_each("cluster", _asked, "alive"),
-    **_each("cluster", _nobody, "seen"),
+    **_each("services", _none, "kpi_factor"),
+    **_each("cluster", _targeted, "alive"),
+    **_each("cluster", _none, "seen"),
 }
 
 

@@ -49,9 +49,9 @@ def _is_new_death(fleet: Fleet, fault: Injection, pod: Pod, within_seconds: floa
     if pod.crashed_at is None or fleet.at - pod.crashed_at >= within_seconds:
         return False
     death = (pod.slot, pod.crashed_at)
-    if death in fault.heard:
+    if death in fault.logged_deaths:
         return False
-    fault.heard.add(death)
+    fault.logged_deaths.add(death)
     return True
 
 

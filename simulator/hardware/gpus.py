@@ -159,9 +159,9 @@ class Gpus:
         """Advances by ``seconds`` of ``work`` under ``load``, with ``effects``; ``air`` above 1: less air flow."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
         jitter = 1.0 + self._random.normal(0.0, 0.012, self.size)
-        asked = np.where(load.grouped & (self.link_bytes > 0), load.tokens * LINK_BYTES_PER_TOKEN, 0.0)
-        linked = np.minimum(asked * effects.link_factor, self.link_bytes)
-        hosted = IDLE_PCIE_BYTES + load.tokens * PCIE_BYTES_PER_TOKEN + load.loading + SPILL_RATIO * (asked - linked)
+        demand = np.where(load.grouped & (self.link_bytes > 0), load.tokens * LINK_BYTES_PER_TOKEN, 0.0)
+        linked = np.minimum(demand * effects.link_factor, self.link_bytes)
+        hosted = IDLE_PCIE_BYTES + load.tokens * PCIE_BYTES_PER_TOKEN + load.loading + SPILL_RATIO * (demand - linked)
         for name, now in (
             ("utilization", work.utilization),
             ("tensor", work.tensor),

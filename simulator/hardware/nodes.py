@@ -113,8 +113,8 @@ class Nodes:
         noise = self._random.normal(0.0, 0.004, (3, self.size))
         runs = seconds * (effects.alive > 0.5).astype(np.float64)
         reading = np.minimum(work.loading, 2)
-        asked = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + effects.neighbour_cpu_ratio
-        self.cpu_busy_ratio = np.clip(asked + noise[0], 0.005, 1.0)
+        demand = steady_cpu(work.requests_per_second, work.pods) + 0.05 * reading + effects.neighbour_cpu_ratio
+        self.cpu_busy_ratio = np.clip(demand + noise[0], 0.005, 1.0)
         used = work.extra_bytes / self.memory_bytes
         free = steady_memory_available(work.pods) - used
         self.memory_available_ratio = np.clip(free + noise[1] * 0.5, 0.002, 1.0)
@@ -127,7 +127,7 @@ class Nodes:
         busy = self.cpu_busy_ratio * runs * self.cpus
         self.busy_seconds += busy
         self.idle_seconds += runs * self.cpus - busy
-        self._wait(runs, asked, reading, effects)
+        self._wait(runs, demand, reading, effects)
         self._talk(runs, work, reading, effects)
 
     def reboot(self, node: int, at: float) -> None:
@@ -145,13 +145,13 @@ class Nodes:
         self.link_downs += self.port_up & ~up
         self.port_up = up
 
-    def _wait(self, runs: Floats, asked: Floats, reading: Floats, effects: NodeEffects) -> None:
+    def _wait(self, runs: Floats, demand: Floats, reading: Floats, effects: NodeEffects) -> None:
         """Time lost to disks, to too few CPUs and to too little memory."""
         # The same reads take that much longer on a slow disk, and a full one is busy all the time.
         disk = np.clip((0.004 + 0.45 * reading) * effects.disk_factor + 0.12 * (effects.disk_factor - 1.0), 0.0, 1.0)
         self.disk_seconds += runs * disk
         self.io_pressure_seconds += runs * np.clip(0.05 * disk + 0.5 * np.maximum(disk - 0.6, 0.0), 0.0, 1.0)
-        self.cpu_pressure_seconds += runs * np.clip(0.01 * asked + 2.0 * np.maximum(asked - 0.8, 0.0), 0.0, 1.0)
+        self.cpu_pressure_seconds += runs * np.clip(0.01 * demand + 2.0 * np.maximum(demand - 0.8, 0.0), 0.0, 1.0)
         short = np.maximum(2 * MEMORY_PRESSURE_BELOW_RATIO - self.memory_available_ratio, 0.0)
         self.memory_pressure_seconds += runs * np.clip(5.0 * short, 0.0, 1.0)
 

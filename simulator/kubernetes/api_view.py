@@ -149,7 +149,7 @@ class KubernetesView:
                 self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
             self._ordered[name] = revision
         old = self._fleet.at - EVENT_SECONDS
-        self._told = {key: told for key, told in self._told.items() if told.last >= old}
+        self._told = {key: record for key, record in self._told.items() if record.last >= old}
         self._update("pods", self._pods())
         self._update("nodes", self._nodes())
         self._update("deployments", self._deployments())
@@ -267,9 +267,9 @@ class KubernetesView:
 
     def _events(self) -> Iterator[_Rendered]:
         cluster = self._fleet.spec.cluster
-        for told in self._told.values():
-            key = f"{told.line.entity.namespace or 'default'}/{told.line.entity.name.lower()}.{told.number:016x}"
-            yield key, (told.count,), partial(objects.event_object, cluster, told)
+        for record in self._told.values():
+            key = f"{record.line.entity.namespace or 'default'}/{record.line.entity.name.lower()}.{record.number:016x}"
+            yield key, (record.count,), partial(objects.event_object, cluster, record)
 
 
 def _listed(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -292,36 +292,36 @@ class EventRecord:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def event_object(cluster: str, told: EventRecord) -> dict[str, Any]:
+def event_object(cluster: str, record: EventRecord) -> dict[str, Any]:
     """``v1 Event``."""
-    line = told.line
+    line = record.line
     api, kind = _involved(line.entity, line.attributes)
     namespace = line.entity.namespace or "default"
     involved = {"apiVersion": api, "kind": kind, "name": line.entity.name}
     if line.entity.namespace:
         involved["namespace"] = line.entity.namespace
-    if told.uid:
-        involved["uid"] = told.uid
-    reason = line.code if not told.notes else "Changed"
+    if record.uid:
+        involved["uid"] = record.uid
+    reason = line.code if not record.notes else "Changed"
     component = line.attributes.get("component", "kubelet" if kind in ("Pod", "Node") else "controller-manager")
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{line.entity.name.lower()}.{told.number:016x}",
+            "name": f"{line.entity.name.lower()}.{record.number:016x}",
             "namespace": namespace,
-            "uid": uid(cluster, "event", told.number),
-            "creationTimestamp": instant(told.first),
-            **({"annotations": dict(told.notes)} if told.notes else {}),
+            "uid": uid(cluster, "event", record.number),
+            "creationTimestamp": instant(record.first),
+            **({"annotations": dict(record.notes)} if record.notes else {}),
         },
         "involvedObject": involved,
         "reason": reason,
         "message": line.text,
         "type": line.attributes.get("type", "Normal" if reason in _NORMAL else "Warning"),
         "source": {"component": component},
-        "firstTimestamp": instant(told.first),
-        "lastTimestamp": instant(told.last),
-        "count": told.count,
+        "firstTimestamp": instant(record.first),
+        "lastTimestamp": instant(record.last),
+        "count": record.count,
     }
 
 

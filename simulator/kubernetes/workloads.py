@@ -117,15 +117,15 @@ def changed(workload: Workload, line: JournalEntry) -> Workload | None:
 
     ``from`` and ``to`` of the line are versions, images or flags, by its code; ``revision`` is the fleet's name.
     """
-    now, told = workload.current.template, line.attributes
-    before, after = told.get("from", ""), told.get("to", "")
-    name = told.get("revision", f"{now.name.partition('+')[0]}+{line.number}")
+    now, record = workload.current.template, line.attributes
+    before, after = record.get("from", ""), record.get("to", "")
+    name = record.get("revision", f"{now.name.partition('+')[0]}+{line.number}")
     if line.code == "rollout":
-        version = after or told.get("revision") or f"{now.version}-{line.number}"
+        version = after or record.get("revision") or f"{now.version}-{line.number}"
         arguments = (*(arg for arg in now.args if not arg.startswith("--revision=")), f"--revision={version}")
         return workload.take(replace(now, version=version, args=arguments, name=version), line.at)
     if line.code == "rollback":
-        earlier = _earlier(workload, after or told.get("revision", ""))
+        earlier = _earlier(workload, after or record.get("revision", ""))
         return None if earlier is None else workload.take(earlier, line.at)
     if line.code == "image":
         image = after or f"vllm/vllm-openai:build-{line.number}"

@@ -59,11 +59,11 @@ class ControlRoutes:
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
         try:
-            asked = await body_of(request)
-            number, kind = str(needed(asked, "id")), str(needed(asked, "kind"))
-            target = entity(self._home, needed(asked, "target"))
+            body = await body_of(request)
+            number, kind = str(needed(body, "id")), str(needed(body, "kind"))
+            target = entity(self._home, needed(body, "target"))
             answer = self._control(target).act(
-                number, kind, target, asked.get("params") or {}, dry_run=bool(asked.get("dry_run", False))
+                number, kind, target, body.get("params") or {}, dry_run=bool(body.get("dry_run", False))
             )
         except UsageError as error:
             return refusal(error)
@@ -82,28 +82,28 @@ class ControlRoutes:
 
     async def _break(self, request: web.Request) -> web.StreamResponse:
         try:
-            asked = await body_of(request)
-            cluster = asked.get("cluster")
-            wanted = asked.get("entity")
-            told = self.faults.start(
-                str(needed(asked, "fault")),
+            body = await body_of(request)
+            cluster = body.get("cluster")
+            wanted = body.get("entity")
+            described = self.faults.start(
+                str(needed(body, "fault")),
                 None if wanted is None else entity(cluster or self._home, wanted),
-                lasts=duration(asked, "seconds"),
-                after=duration(asked, "after_seconds") or timedelta(0),
-                seed=seed(asked),
+                lasts=duration(body, "seconds"),
+                after=duration(body, "after_seconds") or timedelta(0),
+                seed=seed(body),
                 cluster=None if cluster is None else str(cluster),
             )
         except UsageError as error:
             return refusal(error)
-        return web.json_response(told)
+        return web.json_response(described)
 
     async def _mend(self, request: web.Request) -> web.StreamResponse:
         try:
-            told = self.faults.stop(str(needed(await body_of(request), "id")))
+            described = self.faults.stop(str(needed(await body_of(request), "id")))
         except UsageError as error:
             return refusal(error)
         await self._sync()
-        return web.json_response(told)
+        return web.json_response(described)
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:
         """A webhook's other end, so that messages of a demo arrive somewhere."""

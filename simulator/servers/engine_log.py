@@ -72,23 +72,23 @@ class EngineLogs:
         """True until a container has started; there is no log yet."""
         return pod.phase in _WAITING or not pod.exists
 
-    def text(self, pod: Pod, asked: LogQuery) -> str:
+    def text(self, pod: Pod, query: LogQuery) -> str:
         """The log of a pod's container, or of the one before it; oldest line first."""
         self._read_on()
         running = pod.phase is not Phase.CRASHED
         # The kubelet keeps one log beside the newest; while a container is down, the newest is that of the dead one.
         begin, end = (pod.started_at, float("inf"))
-        if asked.previous and running:
+        if query.previous and running:
             begin, end = pod.created_at, pod.started_at
         result = [
             (at, line)
-            for at, line in (*self._start_up(pod, begin, end), *self._said(pod, begin, end))
-            if asked.since is None or at >= asked.since
+            for at, line in (*self._start_up(pod, begin, end), *self._engine_lines(pod, begin, end))
+            if query.since is None or at >= query.since
         ]
         result.sort(key=lambda pair: pair[0])
-        wanted = result if asked.tail is None else result[max(0, len(result) - asked.tail) :]
-        text = "".join(f"{_stamp(at)} {line}\n" if asked.timestamps else f"{line}\n" for at, line in wanted)
-        return text if asked.limit_bytes is None else text.encode()[: asked.limit_bytes].decode(errors="ignore")
+        wanted = result if query.tail is None else result[max(0, len(result) - query.tail) :]
+        text = "".join(f"{_stamp(at)} {line}\n" if query.timestamps else f"{line}\n" for at, line in wanted)
+        return text if query.limit_bytes is None else text.encode()[: query.limit_bytes].decode(errors="ignore")
 
     def _read_on(self) -> None:
         for line in self._fleet.journal.after(self._number):
@@ -97,7 +97,7 @@ class EngineLogs:
             if line.source is JournalSource.ENGINE and slot is not None:
                 self._lines.setdefault(slot, deque(maxlen=MOST_LINES)).append(line)
 
-    def _said(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
+    def _engine_lines(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
         for line in self._lines.get(pod.slot, ()):
             if begin <= line.at < end:
                 head = _HEADS.get(pod.service.engine_kind, _HEAD).format(f"{from_unix(line.at):%m-%d %H:%M:%S}")

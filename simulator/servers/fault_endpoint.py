@@ -57,7 +57,7 @@ class FaultEndpoint:
         recovery = Recovery(fleet, fleet.injections[-1])
         name = f"{fault}@{int(fleet.at)}-{len(self._watched)}"
         self._watched[name] = recovery
-        return _told(name, recovery)
+        return _describe(name, recovery)
 
     def stop(self, name: str) -> dict[str, Any]:
         """Ends a fault early and undoes its actions. Raises UsageError for an unknown id."""
@@ -65,11 +65,11 @@ class FaultEndpoint:
         if recovery is None:
             raise UsageError(f"no fault at work has the id {name!r}", hint="GET /control/faults lists them")
         recovery.injection.stop(recovery.fleet)
-        return _told(name, recovery)
+        return _describe(name, recovery)
 
     def listed(self) -> list[dict[str, Any]]:
         """Returns every fault injected through this endpoint, newest first."""
-        return [_told(name, recovery) for name, recovery in reversed(self._watched.items())]
+        return [_describe(name, recovery) for name, recovery in reversed(self._watched.items())]
 
     def look(self) -> None:
         """Follows the impact of each fault; called once per step."""
@@ -84,7 +84,7 @@ class FaultEndpoint:
         return self._fleets[cluster]
 
 
-def _told(name: str, recovery: Recovery) -> dict[str, Any]:
+def _describe(name: str, recovery: Recovery) -> dict[str, Any]:
     truth = recovery.injection.truth
     return {
         "id": name,

@@ -113,13 +113,13 @@ class KernelLogs:
             log.devices_told.add(gpu)
             log.write(line.at, ERROR, f"NVRM: GPU at PCI:{address}: {line.entity.name}")
             log.write(line.at, ERROR, f"NVRM: GPU Board Serial Number: {_number(line.entity.name, 10**13)}")
-        told = _TOLD.sub("", line.text)
-        process = _PROCESS.match(told)
-        told = told[process.end() :] if process else told
+        record = _TOLD.sub("", line.text)
+        process = _PROCESS.match(record)
+        record = record[process.end() :] if process else record
         pid = line.attributes.get("pid") or (process[1] if process else "<unknown>")
         name = line.attributes.get("name") or (process[2] if process and process[2] else "<unknown>")
         who = f"pid={pid}, name={name}" if pid.isdigit() else f"pid='{pid}', name={name}"
-        log.write(line.at, ERROR, f"NVRM: Xid (PCI:{address}): {line.attributes['xid']}, {who}, {told}")
+        log.write(line.at, ERROR, f"NVRM: Xid (PCI:{address}): {line.attributes['xid']}, {who}, {record}")
 
     def _write_oom_kill(self, log: _Log, line: JournalEntry) -> None:
         killed = _KILLED.search(line.text)

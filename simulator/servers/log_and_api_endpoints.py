@@ -111,8 +111,8 @@ class _Endpoints:
             after = int(request.query["after"]) if "after" in request.query else None
         except ValueError as error:
             raise web.HTTPBadRequest(text="after is not a number\n") from error
-        told = {"Boot-Id": self._kernel.boot_id(node), "Boot-Time": rfc3339(from_unix(self._kernel.boot_time(node)))}
-        return web.Response(text=self._kernel.text(node, after), headers=told)
+        headers = {"Boot-Id": self._kernel.boot_id(node), "Boot-Time": rfc3339(from_unix(self._kernel.boot_time(node)))}
+        return web.Response(text=self._kernel.text(node, after), headers=headers)
 
     async def container_log(self, request: web.Request) -> web.StreamResponse:
         """The log of a pod's only container."""

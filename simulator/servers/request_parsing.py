@@ -17,24 +17,24 @@ MOST_SECONDS = 31 * 86400
 async def body_of(request: web.Request) -> dict[str, Any]:
     """The JSON object of a request. Raises UsageError for anything else."""
     try:
-        asked = await request.json()
+        body = await request.json()
     except ValueError as error:
         raise UsageError("the body is not JSON", hint="send a JSON object") from error
-    if not isinstance(asked, dict):
+    if not isinstance(body, dict):
         raise UsageError("the body is not a JSON object", hint='send an object such as {"id": "...", "kind": "cordon"}')
-    return asked
+    return body
 
 
-def needed(asked: Mapping[str, Any], key: str) -> Any:
+def needed(body: Mapping[str, Any], key: str) -> Any:
     """A key that must be there. Raises UsageError."""
-    if key not in asked:
+    if key not in body:
         raise UsageError(f"the body has no {key!r}", hint=f"add {key!r} to the JSON object")
-    return asked[key]
+    return body[key]
 
 
-def duration(asked: Mapping[str, Any], key: str) -> timedelta | None:
+def duration(body: Mapping[str, Any], key: str) -> timedelta | None:
     """A number of seconds, None when it is not given. Raises UsageError."""
-    seconds = asked.get(key)
+    seconds = body.get(key)
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -44,9 +44,9 @@ def duration(asked: Mapping[str, Any], key: str) -> timedelta | None:
     return timedelta(seconds=seconds)
 
 
-def seed(asked: Mapping[str, Any]) -> int:
+def seed(body: Mapping[str, Any]) -> int:
     """The seed of a draw, 0 when it is not given. Raises UsageError."""
-    drawn = asked.get("seed", 0)
+    drawn = body.get("seed", 0)
     if isinstance(drawn, bool) or not isinstance(drawn, int) or drawn < 0:
         raise UsageError(f"seed {drawn!r} is not a whole number", hint="give a number such as 7")
     return drawn

@@ -41,16 +41,16 @@ def test_the_standby_rescues_a_lost_cluster(world: World) -> None:
     Bent(home, ("cluster", "alive", 0, 0.0))
     world.step(timedelta(seconds=30))
     assert home.bank.ledger.failed > 50
-    door = Control(home)
+    control = Control(home)
     service = home.entity(EntityKind.SERVICE, SERVICE, "serving")
-    assert door.act("a", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.DONE
-    assert door.act("b", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.ALREADY
+    assert control.act("a", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.DONE
+    assert control.act("b", "shift_traffic", service, {"cluster": "standby"}).status is OutcomeStatus.ALREADY
     failed = home.bank.ledger.failed
     world.step(timedelta(seconds=30))
     assert home.bank.ledger.failed == failed
     assert standby.bank.ledger.failed == 0
     assert standby.bank.in_flight.sum() > 10
-    assert door.act("c", "restore_traffic", service).status is OutcomeStatus.DONE
+    assert control.act("c", "restore_traffic", service).status is OutcomeStatus.DONE
     assert world.entries(SERVICE) == {"small": 1.0, "standby": 0.0}
 
 
@@ -66,11 +66,11 @@ def test_a_part_of_the_traffic_can_go_first(world: World) -> None:
 
 def test_the_door_finds_the_fleet_of_an_entity(world: World) -> None:
     home, standby = world.fleets
-    door = Control(home)
-    door.act("a", "cordon", standby.entity(EntityKind.NODE, "standby-node-1"))
+    control = Control(home)
+    control.act("a", "cordon", standby.entity(EntityKind.NODE, "standby-node-1"))
     assert standby.pods.cordoned.tolist() == [False, True, False, False]
     assert not home.pods.cordoned.any()
-    door.act("b", "restart_pod", standby.entity(EntityKind.POD, "code-14b-0", "serving"))
+    control.act("b", "restart_pod", standby.entity(EntityKind.POD, "code-14b-0", "serving"))
     assert [fleet.pods.pods[0].generation for fleet in world.fleets] == [1, 2]
 
 

@@ -92,32 +92,32 @@ def play(scene: Callable[[EndpointClient], Awaitable[None]]) -> None:
 
 
 def test_an_xid_stands_in_the_log_of_its_node_with_the_address_of_its_device() -> None:
-    async def scene(door: EndpointClient) -> None:
-        begun = await door.records("node-1")
-        door.write(JournalSource.KERNEL, door.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
-        door.write(JournalSource.KERNEL, door.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
-        result = await door.records("node-1")
+    async def scene(client: EndpointClient) -> None:
+        begun = await client.records("node-1")
+        client.write(JournalSource.KERNEL, client.gpu(11), "xid", "pid=4711, name=python3, Ch 00000008", xid="43")
+        client.write(JournalSource.KERNEL, client.gpu(11), "xid", "GPU has fallen off the bus.", xid="79")
+        result = await client.records("node-1")
         assert result[: len(begun)] == begun
         told, _, first, second = [line.split(";", 1)[1] for line in result[len(begun) :]]
-        assert told == f"NVRM: GPU at PCI:0000:4c:00: {door.fleet.gpu_uuid(11)}"
+        assert told == f"NVRM: GPU at PCI:0000:4c:00: {client.fleet.gpu_uuid(11)}"
         assert first == "NVRM: Xid (PCI:0000:4c:00): 43, pid=4711, name=python3, Ch 00000008"
         fallen = "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
         assert second == f"NVRM: Xid (PCI:0000:4c:00): {fallen}"
         assert [int(line.split(",")[1]) for line in result] == list(range(len(result)))
-        assert await door.records("node-1", after=str(len(result) - 2)) == result[-1:]
-        assert await door.records("node-0") == [line for line in await door.records("node-0") if "Xid" not in line]
+        assert await client.records("node-1", after=str(len(result) - 2)) == result[-1:]
+        assert await client.records("node-0") == [line for line in await client.records("node-0") if "Xid" not in line]
 
     play(scene)
 
 
 def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
-    async def scene(door: EndpointClient) -> None:
-        pod = door.fleet.pod_named("chat-70b-0")
+    async def scene(client: EndpointClient) -> None:
+        pod = client.fleet.pod_named("chat-70b-0")
         assert pod is not None
         assert pod.node is not None
-        door.write(JournalSource.KERNEL, door.pod("chat-70b-0"), "oom-kill")
-        cgroup, killed = (await door.records(door.fleet.nodes.names[pod.node]))[-2:]
-        uid = (await door.json("/api/v1/namespaces/serving/pods/chat-70b-0"))["metadata"]["uid"]
+        client.write(JournalSource.KERNEL, client.pod("chat-70b-0"), "oom-kill")
+        cgroup, killed = (await client.records(client.fleet.nodes.names[pod.node]))[-2:]
+        uid = (await client.json("/api/v1/namespaces/serving/pods/chat-70b-0"))["metadata"]["uid"]
         assert f"kubepods-burstable-pod{uid.replace('-', '_')}.slice" in cgroup
         (number,) = re.findall(r",pid=(\d+),", cgroup)
         assert f"Killed process {number} (VLLM::EngineCor)" in killed
@@ -126,18 +126,18 @@ def test_a_pod_that_is_killed_is_named_by_its_cgroup() -> None:
 
 
 def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None:
-    async def scene(door: EndpointClient) -> None:
+    async def scene(client: EndpointClient) -> None:
         async def boot() -> tuple[str, datetime]:
-            async with door.client.get(f"{door.url}/klog/node-2") as answer:
+            async with client.client.get(f"{client.url}/klog/node-2") as answer:
                 return answer.headers["Boot-Id"], parse_rfc3339(answer.headers["Boot-Time"])
 
-        door.write(JournalSource.KERNEL, door.fleet.entity(EntityKind.NODE, "node-2"), "link-down")
-        before, first = await door.records("node-2"), await boot()
+        client.write(JournalSource.KERNEL, client.fleet.entity(EntityKind.NODE, "node-2"), "link-down")
+        before, first = await client.records("node-2"), await boot()
         assert "Link DOWN" in before[-1]
-        door.fleet.step(timedelta(seconds=5))
-        door.fleet.nodes.reboot(2, door.fleet.at)
-        door.fleet.step(timedelta(seconds=15))
-        after, second = await door.records("node-2"), await boot()
+        client.fleet.step(timedelta(seconds=5))
+        client.fleet.nodes.reboot(2, client.fleet.at)
+        client.fleet.step(timedelta(seconds=15))
+        after, second = await client.records("node-2"), await boot()
         assert len(after) == len(before) - 1
         assert after[0].split(",")[1] == "0"
         assert second[0] != first[0]
@@ -147,17 +147,17 @@ def test_after_a_reboot_the_sequence_begins_anew_under_another_boot_id() -> None
 
 
 def test_who_is_not_there_and_who_cannot_be_reached() -> None:
-    async def scene(door: EndpointClient) -> None:
-        assert (await door.get("/klog/nobody"))[0] == 404
-        assert (await door.get("/klog/node-0", after="x"))[0] == 400
-        door.fleet.effects.adjust("nodes", "reachable")[3] = 0.0
+    async def scene(client: EndpointClient) -> None:
+        assert (await client.get("/klog/nobody"))[0] == 404
+        assert (await client.get("/klog/node-0", after="x"))[0] == 400
+        client.fleet.effects.adjust("nodes", "reachable")[3] = 0.0
         with pytest.raises(aiohttp.ClientError):
-            await door.get("/klog/node-3")
-        assert (await door.get("/klog/node-2"))[0] == 200
-        door.fleet.effects.adjust("cluster", "seen")[0] = 0.0
+            await client.get("/klog/node-3")
+        assert (await client.get("/klog/node-2"))[0] == 200
+        client.fleet.effects.adjust("cluster", "seen")[0] = 0.0
         for path in ("/klog/node-2", "/k8s/version", "/k8s/api/v1/pods", "/k8s/api/v1/namespaces/serving/pods/a/log"):
             with pytest.raises(aiohttp.ClientError):
-                await door.get(path)
+                await client.get(path)
 
     play(scene)
 
@@ -166,41 +166,41 @@ def test_who_is_not_there_and_who_cannot_be_reached() -> None:
 
 
 def test_a_container_log_is_cut_as_it_is_asked_for() -> None:
-    async def scene(door: EndpointClient) -> None:
+    async def scene(client: EndpointClient) -> None:
         path = "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
-        door.fleet.step(timedelta(seconds=10))
-        door.write(JournalSource.ENGINE, door.pod("chat-70b-1"), "engine_line", "Traceback:\n  RuntimeError: boom")
-        _, whole = await door.get(path)
+        client.fleet.step(timedelta(seconds=10))
+        client.write(JournalSource.ENGINE, client.pod("chat-70b-1"), "engine_line", "Traceback:\n  RuntimeError: boom")
+        _, whole = await client.get(path)
         assert [line.rsplit("] ", 1)[-1] for line in whole.splitlines()[-2:]] == ["Traceback:", "  RuntimeError: boom"]
-        _, late = await door.get(path, sinceTime="2026-11-18T12:00:05Z", timestamps="true")
+        _, late = await client.get(path, sinceTime="2026-11-18T12:00:05Z", timestamps="true")
         assert [line.split(" ")[0] for line in late.splitlines()] == ["2026-11-18T12:00:10.000000000Z"] * 2
-        assert (await door.get(path, sinceSeconds="3"))[1] == "\n".join([*whole.splitlines()[-2:], ""])
-        assert (await door.get(path, tailLines="1"))[1] == whole.splitlines()[-1] + "\n"
-        assert (await door.get(path, limitBytes="7"))[1] == whole[:7]
-        assert (await door.refused(path[4:], sinceTime="soon"))[0] == 400
-        assert (await door.refused(path[4:], container="sidecar")) == (400, "BadRequest")
-        assert (await door.refused(path[4:], previous="true")) == (400, "BadRequest")
-        assert (await door.refused("/api/v1/namespaces/other/pods/chat-70b-1/log")) == (404, "NotFound")
+        assert (await client.get(path, sinceSeconds="3"))[1] == "\n".join([*whole.splitlines()[-2:], ""])
+        assert (await client.get(path, tailLines="1"))[1] == whole.splitlines()[-1] + "\n"
+        assert (await client.get(path, limitBytes="7"))[1] == whole[:7]
+        assert (await client.refused(path[4:], sinceTime="soon"))[0] == 400
+        assert (await client.refused(path[4:], container="sidecar")) == (400, "BadRequest")
+        assert (await client.refused(path[4:], previous="true")) == (400, "BadRequest")
+        assert (await client.refused("/api/v1/namespaces/other/pods/chat-70b-1/log")) == (404, "NotFound")
 
     play(scene)
 
 
 def test_a_new_container_has_a_log_of_its_own_and_the_old_one_can_still_be_read() -> None:
-    async def scene(door: EndpointClient) -> None:
-        fleet, path = door.fleet, "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
+    async def scene(client: EndpointClient) -> None:
+        fleet, path = client.fleet, "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         pod = fleet.pod_named("chat-70b-1")
         assert pod is not None
-        door.write(JournalSource.ENGINE, door.pod("chat-70b-1"), "engine_dead")
+        client.write(JournalSource.ENGINE, client.pod("chat-70b-1"), "engine_dead")
         fleet.pods.crash(pod.slot, fleet.at, "engine-dead", held=False)
-        assert "EngineDeadError" in (await door.get(path))[1]
+        assert "EngineDeadError" in (await client.get(path))[1]
         fleet.step(timedelta(seconds=30))
         assert pod.restarts == 1
-        assert "EngineDeadError" not in (await door.get(path))[1]
-        assert "EngineDeadError" in (await door.get(path, previous="true"))[1]
+        assert "EngineDeadError" not in (await client.get(path))[1]
+        assert "EngineDeadError" in (await client.get(path, previous="true"))[1]
         fleet.restart(pod.slot)
-        assert (await door.refused(path[4:]))[0] == 400
+        assert (await client.refused(path[4:]))[0] == 400
         fleet.step(timedelta(seconds=90))
-        assert "EngineDeadError" not in (await door.get(path))[1]
+        assert "EngineDeadError" not in (await client.get(path))[1]
 
     play(scene)
 
@@ -209,77 +209,77 @@ def test_a_new_container_has_a_log_of_its_own_and_the_old_one_can_still_be_read(
 
 
 def test_pods_and_nodes_have_the_shapes_of_the_api() -> None:
-    async def scene(door: EndpointClient) -> None:
-        listed = await door.json("/api/v1/pods")
+    async def scene(client: EndpointClient) -> None:
+        listed = await client.json("/api/v1/pods")
         assert (listed["kind"], listed["apiVersion"], len(listed["items"])) == ("PodList", "v1", 16)
-        pod = await door.json("/api/v1/namespaces/serving/pods/code-14b-0")
-        assert pod["spec"]["nodeName"] in door.fleet.nodes.names
+        pod = await client.json("/api/v1/namespaces/serving/pods/code-14b-0")
+        assert pod["spec"]["nodeName"] in client.fleet.nodes.names
         assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
         assert {one["type"]: one["status"] for one in pod["status"]["conditions"]}["Ready"] == "True"
         state = pod["status"]["containerStatuses"][0]
         assert (state["ready"], state["restartCount"], list(state["state"])) == (True, 0, ["running"])
-        door.fleet.pods.cordoned[4] = True
-        node = await door.json("/api/v1/nodes/node-4")
+        client.fleet.pods.cordoned[4] = True
+        node = await client.json("/api/v1/nodes/node-4")
         assert node["spec"]["unschedulable"] is True
         assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-        assert await door.refused("/api/v1/nodes/nobody") == (404, "NotFound")
-        assert (await door.json("/apis/apps/v1/statefulsets"))["items"] == []
+        assert await client.refused("/api/v1/nodes/nobody") == (404, "NotFound")
+        assert (await client.json("/apis/apps/v1/statefulsets"))["items"] == []
 
     play(scene)
 
 
 def test_a_crashed_pod_waits_in_crash_loop_and_says_how_it_ended() -> None:
-    async def scene(door: EndpointClient) -> None:
-        pod = door.fleet.pod_named("code-14b-1")
+    async def scene(client: EndpointClient) -> None:
+        pod = client.fleet.pod_named("code-14b-1")
         assert pod is not None
-        door.fleet.kubelets.kill_for_memory(pod)
-        result = await door.json("/api/v1/namespaces/serving/pods/code-14b-1")
+        client.fleet.kubelets.kill_for_memory(pod)
+        result = await client.json("/api/v1/namespaces/serving/pods/code-14b-1")
         state = result["status"]["containerStatuses"][0]
         assert state["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         assert state["lastState"]["terminated"]["reason"] == "OOMKilled"
         assert state["lastState"]["terminated"]["exitCode"] == 137
-        events = (await door.json("/api/v1/events"))["items"]
+        events = (await client.json("/api/v1/events"))["items"]
         assert [(event["reason"], event["involvedObject"]["kind"]) for event in events] == [("OOMKilling", "Node")]
 
     play(scene)
 
 
 def test_a_list_comes_in_pages_and_a_token_grows_old() -> None:
-    async def scene(door: EndpointClient) -> None:
+    async def scene(client: EndpointClient) -> None:
         names, token, pages = [], "", 0
         while True:
-            page = await door.json("/api/v1/pods", limit="5", **({"continue": token} if token else {}))
+            page = await client.json("/api/v1/pods", limit="5", **({"continue": token} if token else {}))
             names += [one["metadata"]["name"] for one in page["items"]]
             token, pages = page["metadata"].get("continue", ""), pages + 1
             if not token:
                 break
         assert (pages, len(names), len(set(names))) == (4, 16, 16)
-        assert await door.refused("/api/v1/pods", **{"continue": "rubbish"}) == (400, "BadRequest")
-        assert await door.refused("/api/v1/pods", limit="many") == (400, "BadRequest")
+        assert await client.refused("/api/v1/pods", **{"continue": "rubbish"}) == (400, "BadRequest")
+        assert await client.refused("/api/v1/pods", limit="many") == (400, "BadRequest")
 
     play(scene)
 
 
 def test_selectors_choose() -> None:
-    async def scene(door: EndpointClient) -> None:
+    async def scene(client: EndpointClient) -> None:
         async def names(path: str, **params: str) -> int:
-            return len((await door.json(path, **params))["items"])
+            return len((await client.json(path, **params))["items"])
 
         assert await names("/api/v1/pods", labelSelector="app.kubernetes.io/name=code-14b") == 6
         assert await names("/api/v1/pods", fieldSelector="spec.nodeName=node-0") == 2
         assert await names("/api/v1/namespaces/other/pods") == 0
-        assert await door.refused("/api/v1/pods", labelSelector="a in (b)") == (400, "BadRequest")
+        assert await client.refused("/api/v1/pods", labelSelector="a in (b)") == (400, "BadRequest")
 
     play(scene)
 
 
 def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
-    async def scene(door: EndpointClient) -> None:
-        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
-        door.fleet.step(timedelta(seconds=10))
-        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
-        door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "Started", "Started container vllm")
-        backoff, started = (await door.json("/api/v1/events"))["items"]
+    async def scene(client: EndpointClient) -> None:
+        client.write(JournalSource.KUBERNETES, client.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
+        client.fleet.step(timedelta(seconds=10))
+        client.write(JournalSource.KUBERNETES, client.pod("chat-70b-0"), "BackOff", "Back-off", type="Warning")
+        client.write(JournalSource.KUBERNETES, client.pod("chat-70b-0"), "Started", "Started container vllm")
+        backoff, started = (await client.json("/api/v1/events"))["items"]
         assert (backoff["count"], started["count"]) == (2, 1)
         assert (backoff["firstTimestamp"], backoff["lastTimestamp"]) == ("2026-11-18T12:00:00Z", "2026-11-18T12:00:10Z")
         assert (backoff["type"], started["type"]) == ("Warning", "Normal")
@@ -288,14 +288,14 @@ def test_the_same_event_again_raises_its_count_and_old_ones_go() -> None:
 
 
 def test_a_rollout_makes_a_revision_and_a_rollback_takes_up_the_old_one() -> None:
-    async def scene(door: EndpointClient) -> None:
-        fleet, path = door.fleet, "/apis/apps/v1/namespaces/serving"
+    async def scene(client: EndpointClient) -> None:
+        fleet, path = client.fleet, "/apis/apps/v1/namespaces/serving"
 
         async def deployment() -> Any:
-            return await door.json(f"{path}/deployments/chat-70b")
+            return await client.json(f"{path}/deployments/chat-70b")
 
         async def revisions() -> dict[str, tuple[str, int]]:
-            sets = (await door.json(f"{path}/replicasets", labelSelector="app.kubernetes.io/name=chat-70b"))["items"]
+            sets = (await client.json(f"{path}/replicasets", labelSelector="app.kubernetes.io/name=chat-70b"))["items"]
             return {
                 one["metadata"]["labels"]["app.kubernetes.io/version"]: (
                     one["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
@@ -330,33 +330,33 @@ async def lines_of(answer: aiohttp.ClientResponse, count: int) -> list[tuple[str
 
 
 def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
-    async def scene(door: EndpointClient) -> None:
-        version = (await door.json("/api/v1/pods"))["metadata"]["resourceVersion"]
+    async def scene(client: EndpointClient) -> None:
+        version = (await client.json("/api/v1/pods"))["metadata"]["resourceVersion"]
         asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "30", "allowWatchBookmarks": "true"}
-        async with door.client.get(f"{door.url}/k8s/api/v1/pods", params=asked) as answer:
+        async with client.client.get(f"{client.url}/k8s/api/v1/pods", params=asked) as answer:
             assert await lines_of(answer, 1) == [("BOOKMARK", "")]
-            pod = door.fleet.pod_named("chat-70b-3")
+            pod = client.fleet.pod_named("chat-70b-3")
             assert pod is not None
-            door.fleet.restart(pod.slot)
-            door.fleet.step(timedelta(seconds=1))
+            client.fleet.restart(pod.slot)
+            client.fleet.step(timedelta(seconds=1))
             told = [("DELETED", "chat-70b-3"), ("ADDED", "chat-70b-3"), ("BOOKMARK", "")]
             assert await lines_of(answer, 3) == told
         everything = {"watch": "true", "timeoutSeconds": "1"}
-        async with door.client.get(f"{door.url}/k8s/api/v1/nodes", params=everything) as answer:
+        async with client.client.get(f"{client.url}/k8s/api/v1/nodes", params=everything) as answer:
             assert [what for what, _ in await lines_of(answer, 8)] == ["ADDED"] * 8
 
     play(scene)
 
 
 def test_who_watches_from_too_long_ago_is_told_to_list_anew() -> None:
-    async def scene(door: EndpointClient) -> None:
+    async def scene(client: EndpointClient) -> None:
         gone = {"watch": "true", "resourceVersion": "1001", "timeoutSeconds": "5"}
-        view = KubernetesView(door.fleet)
+        view = KubernetesView(client.fleet)
         view.refresh()
         for number in range(MOST_CHANGES + 10):
-            door.write(JournalSource.KUBERNETES, door.pod("chat-70b-0"), "Probe", f"number {number}")
-        await door.json("/api/v1/events")
-        async with door.client.get(f"{door.url}/k8s/api/v1/events", params=gone) as answer:
+            client.write(JournalSource.KUBERNETES, client.pod("chat-70b-0"), "Probe", f"number {number}")
+        await client.json("/api/v1/events")
+        async with client.client.get(f"{client.url}/k8s/api/v1/events", params=gone) as answer:
             line = json.loads(await answer.content.readline())
         assert (line["type"], line["object"]["code"]) == ("ERROR", 410)
         page = view.page("events", Wanted(), limit=3)
