@@ -151,8 +151,8 @@ def compare(request: CostRequest, offers: Sequence[Offer]) -> CostComparison:
     if not slo_kept:
         options, _ = _cost_options(request, offers, keep_slo=False)
     demand = Demand(request.qps * (1.0 + request.buffer), request.losses, request.spot_ratio)
-    pools, options = _problem(request, options)
-    points = front(options, pools, demand)
+    pools, choices = _problem(request, options)
+    points = front(choices, pools, demand)
     if isinstance(points, NoMix):
         return CostComparison((), tuple(options), tuple(refused), slo_kept, points, demand.need, tuple(offers))
     return CostComparison(tuple(points), tuple(options), tuple(refused), slo_kept, None, demand.need, tuple(offers))

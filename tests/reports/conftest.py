@@ -115,7 +115,7 @@ class State:
     newest_plan: Plan = field(default_factory=Plan)
     graph: Topology = field(default_factory=Topology)
     trail: tuple[AuditRecord, ...] = ()
-    text: tuple[Feedback, ...] = ()
+    said: tuple[Feedback, ...] = ()
 
     def feedback(self, *, since=None, limit=1000):
         return self.said

@@ -152,7 +152,7 @@ def test_at_a_gateway_a_route_uses_the_requested_host_names() -> None:
 @pytest.mark.parametrize(
     ("host", "gateway", "text"),
     [
-        ("chat.example.com", None, "--host is of a gateway"),
+        ("chat.example.com", None, "--host applies to a gateway"),
         ("Chat.example.com", "edge", "'Chat.example.com' is not a host name"),
         ("chat.*.com", "edge", "is not a host name"),
         ("https://chat.example.com", "edge", "is not a host name"),
