@@ -158,7 +158,7 @@ def test_one_no_verdict_covers_all_entities(find):
         ("engine_requests_waiting", 1, "expected a comparison"),
         ("engine_requests_waiting > > 10", 27, "cannot be read"),
         ("1 < engine_requests_waiting < 10", 1, "cannot be chained"),
-        ('sum(engine_requests_waiting, "5m") > 1', 1, "sum counts"),
+        ('sum(engine_requests_waiting, "5m") > 1', 1, "sum needs a counter"),
         ('mean(engine_requests_waiting, "5 min") > 1', 31, "expected a duration"),
         ('mean(engine_requests_waiting, "0m") > 1', 31, "expected a duration"),
         ("last(engine_ttft_seconds) > 1", 1, "is a histogram"),
