@@ -29,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.recording import reader
+from detectors.platform.scrape_targets import NAMESPACE
 from detectors.registry import DETECTORS
 from detectors.rules.burn_rate import compile_slos
-from outrider.model import EntityRef, Finding, SignalKey
+from outrider.model import EntityKind, EntityRef, Finding, SignalKey
 from outrider.ports import Collected, Detector
 from outrider.topology import Topology
 from outrider.vocabulary import catalog
@@ -150,8 +151,12 @@ class History:
             chosen = [entity for entity in known if entity.name == panel.entity]
         elif panel.fault and panel.fault in self.truths:
             cause = self.truths[panel.fault][0]
-            chosen = [entity for entity in self._near(cause) if entity in known]
-            chosen = chosen or [entity for entity in known if self.topology.label(entity, "node") == cause.name]
+            if panel.over == "sum":  # scrape targets: those of the node, or of the whole cluster
+                whole = cause.kind is EntityKind.CLUSTER
+                own = [entity for entity in known if entity.namespace == NAMESPACE]
+                chosen = [one for one in own if whole or self.topology.label(one, "node") == cause.name]
+            else:
+                chosen = [entity for entity in self._near(cause) if entity in known]
         else:
             chosen = known
         chosen = chosen or known

@@ -182,7 +182,7 @@ class FleetServer:
 
     async def _without_page(self, request: web.Request, status: Status) -> web.StreamResponse:
         if status is Status.OK:
-            raise web.HTTPNotFound(text=f"no fault or control route at {request.path}\n")
+            raise web.HTTPNotFound(text=f"no page at {request.path}\n")
         if status is Status.HTTP_503:
             return web.Response(status=503)
         if status is Status.TIMEOUT:

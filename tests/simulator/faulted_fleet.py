@@ -80,6 +80,6 @@ def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE
     return truth, fleet.injections[-1], places(fleet, truth.entity)
 
 
-def said(fleet: Fleet, source: JournalSource) -> Iterator[str]:
+def logged(fleet: Fleet, source: JournalSource) -> Iterator[str]:
     """Codes of what was said since the fleet began, in order."""
     return (line.code for line in fleet.journal.after() if line.source is source)

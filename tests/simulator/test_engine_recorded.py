@@ -51,7 +51,7 @@ def test_the_queue_of_an_overload_rises_and_falls_as_recorded(ramp: Recording) -
     assert result.preemptions[0] == pytest.approx(told[-1] - told[0], rel=0.2)
 
 
-def test_a_model_that_is_off_is_told_from_one_that_fits(ramp: Recording) -> None:
+def test_a_model_that_is_off_differs_from_one_that_fits(ramp: Recording) -> None:
     slow = replace(SMALL_LLAMA, step_seconds=SMALL_LLAMA.step_seconds * 1.2)
     near, far = distances([ramp], [SMALL_LLAMA, slow])
     assert far > 1.5 * near

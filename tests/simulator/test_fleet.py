@@ -48,7 +48,7 @@ def test_it_starts_warm() -> None:
     assert np.allclose(at_start, later, rtol=0.25)
 
 
-def test_a_quiet_peak_keeps_its_promise() -> None:
+def test_a_quiet_peak_keeps_its_slo() -> None:
     fleet = Fleet(start=PEAK)
     before = fleet.bank.counters.buckets["ttft"].copy()
     for _ in range(5):

@@ -64,7 +64,7 @@ def test_a_part_of_the_traffic_can_go_first(world: World) -> None:
     assert world.entries(SERVICE) == {"small": 1.0, "standby": 0.0}
 
 
-def test_the_door_finds_the_fleet_of_an_entity(world: World) -> None:
+def test_the_control_finds_the_fleet_of_an_entity(world: World) -> None:
     home, standby = world.fleets
     control = Control(home)
     control.act("a", "cordon", standby.entity(EntityKind.NODE, "standby-node-1"))

@@ -133,7 +133,7 @@ def test_every_signal_of_a_broken_fleet_is_the_same(fault: str) -> None:
         assert different(pages, sampled) == []
 
 
-def test_what_a_counter_that_fell_says_is_no_increase() -> None:
+def test_what_a_counter_that_fell_has_no_increase() -> None:
     ledger = Ledger(2)
     both = np.array([True, True])
     ledger.compare(0.0, both, np.array([[5.0, 5.0], [5.0, 5.0]]))

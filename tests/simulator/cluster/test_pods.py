@@ -38,7 +38,7 @@ def test_the_arrays_follow_every_pod() -> None:
     assert [pod.phase for pod in fleet.pods.pods[:3]] == [Phase.CRASHED, Phase.READY, Phase.ABSENT]
 
 
-def test_a_start_tells_its_phases() -> None:
+def test_a_start_reports_its_phases() -> None:
     fleet = coarse_fleet()
     fleet.restart(0)
     step(fleet, 300)
@@ -133,7 +133,7 @@ def test_a_host_that_comes_back_soon_starts_its_own_pods_again() -> None:
     assert fleet.pods.ready[0]
 
 
-def test_a_host_nobody_reaches_works_on_without_new_requests(fleet: Fleet) -> None:
+def test_an_unreachable_host_works_on_without_new_requests(fleet: Fleet) -> None:
     node = int(fleet.pods.node_of_slot[0])
     Bent(fleet, ("nodes", "reachable", node, 0.0))
     step(fleet, 60)
@@ -184,7 +184,7 @@ def test_a_container_above_its_memory_limit_is_killed_and_starts_again(fleet: Fl
     assert (pod.restarts, pod.generation) == (1, 1)
 
 
-def test_a_pod_without_a_place_says_so_once(fleet: Fleet) -> None:
+def test_a_pod_without_a_node_logs_it_once(fleet: Fleet) -> None:
     fleet.pods.cordoned[:] = True
     fleet.restart(0)
     step(fleet, 60)

@@ -114,7 +114,7 @@ def test_restoring_leaves_nothing_of_faults_and_operators(fleet: Fleet) -> None:
     assert all((values == 1.0).all() or (values == 0.0).all() for values in vars(fleet.effects.nodes).values())
 
 
-def test_the_autoscaler_tells_what_it_wants_and_why_it_cannot(fleet: Fleet) -> None:
+def test_the_autoscaler_reports_desired_replicas_and_its_limits(fleet: Fleet) -> None:
     told = fleet.autoscaler
     step(fleet, 5)
     assert (told.desired, told.maximum) == (np.array([4.0]), np.array([7.0]))

@@ -62,7 +62,7 @@ def served(model: EngineModel, requests: list[Request], span: float) -> tuple[np
     prefixes=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_every_token_comes_when_plain_loops_say(
+def test_every_token_matches_plain_loops(
     seed: int, per_second: float, kv_blocks: int, max_sequences: int, span: float, prefixes: bool
 ) -> None:
     model = replace(ENGINE, kv_blocks=kv_blocks, max_sequences=max_sequences)

@@ -176,7 +176,7 @@ def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
     assert owners.kpi[0] == 0.0
 
 
-def test_two_looks_at_one_instant_find_the_same() -> None:
+def test_two_probes_at_one_time_agree() -> None:
     watched = Watched()
     one, other = IngressProbe(watched.fleet), IngressProbe(watched.fleet)
     for _ in range(3):

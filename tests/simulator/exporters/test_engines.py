@@ -63,7 +63,7 @@ def test_counters_only_grow_until_a_new_process_begins_at_zero(kind: str) -> Non
     assert all(again[series] < number for series, number in full.items() if series in again)
 
 
-def test_a_restarted_server_says_when_it_began() -> None:
+def test_a_restarted_server_reports_its_start() -> None:
     engines = Engines("vllm")
     old = engines.page()
     engines.fleet.restart(0)
@@ -94,7 +94,7 @@ def test_the_buckets_of_every_histogram_rise_to_its_count(engines: dict[str, Eng
                 assert ladder[-1] == counts[key], family.name
 
 
-def test_every_kind_tells_of_the_same_engine(engines: dict[str, Engines]) -> None:
+def test_every_kind_reports_the_same_engine(engines: dict[str, Engines]) -> None:
     pages = {kind: one.page() for kind, one in engines.items()}
     bank = engines["vllm"].fleet.bank
     finished = bank.counters.plain["finished_stop"][0] + bank.counters.plain["finished_length"][0]
@@ -127,7 +127,7 @@ def test_sglang_splits_what_streams_and_does_not(engines: dict[str, Engines]) ->
     assert total(page, "sglang:gen_throughput") > 100
 
 
-def test_sglang_tells_short_queues_where_vllm_starts_at_a_third_of_a_second(engines: dict[str, Engines]) -> None:
+def test_sglang_reports_short_queues_where_vllm_starts_at_a_third_of_a_second(engines: dict[str, Engines]) -> None:
     page = engines["sglang"].page()
     waited = total(page, "sglang:queue_time_seconds_bucket", le="0.1")
     assert waited > 0.5 * total(page, "sglang:queue_time_seconds_count")
@@ -151,7 +151,7 @@ def test_triton_shows_its_own_devices_and_recent_quantiles(engines: dict[str, En
     assert 1e5 < quantiles[0] < 1e8
 
 
-def test_clients_that_leave_are_missing_on_vllm_and_told_by_others() -> None:
+def test_clients_that_leave_are_missing_on_vllm_and_reported_by_others() -> None:
     pages = {}
     for kind in KINDS:
         engines = Engines(kind)
@@ -215,7 +215,7 @@ def test_a_hung_core_freezes_its_values_while_requests_pile_up() -> None:
             assert last[series] > first[series]
 
 
-def test_an_engine_that_sleeps_says_so_by_its_sleep_state_alone() -> None:
+def test_an_engine_that_sleeps_reports_only_its_sleep_state() -> None:
     engines = Engines("vllm")
     engines.step()
     assert "sleep_mode" not in engines.page()
@@ -268,7 +268,7 @@ def test_no_page_while_there_is_no_core() -> None:
     assert [status(engines.fleet, slot) for slot in (0, 1)] == [503, 200]
 
 
-def test_kv_transfers_that_fail_are_told_by_their_connector() -> None:
+def test_kv_transfers_that_fail_are_reported_by_their_connector() -> None:
     engines = Engines("vllm")
     assert "nixl" not in engines.page()
     Bent(engines.fleet, ("slots", "kv_transfer_failures_per_second", 0, 2.0))

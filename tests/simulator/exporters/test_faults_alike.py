@@ -12,7 +12,7 @@ from simulator.exporters.targets import Pages, Status, targets
 from simulator.fleet import Fleet
 from simulator.journal import JournalSource
 from simulator.spec.parts import TrafficSpec
-from tests.simulator.faulted_fleet import BUSY, CALM, MINUTE, NOON, said, spec, strike, window
+from tests.simulator.faulted_fleet import BUSY, CALM, MINUTE, NOON, logged, spec, strike, window
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_slow_kernels_slow_a_whole_service_at_full_clock_until_they_are_rolled_b
     assert (slow.tpot_seconds[chat] > 1.25 * before.tpot_seconds[chat]).all()
     assert slow.tpot_seconds[code] == pytest.approx(before.tpot_seconds[code], rel=0.1)
     assert (busy.gpus.clock_ratio[here.gpus] == 1.0).all()
-    assert list(said(busy, JournalSource.CHANGE)) == ["flags"]
+    assert list(logged(busy, JournalSource.CHANGE)) == ["flags"]
     assert set(injection.impact(busy)) == set(chat)
     assert busy.pods.ready[chat].all()  # a reload, no restart
     busy.rollback("chat-70b")
@@ -51,7 +51,7 @@ def test_slow_kernels_slow_a_whole_service_at_full_clock_until_they_are_rolled_b
     assert window(busy, MINUTE).tpot_seconds[chat] == pytest.approx(before.tpot_seconds[chat], rel=0.15)
 
 
-def test_a_throttled_gpu_slows_one_replica_and_says_so(busy: Fleet) -> None:
+def test_a_throttled_gpu_slows_one_replica_visibly(busy: Fleet) -> None:
     before = window(busy, MINUTE)
     device = busy.gpu_uuid(busy.pods.pods[1].gpus[0])
     strike(busy, "gpu-thermal-throttle", device)
@@ -80,7 +80,7 @@ def test_a_misset_batch_makes_requests_wait_and_steps_fast(busy: Fleet) -> None:
     assert (small.ttft_seconds[here.slots] > 10 * before.ttft_seconds[here.slots]).all()
     assert (small.tpot_seconds[here.slots] < before.tpot_seconds[here.slots]).all()
     assert (busy.bank.waiting[here.slots] > busy.bank.running[here.slots]).all()
-    assert list(said(busy, JournalSource.CHANGE)) == ["flags"]
+    assert list(logged(busy, JournalSource.CHANGE)) == ["flags"]
     line = next(line for line in busy.journal.after() if line.source is JournalSource.CHANGE)
     assert line.attributes["from"] == f"--max-num-seqs={busy.spec.services[0].engine.max_sequences}"
 
@@ -136,7 +136,7 @@ def test_a_retry_storm_feeds_itself_after_its_peak_and_a_surge_does_not(busy: Fl
     assert surging.traffic.edge.retries[0] == 0
 
 
-def test_a_saturated_service_keeps_its_promise(busy: Fleet) -> None:
+def test_a_saturated_service_keeps_its_slo(busy: Fleet) -> None:
     _, _, here = strike(busy, "engine-saturated", "chat-70b")
     busy.step(5 * MINUTE)
     full = window(busy, 5 * MINUTE)
@@ -154,9 +154,9 @@ def test_a_stalled_collective_is_a_hang_until_the_watchdog_speaks(busy: Fleet) -
     assert still.tokens[1] == 0
     assert busy.bank.in_flight[1] > busy.bank.in_flight[[0, 2]].max()
     assert busy.pods.ready[1]
-    assert list(said(busy, JournalSource.ENGINE)) == []
+    assert list(logged(busy, JournalSource.ENGINE)) == []
     busy.step(4 * MINUTE)
-    assert list(said(busy, JournalSource.ENGINE)) == ["nccl_timeout", "nccl_error", "engine_dead"]
+    assert list(logged(busy, JournalSource.ENGINE)) == ["nccl_timeout", "nccl_error", "engine_dead"]
     assert not busy.pods.ready[1]
     busy.restart(1)
     busy.step(2 * MINUTE)
@@ -175,7 +175,7 @@ def test_asleep_hangs_and_core_dead_fails_at_once(busy: Fleet) -> None:
     assert busy.bank.in_flight[1] > 50
     assert (answers["chat-70b-2"].status, answers["chat-70b-2"].health) == (Status.HTTP_503, 503)
     assert busy.bank.in_flight[2] == 0
-    assert list(said(busy, JournalSource.ENGINE)) == ["sleep", "cuda_error", "engine_dead"]
+    assert list(logged(busy, JournalSource.ENGINE)) == ["sleep", "cuda_error", "engine_dead"]
 
 
 def test_a_stale_page_stands_still_while_its_engine_works(busy: Fleet) -> None:

@@ -73,7 +73,7 @@ def test_vllm_histograms_have_the_engine_s_ladders(parsed: dict[str, dict[str, M
         assert values[-1] == count > 0
 
 
-def test_vllm_page_tells_its_configuration(parsed: dict[str, dict[str, Metric]]) -> None:
+def test_vllm_page_reports_its_configuration(parsed: dict[str, dict[str, Metric]]) -> None:
     labels = parsed["code-14b-0"]["vllm:cache_config_info"].samples[0].labels
     assert labels["gpu_memory_utilization"] == "0.92"
     assert (labels["num_gpu_blocks"], labels["block_size"]) == ("6144", "16")
@@ -133,7 +133,7 @@ def test_node_pages_account_for_every_cpu_second(parsed: dict[str, dict[str, Met
     assert all(abs(total - (now - boot)) < 5 for total in per_cpu.values())
 
 
-def test_kube_state_tells_nodes_pods_and_deployments(parsed: dict[str, dict[str, Metric]]) -> None:
+def test_kube_state_reports_nodes_pods_and_deployments(parsed: dict[str, dict[str, Metric]]) -> None:
     cluster = parsed["kube-state"]
     ready = [
         sample.value

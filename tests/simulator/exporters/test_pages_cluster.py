@@ -59,7 +59,7 @@ def recorded(name: str) -> Families:
 # --- hosts --------------------------------------------------------------------------------------------
 
 
-def test_levers_of_a_host_show_on_its_page() -> None:
+def test_effects_on_a_host_show_on_its_page() -> None:
     fleet = coarse_fleet()
     pages = Pages(fleet)
     before = read(pages, "node-1")
@@ -260,7 +260,7 @@ def test_a_silent_node_is_unknown_and_a_full_one_under_pressure() -> None:
     ("stuck", "extra", "current_at_max", "gap", "active"),
     [(0, 2, False, 2, "true"), (1, 2, True, 0, "true"), (2, 2, False, 0, "false")],
 )
-def test_autoscalers_tell_what_they_want_and_why_they_cannot(
+def test_autoscalers_report_desired_replicas_and_their_limits(
     stuck: int, extra: int, current_at_max: bool, gap: int, active: str
 ) -> None:
     fleet = coarse_fleet()

@@ -170,7 +170,7 @@ def test_a_device_off_the_bus_has_no_rows(fleet: Fleet) -> None:
     assert len(families["DCGM_FI_DEV_GPU_TEMP"].samples) == 3
 
 
-def test_levers_of_devices_show_in_their_counters_and_health() -> None:
+def test_effects_on_devices_show_in_their_counters_and_health() -> None:
     fleet = mixed()
     pages = Pages(fleet)
     Bent(

@@ -90,7 +90,7 @@ def test_quantiles_of_nothing_are_unknown_and_of_one_bucket_lie_inside() -> None
     assert quantiles(beyond[None, :], COARSE, (0.5,))[0][0] == 70.0
 
 
-def test_a_step_below_the_first_bound_of_vllm_is_told_apart_on_the_fine_ladder() -> None:
+def test_a_step_below_the_first_bound_of_vllm_is_distinct_on_the_fine_ladder() -> None:
     assert HISTOGRAMS["queue"][0] == 0.3
     assert sum(bound < 0.3 for bound in HISTOGRAMS["queue_fine"]) > 20
     assert STEP_BOUNDS[0] == 0.00015000000000000001
@@ -108,7 +108,7 @@ def sheet() -> tuple[Outline, Sheet]:
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 10)] * 3), min_size=1, max_size=6))
-def test_a_sheet_that_was_filled_before_says_what_a_new_one_would(rows: list[tuple[float, float, float]]) -> None:
+def test_a_sheet_that_was_filled_before_equals_a_new_one(rows: list[tuple[float, float, float]]) -> None:
     _, used = sheet()
     for row in rows:
         _, fresh = sheet()

@@ -25,7 +25,7 @@ def engine(fleet: Fleet) -> str:
     return fleet.pods.pods[0].name
 
 
-def test_a_target_tells_where_it_sits(fleet: Fleet) -> None:
+def test_a_target_has_its_node(fleet: Fleet) -> None:
     labels = at(fleet, "node-3").labels
     assert labels == {"node": "node-3", "pool": "h100", "switch": fleet.nodes.switch[3], "storage": "models-0"}
     read = target_of("small", at(fleet, "node-3").as_config("http://x/metrics"))
@@ -87,7 +87,7 @@ def test_a_cluster_out_of_sight_is_silent_as_a_whole(fleet: Fleet, effects: str)
     assert outside == {f"probe-{service.name}" for service in fleet.spec.services}, "probes stand elsewhere"
 
 
-def test_an_engine_without_its_core_says_503_and_one_that_hangs_or_sleeps_says_200(fleet: Fleet) -> None:
+def test_an_engine_without_its_core_returns_503_and_one_that_hangs_or_sleeps_200(fleet: Fleet) -> None:
     Bent(fleet, ("slots", "core_dead", 0, 1.0), ("slots", "asleep", 1, 1.0), ("slots", "hung", 2, 1.0))
     step(fleet, 10)
     pages = Pages(fleet)

@@ -354,7 +354,7 @@ def test_a_restart_on_the_same_bad_device_does_not_help_and_a_cordon_with_it_doe
 
 
 @pytest.mark.parametrize("fault", ["nvlink-degraded", "gpu-slow-peer", "gpu-power-throttle"])
-def test_traffic_shifted_away_ends_the_harm(busy: Fleet, fault: str) -> None:
+def test_traffic_shifted_away_ends_the_impact(busy: Fleet, fault: str) -> None:
     fleet = busy
     injection = broken(fleet, fault, fleet.gpu_uuid(0))
     fleet.step(2 * MINUTE)
@@ -410,7 +410,7 @@ def test_a_rollback_cures_a_bad_revision(fleet: Fleet) -> None:
     assert [code for code, _ in said(fleet, JournalSource.CHANGE)] == ["rollout", "rollback"]  # nobody rolls back twice
 
 
-def test_a_fault_that_hurts_nobody_says_so(fleet: Fleet) -> None:
+def test_a_fault_without_impact_is_refused(fleet: Fleet) -> None:
     for fault, entity in (("clock-skew", "node-0"), ("exporter-down", "node-1"), ("gpu-ecc-storm", fleet.gpu_uuid(0))):
         injection = broken(fleet, fault, entity)
         fleet.step(3 * MINUTE)
@@ -430,7 +430,7 @@ def test_two_faults_on_one_replica_do_not_undo_each_other(fleet: Fleet) -> None:
     assert fleet.pods.pods[1].ready
 
 
-def test_levers_of_two_faults_multiply(fleet: Fleet) -> None:
+def test_effects_on_two_faults_multiply(fleet: Fleet) -> None:
     broken(fleet, "gpu-slow-peer", fleet.gpu_uuid(0))
     broken(fleet, "noisy-neighbour", "node-0")
     broken(fleet, "nvlink-degraded", fleet.gpu_uuid(0))
@@ -508,7 +508,7 @@ def test_unknown_faults_and_entities_name_what_is_near(fleet: Fleet) -> None:
     assert fleet.injections == []
 
 
-def test_without_requests_hardware_breaks_all_the_same_and_traffic_says_why_not() -> None:
+def test_without_requests_hardware_breaks_all_the_same_and_traffic_faults_give_a_reason() -> None:
     # Nights of a service whose trough is nothing.
     silent = Fleet(spec(TrafficSpec(trough_ratio=0.0, noise_ratio=0.0)), seed=5, start=NOON - timedelta(hours=10))
     assert not silent.demand(silent.at).any()

@@ -41,7 +41,7 @@ def refusal(before: str, after: str) -> str:
     return str(refused.value)
 
 
-def test_a_file_says_everything_about_a_fault() -> None:
+def test_a_file_defines_everything_about_a_fault() -> None:
     result = read(GOOD)
     assert (result.fault, result.kind, result.layer) == ("gpu-power-throttle", EntityKind.GPU, Layer.HARDWARE)
     assert result.lasts == timedelta(minutes=12)
@@ -99,7 +99,7 @@ def test_a_file_says_everything_about_a_fault() -> None:
         ("[hw_accel_power_watts]", "hw_accel_power_watts", "is not a list"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_key(before: str, after: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_key(before: str, after: str, said: str) -> None:
     assert said in refusal(before, after)
 
 
@@ -108,7 +108,7 @@ def test_xids_without_words_are_refused() -> None:
         read(GOOD.replace('change, code: power-limit, text: "GPU {index} of {node}"', "xid, code: [79, 7]"))
 
 
-def test_every_mistake_of_every_file_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "gpu-power-throttle.yaml").write_text(GOOD.replace("12m", "soon").replace("2s", "noon"))
     (tmp_path / "gpu-lost.yaml").write_text("fault: node-lost\nlasts: 5m\n")
     with pytest.raises(ConfigError) as refused:
@@ -140,7 +140,7 @@ def test_every_fault_and_state_of_the_vocabulary_has_its_file() -> None:
         assert declared.effects or declared.actions
 
 
-def test_every_annotation_of_a_deed_is_one_that_files_can_give() -> None:
+def test_every_annotation_of_an_action_is_one_that_files_can_give() -> None:
     known = {"str", "int", "bool", "timedelta | None", "tuple[int, ...]"}
     assert {kind for action in ACTIONS.values() for kind in action.arguments.values()} <= known
 

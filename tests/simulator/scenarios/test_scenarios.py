@@ -246,7 +246,7 @@ TWICE = """    faults:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, key: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path, text: str, line: int, key: str, said: str) -> None:
     path = scenario_file(tmp_path, HEAD + text)
     with pytest.raises(ConfigError) as caught:
         load([path])
@@ -255,7 +255,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, k
     assert said in problem.message
 
 
-def test_all_mistakes_are_told_in_order_of_lines(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_in_order_of_lines(tmp_path: Path) -> None:
     text = "scenarios:\n- {id: One, faults: [{fault: gpu-lost}]}\n- 7\n- {id: a, faults: [{fault: no}], load: x}\n"
     with pytest.raises(ConfigError) as caught:
         load([scenario_file(tmp_path, text)])
@@ -281,7 +281,7 @@ def test_an_id_stands_once_and_a_file_has_scenarios(tmp_path: Path) -> None:
         ("{fault: nvlink-degraded, entity: same-node other-node}", "no gpu that is same-node and other-node"),
     ],
 )
-def test_what_shows_only_on_a_world_is_told_with_its_line_too(
+def test_what_shows_only_on_a_world_is_reported_with_its_line_too(
     world: World, tmp_path: Path, fault: str, said: str
 ) -> None:
     one = "scenarios:\n- id: one\n  faults:\n  - {fault: engine-hung, entity: chat-70b-0}\n"
@@ -294,7 +294,7 @@ def test_what_shows_only_on_a_world_is_told_with_its_line_too(
     assert not world.fleets[0].injections
 
 
-def test_what_another_fault_rules_out_is_told_with_the_reason(world: World, tmp_path: Path) -> None:
+def test_what_another_fault_rules_out_is_reported_with_the_reason(world: World, tmp_path: Path) -> None:
     twice = "scenarios:\n- id: one\n  faults:\n  - {fault: monitor-blind}\n  - {fault: monitor-blind, after: 6m}\n"
     (scenario,) = load([scenario_file(tmp_path, twice)])
     with pytest.raises(ConfigError, match=r":5: scenarios\[0\].faults\[1\].fault: .*has monitor-blind already"):

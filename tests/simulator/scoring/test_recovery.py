@@ -48,7 +48,7 @@ def test_a_fault_that_comes_and_goes_is_not_over_in_a_pause(fleet: Fleet) -> Non
     assert recovery.at > START.timestamp() + 300
 
 
-def test_harm_that_comes_back_withdraws_the_recovery(fleet: Fleet) -> None:
+def test_impact_that_returns_withdraws_the_recovery(fleet: Fleet) -> None:
     recovery = watched(fleet, "engine-asleep")
     look(recovery, 30)
     pod = fleet.pod_named("chat-70b-2")
@@ -61,7 +61,7 @@ def test_harm_that_comes_back_withdraws_the_recovery(fleet: Fleet) -> None:
     assert recovery.at is None
 
 
-def test_a_leak_that_harmed_nobody_is_over_once_a_new_process_serves(fleet: Fleet) -> None:
+def test_a_leak_without_impact_is_over_once_a_new_process_serves(fleet: Fleet) -> None:
     recovery = watched(fleet, "gpu-memory-leak", minutes=13)
     look(recovery, 120)
     assert recovery.at is None
@@ -72,7 +72,7 @@ def test_a_leak_that_harmed_nobody_is_over_once_a_new_process_serves(fleet: Flee
     assert recovery.at is not None
 
 
-def test_a_fault_of_a_place_that_harms_nobody_ends_only_by_itself(fleet: Fleet) -> None:
+def test_a_fault_of_a_place_without_impact_ends_only_by_itself(fleet: Fleet) -> None:
     inject(fleet, "stale-metrics", duration=timedelta(minutes=3))
     recovery = Recovery(fleet, fleet.injections[-1])
     look(recovery, 240)

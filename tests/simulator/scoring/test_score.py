@@ -125,14 +125,14 @@ def test_abstaining_on_a_negative_allows_p3() -> None:
     assert score([quiet, murmur, loud])["right_abstention"] == pytest.approx(2 / 3)
 
 
-def test_folding_looks_at_storms_only() -> None:
+def test_folding_counts_storms_only() -> None:
     storm = run([fault()], [incident(1, 6)], storm=True, alerts=50)
     calm = run([fault()], [incident(1, 6)], alerts=1)
     assert score([storm, calm])["folding_ratio"] == pytest.approx(0.98)
     assert score([calm])["folding_ratio"] is None
 
 
-def test_a_false_incident_that_was_told_in_the_call_of_a_true_one_is_a_false_page() -> None:
+def test_a_false_incident_named_in_the_page_of_a_true_one_is_a_false_page() -> None:
     joined = incident(2, 6, entities=(OTHER,), paged=False, called=True)
     seen = score([run([fault()], [incident(1, 6), joined])])
     assert (seen["false_pages"], seen["false_pages_by_call"]) == (1, 0)
@@ -141,7 +141,7 @@ def test_a_false_incident_that_was_told_in_the_call_of_a_true_one_is_a_false_pag
     assert score([run([fault()], [incident(1, 6), silent])])["false_pages"] == 0
 
 
-def test_folding_is_told_by_the_calls_a_person_gets_and_by_the_incidents_they_tell_of() -> None:
+def test_folding_counts_pages_and_the_incidents_they_name() -> None:
     joined = [incident(number, 6, paged=False, called=True) for number in (2, 3)]
     seen = score([run([fault()], [incident(1, 6), *joined], storm=True, alerts=50)])
     assert (seen["folding_ratio"], seen["folding_ratio_by_incident"]) == pytest.approx((0.98, 0.94))
@@ -245,6 +245,6 @@ def test_a_cause_named_before_its_fault_began_was_wrong() -> None:
     assert not answer.first_right
 
 
-def test_without_confidences_nothing_is_said_of_them() -> None:
+def test_without_confidences_calibration_is_empty() -> None:
     seen = score([run([fault()], [incident(1, 6, (REPLICA, "engine-hung"))])])
     assert (seen["calibration_error"], seen["reliability"]) == (None, [])

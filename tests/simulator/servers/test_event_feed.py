@@ -30,7 +30,7 @@ def speak(fleet: Fleet) -> None:
         fleet.journal.write(fleet.at, source, entity, source.value, "x")
 
 
-def test_everything_is_heard_once_and_in_order(fleet: Fleet) -> None:
+def test_everything_is_received_once_and_in_order(fleet: Fleet) -> None:
     heard = EventFeed(fleet)
     heard.news()
     speak(fleet)
@@ -48,7 +48,7 @@ def test_a_host_out_of_reach_keeps_its_logs_until_it_answers(fleet: Fleet) -> No
     assert [event.code for event in heard.news()] == ["kernel", "engine"]
 
 
-def test_of_a_cluster_out_of_sight_nothing_is_heard(fleet: Fleet) -> None:
+def test_of_a_cluster_out_of_sight_nothing_is_received(fleet: Fleet) -> None:
     heard = EventFeed(fleet)
     heard.news()
     fleet.effects.cluster.seen[0] = 0.0

@@ -102,7 +102,7 @@ def test_dead_engines_and_exporters_refuse_and_come_back_on_their_port() -> None
     play(scene)
 
 
-def test_a_hung_engine_says_it_is_healthy_while_its_load_grows() -> None:
+def test_a_hung_engine_reports_healthy_while_its_load_grows() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         base = urls(server)["code-14b-0"].removesuffix("/metrics")
         inject(fleet, "engine-hung", "code-14b-0")
@@ -118,7 +118,7 @@ def test_a_hung_engine_says_it_is_healthy_while_its_load_grows() -> None:
     play(scene)
 
 
-def test_actions_and_faults_come_in_by_the_control_door() -> None:
+def test_actions_and_faults_use_the_control_endpoints() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         door = f"{server.base_url}/control/actions"
         target = {"cluster": "demo", "kind": "node", "namespace": None, "name": "node-1"}
@@ -149,7 +149,7 @@ NONSENSE: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def test_nonsense_at_the_door_is_refused_in_one_sentence() -> None:
+def test_an_invalid_request_is_refused_in_one_sentence() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         for door, body, sentence in NONSENSE:
             status, answer = await post(client, f"{server.base_url}/control/{door}", body)
@@ -232,7 +232,7 @@ def test_requests_that_wait_for_ever_do_not_hold_up_the_end() -> None:
     play(scene, closes=True)
 
 
-def test_an_engine_without_its_core_answers_503_at_both_doors() -> None:
+def test_an_engine_without_its_core_answers_503_at_both_endpoints() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         url = urls(server)["chat-70b-0"]
         silent(fleet, ("slots", "core_dead", 0, 1.0))
@@ -242,18 +242,18 @@ def test_an_engine_without_its_core_answers_503_at_both_doors() -> None:
     play(scene)
 
 
-def test_pages_that_nobody_lists_are_served_all_the_same() -> None:
+def test_pages_that_are_not_listed_are_served_all_the_same() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         assert "istio-gateway" not in urls(server)
         status, body = await get(client, f"{server.base_url}/istio-gateway/metrics")
         assert (status, b"istio_requests_total" in body) == (200, True)
         status, body = await get(client, f"{server.base_url}/node/node-0/load")
-        assert (status, body) == (404, b"nothing is told at /node/node-0/load\n")
+        assert (status, body) == (404, b"no page at /node/node-0/load\n")
 
     play(scene)
 
 
-def test_faults_are_ordered_listed_and_ended_at_the_door() -> None:
+def test_faults_are_ordered_listed_and_ended_over_http() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         door = f"{server.base_url}/control/faults"
         status, told = await post(client, door, {"fault": "exporter-down", "entity": "node-1", "after_seconds": 30})

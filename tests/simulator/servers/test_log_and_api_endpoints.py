@@ -165,7 +165,7 @@ def test_who_is_not_there_and_who_cannot_be_reached() -> None:
 # --- container logs -------------------------------------------------------------------------------
 
 
-def test_a_container_log_is_cut_as_it_is_asked_for() -> None:
+def test_a_container_log_is_cut_as_requested() -> None:
     async def scene(client: EndpointClient) -> None:
         path = "/k8s/api/v1/namespaces/serving/pods/chat-70b-1/log"
         client.fleet.step(timedelta(seconds=10))
@@ -228,7 +228,7 @@ def test_pods_and_nodes_have_the_shapes_of_the_api() -> None:
     play(scene)
 
 
-def test_a_crashed_pod_waits_in_crash_loop_and_says_how_it_ended() -> None:
+def test_a_crashed_pod_waits_in_crash_loop_and_reports_its_last_end() -> None:
     async def scene(client: EndpointClient) -> None:
         pod = client.fleet.pod_named("code-14b-1")
         assert pod is not None
@@ -329,7 +329,7 @@ async def lines_of(answer: aiohttp.ClientResponse, count: int) -> list[tuple[str
     return result
 
 
-def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
+def test_a_watch_streams_changes_as_the_fleet_moves() -> None:
     async def scene(client: EndpointClient) -> None:
         version = (await client.json("/api/v1/pods"))["metadata"]["resourceVersion"]
         asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "30", "allowWatchBookmarks": "true"}
@@ -348,7 +348,7 @@ def test_a_watch_tells_what_changes_as_the_fleet_moves() -> None:
     play(scene)
 
 
-def test_who_watches_from_too_long_ago_is_told_to_list_anew() -> None:
+def test_an_expired_watch_must_list_again() -> None:
     async def scene(client: EndpointClient) -> None:
         gone = {"watch": "true", "resourceVersion": "1001", "timeoutSeconds": "5"}
         view = KubernetesView(client.fleet)
@@ -367,7 +367,7 @@ def test_who_watches_from_too_long_ago_is_told_to_list_anew() -> None:
     play(scene)
 
 
-def test_the_settings_name_every_door() -> None:
+def test_the_settings_name_every_endpoint() -> None:
     result = event_settings("http://127.0.0.1:1/blue", cluster="blue")
     assert [one["type"] for one in result] == ["kernel_log", "kubernetes", "engine_log"]
     assert len({one["name"] for one in result}) == 3

@@ -119,7 +119,7 @@ def test_bad_requests_errors_of_the_gateway_and_early_leavers_are_counted_apart(
     assert seen["answered_5xx"][1] == seen["answered_4xx"][1] == seen["disconnects"][1] == 0
 
 
-def test_nobody_gets_past_a_broken_entry() -> None:
+def test_no_request_passes_a_broken_entry() -> None:
     fleet = bent(quiet_fleet(), entry_fails=1.0)
     fleet.step(timedelta(seconds=60))
     seen = grown(fleet)
@@ -153,7 +153,7 @@ def test_retries_feed_themselves_only_when_answers_fail() -> None:
     assert seen["disconnects"][0] > 0
 
 
-def test_lengths_follow_their_levers() -> None:
+def test_lengths_follow_their_effects() -> None:
     traffic = Traffic(SPEC, 1)
     usual = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
     effects = ServiceEffects(2)

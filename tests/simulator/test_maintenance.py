@@ -26,7 +26,7 @@ def test_a_week_has_one_rollout_and_one_restart_of_every_service_in_working_hour
         assert task.replica is None or 0 <= task.replica < SPEC.service(task.service).replicas
 
 
-def test_the_plan_is_the_same_however_it_is_asked_for() -> None:
+def test_the_plan_is_the_same_for_any_split_of_the_time() -> None:
     whole = planned(SPEC, 3, MONDAY, MONDAY + 3 * WEEK)
     parts = [planned(SPEC, 3, MONDAY + day * 86400, MONDAY + (day + 1) * 86400) for day in range(21)]
     assert whole == tuple(task for part in parts for task in part)

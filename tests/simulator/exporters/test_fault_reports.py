@@ -12,7 +12,7 @@ from simulator.exporters.targets import Pages, Status, targets
 from simulator.fleet import Fleet
 from simulator.journal import JournalSource
 from simulator.spec.parts import TrafficSpec
-from tests.simulator.faulted_fleet import BUSY, CALM, MINUTE, NOON, said, spec, strike, window
+from tests.simulator.faulted_fleet import BUSY, CALM, MINUTE, NOON, logged, spec, strike, window
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_out_of_device_memory_fails_requests_then_the_process_and_leaves_host_me
     assert busy.containers.working_set_bytes[1] == pytest.approx(host, rel=0.05)
     busy.step(3 * MINUTE)
     assert not busy.pods.ready[1]
-    assert "oom-kill" not in said(busy, JournalSource.KERNEL)
-    assert {"cuda_oom", "engine_dead"} <= set(said(busy, JournalSource.ENGINE))
+    assert "oom-kill" not in logged(busy, JournalSource.KERNEL)
+    assert {"cuda_oom", "engine_dead"} <= set(logged(busy, JournalSource.ENGINE))
 
 
 def test_fragments_fail_requests_now_and_then_with_memory_left(busy: Fleet) -> None:
@@ -80,7 +80,7 @@ def test_fragments_fail_requests_now_and_then_with_memory_left(busy: Fleet) -> N
     on, off = window(busy, timedelta(seconds=40)), window(busy, timedelta(seconds=45))
     assert on.failed[1] > off.failed[1]
     assert busy.gpus.memory_used[gpu] == pytest.approx(before, rel=0.01)
-    assert set(said(busy, JournalSource.ENGINE)) == {"memory_fragmented"}
+    assert set(logged(busy, JournalSource.ENGINE)) == {"memory_fragmented"}
 
 
 def test_weights_that_cannot_be_loaded_end_every_start_and_a_slow_one_ends_late(calm: Fleet) -> None:
@@ -94,24 +94,24 @@ def test_weights_that_cannot_be_loaded_end_every_start_and_a_slow_one_ends_late(
     assert slow.ready
     assert broken.restarts >= 2
     assert slow.restarts == 0
-    words = list(said(calm, JournalSource.ENGINE))
+    words = list(logged(calm, JournalSource.ENGINE))
     assert set(words) == {"weights_corrupt"}
     assert broken.restarts <= len(words) <= broken.restarts + 1  # last words of each process, once
 
 
 @pytest.mark.parametrize("tick", [1.0, 5.0])
-def test_the_last_words_of_a_process_are_heard_however_coarse_the_steps(tick: float) -> None:
+def test_the_last_lines_of_a_process_are_logged_however_coarse_the_steps(tick: float) -> None:
     fleet = Fleet(replace(spec(CALM), slice_seconds=tick, tick_seconds=tick), seed=5, start=NOON)
     strike(fleet, "model-load-failed", "chat-70b-1")
     fleet.step(8 * MINUTE)
     pod = fleet.pods.pods[1]
-    assert pod.restarts <= len(list(said(fleet, JournalSource.ENGINE))) <= pod.restarts + 1
+    assert pod.restarts <= len(list(logged(fleet, JournalSource.ENGINE))) <= pod.restarts + 1
 
 
 # --- the edge and what comes through it -------------------------------------------------------------------
 
 
-def test_who_answers_tells_gateway_certificate_bad_requests_and_a_drop_apart(busy: Fleet) -> None:
+def test_the_status_separates_gateway_certificate_bad_requests_and_a_drop(busy: Fleet) -> None:
     seen = {}
     for fault in ("gateway-fault", "cert-or-dns", "bad-requests", "traffic-drop", "client-aborts"):
         fleet = deepcopy(busy)
@@ -143,7 +143,7 @@ def test_a_collapsed_prefix_cache_computes_what_it_used_to_find(busy: Fleet) -> 
     strike(busy, "prefix-cache-collapse", "chat-70b")
     busy.step(MINUTE)
     assert found_ratio() < 0.3 * usual
-    assert list(said(busy, JournalSource.CHANGE)) == ["template"]
+    assert list(logged(busy, JournalSource.CHANGE)) == ["template"]
 
 
 def test_a_renamed_metric_is_gone_from_new_pods_only_and_they_work(calm: Fleet) -> None:
@@ -158,7 +158,7 @@ def test_a_renamed_metric_is_gone_from_new_pods_only_and_they_work(calm: Fleet) 
     assert b"vllm:gpu_cache_usage_perc" in bodies[new[0]]
 
 
-def test_a_bad_release_hurts_its_own_pods_and_a_good_one_nobody(calm: Fleet) -> None:
+def test_a_bad_release_affects_its_own_pods_and_a_good_one_none(calm: Fleet) -> None:
     _, bad, _ = strike(calm, "bad-rollout", "chat-70b")
     _, good, _ = strike(calm, "planned-rollout", "code-14b")
     out = []
@@ -172,7 +172,7 @@ def test_a_bad_release_hurts_its_own_pods_and_a_good_one_nobody(calm: Fleet) -> 
     assert not set(bad.impact(calm)) - set(new) - {pod.slot for pod in calm.pods.pods if not pod.ready}
     assert good.truth.negative
     assert [pod.revision for pod in calm.pods.of_service("code-14b") if pod.exists] == ["v2", "v2"]
-    assert list(said(calm, JournalSource.CHANGE)) == ["rollout", "rollout"]
+    assert list(logged(calm, JournalSource.CHANGE)) == ["rollout", "rollout"]
 
 
 def test_a_blind_monitor_sees_no_page_of_a_cluster_that_works(busy: Fleet) -> None:
