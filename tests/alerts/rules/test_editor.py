@@ -104,6 +104,6 @@ def test_an_escaped_expression_is_replaced_as_a_whole():
     ],
 )
 def test_a_form_that_cannot_be_changed_alone_is_refused_with_what_to_write(text):
-    with pytest.raises(UsageError, match=r"rules\.yaml is written in a form") as refused:
+    with pytest.raises(UsageError, match=r"cannot be changed in place") as refused:
         with_key(text, "rules.yaml", "r", "wait", "15m")
     assert "wait: 15m" in refused.value.hint

@@ -263,7 +263,7 @@ def test_a_model_bears_its_library_and_the_digest_of_its_rows(detector, warmed):
     rows[0, 0] += 1.0
     damaged = DetectorState(state.version, state.entities, {**state.arrays, "fitted": rows})
     left, because = detector.restored(damaged)
-    assert "not of the rows" in because
+    assert "does not match its rows" in because
     assert left.arrays["fitted"].shape[0] == left.arrays["reservoir"].shape[0] == 0
     _, said = lived(detector, left, usual(cycles=10), start=NOW + 600)
     assert said[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
