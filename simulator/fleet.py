@@ -247,7 +247,7 @@ class Fleet:
         self.pods.advance(self._at, coupling.pace(self))
         self._lose_cores()
         self.stalled = coupling.stalled(self)
-        self.router.look(self._at, coupling.answering(self))
+        self.router.check_health(self._at, coupling.answering(self))
         rates = self.demand(self._at) * self.entry
         shares = self.router.shares(self.effects)
         conditions, failing = self._conditions(), coupling.failing_ratio(self)

@@ -30,7 +30,7 @@ class OutsideSheets:
 
     def probed(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
         """Results of the probes; ``up`` (services,) are those whose page could be read."""
-        result = self._probe.look()
+        result = self._probe.probe()
         gauges = {
             "probe_success": result.success,
             "probe_http_status_code": result.status,
@@ -46,7 +46,7 @@ class OutsideSheets:
 
     def counted(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
         """Counts of the owners; ``up`` (services,) are those whose page could be read."""
-        self._count.look()
+        self._count.update()
         counters = [self._count.answers[:, None], self._count.invalid_by_reason, self._count.votes]
         grown = self._counts.compare(at.timestamp(), up, np.concatenate(counters, axis=1))
         more, seconds = grown.increases, grown.seconds

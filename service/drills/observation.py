@@ -25,7 +25,7 @@ from outrider.topology import Topology
 from simulator.faults.base import Truth
 from simulator.scoring.grouping import FiredAlert
 from simulator.scoring.recovery import Recovery
-from simulator.scoring.score import GRACE, ScoredAction, InjectedFault, ScoredIncident
+from simulator.scoring.score import GRACE, InjectedFault, ScoredAction, ScoredIncident
 
 ALL = 1_000_000
 
@@ -55,7 +55,7 @@ class Watched:
         if self.truth.start <= now <= self.truth.end + GRACE and not topology.shares_graph(self.seen):
             self.beside |= _parts_of_services(self.path, topology)
             self.seen = topology
-        self.recovery.look()
+        self.recovery.update()
 
     def injected(self) -> InjectedFault:
         """The fault as the score wants it."""

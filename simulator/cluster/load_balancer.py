@@ -33,7 +33,7 @@ class Router:
         self._services = len(pods.spec.services)
         self._random = np.random.default_rng([seed, 6])
 
-    def look(self, at: float, answering: np.ndarray) -> None:
+    def check_health(self, at: float, answering: np.ndarray) -> None:
         """Runs one round of health checks; ``answering`` slots (bool) return 200.
 
         A deleted pod leaves at once: its endpoint is removed with it.

@@ -60,7 +60,7 @@ class IngressProbe:
         self._at = -1.0
         self._found: ProbeResult | None = None
 
-    def look(self) -> ProbeResult:
+    def probe(self) -> ProbeResult:
         """Returns the probe result now; two calls at the same time return the same."""
         if self._found is None or self._at != self._fleet.at:
             self._at, self._found = self._fleet.at, self._asked()
@@ -166,7 +166,7 @@ class OwnersCount:
         """Whole votes, shape (services, 2): up, down."""
         return np.asarray(np.floor(self._votes + 1e-9), dtype=np.float64)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Counts the answers since the last call."""
         fleet = self._fleet
         if self._at == fleet.at:

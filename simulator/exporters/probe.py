@@ -34,7 +34,7 @@ class ProbePages:
         """The page of a service, by its place in the fleet's specification."""
         if self._probe is None:
             self._probe = IngressProbe(fleet)
-        result = self._probe.look()
+        result = self._probe.probe()
         expiry = float(result.expiry_seconds[service])
         values = (
             float(result.success[service]),

@@ -24,7 +24,7 @@ class SdkPages:
         if self._count is None:
             self._count = OwnersCount(fleet)
         count = self._count
-        count.look()
+        count.update()
         invalid, votes = count.invalid_by_reason[service].tolist(), count.votes[service].tolist()
         lines = [
             header(*_ANSWERS),

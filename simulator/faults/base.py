@@ -85,7 +85,7 @@ class Injection:
             start,
             start + duration,
             declared.symptoms,
-            touched(fleet, declared, entity, self._fleet_entity.places(fleet)),
+            touched(fleet, declared, entity, self._fleet_entity.scope(fleet)),
             declared.negative,
         )
 
@@ -148,7 +148,7 @@ class Injection:
 
     def here(self, fleet: Fleet) -> Scope:
         """Returns the current scope: the parts its entity has now, without the slots that are free of the fault."""
-        here = self._fleet_entity.places(fleet)
+        here = self._fleet_entity.scope(fleet)
         if self.declared.holds == "place":
             return here
         pods = fleet.pods.pods
@@ -173,7 +173,7 @@ class Injection:
 
     def _begin(self, fleet: Fleet) -> None:
         self.started = True
-        here = self._fleet_entity.places(fleet)
+        here = self._fleet_entity.scope(fleet)
         self.truth = replace(self.truth, touches=touched(fleet, self.declared, self.entity, here))
         self._held.slots = here.slots[fleet.pods.ready[here.slots]]
         self._held.processes = fleet.pods.process[self._held.slots]

@@ -21,7 +21,7 @@ Mask = np.ndarray  # bool, shape (slots,)
 
 
 def served(fleet: Fleet, here: Scope) -> Mask:
-    """Slots of these places that get requests."""
+    """Slots in scope that get requests."""
     result = np.zeros(fleet.bank.size, dtype=bool)
     result[here.slots] = fleet.requests_per_second[here.slots] > 0
     return result

@@ -18,7 +18,7 @@ from simulator.faults.compose import conflict
 from simulator.faults.declared import Declared
 from simulator.faults.loader import load
 from simulator.faults.needs import unmet
-from simulator.faults.scope import choose, fleet_entities, places
+from simulator.faults.scope import choose, fleet_entities, scope_of
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -81,7 +81,7 @@ def _refuse(fleet: Fleet, new: Injection) -> None:
     why = conflict(new, fleet.injections)
     if why:
         raise UsageError(why, hint="choose another entity, or a time after the other fault's end")
-    missing = unmet(fleet, new.declared.needs, places(fleet, new.entity)) if new.truth.start <= fleet.now else ""
+    missing = unmet(fleet, new.declared.needs, scope_of(fleet, new.entity)) if new.truth.start <= fleet.now else ""
     if missing:
         name = f"{new.entity.kind.value} {new.entity.name}"
         raise UsageError(f"{name} {missing}", hint=f"choose another entity for {new.truth.fault}")

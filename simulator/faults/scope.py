@@ -50,7 +50,7 @@ class FleetEntity:
     kind: EntityKind
     number: np.ndarray
 
-    def places(self, fleet: Fleet) -> Scope:
+    def scope(self, fleet: Fleet) -> Scope:
         """The current scope of the entity."""
         owner, on = fleet.pods.owner, fleet.gpus.node
         if self.kind is EntityKind.CLUSTER:
@@ -100,9 +100,9 @@ def fleet_entities(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, FleetEntit
     return {ref: FleetEntity(kind, np.asarray(numbers, dtype=np.int64)) for ref, numbers in result.items()}
 
 
-def places(fleet: Fleet, entity: EntityRef) -> Scope:
+def scope_of(fleet: Fleet, entity: EntityRef) -> Scope:
     """Returns the current scope of an entity. Raises KeyError if the fleet has no such entity."""
-    return fleet_entities(fleet, entity.kind)[entity].places(fleet)
+    return fleet_entities(fleet, entity.kind)[entity].scope(fleet)
 
 
 def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
@@ -166,6 +166,6 @@ def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generato
     order = [names[int(place)] for place in random.permutation(len(names))]
     for fits in (LIKELY[word], _ready) if LIKELY[word] is _serving else (LIKELY[word],):
         for name in order:
-            if fits(fleet, known[name].places(fleet)):
+            if fits(fleet, known[name].scope(fleet)):
                 return name
     return None

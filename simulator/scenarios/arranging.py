@@ -11,7 +11,7 @@ import numpy as np
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.text import yaml_file
 from simulator.faults import FAULTS, Truth, inject
-from simulator.faults.scope import places
+from simulator.faults.scope import scope_of
 from simulator.fleet import Fleet
 from simulator.scenarios.choosing import WORDS, EarlierFault, candidates, is_name
 from simulator.scenarios.reading import PlannedFault, Scenario
@@ -35,7 +35,7 @@ def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth
             fleet = _fleet(fleets, planned)
             drawn = int(np.random.default_rng([seed, number, zlib.crc32(scenario.id.encode())]).integers(2**31))
             truth = _inject(fleet, planned, before[planned.cluster], drawn)
-            before[planned.cluster].append(EarlierFault(truth.entity, places(fleet, truth.entity)))
+            before[planned.cluster].append(EarlierFault(truth.entity, scope_of(fleet, truth.entity)))
             truths.append(truth)
     except UsageError:
         for fleet, kept in zip(fleets, known, strict=True):

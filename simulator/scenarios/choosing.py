@@ -88,6 +88,6 @@ def candidates(
     known, past = list(fleet_entities(fleet, kind).items()), {earlier.entity for earlier in before}
     order = [known[number] for number in np.random.default_rng([seed, 19]).permutation(len(known))]
     for entity, spot in sorted(order, key=lambda pair: pair[0] in past):
-        here = spot.places(fleet)
+        here = spot.scope(fleet)
         if all(WORDS[word](_Candidate(fleet, entity, here, before)) for word in wanted):
             yield entity, here

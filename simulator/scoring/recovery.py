@@ -25,7 +25,7 @@ class Recovery:
         self._well_since: float | None = None
         self._long_enough = WELL_FOR_SECONDS + _longest_pause(injection)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Updates ``at``, once per step. An impact that stays absent long enough ended when it disappeared."""
         truth, now = self.injection.truth, self.fleet.at
         if not truth.start.timestamp() <= now < truth.end.timestamp():

@@ -71,10 +71,10 @@ class FaultEndpoint:
         """Returns every fault injected through this endpoint, newest first."""
         return [_describe(name, recovery) for name, recovery in reversed(self._watched.items())]
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Follows the impact of each fault; called once per step."""
         for recovery in self._watched.values():
-            recovery.look()
+            recovery.update()
 
     def _fleet(self, cluster: str | None) -> Fleet:
         if cluster is None:

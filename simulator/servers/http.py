@@ -46,7 +46,7 @@ class FleetServer:
         self.fleets: tuple[Fleet, ...] = served.fleets if isinstance(served, World) else (served,)
         self.base_url = ""
         self._host = host
-        self._door = ControlRoutes(self.fleets, self.targets, self.sync)
+        self._control = ControlRoutes(self.fleets, self.targets, self.sync)
         self._pages = [Pages(fleet) for fleet in self.fleets]
         self._ports: dict[str, Port] = {}
         self._by_path: dict[str, _ServedTarget] = {}
@@ -65,12 +65,12 @@ class FleetServer:
     @property
     def control(self) -> Control:
         """Control of the fleet, or of the home fleet."""
-        return self._door.controls[self.fleet.spec.cluster]
+        return self._control.controls[self.fleet.spec.cluster]
 
     @property
     def inbox(self) -> deque[str]:
         """Received webhook messages."""
-        return self._door.inbox
+        return self._control.inbox
 
     async def open(self, port: int) -> None:
         """Starts serving; ``port`` is the control port, 0 for a free one."""
@@ -98,7 +98,7 @@ class FleetServer:
             self._loop.call_soon_threadsafe(self._reconcile)
 
     def _reconcile(self) -> None:
-        self._door.faults.look()
+        self._control.faults.update()
         self._by_path = {
             self._prefix(number) + target.path: _ServedTarget(target, self._pages[number])
             for number, fleet in enumerate(self.fleets)
@@ -148,7 +148,7 @@ class FleetServer:
 
     def _app(self) -> web.Application:
         app = web.Application()
-        self._door.add(app)
+        self._control.add(app)
         for number, fleet in enumerate(self.fleets):
             add_routes(app, fleet, self._prefix(number))
         app.router.add_get("/{path:.+}/metrics", self._metrics)

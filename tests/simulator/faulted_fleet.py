@@ -10,7 +10,7 @@ import numpy as np
 
 from outrider.model import Floats
 from simulator.faults import Injection, Truth, inject
-from simulator.faults.scope import Scope, places
+from simulator.faults.scope import Scope, scope_of
 from simulator.fleet import Fleet
 from simulator.journal import JournalSource
 from simulator.spec.fleets import H100, drill_spec
@@ -77,7 +77,7 @@ def window(fleet: Fleet, span: timedelta) -> Window:
 
 def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE) -> tuple[Truth, Injection, Scope]:
     truth = inject(fleet, fault, entity, duration=lasts, seed=3)
-    return truth, fleet.injections[-1], places(fleet, truth.entity)
+    return truth, fleet.injections[-1], scope_of(fleet, truth.entity)
 
 
 def logged(fleet: Fleet, source: JournalSource) -> Iterator[str]:

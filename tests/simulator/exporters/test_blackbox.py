@@ -127,7 +127,7 @@ def test_an_entry_that_fails_is_its_certificate_or_its_name() -> None:
     endings = set()
     for seed in range(8):
         watched.fleet.seed = seed
-        result = IngressProbe(watched.fleet).look()
+        result = IngressProbe(watched.fleet).probe()
         assert result.success[0] == result.status[0] == 0.0
         endings.add(bool(result.expiry_seconds[0] < 0))
     assert endings == {True, False}
@@ -168,10 +168,10 @@ def test_a_service_without_replicas_answers_503_and_loses_its_kpi() -> None:
     watched = Watched()
     watched.fleet.scale("code-14b", 0)
     probe, owners = IngressProbe(watched.fleet), OwnersCount(watched.fleet)
-    owners.look()
+    owners.update()
     watched.fleet.step(timedelta(minutes=6))
-    owners.look()
-    result = probe.look()
+    owners.update()
+    result = probe.probe()
     assert result.status[0] == 503.0
     assert owners.kpi[0] == 0.0
 
@@ -180,7 +180,7 @@ def test_two_probes_at_one_time_agree() -> None:
     watched = Watched()
     one, other = IngressProbe(watched.fleet), IngressProbe(watched.fleet)
     for _ in range(3):
-        first, again, second = one.look(), one.look(), other.look()
+        first, again, second = one.probe(), one.probe(), other.probe()
         assert first is again
         for name in ("success", "status", "ttft", "itl", "e2e", "expiry_seconds"):
             assert np.array_equal(getattr(first, name), getattr(second, name), equal_nan=True)

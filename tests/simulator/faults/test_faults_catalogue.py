@@ -12,7 +12,7 @@ import pytest
 from outrider.model import Floats
 from simulator.exporters.targets import Pages, Status, every_target
 from simulator.faults import FAULTS, inject
-from simulator.faults.scope import Scope, places
+from simulator.faults.scope import Scope, scope_of
 from simulator.fleet import Fleet
 from simulator.spec.fleets import H100, drill_spec
 from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
@@ -226,7 +226,7 @@ def test_it_begins_shows_its_first_symptom_ends_and_leaves_nothing(fleet: Fleet,
     assert truth.touches[0] == truth.entity
     assert (truth.start, truth.end, truth.negative) == (start, start + LASTS, declared.negative)
     signal = declared.symptoms[0]
-    watch = Watch(fleet, LOOKS[signal], places(fleet, truth.entity))
+    watch = Watch(fleet, LOOKS[signal], scope_of(fleet, truth.entity))
     before, least, change = watch.window(), MOVES.get(signal, LEAST_MOVE), 0.0
     assert not injection.started
     assert left_behind(fleet) == []

@@ -15,7 +15,7 @@ from outrider.vocabulary.faults import faults
 from simulator import scenarios
 from simulator.faults import FAULTS, Truth
 from simulator.faults.loader import never_a_fault
-from simulator.faults.scope import places
+from simulator.faults.scope import scope_of
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario, arrange, load
 from simulator.scoring.score import STORM_ENTITIES
@@ -179,9 +179,9 @@ def test_words_hold(world: World) -> None:
     for seed in range(6):
         hung, beside = planned(world, named("hung-beside-idle"), seed)
         assert hung.entity != beside.entity
-        assert set(places(fleet, hung.entity).services) == set(places(fleet, beside.entity).services)
+        assert set(scope_of(fleet, hung.entity).services) == set(scope_of(fleet, beside.entity).services)
         first, second = planned(world, named("two-engines-dead-of-one-service"), seed)
-        assert not set(places(fleet, first.entity).nodes) & set(places(fleet, second.entity).nodes)
+        assert not set(scope_of(fleet, first.entity).nodes) & set(scope_of(fleet, second.entity).nodes)
         drop = planned(world, named("drop-beside-holiday"), seed)
         assert drop[0].entity != drop[1].entity
         hot = planned(world, named("hot-then-power-limited"), seed)
@@ -199,9 +199,9 @@ def test_same_means_what_rests_on_it_where_kinds_differ(world: World, tmp_path: 
     one, two = load([scenario_file(tmp_path, text)])
     for seed in range(4):
         gpu, replica = planned(world, one, seed)
-        assert set(places(fleet, gpu.entity).slots) == set(places(fleet, replica.entity).slots)
+        assert set(scope_of(fleet, gpu.entity).slots) == set(scope_of(fleet, replica.entity).slots)
         gpu, replica = planned(world, two, seed)
-        assert set(places(fleet, gpu.entity).nodes) == set(places(fleet, replica.entity).nodes)
+        assert set(scope_of(fleet, gpu.entity).nodes) == set(scope_of(fleet, replica.entity).nodes)
 
 
 def test_a_name_is_taken_as_it_is(world: World, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def watched(fleet: Fleet, fault: str, minutes: int = 10) -> Recovery:
 def look(recovery: Recovery, seconds: int) -> None:
     for _ in range(seconds // 15):
         recovery.fleet.step(LOOK)
-        recovery.look()
+        recovery.update()
 
 
 def restart(fleet: Fleet, name: str = "chat-70b-2") -> None:
