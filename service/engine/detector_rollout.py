@@ -1,4 +1,4 @@
-"""How far each detector has come: it learns, is tried in the shadow, and then may alert.
+"""Rollout of detectors: learning, then shadow, then alerting.
 
 Rules and comparisons with peers need no past and alert from the first cycle. A statistical detector has no
 verdict before it has an expectation; then it is tried until it has learnt two days of its class of entities,
@@ -36,7 +36,7 @@ _SHOWN = 20  # findings in the shadow that are kept, of one detector
 
 @dataclass(frozen=True, slots=True)
 class DetectorRun:
-    """What a detector said in a cycle, about how many entities, and what it remembers now."""
+    """One run of a detector: its verdicts, the number of its entities and its new state."""
 
     detector: Detector
     state: DetectorState
@@ -45,12 +45,12 @@ class DetectorRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """Without the silences."""
+        """The findings among the verdicts."""
         return [one for one in self.verdicts if isinstance(one, Finding)]
 
 
 class DetectorRollout:
-    """The standing of every detector, from cycle to cycle."""
+    """The standing of every detector, carried from cycle to cycle."""
 
     def __init__(self, trial: timedelta = TRIAL) -> None:
         """``trial`` is how much past a statistical detector learns before it may alert."""
@@ -64,31 +64,31 @@ class DetectorRollout:
         return other
 
     def restore(self, standings: Iterable[DetectorStanding]) -> None:
-        """Since when each stood as it did, from before a restart."""
+        """Restores the standings from before a restart."""
         self._standings = {one.detector: one for one in standings}
 
     @property
     def standings(self) -> Mapping[str, DetectorStanding]:
-        """By name of the detector."""
+        """Standings by detector name."""
         return self._standings
 
-    def judge(self, said: DetectorRun, now: datetime) -> DetectorStanding:
-        """Where a detector stands after a cycle."""
-        before = self._standings.get(said.detector.name)
-        past = said.detector if isinstance(said.detector, LearningDetector) else None
-        learnt = past.learnt(said.state) if past else None
-        rate = past.alarm_rate(said.state) if past else None
-        stage, reason = self._stage(said, before, learnt, rate, weekly=past is not None and past.weekly)
+    def judge(self, run: DetectorRun, now: datetime) -> DetectorStanding:
+        """Returns the standing of a detector after a cycle."""
+        before = self._standings.get(run.detector.name)
+        past = run.detector if isinstance(run.detector, LearningDetector) else None
+        learnt = past.learnt(run.state) if past else None
+        rate = past.alarm_rate(run.state) if past else None
+        stage, reason = self._stage(run, before, learnt, rate, weekly=past is not None and past.weekly)
         same = before is not None and (before.stage, before.reason) == (stage, reason)
-        silent, everyone = _silences(said.verdicts)
-        found = said.findings
+        silent, everyone = _silences(run.verdicts)
+        found = run.findings
         standing = DetectorStanding(
-            detector=said.detector.name,
-            kind=said.detector.kind,
+            detector=run.detector.name,
+            kind=run.detector.kind,
             stage=stage,
             reason=reason,
             since=before.since if same and before else now,
-            entities=said.entities,
+            entities=run.entities,
             findings=len(found),
             silent=silent,
             everyone_silent=everyone,
@@ -102,7 +102,7 @@ class DetectorRollout:
 
     def _stage(
         self,
-        said: DetectorRun,
+        run: DetectorRun,
         before: DetectorStanding | None,
         learnt: timedelta | None,
         rate: AlarmRate | None,
@@ -111,7 +111,7 @@ class DetectorRollout:
     ) -> tuple[Stage, StageReason]:
         if learnt is None or rate is None:
             return Stage.ALERTING, StageReason.NEEDS_NO_PAST
-        if _warming_up(said):
+        if _warming_up(run):
             return Stage.LEARNING, StageReason.TOO_LITTLE_PAST
         if learnt <= timedelta(0):
             return Stage.LEARNING, StageReason.NOTHING_SEEN
@@ -127,7 +127,7 @@ class DetectorRollout:
 def alertable_verdicts(
     standing: DetectorStanding, verdicts: Sequence[Finding | NoVerdict]
 ) -> Sequence[Finding | NoVerdict]:
-    """What may raise alerts: no finding in the shadow. An alert of before is kept while nobody may say more."""
+    """Returns the verdicts that may raise alerts: none in the shadow. Existing alerts are kept meanwhile."""
     if standing.stage is not Stage.SHADOW:
         return verdicts
     kept = [one for one in verdicts if isinstance(one, NoVerdict)]
@@ -135,18 +135,18 @@ def alertable_verdicts(
 
 
 def as_stored(standing: DetectorStanding) -> DetectorStanding:
-    """With the newest findings of the shadow alone: what is kept of them is bounded."""
+    """Returns the standing with a limited number of the newest shadow findings."""
     newest = sorted(standing.shadowed, key=lambda one: one.since, reverse=True)[:_SHOWN]
     return replace(standing, shadowed=tuple(newest))
 
 
-def _warming_up(said: DetectorRun) -> bool:
-    """Nobody has a verdict, and the past is too short for some at least."""
-    silent = [one for one in said.verdicts if isinstance(one, NoVerdict)]
+def _warming_up(run: DetectorRun) -> bool:
+    """True if no entity has a verdict, and the history of some is too short."""
+    silent = [one for one in run.verdicts if isinstance(one, NoVerdict)]
     everyone = {one.reason for one in silent if one.entity is None}
     if everyone:
         return NoVerdictReason.WARMING_UP in everyone
-    nobody = said.entities > 0 and len({one.entity for one in silent}) >= said.entities
+    nobody = run.entities > 0 and len({one.entity for one in silent}) >= run.entities
     return nobody and any(one.reason is NoVerdictReason.WARMING_UP for one in silent)
 
 

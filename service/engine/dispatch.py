@@ -1,4 +1,4 @@
-"""Performs what the cycle decided: claims action intents and messages, acts, records the outcome.
+"""Dispatches the decisions of the cycle: claims action intents and messages, performs them, records the outcome.
 
 At least once, with one duplicate at most per kill: a claim is a conditional UPDATE with a lease, and
 actions and receivers deduplicate by id.
@@ -30,21 +30,21 @@ class Gate(Protocol):
     """The guard rails at the moment of acting."""
 
     def may_act(self) -> bool:
-        """False while the fleet has not been looked at."""
+        """False before the first cycle."""
         ...
 
     def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
-        """Why an action must not be performed now, None when it may."""
+        """Returns why an action must not be performed now, None if it may."""
         ...
 
 
 class Dispatcher:
-    """Empties the two queues of one store. Several may run; each row goes to one of them."""
+    """Works off the two queues of one store. Several may run; each row is claimed by one."""
 
     def __init__(
         self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock, gate: Gate
     ) -> None:
-        """``notifiers`` by channel name; ``gate`` is asked before every action."""
+        """``notifiers`` by channel name; ``gate`` is checked before every action."""
         self._gate = gate
         self._state = state
         self._notifiers = notifiers
@@ -53,7 +53,7 @@ class Dispatcher:
         self._owner = f"{os.uname().nodename}:{os.getpid()}"
 
     def run_once(self) -> int:
-        """One round over both queues; returns how many rows were worked on."""
+        """Runs one round over both queues. Returns the number of rows processed."""
         now = self._clock.now()
         # a pause also stops what was decided or approved before it
         held = self._state.paused() or not self._gate.may_act()

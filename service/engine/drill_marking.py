@@ -1,4 +1,4 @@
-"""Messages during a drill say so: nobody shall run for a fault that was ordered.
+"""Marks messages during a drill, so that nobody responds to an injected fault.
 
 Only the window and the cluster of a drill are known here, never what it breaks; so a genuine incident of
 that cluster in that time is marked, too. Questions about the capacity plan bear no mark: the plan rests on
@@ -22,7 +22,7 @@ AFTER = timedelta(minutes=2)  # an incident that opens so soon after the end may
 def mark(
     messages: Sequence[Message], incidents: Sequence[Incident], alerts: Sequence[Alert], running: Sequence[DrillWindow]
 ) -> tuple[Message, ...]:
-    """The messages, those about incidents of a drill marked in title, text and labels."""
+    """Returns the messages; those about incidents of a drill are marked in title, text and labels."""
     if not running:
         return tuple(messages)
     cluster_of = {alert.fingerprint: alert.entity.cluster for alert in alerts}

@@ -1,7 +1,7 @@
-"""Rings of the recent past in memory, so that detectors do not read the store every cycle.
+"""Ring buffers of recent values in memory, so that detectors do not read the store every cycle.
 
-One ring per kind of entity, with a column per signal that some detector asked for and a slot per
-cycle. Entities that stay silent for a whole ring leave it; what was learnt of them is kept in
+One ring per kind of entity, with a column per signal that a detector requested and a slot per
+cycle. Entities without values for a whole ring leave it; their detector state is kept in
 ``detectors/learning/dormant_state.py``.
 """
 
@@ -56,7 +56,7 @@ class _Ring:
         self.last_seen = np.zeros(capacity, dtype=np.int64)
 
     def rows(self, entities: Sequence[EntityRef]) -> NDArray[np.intp]:
-        """Row numbers of entities, making room for new ones."""
+        """Returns the row numbers of entities; allocates rows for new ones."""
         for entity in entities:
             if entity not in self.row_of:
                 self.row_of[entity] = len(self.entities)
@@ -72,7 +72,7 @@ class _Ring:
         self.values[:held], self.status[:held], self.last_seen[:held] = values, status, last_seen
 
     def forget(self, before: int) -> None:
-        """Drop entities not seen since cycle number ``before``."""
+        """Drops entities without values since cycle number ``before``."""
         count = len(self.entities)
         keep = np.flatnonzero(self.last_seen[:count] >= before)
         if keep.size == count:
@@ -85,7 +85,7 @@ class _Ring:
 
 
 class WindowCache:
-    """The recent past of everything the detectors declared a need for."""
+    """Recent values of every signal that a detector declares."""
 
     def __init__(self, needs: Mapping[EntityKind, Iterable[SignalKey]], slots: int) -> None:
         """``slots`` is the number of cycles kept: the longest window of a detector over the interval."""
@@ -99,7 +99,7 @@ class WindowCache:
     def push(self, at: datetime, batches: Iterable[SampleBatch], events: Iterable[Event] = ()) -> None:
         """Open the slot of a new cycle and put the cycle's values into it.
 
-        Where several batches speak of one cell, a present one wins. When the clock stepped back,
+        If several batches hold one cell, a present one wins. When the clock stepped back,
         the slots that now lie in the future are left out of every window.
         """
         self._times[self._times >= at.timestamp()] = np.nan
@@ -145,7 +145,7 @@ class WindowCache:
         ring.status[place] = np.where(better, status, held_status)
 
     def _column_map(self, ring: _Ring, batch: SampleBatch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Which columns of the batch go to which of the ring. Told apart by identity: hashing keys costs more."""
+        """Returns the columns of the batch and of the ring. Cached by identity: hashing keys costs more."""
         place = (batch.kind, id(batch.keys))
         found = self._columns.get(place)
         if found is None:

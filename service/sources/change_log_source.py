@@ -134,7 +134,7 @@ def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, date
 
 
 def _unresolved(event: Event, topology: Topology) -> UnresolvedEvent:
-    """Returns the event before its component is known. A service named without a namespace gets it from the topology."""
+    """Returns the event before its component is known. A service without a namespace gets one from the topology."""
     entity, aim = event.entity, None
     if event.kind is EventKind.LOG and entity.kind is EntityKind.POD:
         aim = EntityKind.REPLICA

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from collectors.kubernetes.event_source import KubernetesEventSource
-from collectors.kubernetes.topology import Graph, unlisted_by_pages, merge_graphs
+from collectors.kubernetes.topology import Graph, merge_graphs, unlisted_by_pages
 from collectors.scrape.target_health import TargetHealth
 from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
@@ -28,7 +28,7 @@ class KubeView:
         self._topology: Topology | None = None
 
     def topology(self, pages: Topology) -> Topology:
-        """Returns both graphs as one, rebuilt only if either changed. Facts of pages take precedence over those of the API."""
+        """Returns both graphs as one, rebuilt only if either changed. Facts of pages take precedence."""
         if not self.clusters:
             return pages
         graphs = tuple(cluster.graph for cluster in self.clusters)

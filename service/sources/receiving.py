@@ -18,7 +18,7 @@ from store import factory, migrate
 
 
 def doors(settings: Settings) -> IngestSettings | None:
-    """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for an unreadable token."""
+    """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for a bad token."""
     given = settings.receive
     if not given.enabled:
         return None
