@@ -87,7 +87,7 @@ def test_the_targets_of_all_clusters_make_one_configuration(world: World) -> Non
 @pytest.mark.parametrize("cluster", ["a/b", 7])
 def test_a_cluster_that_is_no_name_is_refused(cluster: object) -> None:
     entity = {"kind": "node", "name": "n", "cluster": cluster}
-    with pytest.raises(ConfigError, match="not the name of a cluster"):
+    with pytest.raises(ConfigError, match="not a valid cluster name"):
         targets_of("small", [{"name": "n", "adapter": "node_exporter", "entity": entity}])
 
 
