@@ -178,7 +178,9 @@ def test_a_delta_is_named_as_the_counter_it_comes_of() -> None:
 
 def test_a_fault_is_confused_with_faults_that_there_are() -> None:
     known = faults.faults()
-    harmless = yaml.safe_load((ROOT / "outrider" / "vocabulary" / "faults.yaml").read_text(encoding="utf-8"))["never_a_fault"]
+    harmless = yaml.safe_load((ROOT / "outrider" / "vocabulary" / "faults.yaml").read_text(encoding="utf-8"))[
+        "never_a_fault"
+    ]
     confused = {name for fault in known.values() for name in fault.confusable}
     assert confused <= set(known) | set(harmless)
 

@@ -116,7 +116,9 @@ def groups_of(option: str, given: int | None) -> Sequence[int]:
     return (given,)
 
 
-def _sides(asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None) -> Iterator[tuple[int, PoolRole]]:
+def _sides(
+    asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None
+) -> Iterator[tuple[int, PoolRole]]:
     length = min(asked.shape.context, int(asked.work.prompt + asked.work.output) + 1)
     last, any_fits = None, False
     for tp in groups:

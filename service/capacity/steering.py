@@ -25,7 +25,7 @@ from outrider.model import (
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.traffic import routes, weight_changes
-from planner.traffic.weight_changes import SteeringRules, Steering
+from planner.traffic.weight_changes import Steering, SteeringRules
 from planner.traffic.weights import ReplicaLoad
 from service.capacity import purchasing
 from service.config import input_files

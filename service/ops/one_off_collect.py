@@ -110,7 +110,9 @@ async def doctor(
             fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
         fates.append(Fate(up=True))
-        diagnosis = examine.check_coverage(registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ())
+        diagnosis = examine.check_coverage(
+            registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ()
+        )
         found.append(_diagnosed(look.target, diagnosis, language, _warning(look.scrape, page)))
     none_answered(fates or sources)
     found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]

@@ -133,7 +133,9 @@ def test_pages_by_key_cover_a_list_once_whatever_comes_in(both: tuple[StateStore
     rows = 44 if name == "audit" else 22  # a verdict is put on record, too
     whole = read(*both, 100, None)
     assert len(whole) == rows
-    assert [position_of(entry).at for entry in whole] == sorted((position_of(entry).at for entry in whole), reverse=True)
+    assert [position_of(entry).at for entry in whole] == sorted(
+        (position_of(entry).at for entry in whole), reverse=True
+    )
     seen: list[Any] = []
     place: Position | None = None
     while found := read(*both, 5, place):

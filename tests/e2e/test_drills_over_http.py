@@ -16,7 +16,6 @@ from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.scraper import Scraper
 from collectors.scrape.target_health import TargetHealth
 from outrider.ports import Collected
-from outrider.topology import Topology
 from service.config.settings import Settings
 from service.drills import runner
 from service.drills.private_platform import PrivatePlatform, open_platform
@@ -36,7 +35,10 @@ SCENARIOS = {
     "exporter-down": Scenario("exporter-down", (PlannedFault("exporter-down", MINUTE, 4 * MINUTE),)),
     "two at once": Scenario(
         "two-at-once",
-        (PlannedFault("gpu-thermal-throttle", MINUTE, 5 * MINUTE), PlannedFault("engine-core-dead", 2 * MINUTE, 4 * MINUTE)),
+        (
+            PlannedFault("gpu-thermal-throttle", MINUTE, 5 * MINUTE),
+            PlannedFault("engine-core-dead", 2 * MINUTE, 4 * MINUTE),
+        ),
     ),
 }
 

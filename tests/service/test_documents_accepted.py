@@ -165,16 +165,18 @@ def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
 
 
 def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> None:
-    spec = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((90.0,))).body[
-        "spec"
-    ]
+    spec = scaling_manifests.render(
+        wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((90.0,))
+    ).body["spec"]
     assert spec["minReplicaCount"] == 9
     assert {one["metadata"]["desiredReplicas"] for one in spec["triggers"]} == {"9"}
 
 
 def test_a_field_that_the_schema_does_not_know_is_refused(cluster: Cluster) -> None:
     """The check of the checks: strict validation is on for definitions, too."""
-    body = scaling_manifests.render(wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((20.0, 90.0))).body
+    body = scaling_manifests.render(
+        wanted(), scaling_manifests.ScalingTarget("cron", "chat", SPACE), forecast((20.0, 90.0))
+    ).body
     answer = applied(cluster, {**body, "spec": {**body["spec"], "minReplicas": 3}})
     assert answer.status_code >= 400, answer.text
     assert ".spec.minReplicas: field not declared in schema" in answer.text

@@ -206,7 +206,9 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
     ],
 )
 def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
-    with wiring_stores.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
+    with wiring_stores.state_reader(
+        Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))
+    ) as state:
         said = [serialization.feedback(one) for one in state.feedback()] * 2
     monkeypatch.setattr("service.cli.core.client.write", lambda *_: {"changed": changed, "feedback": said})
     monkeypatch.chdir(store)
@@ -233,7 +235,10 @@ def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
 
 def _judged(folder, kind, useful, useless):
     """A store with so many verdicts on alerts of ``anomaly``, each an occasion of its own."""
-    with wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
+    with wiring_stores.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (
+        state,
+        _,
+    ):
         words = [Usefulness.USEFUL] * useful + [Usefulness.NOT_USEFUL] * useless
         state.save_feedback([
             Feedback(f"{kind}{number}", NOW - timedelta(hours=number + 1), "anomaly",

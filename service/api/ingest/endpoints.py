@@ -42,7 +42,9 @@ UNUSED = (DropReason.NO_ADAPTER, DropReason.UNNAMED, DropReason.UNSUPPORTED, Dro
 class IngestEndpoints:
     """Writes decoded requests to the ingest buffer. Thread-safe."""
 
-    def __init__(self, settings: IngestSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: IngestSettings, spool: IngestBuffer, clock: Clock, registry: CollectorRegistry
+    ) -> None:
         """``registry`` receives the counters of accepted and dropped samples."""
         self.settings = settings
         self._spool = spool

@@ -16,12 +16,12 @@ pytest.importorskip("pynvml", reason="missing: nvidia-ml-py")
 from collectors.accelerators.exposition import AgentInfo, exposition_page
 from collectors.accelerators.processes import Owner, owner
 from collectors.accelerators.snapshot import (
+    AcceleratorSnapshot,
     AcceleratorsUnavailableError,
     Device,
-    Instance,
     DeviceName,
+    Instance,
     Process,
-    AcceleratorSnapshot,
     Xid,
     XidLedger,
 )
@@ -191,7 +191,9 @@ def test_auto_falls_back_to_nvml_where_there_is_no_dcgm(monkeypatch) -> None:
 def test_a_page_is_read_by_the_parser_whatever_a_device_is_called() -> None:
     parts = (Instance(7, "MIG-x", "1g.10gb", {"DCGM_FI_DEV_FB_USED": 1.5}),)
     processes = (Process(4711, 2.0**31, 7), Process(4712, None))
-    reading = AcceleratorSnapshot("580", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}, parts, processes),), (DeviceName("GPU-b", 1),))
+    reading = AcceleratorSnapshot(
+        "580", (Device(NAME, {"DCGM_FI_DEV_GPU_TEMP": 45.0}, parts, processes),), (DeviceName("GPU-b", 1),)
+    )
     ledger = XidLedger()
     ledger.add(Xid(AT - timedelta(minutes=6), NAME, 31))
     ledger.add(Xid(AT, NAME, 79))

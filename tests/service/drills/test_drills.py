@@ -250,9 +250,13 @@ def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyP
 
 def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
     assert not hung[0].storm
-    scenario = Scenario("wide", (PlannedFault("gateway-fault", MINUTE, MINUTE), PlannedFault("engine-saturated", MINUTE, MINUTE)))
+    scenario = Scenario(
+        "wide", (PlannedFault("gateway-fault", MINUTE, MINUTE), PlannedFault("engine-saturated", MINUTE, MINUTE))
+    )
     assert not runner.run(runner.Job(scenario, 7)).storm
-    scenario = replace(scenario, faults=(scenario.faults[0], PlannedFault("gateway-fault", MINUTE, MINUTE, "other-service")))
+    scenario = replace(
+        scenario, faults=(scenario.faults[0], PlannedFault("gateway-fault", MINUTE, MINUTE, "other-service"))
+    )
     assert runner.run(runner.Job(scenario, 7)).storm
 
 

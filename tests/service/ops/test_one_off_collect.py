@@ -159,10 +159,7 @@ def test_what_is_not_believed_is_a_row_without_a_value(pages: Path) -> None:
 def test_a_series_that_stands_twice_is_named_with_its_values(pages: Path) -> None:
     line = 'vllm:num_requests_running{model_name="m",engine="0"}'
     (pages / "dup.txt").write_text(f"{line} 1\n{line} 7\nother 2\nother 2\n", encoding="utf-8")
-    told = (
-        "repeated series, the first line counts: "
-        'vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
-    )
+    told = 'repeated series, the first line counts: vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
     for command in (("collect", "once"), ("doctor",)):
         (target,) = json.loads(run(*command, "--page", "vllm=dup.txt").stdout)["targets"]
         assert (target["error"], target["warning"]) == (None, told)
@@ -175,8 +172,7 @@ def test_an_exploded_page_says_so(pages: Path) -> None:
     for command in (("collect", "once"), ("doctor",)):
         (target,) = json.loads(run(*command, "--page", "vllm=large.txt").stdout)["targets"]
         assert (
-            "series are read (limit 100000); 100000 of them are http_seconds, most by label path"
-            in (target["warning"])
+            "series are read (limit 100000); 100000 of them are http_seconds, most by label path" in (target["warning"])
         )
 
 

@@ -87,7 +87,14 @@ def speeches(fleet: Fleet) -> list[JournalEntry]:
     code = fleet.entity(EntityKind.SERVICE, "code-14b", "serving")
     gpu = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(9))
     kernel = [
-        write(at, JournalSource.KERNEL, gpu, "xid", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", xid="79"),
+        write(
+            at,
+            JournalSource.KERNEL,
+            gpu,
+            "xid",
+            "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            xid="79",
+        ),
         write(at, JournalSource.KERNEL, gpu, "xid", "pid=4711, name=python3, Ch 00000008", xid="43"),
         write(at, JournalSource.KERNEL, pod, "oom-kill", ""),
         *(write(at, JournalSource.KERNEL, node, line, "") for line in kernel_log.LINES),
@@ -97,10 +104,18 @@ def speeches(fleet: Fleet) -> list[JournalEntry]:
         write(at, JournalSource.KUBERNETES, pod, "BackOff", "Back-off restarting failed container vllm"),
         write(at, JournalSource.KUBERNETES, node, "NodeNotReady", "Node node-1 status is now: NodeNotReady"),
         write(at, JournalSource.KUBERNETES, service, "Failed", "The certificate request has failed to complete"),
-        write(at, JournalSource.KUBERNETES, replace(service, kind=EntityKind.WORKLOAD), "ScalingReplicaSet", "Scaled up to 11"),
+        write(
+            at,
+            JournalSource.KUBERNETES,
+            replace(service, kind=EntityKind.WORKLOAD),
+            "ScalingReplicaSet",
+            "Scaled up to 11",
+        ),
     ]
     change = [
-        write(at, JournalSource.CHANGE, service, "rollout", "chat-70b is rolled out to v2", **{"from": "v1", "to": "v2"}),
+        write(
+            at, JournalSource.CHANGE, service, "rollout", "chat-70b is rolled out to v2", **{"from": "v1", "to": "v2"}
+        ),
         write(at, JournalSource.CHANGE, code, "flags", "", **{"from": "--max-num-seqs=64", "to": "--max-num-seqs=8"}),
         write(at, JournalSource.CHANGE, gpu, "power-limit", "nvidia-smi -i 1 -pl 400", **{"from": "700", "to": "400"}),
         write(at, JournalSource.CHANGE, service, "template", "prompt template of chat-70b changed"),
