@@ -1,7 +1,7 @@
 """The user of a load test: asks for a streamed completion again and again, and notes when its tokens came.
 
-Locust runs this file in a process of its own (gevent changes sockets and threads); ``service.capacity.loadtest`` starts it and
-reads what it wrote. The plan comes as JSON in ``OUTRIDER_LOADTEST``.
+Locust runs this file in a process of its own (gevent changes sockets and threads);
+``service.capacity.loadtest`` starts it and reads what it wrote. The plan comes as JSON in ``OUTRIDER_LOADTEST``.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Detection:
         for detector in self.detector_set.detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
             if isinstance(detector, LocalizingDetector):
-                kind, keys = detector.beside
-                needs.setdefault(kind, {}).update(dict.fromkeys(keys))
+                kind, beside = detector.beside
+                needs.setdefault(kind, {}).update(dict.fromkeys(beside))
         for kind, keys in (also or {}).items():
             needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         longest = max((detector.window for detector in self.detector_set.detectors), default=interval)

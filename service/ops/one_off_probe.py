@@ -107,7 +107,7 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
     except pydantic.ValidationError as error:
         said = error.errors()[0]
         option = "-".join(str(part).replace("_", "-") for part in said["loc"][:1])
-        raise UsageError(f"--{option}: {yaml_words.message(said)}") from error
+        raise UsageError(f"--{option}: {yaml_words.describe(said)}") from error
     for problem in probes_usable([probe], yaml_file.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe

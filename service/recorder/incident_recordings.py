@@ -87,7 +87,8 @@ class IncidentRecorder:
 
         Without a suspected cause, the components of its alerts are used.
         """
-        suspected = {each.entity for each in (*incident.hypotheses[:3], *incident.rejected[:3])}
+        suspected = {hypothesis.entity for hypothesis in incident.hypotheses[:3]}
+        suspected |= {alternative.entity for alternative in incident.rejected[:3]}
         if not suspected:
             alerts = (self._state.alert(fingerprint) for fingerprint in incident.alerts[:FIRST_ALERTS])
             suspected = {alert.entity for alert in alerts if alert is not None}

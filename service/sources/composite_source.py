@@ -96,9 +96,8 @@ class CompositeSource:
 
     async def collect(self, at: datetime) -> Collected:
         """Runs one round: pages and contributors are read at the same time."""
-        collected, *_ = await asyncio.gather(
-            self._collect_pages(at), *(contributor.read(at) for contributor in self.contributors)
-        )
+        reading = asyncio.gather(*(contributor.read(at) for contributor in self.contributors))
+        collected, _ = await asyncio.gather(self._collect_pages(at), reading)
         self.page_topology = collected.topology
         for contributor in self.contributors:
             collected = await contributor.add(collected, at)

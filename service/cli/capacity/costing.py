@@ -96,7 +96,7 @@ def cost(
     from service.capacity import stored_loadtests  # noqa: PLC0415
 
     settings, shape = context.settings(), shape_of(model, config_json, parameters)
-    tests = stored_loadtests.matching_tests(settings, shape.name, SystemClock().now(), bits) if measured else []
+    tests = stored_loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
         offers = select_offers(offers, {gpu(name).name: gpu(name) for name in gpu_types})

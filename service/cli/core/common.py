@@ -119,7 +119,11 @@ def leaf(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         declared = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared_options = {item.name: item.annotation for item in declared if is_dataclass(item.annotation)}
+        shared_options: dict[str, type[Any]] = {
+            item.name: item.annotation
+            for item in declared
+            if isinstance(item.annotation, type) and is_dataclass(item.annotation)
+        }
 
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
