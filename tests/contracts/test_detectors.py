@@ -248,7 +248,7 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, re
         status = np.full((there, len(detector.keys)), CellStatus.PRESENT, np.uint8)
         batch = SampleBatch("t", at, detector.kind, detector.keys, entities[:there], values[:there, column], status)
         result = detection.run(at, Collected((batch,) if there else ()), Topology.build(()))
-        state = detection._states[detector.name]
+        state = detection.memory.states[detector.name]
         known[column] = measured(detector, state, entities[3])
         if column == 40 + silent - 1:
             assert entities[3] not in {one.entity for one in result.alertable}, "nothing is said of who is away"
@@ -275,7 +275,7 @@ def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
             detection.restore(store)
         batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
         detection.run(at, Collected(() if 40 <= column < 42 else (batch,)), Topology.build(()))
-        held.append(measured(detector, detection._states[detector.name], entities[1]))
+        held.append(measured(detector, detection.memory.states[detector.name], entities[1]))
     assert held[42] >= 0.99 * held[39]
 
 

@@ -30,7 +30,7 @@ def open_platform(settings):
 
 
 def seasonal(platform):
-    return next(one for one in platform.cycle.parts.detection._detectors if one.name == NAME)
+    return next(one for one in platform.cycle.parts.detection.detector_set.detectors if one.name == NAME)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def lived(settings):
 
 
 def states(platform):
-    return platform.cycle.parts.detection._states
+    return platform.cycle.parts.detection.memory.states
 
 
 def started_anew(settings):
