@@ -1,8 +1,9 @@
-"""For every test: in CI a test that skips because something is missing fails.
+"""Shared fixtures, markers and the rules that hold for every test.
 
-Write ``pytest.skip("missing: prometheus is not installed")`` where a test needs a program or a
-folder that a machine may lack. With ``OUTRIDER_CI=1`` such a skip is a failure, because there the
-machine is ours to set up; other skips stay skips.
+A test that needs a program or a folder that a machine may lack calls ``pytest.skip("missing: prometheus is not
+installed")``. With ``OUTRIDER_CI=1`` such a skip is a failure, because CI installs everything; other skips stay skips.
+With ``OUTRIDER_CI=1`` a test without the marker ``slow``, ``server`` or ``fleet`` must not use more than
+``UNMARKED_CPU_SECONDS`` of processor time: ``make test`` runs the unmarked tests.
 """
 
 from __future__ import annotations
@@ -17,8 +18,54 @@ from hypothesis import settings
 from tests.support import kube, metric_servers, postgres
 
 MISSING = "missing:"
-settings.register_profile("ours", deadline=None)  # a busy machine is no fault of what is tested
+UNMARKED_CPU_SECONDS = 3.0  # processor time, not wall time: it does not depend on what else the machine does
+MARKED = ("slow", "server", "fleet", "live", "control_plane")
+# Fixtures of servers. Tests of one server run in one worker, so that each server is started once per run.
+SERVERS = {
+    "postgres_server": "postgresql",
+    "postgres_url": "postgresql",
+    "victoria_server": "victoria-metrics",
+    "prometheus_server": "prometheus",
+    "control_plane": "control-plane",
+}
+SERVER_PARAMETERS = {"postgresql": "postgresql", "postgres": "postgresql", "victoria": "victoria-metrics"}
+settings.register_profile("ours", deadline=None, max_examples=25)  # no deadline: the machine may be busy
 settings.load_profile("ours")
+
+
+def _server_of(item: pytest.Item) -> str | None:
+    """The server that a test uses: by fixture, or by a parameter that names it."""
+    for fixture in getattr(item, "fixturenames", ()):
+        if fixture in SERVERS:
+            return SERVERS[fixture]
+    parameters = getattr(item, "callspec", None)
+    names = parameters.id.split("-") if parameters is not None else []
+    return next((SERVER_PARAMETERS[name] for name in names if name in SERVER_PARAMETERS), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups tests by server, else by file, and marks those of servers. Servers come first: they take longest."""
+    servers = {}
+    for item in items:
+        server = servers[item.nodeid] = _server_of(item)
+        if server is not None:
+            item.add_marker(pytest.mark.server)
+        item.add_marker(pytest.mark.xdist_group(server or item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: servers[item.nodeid] is None)  # stable: files stay together
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """In CI an unmarked test that uses too much processor time fails."""
+    before = os.times()
+    result = yield
+    after = os.times()
+    used = sum(after[:4]) - sum(before[:4])
+    unmarked = not any(item.get_closest_marker(name) for name in MARKED)
+    if os.environ.get("OUTRIDER_CI") == "1" and unmarked and used > UNMARKED_CPU_SECONDS:
+        pytest.fail(f"used {used:.1f} s of processor time: mark it slow, or make it faster", pytrace=False)
+    return result
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
