@@ -12,7 +12,7 @@ def text_of(path: Path, hint: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} cannot be read: it is no UTF-8 text", hint=hint) from error
+        raise UsageError(f"{path} cannot be read: it is not valid UTF-8 text", hint=hint) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
 

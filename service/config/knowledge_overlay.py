@@ -35,7 +35,7 @@ def _texts(folder: Path) -> Mapping[str, str]:
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"a file of {folder} is no UTF-8 text: {error}", hint="encode it as UTF-8") from error
+        raise ConfigError(f"a file of {folder} is not valid UTF-8: {error}", hint="encode it as UTF-8") from error
     if not texts:
         raise ConfigError(f"the folder {folder} holds no *.yaml file", hint=hint)
     return texts

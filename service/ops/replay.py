@@ -94,7 +94,7 @@ def replay(
         recorded = load(path, adapter)
         times = [at for track in recorded.tracks if track.times for at in (min(track.times), max(track.times))]
         if not times:
-            raise UsageError(f"{path} holds no scrape", hint="outrider record makes recordings; each line is JSON")
+            raise UsageError(f"{path} contains no scrape", hint="outrider record makes recordings; each line is JSON")
         starts.append(from_unix(min(times)))
         ends.append(_run(recorded, starts[-1], settings, language, emit, result))
     if starts:

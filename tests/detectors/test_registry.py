@@ -21,7 +21,7 @@ def test_every_column_is_in_the_catalogue():
 
 
 def test_every_text_of_a_finding_exists_in_both_languages():
-    sources = "".join(path.read_text() for path in FOLDER.glob("*.py"))
+    sources = "".join(path.read_text() for path in FOLDER.rglob("*.py"))
     written = {key.removeprefix("findings.") for key in texts("en") if key.startswith("findings.")}
     spoken = set(re.findall(r'"([a-z0-9_]+)"', sources))
     assert written <= spoken, "texts that nothing speaks"
@@ -40,7 +40,7 @@ def test_every_fault_named_in_the_code_is_in_the_vocabulary():
         re.findall(
             r'"((?:gpu|node|engine|traffic|kv|pcie|ib|nvlink|exporter|monitor)-[a-z-]+)"',
             "".join(
-                (FOLDER / name).read_text() for name in ("liveness.py", "saturation.py", "hardfaults.py", "targets.py")
+                (FOLDER / name).read_text() for name in ("engine/liveness.py", "load/saturation.py", "hardware/gpu_faults.py", "platform/scrape_targets.py")
             ),
         )
     )

@@ -71,14 +71,14 @@ def test_the_command_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "folder", "suffix"),
     [
-        ("outrider", "", ".yaml"),
-        ("outrider", "i18n/en", ".yaml"),
-        ("outrider", "i18n/zh", ".yaml"),
+        ("outrider", "vocabulary", ".yaml"),
+        ("outrider", "text/i18n/en", ".yaml"),
+        ("outrider", "text/i18n/zh", ".yaml"),
         ("collectors", "adapters", ".yaml"),
         ("detectors", "knowledge", ".yaml"),
         ("alerts", "rules", ".yaml"),
         ("remediation", "playbooks", ".yaml"),
-        ("reports", "templates", ".j2"),
+        ("reports", "document/templates", ".j2"),
         ("store", "migrations/versions/metrics", ".py"),
         ("store", "migrations/versions/state", ".py"),
     ],

@@ -297,7 +297,7 @@ def test_nothing_of_the_counting_reaches_the_service(world, monkeypatch, caplog)
 
     assert answer() == "fine"
     assert world.value("faults_total") > 5
-    assert "told once" in caplog.text
+    assert "logged once" in caplog.text
     assert caplog.text.count("tokens: RuntimeError") == 1
 
 

@@ -231,7 +231,7 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_reported() -> None:
     assert looked.count("http://a:1/metrics") == 1
     assert looked.count("http://odd:1/metrics") == 2, "once more after ten minutes"
     assert looked.count("http://starts:1/metrics") == 12, "it may come up at any time"
-    assert discovery.health[0].error == "src: no adapter is known to read http://odd:1/metrics (and 1 more)"
+    assert discovery.health[0].error == "src: no adapter detected for http://odd:1/metrics (and 1 more)"
     assert discovery.health[0].up is True
 
 
@@ -241,7 +241,7 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
     with structlog.testing.capture_logs() as logs:
         assert names(run(discovery, 3)) == ["src-b:1"]
     assert [line["event"] for line in logs] == ["discovery_failed"], "logged once, and not retracted"
-    assert "names an adapter 'vlm' that there is not" in (discovery.health[0].error or "")
+    assert "names the unknown adapter 'vlm'" in (discovery.health[0].error or "")
 
 
 def test_ten_thousand_targets_of_which_one_changes() -> None:

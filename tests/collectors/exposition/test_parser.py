@@ -110,7 +110,7 @@ def test_the_next_page_of_a_source_goes_the_quick_way(monkeypatch) -> None:
     parser, text = Parser(), b'# HELP a b c\n# TYPE a gauge\na{x="y z"} 1\nb 2\n'
     for _ in range(2):
         parser.parse(text, source="one")
-    monkeypatch.setattr(Parser, "_carefully", None)
+    monkeypatch.setattr(Parser, "_parse_fully", None)
     assert parser.parse(text.replace(b" 2", b" NaN"), source="one").values[0] == 1
     parser.parse(text, source="one")
     with pytest.raises(TypeError):  # a source nobody has seen
@@ -168,7 +168,7 @@ def test_white_space_and_comments_are_no_samples() -> None:
 
 
 def test_a_label_in_another_encoding_is_reported() -> None:
-    with pytest.raises(CollectError, match="no UTF-8 text: 'a\\{b=") as caught:
+    with pytest.raises(CollectError, match="not valid UTF-8: 'a\\{b=") as caught:
         Parser().parse(b'x 1\na{b="\xff\xfe"} 1\n')
     assert "encoding" in caught.value.hint
 
@@ -190,8 +190,8 @@ def test_an_empty_page_has_no_samples() -> None:
         (b"a 1 2 3\n", CollectReason.NOT_METRICS, "a 1 2 3"),
         (b'a{b="c" 1\n', CollectReason.NOT_METRICS, "a{b="),
         (b'a{b="1",b="2"} 1\n', CollectReason.NOT_METRICS, "a{b="),
-        (b"\xf0\xfe 1\n", CollectReason.NOT_METRICS, "no UTF-8"),
-        (b'a{b="\xff"} 1\n', CollectReason.NOT_METRICS, "no UTF-8"),
+        (b"\xf0\xfe 1\n", CollectReason.NOT_METRICS, "not valid UTF-8"),
+        (b'a{b="\xff"} 1\n', CollectReason.NOT_METRICS, "not valid UTF-8"),
     ],
 )
 def test_what_is_no_page(body, reason, words) -> None:
@@ -224,7 +224,7 @@ def test_more_series_than_the_bound_are_parsed_quickly_all_the_same(monkeypatch)
         for source, body in pages.items():
             parser.parse(body, source=source)
     assert len(parser._series) <= 16
-    monkeypatch.setattr(Parser, "_carefully", None)
+    monkeypatch.setattr(Parser, "_parse_fully", None)
     for source, body in pages.items():
         page = parser.parse(body.replace(b" 1", b" 7"), source=source)
         assert page.values.tolist() == [7.0] * 6

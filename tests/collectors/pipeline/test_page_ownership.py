@@ -58,7 +58,7 @@ def test_a_page_that_speaks_for_nobody_may_be_that_of_a_server_without_requests_
 def test_an_empty_page_is_none_but_for_devices_that_went_away() -> None:
     for adapter in ("vllm", "dcgm"):
         (health,) = rounds(adapter, b"").health
-        assert (health.up, health.error) == (False, "t: the page is empty")
+        assert (health.up, health.error) == (False, "t: the metrics page is empty")
     assert not rounds("vllm", VLLM, b"").health[0].up
     gone = rounds("dcgm", GPU, b"")
     assert gone.health[0].up

@@ -126,14 +126,14 @@ def test_errors_of_a_recording_become_reasons(tmp_path) -> None:
 )
 def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
-    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: no scrape"):
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: not a scrape"):
         list(read_recording(path))
 
 
 @pytest.mark.parametrize(
     ("expected", "words"),
     [
-        ('"health": "ok"', "health is 'ok', expected an HTTP status"),
+        ('"health": "ok"', "health is 'ok', expected an integer HTTP status"),
         ('"health": 200.5', "health is 200.5"),
         ('"health": true', "health is True"),
         ('"health": [1]', r"health is \[1\]"),
@@ -170,7 +170,7 @@ def test_fleets_that_cannot_be_read(tmp_path) -> None:
         read_fleet(tmp_path)
     fleet = write_fleet(tmp_path)
     (fleet / "events.jsonl").write_text('{"at": 1}\n', encoding="utf-8")
-    with pytest.raises(UsageError, match=r"events\.jsonl:1: no event"):
+    with pytest.raises(UsageError, match=r"events\.jsonl:1: not an event"):
         read_fleet(fleet)
     (fleet / "events.jsonl").unlink()
     (fleet / "a.metrics.jsonl.gz").unlink()
@@ -201,7 +201,7 @@ def test_a_page_from_a_file_may_lack_its_last_newline() -> None:
         ),
         (b"[" * 100_000 + b"\n", "events.jsonl:1: not an event: it is nested too deeply"),
         (b'{"at": 1, "kind": "log"}\n', "events.jsonl:1: not an event: the key 'entity' is missing"),
-        (b'{"at": 1, "kind": "log", "entity": []}\n', "events.jsonl:1: no event"),
+        (b'{"at": 1, "kind": "log", "entity": []}\n', "events.jsonl:1: not an event"),
     ],
 )
 def test_events_that_cannot_be_read_name_their_line(tmp_path, written, expected) -> None:
@@ -225,7 +225,7 @@ def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
 )
 def test_lines_that_json_reads_and_no_other(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
-    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: no scrape"):
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: not a scrape"):
         list(reader.track(path, target_of_file(path)).scrapes())
 
 

@@ -245,7 +245,7 @@ def test_windows_of_other_entities_and_calls_of_unknown_ones_are_refused():
         rank(SHOP, quiet(), quiet(4), 7, Symptom.LATENCY)
     with pytest.raises(ValueError, match="entity 3 of 3"):
         CallGraph.of(3, [(0, 3)])
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="the same shape"):
         Calls(np.ones((3, 4)), np.ones((3, 5)), np.ones((3, 4)))
 
 

@@ -12,7 +12,7 @@ from detectors.rca import confidence
 from detectors.rca.confidence import Scale
 from outrider.errors import ConfigError
 from simulator.scenarios import SCORING_SEEDS
-from simulator.scoring.calibration import Named
+from simulator.scoring.calibration import RankedAnswer
 
 GOOD = "temperature: 0.2\nunknown_score: 0.5\n"
 
@@ -55,9 +55,9 @@ def test_a_damaged_file_is_reported_with_line_and_key(text, line, said):
 
 def test_answers_that_are_mostly_right_make_the_scale_surer_and_wrong_ones_less_sure():
     old = Scale(0.2, 0.5)
-    right = [Named((0.85,), 0)] * 40
-    assert fit_confidence.fit([*right, Named((0.85,), None)], old).temperature < old.temperature
-    wrong = [Named((0.85,), None)] * 20
+    right = [RankedAnswer((0.85,), 0)] * 40
+    assert fit_confidence.fit([*right, RankedAnswer((0.85,), None)], old).temperature < old.temperature
+    wrong = [RankedAnswer((0.85,), None)] * 20
     assert fit_confidence.fit([*right[:20], *wrong], old).temperature > old.temperature
     with pytest.raises(ValueError, match="nothing to fit"):
         fit_confidence.fit([], old)
@@ -65,11 +65,11 @@ def test_answers_that_are_mostly_right_make_the_scale_surer_and_wrong_ones_less_
 
 def test_the_same_scale_gives_the_same_confidences():
     scale = Scale(0.2, 0.5)
-    assert fit_confidence.rescaled(Named((0.6, 0.2), 0), scale, scale) == pytest.approx([0.6, 0.2], abs=0.002)
+    assert fit_confidence.rescaled(RankedAnswer((0.6, 0.2), 0), scale, scale) == pytest.approx([0.6, 0.2], abs=0.002)
 
 
 def test_what_is_frozen_can_be_read_again():
-    answers = [Named((0.85,), 0), Named((0.6,), None)]
+    answers = [RankedAnswer((0.85,), 0), RankedAnswer((0.6,), None)]
     text = fit_confidence.text(Scale(0.15, 0.5), (1, 2), answers, 0.1, 0.05)
     assert confidence.read(text, "x") == Scale(0.15, 0.5)
     assert yaml.safe_load(text)["fitted"]["right"] == 1

@@ -35,7 +35,7 @@ def test_every_choice_of_words_stands_behind_its_count(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_file_defines_a_key_twice(language):
-    folder = resources.files("outrider.i18n").joinpath(language)
+    folder = resources.files("outrider.text.i18n").joinpath(language)
     for file in folder.iterdir():
         keys = re.findall(r'^"?([\w.-]+)"?: ', file.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert sorted(keys) == sorted(set(keys)), file.name

@@ -358,7 +358,7 @@ def test_a_write_without_the_token_is_refused_and_audited(fresh, method, path, h
     before = fresh.state.actions(), fresh.state.paused(), fresh.state.incident(INCIDENT)
     answer = fresh.http.request(method, f"/api/v1{path}", headers=header, json={"rule": "r", "duration_seconds": 60})
     assert answer.status_code == 401
-    assert answer.json()["error"]["message"] == "A change needs the admin token."
+    assert answer.json()["error"]["message"] == "A change requires the admin token."
     record = fresh.state.audit(1)[0]
     assert (record.event, record.by) == (AuditEvent.WRITE_REFUSED, "testclient")
     assert record.subject == f"{method} /api/v1{path}"

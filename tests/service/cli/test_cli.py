@@ -369,7 +369,7 @@ def test_instants_and_durations_that_are_none_get_one_sentence(tmp_path, argumen
 def test_a_recording_without_a_scrape_and_one_of_another_engine_are_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
     shown = answer("replay", "empty.txt", "-o", "json", cwd=tmp_path, code=2)
-    assert shown["error"]["message"] == "empty.txt holds no scrape"
+    assert shown["error"]["message"] == "empty.txt contains no scrape"
     recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
     shown = answer("replay", recorded, "--adapter", "tgi", "-o", "json", cwd=tmp_path, code=2)
     assert "no metric of tgi; it matches vllm" in shown["error"]["message"]

@@ -219,7 +219,7 @@ def test_amcheck_compares_indexes_with_their_tables(own_server: postgres.Server)
 def test_a_payload_that_is_cut_off_or_bent_is_found(filled: str) -> None:
     row = block_of(filled)
     for payload, words in (
-        (row.payload[:-1], "bytes where its index says"),
+        (row.payload[:-1], "bytes; its index says"),
         (b"XXXX" + row.payload[4:], "unknown format"),
         (row.payload[:10], "cannot be unpacked"),
         (b"", "cannot be unpacked"),
@@ -242,9 +242,9 @@ def test_bent_values_are_found_by_a_deep_look(filled: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("instants", 7, "60 instants where its row says 7"),
-        ("end_us", 1, "other instants"),
-        ("cohort_id", 2, "40 entities where its list has 5"),
+        ("instants", 7, "60 timestamps; its row says 7"),
+        ("end_us", 1, "other timestamps"),
+        ("cohort_id", 2, "40 entities; its list has 5"),
         ("keyset_id", 2, "other columns than its list"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_list_that_is_bent_or_names_what_is_not_there(filled: str) -> None:
     )
     assert "cohort 1 of the metrics is damaged" in said(look(filled)["metrics"])
     change(filled, "metrics", "DELETE FROM signal WHERE key = 'hw_accel_power_watts'")
-    assert "names 1 ids that are not there" in said(look(filled)["metrics"])
+    assert "refers to 1 missing" in said(look(filled)["metrics"])
     change(filled, "metrics", "UPDATE entity SET kind = 'node' WHERE kind = 'replica'")
     assert "which is not a valid node key" in said(look(filled)["metrics"])
 

@@ -321,7 +321,7 @@ def test_no_token_no_entry_and_the_doors_have_a_token_of_their_own():
     assert world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="door only").status_code != 401
     refused = world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="guessed")
     assert refused.status_code == 401
-    assert refused.json()["error"]["message"] == "What is pushed needs the push token or the admin token."
+    assert refused.json()["error"]["message"] == "Ingestion requires the push token or the admin token."
     assert "admin" in world.post("/changes", b"[]", token="door only").json()["error"]["message"]
     assert not world.state.paused()
 

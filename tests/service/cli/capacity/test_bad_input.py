@@ -128,7 +128,7 @@ REFUSED = [
     # loads of a file, whoever reads them
     *((f"{command} {file}.csv", said) for command in (BUY, "replay", "strategies") for file, said in (
         ("missing", r"missing\.csv cannot be read: No such file"),
-        ("binary", r"binary\.csv cannot be read: it is no UTF-8 text"),
+        ("binary", r"binary\.csv cannot be read: .*is not valid UTF-8"),
         ("empty", r"empty\.csv is empty"),
         ("header", r"header\.csv (holds no load|has no load values)"),
         ("columns", r"columns\.csv: columns time_utc and requests_per_second are missing"),
@@ -217,7 +217,7 @@ REFUSED = [
     ("calibrate --import missing.json", "cannot be read: No such file"),
     ("calibrate --import object.json", "is not a result of vllm bench serve, LLMPerf or K6"),
     ("calibrate --import nothing.json", "holds no result"),
-    ("calibrate --import binary.csv", "it is no UTF-8 text"),
+    ("calibrate --import binary.csv", "is not valid UTF-8"),
     ("calibrate --import week.csv", r"week\.csv:1: not JSON"),
     # buy
     ("buy", "which service"),
