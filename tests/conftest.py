@@ -2,7 +2,7 @@
 
 A test that needs a program or a folder that a machine may lack calls ``pytest.skip("missing: prometheus is not
 installed")``. With ``OUTRIDER_CI=1`` such a skip is a failure, because CI installs everything; other skips stay skips.
-With ``OUTRIDER_CI=1`` a test without the marker ``slow``, ``server`` or ``fleet`` must not use more than
+With ``OUTRIDER_CPU_LIMIT=1`` a test without the marker ``slow``, ``server`` or ``fleet`` must not use more than
 ``UNMARKED_CPU_SECONDS`` of processor time: ``make test`` runs the unmarked tests.
 """
 
@@ -57,13 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """In CI an unmarked test that uses too much processor time fails."""
+    """With ``OUTRIDER_CPU_LIMIT=1`` an unmarked test that uses too much processor time fails."""
     before = os.times()
     result = yield
     after = os.times()
     used = sum(after[:4]) - sum(before[:4])
     unmarked = not any(item.get_closest_marker(name) for name in MARKED)
-    if os.environ.get("OUTRIDER_CI") == "1" and unmarked and used > UNMARKED_CPU_SECONDS:
+    if os.environ.get("OUTRIDER_CPU_LIMIT") == "1" and unmarked and used > UNMARKED_CPU_SECONDS:
         pytest.fail(f"used {used:.1f} s of processor time: mark it slow, or make it faster", pytrace=False)
     return result
 

@@ -40,7 +40,13 @@ def test_every_fault_named_in_the_code_is_in_the_vocabulary():
         re.findall(
             r'"((?:gpu|node|engine|traffic|kv|pcie|ib|nvlink|exporter|monitor)-[a-z-]+)"',
             "".join(
-                (FOLDER / name).read_text() for name in ("engine/liveness.py", "load/saturation.py", "hardware/gpu_faults.py", "platform/scrape_targets.py")
+                (FOLDER / name).read_text()
+                for name in (
+                    "engine/liveness.py",
+                    "load/saturation.py",
+                    "hardware/gpu_faults.py",
+                    "platform/scrape_targets.py",
+                )
             ),
         )
     )

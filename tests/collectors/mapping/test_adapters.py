@@ -301,7 +301,11 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
             "heartbeat.of",
             "counters that move on every page",
         ),
-        (("target: node", "target: node\nfixes: {signals: {node_redy: x}}"), "fixes.signals.node_redy", "unknown signal"),
+        (
+            ("target: node", "target: node\nfixes: {signals: {node_redy: x}}"),
+            "fixes.signals.node_redy",
+            "unknown signal",
+        ),
         (
             ("node_ready: {gauge: up}", "svc_tpot_seconds: {gauge: up}"),
             "signals.svc_tpot_seconds.gauge",

@@ -273,7 +273,7 @@ def test_a_list_that_is_gone(sqlite_url: str) -> None:
     with contextlib.closing(sqlite3.connect(file_of(sqlite_url, "metrics"), isolation_level=None)) as plain:
         plain.execute("DELETE FROM cohort WHERE id = 2")
     found = said(look(sqlite_url)["metrics"])
-    assert "rows of block name rows of other tables" in found
+    assert "rows of block refer to" in found
     assert "lost the list of its entities" in found
 
 

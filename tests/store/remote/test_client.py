@@ -255,12 +255,12 @@ def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Op
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<html>", "did not answer with a matrix: '<html>'"),
-        (b'{"status":"error","error":"x"}', "did not answer with a matrix"),
-        (b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"2"', "broke off"),
+        (b"<html>", "did not return a matrix: '<html>'"),
+        (b'{"status":"error","error":"x"}', "did not return a matrix"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"2"', "truncated"),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"x"]]}]}}',
-            "no matrix of numbers",
+            "not a matrix of numbers",
         ),
     ],
 )

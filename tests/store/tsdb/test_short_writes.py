@@ -135,6 +135,6 @@ def test_history_is_written_again_after_maintenance_deleted_it(
     np.testing.assert_array_equal(read(metrics), VALUES)
     assert (times, left(metrics)) == (3, (2, 0))
     times = -9
-    with pytest.raises(StoreError, match="came in between"):
+    with pytest.raises(StoreError, match="interfered in every attempt"):
         put_hour(metrics, VALUES + 1)
     np.testing.assert_array_equal(read(metrics), VALUES)

@@ -104,7 +104,7 @@ def test_a_split_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     assert answer(*split, "--prompts", "empty.txt", cwd=tmp_path, code=1)["reason"] == "no_prompts"
     assert "words.txt:2: 'many' is no number of tokens" in message(*split, "--prompts", "words.txt", cwd=tmp_path)
     assert "missing.txt cannot be read" in message(*split, "--prompts", "missing.txt", cwd=tmp_path)
-    assert "which prompts" in message(*split, cwd=tmp_path)
+    assert "no prompt lengths given" in message(*split, cwd=tmp_path)
     assert "no service is named 'x'" in message(*split, "--service", "x", cwd=tmp_path)
     (tmp_path / "one.txt").write_text("5\n")
     wrong = ("capacity", "split", "--prompts", "one.txt", "--long-ratio")
@@ -119,7 +119,7 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
     nodes = found["nodes"]
     assert (nodes["nodes"], nodes["gpus"], nodes["idle_gpus"], nodes["replicas_per_node"]) == (8, 64, 0, 2.0)
     assert len(found["derivation"]) == 2
-    assert "nothing is left" in message(*spares, "--losses", "4", cwd=tmp_path)
+    assert "none would be left" in message(*spares, "--losses", "4", cwd=tmp_path)
     assert "--gpus-per-replica" in message(*spares, "--gpus-per-node", "8", cwd=tmp_path)
     assert "how many replicas" in message("capacity", "spares", "--domains", "3", cwd=tmp_path)
     assert "failure domains" in message("capacity", "spares", "--needed", "3", cwd=tmp_path)

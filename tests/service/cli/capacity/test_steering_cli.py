@@ -160,7 +160,7 @@ def test_people_read_it_in_their_language(folder: Path) -> None:
         (("--least", "60", "--most", "20"), "invalid bounds"),
         (("--stands", "0s"), "--stands"),
         (("--refill", "x"), "--refill: x is not a backend"),
-        (("--host", "chat.example.com"), "--host is of a gateway"),
+        (("--host", "chat.example.com"), "--host applies to a gateway"),
     ],
 )
 def test_what_cannot_be_steered_says_why(folder: Path, arguments: tuple[str, ...], said: str) -> None:

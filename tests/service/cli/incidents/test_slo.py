@@ -53,7 +53,7 @@ def load(tmp_path, text):
         ("- {name: a, limit: 1s}", 2, "limit", "a success has none"),
         ("- {name: a, objective: 1}", 2, "objective", "less than 1"),
         ("- {name: a, objektive: 0.9}", 2, "objektive", 'did you mean "objective"'),
-        ("- {name: Big One}", 2, "name", "small letters"),
+        ("- {name: Big One}", 2, "name", "lowercase letters"),
         ("- {name: a, window: 1d}", 2, "window", "expected 3d to 90d"),
         ("- {name: a}\n- {name: a}", 3, "name", "a second SLO is named 'a'"),
         ("- {name: a, namespace: x}", 2, "namespace", "none is named"),

@@ -136,7 +136,7 @@ def test_wrong_usage_is_2_and_what_is_away_is_3(tmp_path: Path) -> None:
     assert not (tmp_path / ".outrider").exists()
     assert "missing.tar" in refused("db", "restore", "missing.tar", cwd=tmp_path, code=2)["message"]
     (tmp_path / "text.tar").write_text("hello")
-    assert "not a whole backup" in refused("db", "restore", "text.tar", cwd=tmp_path, code=2)["message"]
+    assert "not a complete outrider backup" in refused("db", "restore", "text.tar", cwd=tmp_path, code=2)["message"]
     answer("db", "upgrade", cwd=tmp_path)
     (tmp_path / "b.tar").touch()
     assert "already exists" in refused("db", "backup", "b.tar", cwd=tmp_path, code=2)["message"]
@@ -168,7 +168,7 @@ def test_values_on_another_server_are_said_to_be_missing(tmp_path: Path) -> None
     assert not answer("db", "check", cwd=tmp_path, code=1)["sound"]
     (tmp_path / "outrider.yaml").write_text(REMOTE)
     found = answer("db", "check", cwd=tmp_path)
-    assert "kept by the server of store.metrics" in found["databases"][1]["notes"][0]
+    assert "stored on the server of store.metrics" in found["databases"][1]["notes"][0]
     assert "back it up by its own means" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
 
 
