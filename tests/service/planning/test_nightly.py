@@ -98,7 +98,7 @@ def _night(monkeypatch, forecaster, **more):
 def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_before(monkeypatch):
     made = _night(monkeypatch, Refused()).made()
     assert made[CHAT].fits.requested == ("prophet",)
-    assert made[CHAT].heard == ()
+    assert made[CHAT].selected == ()
     history, horizon = _history(6.0), timedelta(hours=24)
     alone = forecast(
         history.times,

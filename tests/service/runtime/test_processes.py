@@ -60,12 +60,12 @@ def test_a_child_that_dies_is_started_again_after_a_wait_that_grows():
     for wait in (2.0, 4.0):
         child.running.kill()
         child.running.wait()
-        child.look(10.0)
+        child.check(10.0)
         assert child.running is None
         assert child.wait == wait
-        child.look(10.0 + wait - 0.1)
+        child.check(10.0 + wait - 0.1)
         assert child.running is None
-        child.look(10.0 + wait)
+        child.check(10.0 + wait)
         assert child.running is not None
     assert child.running.pid != first
     Supervisor([child]).stop()
@@ -76,9 +76,9 @@ def test_wrong_usage_is_not_tried_again():
     child = Child("api", [sys.executable, "-c", "raise SystemExit(2)"])
     child.start(0.0)
     child.running.wait()
-    child.look(1.0)
+    child.check(1.0)
     assert child.given_up
-    child.look(1000.0)
+    child.check(1000.0)
     assert child.running is None
 
 

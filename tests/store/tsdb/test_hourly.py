@@ -116,6 +116,6 @@ def test_columns_say_what_their_signal_is_for(kind: EntityKind) -> None:
     assert len(cells) == len(hourly.cells(kind))
     assert all(len(name) < 64 for name in cells), "PostgreSQL cuts longer names"
     for name, cell in cells.items():
-        assert name in (cell.signal.name, f"{cell.signal.name}_{cell.comment}")
-        assert (cell.comment == "max") <= (cell.signal.good in ("lower", "range"))
+        assert name in (cell.signal.name, f"{cell.signal.name}_{cell.statistic}")
+        assert (cell.statistic == "max") <= (cell.signal.good in ("lower", "range"))
     assert not {signal.name for signal in catalog.signals().values() if signal.bounds} & set(cells)
