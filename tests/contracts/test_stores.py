@@ -568,9 +568,9 @@ def test_a_claimed_action_ends_once(state: StateStore, outcome: OutcomeStatus, s
 
 
 def test_finishing_what_is_not_there_is_an_error(state: StateStore) -> None:
-    with pytest.raises(StoreError, match="no action 'ghost'"):
+    with pytest.raises(StoreError, match="No action 'ghost'"):
         state.finish_action(Outcome("ghost", OutcomeStatus.DONE, "", T0, T0))
-    with pytest.raises(StoreError, match="no message 'ghost'"):
+    with pytest.raises(StoreError, match="No message 'ghost'"):
         state.finish_message("ghost", delivered=True, now=T0)
 
 

@@ -183,7 +183,7 @@ def test_a_file_that_was_changed_since_is_not_overwritten(platform):
     ("arguments", "code", "message"),
     [
         (["propose", "kv-cache-ful"], 2, 'did you mean "kv-cache-full"'),
-        (["propose", RULE, "--threshold", "0.97", "--wait", "20m"], 2, "one at a time"),
+        (["propose", RULE, "--threshold", "0.97", "--wait", "20m"], 2, "cannot be measured together"),
         (["propose", "gpu-memory-high", "--threshold", "0.97"], 2, "no single number"),
         (["propose", RULE, "--wait", "soon"], 2, "--wait"),
         (["propose", "engine-dead"], 1, "not evaluated on metric values"),

@@ -23,15 +23,18 @@ from tests.support.kube_scene import H100, deployment, event, news, now, run, ru
 
 pytestmark = pytest.mark.control_plane
 ROOT = Path(__file__).resolve().parents[3]
+NODES = ("n1", "n2", "n3", "n4")
 _NUMBERS = count()
 Scene = Callable[[KubernetesEventSource], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
-def cluster(control_plane: Cluster) -> Cluster:
-    for name in ("n1", "n2", "n3", "n4"):
+def cluster(control_plane: Cluster) -> Iterator[Cluster]:
+    for name in NODES:
         control_plane.node(name, **H100)
-    return control_plane
+    yield control_plane
+    for name in NODES:  # tests of other files count the nodes with GPUs
+        control_plane.delete(f"/api/v1/nodes/{name}")
 
 
 @pytest.fixture

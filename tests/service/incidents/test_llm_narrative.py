@@ -11,7 +11,7 @@ import pytest
 from detectors.rca import explanation, fault_catalogue
 from outrider.errors import ConfigError
 from outrider.testing import names
-from outrider.testing.trouble import tell
+from outrider.testing.trouble import lost_gpu
 from service.api.app import create_app
 from service.api.extras import ApiExtras
 from service.config import settings as settings_file
@@ -64,7 +64,7 @@ def door(body=b"", status=200, hold=None):
 @pytest.fixture
 def lost():
     """The explanation of a lost card."""
-    (incident,) = tell(names.NOW, names.NOW - timedelta(minutes=8)).incidents
+    (incident,) = lost_gpu(names.NOW, names.NOW - timedelta(minutes=8)).incidents
     return explanation.explain(incident, fault_catalogue.load())
 
 

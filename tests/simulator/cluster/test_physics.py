@@ -134,7 +134,7 @@ def test_ports_disks_clocks_and_supplies_show_what_bends_them(fleet: Fleet) -> N
     assert abs(fleet.nodes.clock_offset[1]) < 0.001
 
 
-@pytest.mark.parametrize(("lever", "share"), [("hung", 0.25), ("asleep", 0.25), ("core_dead", 0.0)])
+@pytest.mark.parametrize(("effects", "share"), [("hung", 0.25), ("asleep", 0.25), ("core_dead", 0.0)])
 def test_a_core_that_stands_still_keeps_its_share_unless_its_health_check_fails(
     fleet: Fleet, effects: str, share: float
 ) -> None:

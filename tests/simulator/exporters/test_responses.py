@@ -63,7 +63,7 @@ def test_dead_engines_and_stopped_exporters_refuse(fleet: Fleet) -> None:
     assert pages.answer(at(fleet, "node-0")).status is Status.OK
 
 
-@pytest.mark.parametrize("lever", ["alive", "reachable"])
+@pytest.mark.parametrize("effects", ["alive", "reachable"])
 def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, effects: str) -> None:
     pages = Pages(fleet)
     node = int(fleet.pods.node_of_slot[0])
@@ -77,7 +77,7 @@ def test_everything_on_a_host_that_is_gone_or_cut_off_is_silent(fleet: Fleet, ef
     assert pages.answer(at(fleet, "kube-state")).status is Status.OK
 
 
-@pytest.mark.parametrize("lever", ["alive", "seen"])
+@pytest.mark.parametrize("effects", ["alive", "seen"])
 def test_a_cluster_out_of_sight_is_silent_as_a_whole(fleet: Fleet, effects: str) -> None:
     Bent(fleet, ("cluster", effects, 0, 0.0))
     step(fleet, 5)
