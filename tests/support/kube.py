@@ -6,6 +6,7 @@ there are none: a test is the kubelet of its nodes (``Cluster.node``, ``Cluster.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -35,21 +36,30 @@ class MissingError(RuntimeError):
 
 
 def program() -> Path:
-    """The program, built if need be (five minutes, once). Raises MissingError."""
+    """The program, built if need be (five minutes, once per machine). Raises MissingError."""
     digest = hashlib.sha256()
     for name in ("go.mod", "go.sum", "main.go"):
         digest.update((SOURCE / name).read_bytes())
     cache = cache_folder()
-    found = cache / f"kube-{digest.hexdigest()[:16]}"
-    if found.exists():
-        return found
+    built = cache / f"kube-{digest.hexdigest()[:16]}"
+    if built.exists():
+        return built
     cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "kube.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second worker waits for the build of the first
+        if not built.exists():
+            _build(built)
+    return built
+
+
+def _build(target: Path) -> None:
+    """Compiles the program to ``target``. Raises MissingError."""
     go = go_program()
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        made = Path(folder) / "kube"
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        output = Path(folder) / "kube"
         flags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3"
-        command = [go, "build", "-trimpath", "-ldflags", flags, "-o", str(made), "."]
-        done = subprocess.run(
+        command = [go, "build", "-trimpath", "-ldflags", flags, "-o", str(output), "."]
+        build = subprocess.run(
             command,
             cwd=SOURCE,
             env={**os.environ, "CGO_ENABLED": "0"},
@@ -58,10 +68,9 @@ def program() -> Path:
             timeout=BUILD_SECONDS,
             check=False,
         )
-        if done.returncode != 0:
-            raise MissingError(f"the control plane cannot be built here: {done.stderr.strip()[-300:]}")
-        made.rename(found)
-    return found
+        if build.returncode != 0:
+            raise MissingError(f"the control plane cannot be built here: {build.stderr.strip()[-300:]}")
+        output.rename(target)
 
 
 def cache_folder() -> Path:
