@@ -105,7 +105,7 @@ def _logs_as_they_come() -> Generator[None]:
 def postgres_server() -> Generator[postgres.Server]:
     """A real PostgreSQL of the run's own, one for all tests: each works in a database of its own."""
     try:
-        with postgres.server() as found:
+        with postgres.server(*postgres.UNSYNCED) as found:
             yield found
     except postgres.MissingError as error:
         pytest.skip(f"missing: {error}")

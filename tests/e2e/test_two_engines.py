@@ -76,7 +76,7 @@ def until(ask: Callable[[], object], what: str) -> None:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("engines")
     try:
-        with postgres.server() as server, server.database() as url:
+        with postgres.server(*postgres.UNSYNCED) as server, server.database() as url:
             target = {
                 "name": "gone", "adapter": "dcgm", "url": "http://127.0.0.1:1/metrics",
                 "entity": {"kind": "node", "name": "node-1"},

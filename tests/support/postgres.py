@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _USER = "postgres"  # Debian's package makes it; the server refuses to run as root
-# A test crashes the server, never the machine: what the kernel has is as good as what the disk has.
-_UNSYNCED = ("-c fsync=off", "-c full_page_writes=off")
+# For tests, not for benchmarks: a test crashes the server, never the machine.
+UNSYNCED = ("-c fsync=off", "-c full_page_writes=off")
 
 
 class MissingError(Exception):
@@ -58,7 +58,7 @@ class Server:
         """Start and wait until it answers."""
         options = [
             f"-c port={self.port}", "-c listen_addresses=127.0.0.1", f"-c unix_socket_directories={self.folder}",
-            *_UNSYNCED, *self.options,
+            *self.options,
         ]  # fmt: skip
         log = str(self.folder / "log")
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-l", log, "-w", "-o", " ".join(options), "start")

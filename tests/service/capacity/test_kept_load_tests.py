@@ -29,7 +29,7 @@ LOAD = ("--steps", "1,2", "--step-time", "3s", "--tokens", str(TOKENS), "--promp
 def server() -> Iterator[postgres.Server]:
     """One of its own: it is stopped."""
     try:
-        with postgres.server() as found:
+        with postgres.server(*postgres.UNSYNCED) as found:
             yield found
     except postgres.MissingError as error:
         pytest.skip(f"missing: {error}")

@@ -157,7 +157,7 @@ def test_a_file_that_is_no_database_and_one_that_is_missing(sqlite_url: str) -> 
 @pytest.fixture
 def own_server() -> Iterator[postgres.Server]:
     try:
-        with postgres.server() as found:
+        with postgres.server(*postgres.UNSYNCED) as found:
             yield found
     except postgres.MissingError as error:
         pytest.skip(f"missing: {error}")
