@@ -402,7 +402,7 @@ def test_headings_and_summaries_are_in_the_language_asked_for(tmp_path):
     for words, arguments in (
         (("目标", "信号", "是"), ("collect", "once", "--page", "vllm=page.txt")),
         (("个信号", "缺少的信号", "解决办法"), ("doctor", "--page", "vllm=page.txt")),
-        (("共", "个周期"), ("replay", recorded)),
+        (("已重放", "个周期"), ("replay", recorded)),
         (("有效",), ("config", "check", "good.yaml")),
         (("有 1 处错误",), ("config", "check", "bad.yaml")),
     ):
@@ -431,7 +431,7 @@ def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp
     assert (tmp_path / "drawn" / "wave.svg").read_text(encoding="utf-8").startswith("<svg")
     assert row["keda_waiting_over_2s_ratio"] is not None
     told = run("capacity", "replay", str(file), "--no-prophet", "--lang", "en", "-o", "table", cwd=tmp_path).stdout
-    assert "of static" in told
+    assert "vs static" in told
     assert f"{100 * row['keda_waiting_over_2s_ratio']:.2f} %" in told
 
 

@@ -105,7 +105,7 @@ def test_a_missing_store_is_an_error_and_is_not_created(store_url: str) -> None:
         assert "db upgrade" in caught.value.hint
         assert not Path(store_url.removeprefix("sqlite:///")).exists()
     else:
-        assert all("holds no store" in said(one) for one in look(store_url).values())
+        assert all("does not contain a store" in said(one) for one in look(store_url).values())
 
 
 def test_a_newer_revision_is_a_problem_and_an_older_one_a_note(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:

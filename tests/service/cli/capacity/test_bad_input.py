@@ -252,9 +252,9 @@ REFUSED = [
     # emit, plan and warm
     ("emit --service nobody", "no service is named 'nobody'"),
     ("emit --format hpaa", "'hpaa' is not a format"),
-    ("emit --format ,", "--format names no format"),
-    ("emit --send", "nothing is configured to send to"),
-    ("emit --for-real", "--for-real says how to --send"),
+    ("emit --format ,", "--format is empty"),
+    ("emit --send", "no receiver is configured for the plan"),
+    ("emit --for-real", "--for-real requires --send"),
     ("emit --config kind.yaml", r"kind\.yaml:4: planner\.scaling\.emit\[0\]\.type: expected 'hpa'"),
     ("emit --config folder", "folder cannot be read: Is a directory"),
     ("plan --at yesterday", "--at: 'yesterday' is not a valid timestamp"),
@@ -264,8 +264,8 @@ REFUSED = [
     (f"{WARM} --pre-pull cron", "--pre-pull 'cron' is not known"),
     (f"{WARM} --pre-pull job", "pre-pull Jobs need nodes, but none is known"),
     (f"{WARM} --node a --nodes 2", "--node and --nodes exclude each other"),
-    (f"{WARM} --pre-pull daemonset --nodes 2", "a DaemonSet finds its nodes itself"),
-    ("warm --service chat --phase pull=5 --node a", "which image is pulled ahead"),
+    (f"{WARM} --pre-pull daemonset --nodes 2", "a DaemonSet selects its nodes itself"),
+    ("warm --service chat --phase pull=5 --node a", "no image given for the pre-pull"),
 ]  # fmt: skip
 AWAY = [
     (DEAD, "does not answer: "),
