@@ -87,7 +87,7 @@ def test_an_old_page_of_a_server_is_not_believed(pages: Path) -> None:
             run("collect", "once", "--page", f"npu_exporter=http://127.0.0.1:{server.server_port}/metrics").stdout
         )
         server.shutdown()
-    assert "old: not believed" in shown["targets"][0]["warning"]
+    assert "old: rejected" in shown["targets"][0]["warning"]
     assert 43 not in [one["value"] for one in shown["signals"]]
 
 
