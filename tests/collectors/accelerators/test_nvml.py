@@ -220,7 +220,7 @@ def test_a_machine_without_the_library(driver, tmp_path) -> None:
     if "devices" in found:
         pytest.skip("this machine has NVIDIA's own library")
     assert found["error"] in {
-        "no NVIDIA device can be read: libnvidia-ml.so.1 is not on this machine",
+        "no NVIDIA device can be read: libnvidia-ml.so.1 is not installed on this node",
         "no NVIDIA device can be read: the NVIDIA driver is not loaded",
     }
 
