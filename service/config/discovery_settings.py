@@ -86,7 +86,7 @@ class DiscoverSettings(AccessSettings):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{label}: {pattern!r} is no regular expression: {error}") from error
+                raise ValueError(f"{label}: {pattern!r} is not a valid regular expression: {error}") from error
         return value
 
     @field_validator("labels")

@@ -89,7 +89,7 @@ class ProbeSettings(AccessSettings):
         try:
             re.compile(value or "")
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
+            raise ValueError(f"is not a valid regular expression: {error}") from error
         return value
 
     @field_validator("every", "timeout", "idle")

@@ -111,6 +111,6 @@ def receive_usable(given: ReceiveSettings, document: yaml_file.Document) -> Iter
             try:
                 re.compile(text)
             except re.error as error:
-                yield document.problem((*place, "match", label), f"is no regular expression: {error}")
+                yield document.problem((*place, "match", label), f"is not a valid regular expression: {error}")
     if given.forget_after <= given.silent_after:
         yield document.problem(("receive", "forget_after"), "must be longer than silent_after")

@@ -156,7 +156,7 @@ def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
     with pytest.raises(ConfigError) as caught:
         settings.load(file)
     told = [str(problem) for problem in caught.value.problems]
-    assert any(":3: " in one and "is no regular expression" in one for one in told)
+    assert any(":3: " in one and "is not a valid regular expression" in one for one in told)
     assert any(":4: " in one and "unknown adapter 'vlm'" in one and "vllm" in one for one in told)
     assert any("must be longer than silent_after" in one for one in told)
 

@@ -136,7 +136,7 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
         ("{type: http, service: chat, url: 'ftp://x'}", "probes[0].url", "expected an http:// or https:// address"),
         ("{type: grpc, service: chat, url: 'http://x:1'}", "probes[0].url", "expected grpc://host:port"),
         ("{type: grpc, service: chat, url: 'grpc://x'}", "probes[0].url", "expected grpc://host:port"),
-        ("{type: http, service: chat, url: 'http://x', matches: '('}", "probes[0].matches", "is no regular expression"),
+        ("{type: http, service: chat, url: 'http://x', matches: '('}", "probes[0].matches", "is not a valid regular expression"),
         ("{type: dns, service: c, host: a, name_servers: [x]}", "probes[0].name_servers", "expected an IP address"),
         (
             "{type: generation, service: c, url: 'http://x', max_tokens: 99999}",

@@ -105,7 +105,7 @@ def test_an_objective_of_the_configuration_bounds_the_plan_and_explain_shows_it(
     assert found["derivation"]["units_raw"] > without["derivation"]["units_raw"]
     folder()
     for language, said in (
-        ("en", "promise: TTFT within 1 s for 99 % of requests"),
+        ("en", "SLO: TTFT within 1 s for 99 % of requests"),
         ("zh", "99 % 的请求 TTFT 不超过 1 秒"),
     ):
         told = run(*EXPLAIN, "--lang", language, "-o", "table", cwd=where).stdout
@@ -137,7 +137,7 @@ def test_a_promise_out_of_reach_warns_under_the_plan_and_pins_nothing(folder):
     assert found["target_replicas"] == plain["target_replicas"]
     assert found["derivation"]["cautions"][-1]["code"] == "slo_out_of_reach"
     assert (
-        "chat: no number of replicas keeps TPOT within 0.001 s" in run(*PLAN, *asked, "-o", "table", cwd=where).stdout
+        "chat: no number of replicas achieves TPOT within 0.001 s" in run(*PLAN, *asked, "-o", "table", cwd=where).stdout
     )
     assert "chat：无论多少副本" in run(*PLAN, *asked, "-o", "table", "--lang", "zh", cwd=where).stdout
 
@@ -179,7 +179,7 @@ def test_whole_nodes_stand_in_the_plan(folder):
         (("--ttft", "0"), "--ttft must be above 0"),
         (("--ttft", "1 token"), "--ttft"),
         (("--tpot", "nan"), "--tpot"),
-        (("--quantile", "0.9"), "--quantile is of"),
+        (("--quantile", "0.9"), "--quantile requires --ttft or --tpot"),
         (("--ttft", "1s", "--quantile", "95"), "--quantile is a share"),
         (("--ttft", "1s", "--quantile", "0"), "--quantile is a share"),
         (("--prompt", "0"), "--prompt must be"),
@@ -197,7 +197,7 @@ def test_options_that_mean_nothing_are_refused_by_name(folder, command, options,
 def test_what_is_of_one_service_needs_its_name(folder):
     for option, value in (("--model", "Llama-3.1-70B"), ("--prompt", "900"), ("--max-sequences", "32")):
         error = answer("capacity", "plan", option, value, cwd=folder(), code=2)["error"]
-        assert (error["message"], error["hint"]) == (f"{option} is of one service", "name it with --service")
+        assert (error["message"], error["hint"]) == (f"{option} is of one service", "name the service with --service")
 
 
 @pytest.mark.parametrize(
