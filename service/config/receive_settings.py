@@ -106,7 +106,7 @@ def receive_usable(given: ReceiveSettings, document: yaml_file.Document) -> Iter
         place = ("receive", "rules", index)
         if rule.adapter is not None and rule.adapter not in ADAPTERS:
             near = yaml_file.near(rule.adapter, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
-            yield document.problem((*place, "adapter"), f"there is no adapter {rule.adapter!r}{near}")
+            yield document.problem((*place, "adapter"), f"unknown adapter {rule.adapter!r}{near}")
         for label, text in rule.match.items():
             try:
                 re.compile(text)

@@ -31,7 +31,7 @@ def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, fold
     for path, name in _adapters_named(collect):
         if name not in registry.ADAPTERS:
             hint = yaml_file.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
-            problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
+            problems.append(document.problem(path, f"unknown adapter {name!r}{hint}"))
     return problems
 
 

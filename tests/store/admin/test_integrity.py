@@ -274,7 +274,7 @@ def test_a_list_that_is_gone(sqlite_url: str) -> None:
         plain.execute("DELETE FROM cohort WHERE id = 2")
     found = said(look(sqlite_url)["metrics"])
     assert "rows of block refer to" in found
-    assert "lost the list of its entities" in found
+    assert "a missing or damaged list of entities" in found
 
 
 def test_two_blocks_that_hold_the_same_cells_are_found(filled: str) -> None:

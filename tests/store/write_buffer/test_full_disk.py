@@ -63,7 +63,7 @@ def written_until_full(store: SqlMetricStore) -> int:
             store.write(T0 + number * STEP, [batch(number)])
         except StoreUnavailableError:
             break
-    with pytest.raises(StoreUnavailableError, match="is full; nothing of this write was kept"):
+    with pytest.raises(StoreUnavailableError, match="is full; this write was rolled back"):
         store.write(T0 + number * STEP, [batch(number)])
     return number
 

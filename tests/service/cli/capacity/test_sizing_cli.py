@@ -303,7 +303,7 @@ def test_buy_plans_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2", "no columns"),
+        ("a,b\n1,2", "are missing"),
         ("time_utc,requests_per_second\nsoon,1", "load.csv:2"),
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,-1", "load.csv:2"),
         ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,x", "load.csv:2"),
