@@ -9,7 +9,7 @@ import pytest
 
 from outrider.model import BacktestScore, CellStatus, CycleRecord, EntityKind, EntityRef, Forecast, Plan, Window
 from outrider.ports import CycleCommit
-from service.planning.forecast_accuracy import kept
+from service.planning.forecast_accuracy import accuracy_by_horizon
 from store.memory import MemoryStateStore
 
 NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
@@ -54,7 +54,7 @@ def test_load_and_peaks_are_held_against_what_came():
     values[3] = 40.0
     _said(state, begun, 10.0, 16.0)
     _said(state, begun + timedelta(hours=1), 12.0, 16.0)
-    found = kept(state, History(begun, values), SERVICE, NOW, timedelta(hours=24))
+    found = accuracy_by_horizon(state, History(begun, values), SERVICE, NOW, timedelta(hours=24))
     assert [row.horizon / STEP for row in found] == [1, 3, 6, 12]
     ten, half, hour, two = found
     assert ten.wape == pytest.approx((0 + 2) / 20)
@@ -70,7 +70,7 @@ def test_a_plan_made_within_a_slot_speaks_of_the_slots_after_it():
     begun = NOW - timedelta(hours=1)
     values = np.array([90.0, 10.0, 10.0, 10.0, 10.0, 10.0])
     _said(state, begun + timedelta(minutes=4), 10.0, 8.0)
-    found = kept(state, History(begun, values), SERVICE, NOW, timedelta(hours=24))
+    found = accuracy_by_horizon(state, History(begun, values), SERVICE, NOW, timedelta(hours=24))
     assert [row.peak_exceeds_p95 for row in found] == [0.0, 0.0]
     assert found[0].over_provision == pytest.approx(0.0)
 
@@ -79,7 +79,7 @@ def test_what_is_missing_or_still_runs_is_held_against_nothing():
     state = MemoryStateStore()
     begun = NOW - timedelta(hours=1)
     _said(state, begun, 10.0, 16.0)
-    found = kept(state, History(begun, np.full(6, np.nan)), SERVICE, NOW, timedelta(hours=24))
+    found = accuracy_by_horizon(state, History(begun, np.full(6, np.nan)), SERVICE, NOW, timedelta(hours=24))
     assert [(row.forecasts, row.wape, row.peak_exceeds_p95) for row in found] == [(0, None, None)] * 2
-    assert kept(MemoryStateStore(), History(begun, np.empty(0)), SERVICE, NOW, timedelta(hours=24)) == ()
+    assert accuracy_by_horizon(MemoryStateStore(), History(begun, np.empty(0)), SERVICE, NOW, timedelta(hours=24)) == ()
     assert found[0].as_dict()["horizon_seconds"] == 600.0

@@ -35,11 +35,11 @@ def _history(days: float, now: datetime = NOW) -> Window:
 
 def test_fits_of_the_night_are_heard_by_the_plan_and_made_once_a_day():
     nightly, history, horizon = Nightly(1, None), _history(6.0), timedelta(hours=24)
-    assert nightly.made() == {}
+    assert nightly.decisions() == {}
     assert nightly.start_if_due(history, [CHAT, BATCH], NOW, horizon, NO_CALENDAR)
     assert not nightly.start_if_due(history, [CHAT, BATCH], NOW, horizon, NO_CALENDAR)
     nightly.close()
-    made = nightly.made()
+    made = nightly.decisions()
     assert set(made) == {CHAT}  # the other has no value to fit
     assert not nightly.start_if_due(history, [CHAT, BATCH], NOW + timedelta(hours=3), horizon, NO_CALENDAR)
     fleet = [
@@ -61,7 +61,7 @@ def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
     nightly = Nightly(1, None)
     nightly.start_if_due(_history(6.0), [CHAT], NOW, timedelta(hours=24), NO_CALENDAR)
     nightly.close()
-    assert nightly.made() == {}
+    assert nightly.decisions() == {}
 
 
 class Refused:
@@ -125,7 +125,7 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
 def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
-    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
     assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(found.why)
 
 
@@ -136,7 +136,7 @@ def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
     monkeypatch.setattr(module, "best_margin", broken)
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
-    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
     assert "the default margin is used" in because(found.why)
     assert "no such axis" in because(found.why, "zh")
 

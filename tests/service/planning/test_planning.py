@@ -72,7 +72,7 @@ def ledger(tmp_path):
 
 
 def _planning(metrics, ledger=None, **more):
-    return Planning(metrics, PlannerSettings(), SETTINGS, lambda *_: (6, 6), ledger=ledger, **more)
+    return Planning(metrics, PlannerSettings(), SETTINGS, lambda *_: (6, 6), change_log=ledger, **more)
 
 
 def test_a_negative_value_of_one_service_costs_nobody_a_plan(metrics):
@@ -87,7 +87,7 @@ def test_a_negative_value_of_one_service_costs_nobody_a_plan(metrics):
 
 
 def test_a_clock_that_jumps_ahead_and_back_does_not_end_planning(metrics):
-    making = _planning(metrics, looks_back=False)
+    making = _planning(metrics, with_hindsight=False)
     assert making.plan_if_due(NOW + timedelta(days=1), TOPOLOGY) is not None
     assert making.plan_if_due(NOW, TOPOLOGY) is not None
     assert making.plan_if_due(NOW + timedelta(minutes=1), TOPOLOGY) is None
@@ -117,21 +117,21 @@ def _starts(count, node=0.0):
 
 def test_the_lead_time_is_measured_on_the_ledger_s_starts(metrics, ledger):
     ledger.save_startups(list(_starts(8)))
-    made = _planning(metrics, ledger, looks_back=False).plan_if_due(NOW, TOPOLOGY)
+    made = _planning(metrics, ledger, with_hindsight=False).plan_if_due(NOW, TOPOLOGY)
     found = {one.service.name: one for one in made.recommendations}
     lead = found["good"].derivation["lead"]
     assert (lead["source"], lead["starts"], lead["gpus_free"]) == ("measured", 8, 3)
     assert [part["name"] for part in lead["parts"]] == ["pull", "weight_load", "margin"]
     assert found["good"].lead_time == timedelta(seconds=132)
     assert found["bad"].derivation["lead"]["source"] == "configured"
-    earlier = _planning(metrics, ledger, looks_back=False).plan_if_due(NOW - timedelta(hours=6), TOPOLOGY)
+    earlier = _planning(metrics, ledger, with_hindsight=False).plan_if_due(NOW - timedelta(hours=6), TOPOLOGY)
     then = {one.service.name: one for one in earlier.recommendations}["good"].derivation["lead"]
     assert (then["source"], then["starts"]) == ("configured", 2), "starts of later than that instant are not known"
 
 
 def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
     _planning(metrics, ledger).plan_if_due(NOW, TOPOLOGY)
-    at, paper = ledger.document(hindsight.PAPER)
+    at, paper = ledger.document(hindsight.DOCUMENT)
     assert at == NOW
     (good, _) = sorted(paper["services"], key=lambda one: one["service"] != "good")
     assert good["first_start_at"] < good["peak_at"]

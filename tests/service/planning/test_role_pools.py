@@ -15,7 +15,7 @@ from service.config.settings import PlannerSettings
 from service.config.slo_settings import SloSettings
 from service.planning import role_pools
 from service.planning.planning import Planning
-from service.planning.slo_inputs import Promises
+from service.planning.slo_inputs import SloInputs
 from store import memory
 from tests.service.cli.test_cli import answer
 
@@ -66,8 +66,8 @@ def planned(metrics, *services, slos=()):
         PlannerSettings(),
         list(services),
         lambda service, known: (2, 2) if known else (0, 0),
-        looks_back=False,
-        promises=Promises(slos, "c"),
+        with_hindsight=False,
+        slo_inputs=SloInputs(slos, "c"),
     )
     return {one.service.name: one for one in planning.plan_if_due(NOW, TOPOLOGY).recommendations}
 

@@ -12,7 +12,7 @@ grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
 @pytest.fixture
 def scaler():
     numbers = {("prod", "chat"): 5}
-    made = KedaScaler(lambda namespace, name: numbers.get((namespace, name)), "127.0.0.1", 0, look_seconds=0.02)
+    made = KedaScaler(lambda namespace, name: numbers.get((namespace, name)), "127.0.0.1", 0, poll_seconds=0.02)
     with grpc.insecure_channel(f"127.0.0.1:{made.port}") as channel:
         yield channel, numbers
     made.stop()
