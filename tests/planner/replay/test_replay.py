@@ -195,7 +195,7 @@ def test_only_minutes_on_one_line_are_extrapolated():
     assert result[2] == 0.0
 
 
-def test_a_plan_and_a_replay_decide_alike():
+def test_a_plan_and_a_replay_make_the_same_decision():
     random = np.random.default_rng(11)
     many = 400
     current, now, coming, stay, most = (random.integers(0, 30, many).astype(float) for _ in range(5))
@@ -245,7 +245,7 @@ def test_constant_load_never_reverses():
     assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
 
 
-def test_exactly_constant_load_keeps_exactly_what_it_needs():
+def test_exactly_constant_load_keeps_exactly_the_needed_replicas():
     result = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
     assert result.ours.requests_waiting_over_2s_ratio == 0
     assert result.oracle_ratio == pytest.approx(1.0)

@@ -126,7 +126,7 @@ def test_a_library_that_does_not_load_is_reported_and_margins_are_still_fitted(m
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
     forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
-    assert "Prophet is not used: no fit was forecasted (libstan.so.2: no such file)" in because(forecasted.why)
+    assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(forecasted.why)
 
 
 def test_a_failed_replay_keeps_the_default_margin_and_reports_it(monkeypatch):

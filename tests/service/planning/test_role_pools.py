@@ -137,8 +137,8 @@ def test_the_role_is_read_from_engine_arguments():
 
 
 def test_the_command_line_sizes_both_pools(tmp_path):
-    command = ("capacity", "disaggregated", "--model", "Llama-3.1-8B", "--gpu", "H100", "--qps", "40", "--prompt", "2000",
-             "--tokens", "200", "--prefill-tp", "1", "--decode-tp", "1")  # fmt: skip
+    command = ("capacity", "disaggregated", "--model", "Llama-3.1-8B", "--gpu", "H100", "--qps", "40",
+               "--prompt", "2000", "--tokens", "200", "--prefill-tp", "1", "--decode-tp", "1")  # fmt: skip
     result = answer(*command, "--ttft", "1s", "--tpot", "40ms", cwd=tmp_path)
     assert result["kept"]
     assert result["gpus"] == result["prefill"]["gpus"] + result["decode"]["gpus"] > 2
