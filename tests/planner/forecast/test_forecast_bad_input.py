@@ -119,7 +119,7 @@ def test_batched_rows_equal_single_rows(build):
         assert result[row].score.wape == pytest.approx(alone.score.wape, rel=0.02)
 
 
-def test_an_event_with_a_ratio_raises_what_is_forecast(build):
+def test_an_event_with_a_ratio_raises_the_forecast(build):
     values = build.wave(6.0)
     event = Event("launch", build.now + timedelta(hours=2), build.now + timedelta(hours=4), ratio=2.0)
     plain, result = _forecast(build, values), _forecast(build, values, calendar=Calendar((event,)))

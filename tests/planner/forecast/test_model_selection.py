@@ -90,7 +90,7 @@ def test_the_second_of_two_equal_models_is_refused(build, among):
     assert {each.arguments["name"] for each in result.why[1:]} == {"One", "Two"}
 
 
-def test_an_absent_model_or_missing_fit_is_named_with_the_reason(build, among):
+def test_an_absent_model_or_missing_fit_is_reported_with_the_reason(build, among):
     models = among(Fake("away", "Away", absent=True), Fake("lost", "Lost", 0.0), Fake("right", "Right"))
     fits = Fits()
     result = _ask(build, models, fits=fits)

@@ -47,7 +47,7 @@ def test_a_perfect_forecast_has_no_loss_and_a_worse_one_has_more():
     assert losses[0].total < losses[1].total < losses[2].total
 
 
-def test_without_an_origin_known_whole_no_peak_is_judged():
+def test_peaks_are_judged_at_completely_known_origins_only():
     truth = _observed(200)
     truth[:, 0] = np.nan  # the nearest lead belongs to every peak
     result = _errors(truth, np.where(np.isnan(truth), 20.0, truth) * 1.3)

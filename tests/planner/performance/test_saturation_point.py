@@ -120,8 +120,8 @@ def test_k6_is_read_in_both_of_its_forms(nested):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no result"),
-        ("[]", "holds no result"),
+        ("", "has no result"),
+        ("[]", "has no result"),
         ("{nonsense", "x.json:1: not JSON"),
         ("[1]", "must be an object"),
         ('{"hello": 1}', "not a result of vllm"),

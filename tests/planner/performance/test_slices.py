@@ -80,7 +80,7 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(text, message, hint):
     assert hint in caught.value.hint
 
 
-def test_shares_by_mps_are_of_whole_gpus_of_nvidia():
+def test_mps_shares_whole_nvidia_gpus_only():
     half = gpu("L40S").share(2)
     assert (half.name, half.whole, half.parts, half.cut) == ("L40S MPS 1/2", "L40S", 2, "mps")
     assert (half.price, half.memory_bytes) == (gpu("L40S").price / 2, gpu("L40S").memory_bytes / 2)
@@ -160,7 +160,7 @@ def test_whole_nodes_of_slices_cost_whole_nodes():
     assert sum(mix.gpus.values()) == 8
 
 
-def test_offers_by_name_are_cut_from_what_is_configured():
+def test_offers_by_name_are_cut_from_configured_offers():
     mine = [Offer(gpu("H100"), price=9.0, quota=4), Offer(gpu("A100"))]
     wanted = {"H100 1g.10gb": gpu("H100 1g.10gb"), "A30": gpu("A30")}
     first, second = offers.select_offers(mine, wanted)
@@ -221,7 +221,7 @@ def _taken(options, counts, pool):
     return min(full, sum(capacity * n for capacity, n in mine))
 
 
-def test_a_gpu_that_is_lost_takes_its_slices_along():
+def test_a_lost_gpu_loses_its_slices():
     """Two slices on one GPU are both lost with it."""
     for cuts in (MIG, MPS):
         answer = compare(replace(SMALL, qps=2.0, cuts=cuts, losses=1), [Offer(gpu("H100"))])

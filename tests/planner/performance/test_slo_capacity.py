@@ -48,8 +48,8 @@ def test_a_bounded_replica_serves_the_largest_load_within_the_slo(build):
     assert times.decode(32, work.context) < 1 / 25 < 1.5 * times.decode(32, work.context)
     seats = Bounds(32, 200_000.0)
     for one in (TTFT, TPOT):
-        assert queueing.predict(times, seats, work, rate, 0.95).keeps(one.slo)
-    assert not all(queueing.predict(times, seats, work, rate * 1.01, 0.95).keeps(one.slo) for one in (TTFT, TPOT))
+        assert queueing.predict(times, seats, work, rate, 0.95).meets(one.slo)
+    assert not all(queueing.predict(times, seats, work, rate * 1.01, 0.95).meets(one.slo) for one in (TTFT, TPOT))
     assert result.facts["requests_per_second"] == pytest.approx(rate)
     assert result.calibration.tokens_per_request == before.tokens_per_request
 
@@ -228,8 +228,8 @@ def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompt
     work = Work(900.0, 300.0)
     times = measured.scale(prior, (1 / 25) / prior.decode(32, work.context))
     rate, slo = result.facts["requests_per_second"], Objective("tpot", 0.037).slo
-    assert queueing.predict(times, Bounds(32, 200_000.0), work, rate, 0.95).keeps(slo)
-    assert not queueing.predict(times, Bounds(32, 200_000.0), work, rate * 1.01, 0.95).keeps(slo)
+    assert queueing.predict(times, Bounds(32, 200_000.0), work, rate, 0.95).meets(slo)
+    assert not queueing.predict(times, Bounds(32, 200_000.0), work, rate * 1.01, 0.95).meets(slo)
 
 
 PROMPTS = {"batch": 4.0, "tokens_per_request": 1.0, "tokens_per_second_per_sequence": 2.5}
