@@ -117,7 +117,7 @@ def test_services_without_a_selected_model_are_forecast_in_one_batch(monkeypatch
     monkeypatch.setattr(batch_forecast, "_forecast_service", refuse)
     forecasted = batch_forecast.forecast_all(history, NOW, horizon, decisions)[CHAT]
     assert (forecasted.model, forecasted.why) == (alone.model, alone.why)
-    assert "Prophet is refused" in because(forecasted.why)
+    assert "Prophet is not used: the back-test error" in because(forecasted.why)
     for level, values in alone.quantiles.items():
         np.testing.assert_allclose(forecasted.quantiles[level], values, rtol=1e-4)
 
