@@ -128,8 +128,8 @@ def caution(entry: Mapping[str, Any], language: Language = "en") -> str:
 
 def _model_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     known = facts.get("forecast") or {}
-    why = because((Why(reason["text"], reason["arguments"]) for reason in known.get("why") or ()), language)
-    return [translate("plan.step_model", language, model=known["model"], why=why)] if why else []
+    reasons = because((Why(reason["text"], reason["arguments"]) for reason in known.get("why") or ()), language)
+    return [translate("plan.step_model", language, model=known["model"], why=reasons)] if reasons else []
 
 
 def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:

@@ -207,13 +207,13 @@ def _split(
     if rate <= 0:
         return None
     first, second = whole(need / rate), whole(need / limit_of_decode.prediction.rate)
-    each = (need / first, need / second) if need else (0.0, 0.0)
-    seconds = first_token(prefill, link, work, each[0], slo.quantile)
-    prediction = queueing.predict(*decoding(decode), work, each[1], slo.quantile)
+    rates = (need / first, need / second) if need else (0.0, 0.0)
+    seconds = first_token(prefill, link, work, rates[0], slo.quantile)
+    prediction = queueing.predict(*decoding(decode), work, rates[1], slo.quantile)
     limit = Bind(limit_of_decode.binds)
     if limit is not Bind.TPOT and queueing.seats(decode.bounds, work) < decode.bounds.sequences:
         limit = Bind.KV
-    busy = each[0] * prompt_seconds(prefill, work)
+    busy = rates[0] * prompt_seconds(prefill, work)
     return (
         Pool(rate, first, first * prefill.gpus, busy, seconds, binds),
         Pool(

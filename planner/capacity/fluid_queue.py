@@ -26,26 +26,26 @@ class Waiting:
     first_at: float | None
 
 
-def requests_beyond(times: Floats, rates: Floats, begins: Floats, keeps: Floats) -> float:
-    """Requests that arrive while the rate exceeds ``keeps``, the capacity under the SLO. See ``simulate_queue``."""
+def requests_beyond(times: Floats, rates: Floats, begins: Floats, limits: Floats) -> float:
+    """Counts requests that arrive while the rate exceeds ``limits``, the SLO capacity. See ``simulate_queue``."""
     known = np.isfinite(rates)
     if not known.any() or times.size < 2:
         return 0.0
-    arriving, kept = _steps(times, rates, begins, keeps)
-    return float(arriving[arriving > kept * (1.0 + 1e-9)].sum())
+    arriving, allowed = _steps(times, rates, begins, limits)
+    return float(arriving[arriving > allowed * (1.0 + 1e-9)].sum())
 
 
-def simulate_queue(times: Floats, rates: Floats, begins: Floats, carries: Floats, *, queued: float = 0.0) -> Waiting:
+def simulate_queue(times: Floats, rates: Floats, begins: Floats, capacities: Floats, *, queued: float = 0.0) -> Waiting:
     """Counts the requests that wait longer than two seconds.
 
     ``rates`` are requests per second at ``times`` (unix seconds, rising), joined by lines; missing ones are
-    interpolated. ``carries`` are the requests per second served from each time of ``begins`` (rising) on. ``queued``
+    interpolated. ``capacities`` are the requests per second served from each time of ``begins`` (rising) on. ``queued``
     requests wait at the start; those of them that wait too long count, and they are served first.
     """
     known = np.isfinite(rates)
     if not known.any() or times.size < 2:
         return Waiting(0.0, 0.0, None)
-    arriving, served = _steps(times, rates, begins, carries)
+    arriving, served = _steps(times, rates, begins, capacities)
     grid = _grid(times)
     at_once = served[0] / STEP_SECONDS * LIMIT_SECONDS
     backlog, waited = queued, max(0.0, queued - float(at_once))
@@ -64,8 +64,8 @@ def _grid(times: Floats) -> Floats:
     return np.arange(times[0], times[-1], STEP_SECONDS)
 
 
-def _steps(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> tuple[Floats, Floats]:
+def _steps(times: Floats, rates: Floats, begins: Floats, capacities: Floats) -> tuple[Floats, Floats]:
     """Arriving requests of each step of the grid, and the requests that can be served in it."""
     known, grid = np.isfinite(rates), _grid(times)
     step = np.clip(np.searchsorted(begins, grid, side="right") - 1, 0, None)
-    return np.interp(grid, times[known], rates[known]) * STEP_SECONDS, carries[step] * STEP_SECONDS
+    return np.interp(grid, times[known], rates[known]) * STEP_SECONDS, capacities[step] * STEP_SECONDS

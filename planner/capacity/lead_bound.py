@@ -124,9 +124,9 @@ def highest_between(bounds: Floats, begin: Floats, end: Floats) -> Floats:
     return result
 
 
-def _at(bounds: Floats, rows: NDArray[np.int64], moment: Floats) -> Floats:
+def _at(bounds: Floats, rows: NDArray[np.int64], at_slot: Floats) -> Floats:
     last = bounds.shape[1] - 1
-    position = np.clip(moment, 0.0, last)
+    position = np.clip(at_slot, 0.0, last)
     low = np.minimum(position.astype(np.int64), max(0, last - 1))
     high, share = np.minimum(low + 1, last), position - low
     result: Floats = bounds[rows, low] * (1.0 - share) + bounds[rows, high] * share

@@ -1,7 +1,7 @@
 """Lead time of a replica from order to serving, measured on the service's own starts if there are enough.
 
 A measured lead time is one real start, the one at the 95th percentile, so that its phases add up to it. Until enough
-starts are known the configured value counts as given: it is that of a whole start.
+starts are known the configured value applies unchanged: it is that of a whole start.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def _phases(start: Startup, seconds: float) -> list[LeadPart]:
     for phase in start.phases:
         if phase.phase is not StartPhase.FIRST_REQUEST and phase.seconds > 0:
             phases[phase.phase.value] = phases.get(phase.phase.value, 0.0) + phase.seconds
-    left = seconds - sum(phases.values())
-    if left < -1.0:  # overlapping phases do not add up: use the measured total
+    unexplained = seconds - sum(phases.values())
+    if unexplained < -1.0:  # overlapping phases do not add up: use the measured total
         return [LeadPart("start", seconds, "measured")]
-    if left > 0:  # a start may have an unexplained part of its own
+    if unexplained > 0:  # a start may have an unexplained part of its own
         rest = StartPhase.OTHER.value
-        phases[rest] = phases.pop(rest, 0.0) + left
-    return [LeadPart(name, each, "measured") for name, each in phases.items()]
+        phases[rest] = phases.pop(rest, 0.0) + unexplained
+    return [LeadPart(name, length, "measured") for name, length in phases.items()]
 
 
 def _node_seconds(start: Startup) -> float:

@@ -217,9 +217,9 @@ def _rejection(
         limits = {"floor": str(service.floor), "ceiling": str(service.ceiling)}
         return NoRecommendation(entity, NoPlanReason.LIMITS_CONTRADICT, now, "plan.limits_contradict", limits)
     if calibration is None:
-        why = NoPlanReason.NO_CALIBRATION if service.current_replicas else NoPlanReason.NO_REPLICAS
+        missing = NoPlanReason.NO_CALIBRATION if service.current_replicas else NoPlanReason.NO_REPLICAS
         detail, arguments = service.no_calibration or ("", {})
-        return NoRecommendation(entity, why, now, detail, arguments)
+        return NoRecommendation(entity, missing, now, detail, arguments)
     fault = _invalid_field(calibration)
     if fault is None:
         return None
@@ -268,19 +268,19 @@ def _recommend(case: demand.Case, settings: PlanSettings) -> Recommendation:
         need_now=count.now,
         need_forecast=count.forecast,
         need_survivors=count.survivors.need,
-        most=prescale.most_replicas(service.current_replicas, service.lately, now, settings.limits),
+        most=prescale.most_replicas(service.current_replicas, service.recent, now, settings.limits),
         ready=service.ready_replicas,
-        cooling=prescale.is_cooling(service.current_replicas, service.lately, now, settings.limits),
+        cooling=prescale.is_cooling(service.current_replicas, service.recent, now, settings.limits),
         shrunk=case.load.load.steady
-        and prescale.is_shrunk(service.current_replicas, service.lately, now, settings.limits),
+        and prescale.is_shrunk(service.current_replicas, service.recent, now, settings.limits),
         doubted=case.load.doubted,
     )
     ordered = capacity_per_second(calibration, service.current_replicas, buffer.value)
     ready = capacity_per_second(calibration, min(service.ready_replicas, service.current_replicas), buffer.value)
     # capacity left after a scale-in may have to be added again: the need counts from there
-    left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
+    remaining = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
     short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or demand.is_short_now(case, count)
-    need_at = now if short else prescale.first_need(case.forecast, left, count.level)
+    need_at = now if short else prescale.first_need(case.forecast, remaining, count.level)
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
     # if a limit allows no start there is no time to start by; replicas removed by a scale-in may come back

@@ -18,7 +18,7 @@ from outrider.model import Floats, Forecast, PlanReason
 
 P95 = 0.95
 HYSTERESIS = 0.05
-"""Extra room that survivors keep, so that constant load with noise never flaps."""
+"""Extra headroom of survivors, so that constant load with noise never flaps."""
 
 NO_REVERSAL = timedelta(minutes=30)
 """Scale-in considers this much time before now and, past the lead time, ahead: replicas needed again stay."""
@@ -92,10 +92,10 @@ def load_now(times: Floats, values: Floats, untrusted: np.ndarray, now: datetime
 def _before(times: Floats, values: Floats, known: np.ndarray, newest: float) -> float | None:
     """Highest of the preceding values, and of those at this time of the day and of the week."""
     half_hour = NO_REVERSAL.total_seconds()
-    alike = known & (times < newest) & (times >= newest - half_hour)
+    reference = known & (times < newest) & (times >= newest - half_hour)
     for days in (1, 7):
-        alike |= known & (np.abs(times - (newest - days * 86400.0)) <= half_hour)
-    return float(values[alike].max()) if alike.any() else None
+        reference |= known & (np.abs(times - (newest - days * 86400.0)) <= half_hour)
+    return float(values[reference].max()) if reference.any() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,8 @@ def decide(
     coming = np.where(shrunk, np.minimum(coming, np.fmax(current, now)), coming)
     clamped = np.minimum(np.maximum(np.maximum(np.nan_to_num(now), coming), floor), top)
     more = np.minimum(clamped, np.maximum(np.maximum(most, floor), current))
-    kept = np.isnan(now) | (stay >= current) | (ready < stay) | cooling
-    fewer = np.where(kept, current, np.minimum(np.maximum(clamped, stay), current))
+    no_scale_in = np.isnan(now) | (stay >= current) | (ready < stay) | cooling
+    fewer = np.where(no_scale_in, current, np.minimum(np.maximum(clamped, stay), current))
     result: Floats = np.where(clamped >= current, more, fewer)
     return result
 
@@ -268,8 +268,8 @@ class _Survivors:
     need: int
 
 
-def _scale_in(wish: Target, of: _Survivors, trusted: bool, ready: int | None, *, cooling: bool) -> Target:
-    """The first reason that keeps replicas, otherwise ``wish``.
+def _scale_in(target: Target, of: _Survivors, trusted: bool, ready: int | None, *, cooling: bool) -> Target:
+    """The first reason that keeps replicas, otherwise ``target``.
 
     A limit exceeded by the current replicas is named, and never removes what the load needs.
     """
@@ -284,6 +284,6 @@ def _scale_in(wish: Target, of: _Survivors, trusted: bool, ready: int | None, *,
     if cooling:
         return Target(of.replicas, "cooling", PlanReason.SCALE_IN_COOLING)
     if of.need <= of.clamped:
-        return wish
+        return target
     over = of.need > of.top
     return Target(of.replicas, *((of.limit, PlanReason.OVER_LIMIT) if over else ("survivors", PlanReason.ENOUGH)))

@@ -104,8 +104,8 @@ def whole_nodes(replicas: int, *, gpus_per_replica: int, gpus_per_node: int) -> 
             "replicas must be 0 or more, GPUs of a replica and of a node 1 or more", hint="give 1 or more GPUs"
         )
     if gpus_per_replica > gpus_per_node:
-        each = -(-gpus_per_replica // gpus_per_node)
-        nodes, share = replicas * each, 1.0 / each
+        nodes_per_replica = -(-gpus_per_replica // gpus_per_node)
+        nodes, share = replicas * nodes_per_replica, 1.0 / nodes_per_replica
     else:
         fitting = gpus_per_node // gpus_per_replica
         nodes, share = -(-replicas // fitting), float(fitting)

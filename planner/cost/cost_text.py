@@ -25,8 +25,8 @@ def lines(request: CostRequest, answer: CostComparison, language: Language = "en
     text_lines += [translate(f"capacity.cost_note_{kind}", language) for kind in _cuts_of(answer)]
     text_lines += _source_lines(request, answer, language)
     offers = {offer.name: offer for offer in answer.offers}
-    for name, why, text in answer.refused:
-        kind = "missed" if why is Refusal.SLO and not answer.slo_kept else f"refused_{why.value}"
+    for name, reason, text in answer.refused:
+        kind = "missed" if reason is Refusal.SLO and not answer.slo_kept else f"refused_{reason.value}"
         known = offers.get(name)
         shown = name if known is None else offer_text(known, language)
         text_lines.append(translate(f"capacity.{kind}", language, offer=shown, detail=text))

@@ -349,10 +349,10 @@ def _lost(
             row[switches[pool_of[i]]] = -capacity[i] * parts[i]
         rows.append(row)
     for name in cut:
-        mine = np.array([pool == name for pool in pool_of])
+        members = np.array([pool == name for pool in pool_of])
         row = np.zeros(width)
-        row[:count], row[-1] = capacity * mine, -1.0
-        row[switches[name]] = float((capacity * most)[mine].sum())
+        row[:count], row[-1] = capacity * members, -1.0
+        row[switches[name]] = float((capacity * most)[members].sum())
         rows.append(row)
     return rows
 
@@ -379,8 +379,8 @@ def _most(
         if pool.quota is None:
             return inf
         available = pool.quota * pool.parts // units[index] * units[index]
-        mine = [i for i in range(len(candidates)) if options[candidates[i]].pool == name]
-        served = max((capacity[i] * (available // gpus[i]) for i in mine), default=0.0)
+        members = [i for i in range(len(candidates)) if options[candidates[i]].pool == name]
+        served = max((capacity[i] * (available // gpus[i]) for i in members), default=0.0)
         device = pool.device or name
         best[device] = max(best.get(device, 0.0), float(served))
     return sum(best.values())

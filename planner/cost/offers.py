@@ -60,7 +60,7 @@ class Offer:
 
     @property
     def assumed(self) -> bool:
-        """True if the price is another device's: no public list has this one."""
+        """True if the price is that of another device, because no public list has this one."""
         return self.price is None and self.gpu.price_assumed
 
     @property
@@ -100,9 +100,9 @@ def select_offers(offers: Iterable[Offer], wanted: Mapping[str, GpuSpec]) -> lis
     known = list(offers)
     selected: list[Offer] = []
     for name, spec in wanted.items():
-        mine = [offer for offer in known if offer.gpu.name == name]
-        mine = mine or [offer.part(spec) for offer in known if spec.whole and offer.gpu.name == spec.whole]
-        selected += mine or [Offer(spec)]
+        matching = [offer for offer in known if offer.gpu.name == name]
+        matching = matching or [offer.part(spec) for offer in known if spec.whole and offer.gpu.name == spec.whole]
+        selected += matching or [Offer(spec)]
     return selected
 
 

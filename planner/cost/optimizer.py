@@ -201,15 +201,15 @@ def _cost_options(
     options: list[CostOption] = []
     refused: list[tuple[str, Refusal, str]] = []
     for offer in with_parts(offers, request.cuts):
-        why = _not_allowed(request, offer)
-        if why is not None:
+        refusal = _not_allowed(request, offer)
+        if refusal is not None:
             if not offer.cut:  # reported for the whole GPU
-                refused.append((offer.name, *why))
+                refused.append((offer.name, *refusal))
             continue
-        mine, reasons = _of_offer(request, offer, keep_slo=keep_slo)
-        options += mine
+        fitting, reasons = _of_offer(request, offer, keep_slo=keep_slo)
+        options += fitting
         # a slice is offered only if the model fits it
-        if not mine and not (offer.cut and reasons[-1][0] is Refusal.NO_FIT):
+        if not fitting and not (offer.cut and reasons[-1][0] is Refusal.NO_FIT):
             refused.append((offer.name, *reasons[-1]))
     return options, refused
 

@@ -71,8 +71,8 @@ def predict(inputs: Inputs, origins: Slots, leads: Slots, weights: Matrix) -> Ma
     members.append(at[profile] + np.clip(carried, -_FARTHEST, _FARTHEST))
     members.append(at["week"])
     result = np.empty((len(members), *last.shape), last.dtype)
-    for row, each in enumerate(members):
-        np.copyto(result[row], each)
+    for row, member in enumerate(members):
+        np.copyto(result[row], member)
         np.copyto(result[row], last, where=np.isnan(result[row]))
     return result
 

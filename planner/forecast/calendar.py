@@ -173,4 +173,4 @@ def _hourly(first: int, count: int, zone: ZoneInfo) -> Floats:
     ahead = [
         datetime.fromtimestamp((first + n) * _HOUR_SECONDS, zone).utcoffset() or timedelta(0) for n in range(count)
     ]
-    return np.array([each.total_seconds() for each in ahead])
+    return np.array([shift.total_seconds() for shift in ahead])

@@ -58,8 +58,8 @@ def center_on_median(result: Matrix, wanted: Sequence[float]) -> Matrix:
 
 def _weights(ages_days: Matrix) -> Matrix:
     apart = np.abs((ages_days + 0.5) % 1.0 - 0.5)
-    alike = 1.0 + _ALIKE * np.exp(-0.5 * (apart / _ALIKE_DAYS) ** 2)
-    result: Matrix = 0.5 ** (ages_days / HALF_LIFE_DAYS) * alike
+    similarity = 1.0 + _ALIKE * np.exp(-0.5 * (apart / _ALIKE_DAYS) ** 2)
+    result: Matrix = 0.5 ** (ages_days / HALF_LIFE_DAYS) * similarity
     return result
 
 

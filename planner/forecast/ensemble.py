@@ -63,7 +63,7 @@ class Outlook:
     ``quantiles`` maps to (series, steps): the value at each of the next slots. ``peaks`` maps to (series, steps): the
     highest value up to and including each slot, a quantile of the maximum itself, learned from past maxima. A row
     without any value is NaN throughout. ``weights`` (members, series, anchors) are those at the leads ``anchors`` (in
-    slots). ``folds`` are kept on request.
+    slots). ``folds`` are recent on request.
     """
 
     step_seconds: float
@@ -103,21 +103,21 @@ def forecast_many(
     was constant for a day stays constant. ``extra`` members join by name, one for each row. Raises ValueError
     otherwise.
     """
-    if any(len(each) != len(values) for each in extra.values()):
+    if any(len(members) != len(values) for members in extra.values()):
         raise ValueError("an extra member needs one forecaster for each row")
     grid = Grid(step_seconds)
-    kept = np.asarray(values, dtype=np.float64)[:, -HISTORY_DAYS * grid.season :]
-    kept = np.where(np.isfinite(kept) & (kept >= 0), kept, np.nan)
+    recent = np.asarray(values, dtype=np.float64)[:, -HISTORY_DAYS * grid.season :]
+    recent = np.where(np.isfinite(recent) & (recent >= 0), recent, np.nan)
     parts = [
         _chunk(
-            kept[row : row + _CHUNK],
+            recent[row : row + _CHUNK],
             grid,
             steps,
             tuple(wanted),
-            {name: each[row : row + _CHUNK] for name, each in extra.items()},
+            {name: members[row : row + _CHUNK] for name, members in extra.items()},
             keep_folds=keep_folds,
         )
-        for row in range(0, len(kept), _CHUNK)
+        for row in range(0, len(recent), _CHUNK)
     ]
     return parts[0] if len(parts) == 1 else _concatenate(parts)
 

@@ -101,8 +101,8 @@ def forecast_rows(
         )
         verdicts = scoring.judge_rows(outlook, [prepared.known.days for _, prepared in part])
         for row, (index, prepared) in enumerate(part):
-            why = plain_reason(prepared.known) or (mix_reason(outlook, row), *reasons.get(entities[index], ()))
-            choice = Choice(ENSEMBLE, outlook, verdicts[row].score(), why)
+            row_reasons = plain_reason(prepared.known) or (mix_reason(outlook, row), *reasons.get(entities[index], ()))
+            choice = Choice(ENSEMBLE, outlook, verdicts[row].score(), row_reasons)
             forecasts[index] = _to_forecast(prepared, choice, row, Subject(signal, entities[index], now, step))
     return forecasts
 
@@ -125,20 +125,20 @@ def forecast_selected(
     """
     rows = [_prepare(times, row, now, horizon, step, calendar) for row in values]
     forecasts: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
-    alike: dict[tuple[int, int], list[int]] = {}
+    by_length: dict[tuple[int, int], list[int]] = {}
     for index, prepared in enumerate(rows):
         if prepared is not None:
-            alike.setdefault((prepared.known.values.size, prepared.reach), []).append(index)
-    for (_, reach), indices in alike.items():
+            by_length.setdefault((prepared.known.values.size, prepared.reach), []).append(index)
+    for (_, reach), indices in by_length.items():
         for first in range(0, len(indices), _ROWS):
             part = [
                 (index, prepared) for index in indices[first : first + _ROWS] if (prepared := rows[index]) is not None
             ]
             fits = [nights[index].fits for index, _ in part]
             built = build_outlooks([prepared.known for _, prepared in part], reach, fits)
-            for (index, prepared), ready, each in zip(part, built, fits, strict=True):
-                models = (*FAST_MODELS, *each.requested)
-                choice = select_models(prepared.known, reach, models, each, may_fit=False, ready=ready)
+            for (index, prepared), ready, own_fits in zip(part, built, fits, strict=True):
+                models = (*FAST_MODELS, *own_fits.requested)
+                choice = select_models(prepared.known, reach, models, own_fits, may_fit=False, ready=ready)
                 forecasts[index] = _to_forecast(prepared, choice, 0, Subject(signal, entities[index], now, step))
     return forecasts
 
@@ -161,7 +161,7 @@ def fit_nightly(
     updated = fits.copy() if fits is not None else Fits()
     prepared = _prepare(times, values, now, horizon, step, calendar)
     if prepared is not None and not plain_reason(prepared.known) and is_judgeable(prepared.known):
-        wanted = [each for name, each in FORECASTERS.items() if name in models]
+        wanted = [forecaster for name, forecaster in FORECASTERS.items() if name in models]
         updated.prepare(wanted, prepared.known, NIGHTS, prepared.reach)
     if prepared is None or not updated.requested:
         return NightlyDecision(updated)

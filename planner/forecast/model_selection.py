@@ -19,7 +19,7 @@ ENSEMBLE = "ensemble"
 NIGHTS = 3
 _SHORT_DAYS = 2.0
 _JUDGED_FROM_DAYS = 4.0
-_LISTENED = 3
+_NAMED_MEMBERS = 3
 _LEAST_GAIN = 0.0005
 _WORTH_IT = 0.99
 """A model is selected if it takes at least 1 % off the error: less is chance."""
@@ -57,13 +57,13 @@ def select_models(
     """
     alone = ready.get(()) or _outlook(series, steps, {})
     requested = [name for name in FORECASTERS if name in models]
-    why = plain_reason(series)
-    if not why and not requested:
-        why = (mix_reason(alone),)
-    if not why and not is_judgeable(series):
-        why = (mix_reason(alone), _unjudged(series, requested))
-    if why:
-        return Choice(ENSEMBLE, alone, scoring.judge(alone, series.days).score(), why)
+    reasons = plain_reason(series)
+    if not reasons and not requested:
+        reasons = (mix_reason(alone),)
+    if not reasons and not is_judgeable(series):
+        reasons = (mix_reason(alone), _unjudged(series, requested))
+    if reasons:
+        return Choice(ENSEMBLE, alone, scoring.judge(alone, series.days).score(), reasons)
     if may_fit:
         fits.prepare([FORECASTERS[name] for name in requested], series, NIGHTS, steps)
     extra = _extra_members(series, requested, fits)
@@ -88,7 +88,7 @@ def is_judgeable(series: Series) -> bool:
 def mix_reason(outlook: Outlook, row: int = 0) -> Why:
     """The members with the largest weights over all leads, with their share."""
     shares = outlook.weights[:, row].mean(axis=1)
-    best = np.argsort(shares)[::-1][:_LISTENED]
+    best = np.argsort(shares)[::-1][:_NAMED_MEMBERS]
     named = ", ".join(f"{outlook.members[index]} {shares[index]:.0%}" for index in best)
     return Why("plan.why_mix", {"members": named})
 
@@ -101,41 +101,42 @@ def _select(
     refused: tuple[Why, ...],
     ready: Mapping[tuple[str, ...], Outlook],
 ) -> Choice:
-    """Adds the model that helps most, round by round, until none of those left helps.
+    """Adds the model that helps most, round by round, until none of the others helps.
 
     All are judged at the same origins: those at which every one of them had a fit.
     """
     origins = series.values.size - scoring.ages(alone)
-    own = {name: speaker.at(origins, alone.anchors).astype(np.float64) for name, speaker in extra.items()}
+    own = {name: member.at(origins, alone.anchors).astype(np.float64) for name, member in extra.items()}
     unknown = (
         np.logical_or.reduce([np.isnan(predictions) for predictions in own.values()])
         if own
         else np.zeros(0, dtype=bool)
     )
     current, selected, member_reasons = alone, list[str](), dict[str, Why]()
-    left = list(extra)
-    while left:
+    remaining = list(extra)
+    while remaining:
         tried = {
             name: ready.get((*selected, name))
-            or _outlook(series, steps, {each: extra[each] for each in (*selected, name)})
-            for name in left
+            or _outlook(series, steps, {member: extra[member] for member in (*selected, name)})
+            for name in remaining
         }
         compared = _compare_errors(current, tried, own, unknown)
         if compared is None:
-            member_reasons |= {name: _unjudged(series, [name]) for name in left}
+            member_reasons |= {name: _unjudged(series, [name]) for name in remaining}
             break
         before, errors_joined, errors_alone = compared
-        best = min(left, key=lambda name: errors_joined[name])
+        best = min(remaining, key=lambda name: errors_joined[name])
         helps = errors_joined[best] < min(before * _WORTH_IT, before - _LEAST_GAIN)
-        for name in left:
+        for name in remaining:
             key = "plan.why_helps" if helps and name == best else "plan.why_refused"
             totals = {"error": before, "joined": errors_joined[name], "own": errors_alone[name]}
             figures = {figure: f"{total:.3f}" for figure, total in totals.items()}
             member_reasons[name] = Why(key, {"name": FORECASTERS[name].title, **figures})
         if not helps:
             break
-        selected, left, current = [*selected, best], [name for name in left if name != best], tried[best]
-    reasons = (*(member_reasons[name] for name in (*selected, *left)), *refused)
+        remaining = [name for name in remaining if name != best]
+        selected, current = [*selected, best], tried[best]
+    reasons = (*(member_reasons[name] for name in (*selected, *remaining)), *refused)
     name, score = "+".join([ENSEMBLE, *selected]), scoring.judge(current, series.days).score()
     return Choice(name, current, score, (mix_reason(current), *reasons), tuple(selected), reasons)
 
@@ -174,14 +175,18 @@ def build_outlooks(rows: Sequence[Series], steps: int, fits: Sequence[Fits]) -> 
     alone = _outlooks(rows, steps, {})
     results: list[dict[tuple[str, ...], Outlook]] = [{(): alone.only(row)} for row in range(len(rows))]
     members = [
-        _extra_members(series, each.requested, each) if is_judgeable(series) and not plain_reason(series) else {}
-        for series, each in zip(rows, fits, strict=True)
+        _extra_members(series, own_fits.requested, own_fits)
+        if is_judgeable(series) and not plain_reason(series)
+        else {}
+        for series, own_fits in zip(rows, fits, strict=True)
     ]
     for name in FORECASTERS:
-        mine = [row for row, extra in enumerate(members) if name in extra]
-        if mine:
-            joined = _outlooks([rows[row] for row in mine], steps, {name: [members[row][name] for row in mine]})
-            for index, row in enumerate(mine):
+        with_fits = [row for row, extra in enumerate(members) if name in extra]
+        if with_fits:
+            joined = _outlooks(
+                [rows[row] for row in with_fits], steps, {name: [members[row][name] for row in with_fits]}
+            )
+            for index, row in enumerate(with_fits):
                 results[row][name,] = joined.only(index)
     return results
 

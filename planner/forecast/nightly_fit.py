@@ -74,30 +74,31 @@ class Fits:
 
         A forecaster is refused with the reason if its library is absent or one of these fits fails.
         """
-        for each in forecasters:
-            self.refused.pop(each.name, None)
-            if each.is_absent():
-                self.refused[each.name] = Why("plan.why_absent", {"name": each.title, "extra": each.extra})
+        for forecaster in forecasters:
+            name, title = forecaster.name, forecaster.title
+            self.refused.pop(name, None)
+            if forecaster.is_absent():
+                self.refused[name] = Why("plan.why_absent", {"name": title, "extra": forecaster.extra})
                 continue
             try:
-                self._prepare(each, series, days, steps)
+                self._prepare(forecaster, series, days, steps)
             except Exception as error:  # noqa: BLE001 - an error of one library must not cost other services their fits
-                self.refused[each.name] = Why("plan.why_no_fit", {"name": each.title, "error": reason_of(error)})
+                self.refused[name] = Why("plan.why_no_fit", {"name": title, "error": reason_of(error)})
 
     def _prepare(self, forecaster: Forecaster, series: Series, days: int, steps: int) -> None:
-        mine = self.made.setdefault(forecaster.name, {})
+        fits = self.made.setdefault(forecaster.name, {})
         oldest = series.origin - (days + 2) * DAY_SECONDS
-        for until in [until for until in mine if until < oldest]:
-            del mine[until]
+        for until in [until for until in fits if until < oldest]:
+            del fits[until]
         for until in reversed(nights(series, days)):
-            if until not in mine:
+            if until not in fits:
                 slots = round((until - series.start) / series.step)
-                mine[until] = forecaster.fit(series.until(slots), series.season + steps)
+                fits[until] = forecaster.fit(series.until(slots), series.season + steps)
                 self.made_count += 1
 
     def copy(self) -> Fits:
-        """A copy that can be added to without changing this one."""
-        return Fits({name: dict(each) for name, each in self.made.items()}, dict(self.refused), self.made_count)
+        """Returns a copy; adding fits to it does not change this one."""
+        return Fits({name: dict(fits) for name, fits in self.made.items()}, dict(self.refused), self.made_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class NightlyMember:
         ends = sorted(self.made)
         newest = np.searchsorted(ends, instants, side="right") - 1
         for index, until in enumerate(ends):
-            mine = newest == index
-            if mine.any():
-                result[mine] = self.made[until].at(self.series, origins[mine], leads)
+            covered = newest == index
+            if covered.any():
+                result[covered] = self.made[until].at(self.series, origins[covered], leads)
         return result

@@ -143,14 +143,14 @@ def pinball(truth: Floats, quantiles: Floats) -> Floats:
     """
     over = truth - quantiles
     pairs = zip(QUANTILES, over, strict=True)
-    losses = np.stack([np.nansum(np.maximum(q * each, (q - 1.0) * each), axis=(1, 2)) for q, each in pairs])
-    found: Floats = 2.0 * losses.sum(axis=0) / len(QUANTILES) / np.maximum(np.nansum(truth, axis=(1, 2)), 1e-12)
-    return found
+    losses = np.stack([np.nansum(np.maximum(q * error, (q - 1.0) * error), axis=(1, 2)) for q, error in pairs])
+    result: Floats = 2.0 * losses.sum(axis=0) / len(QUANTILES) / np.maximum(np.nansum(truth, axis=(1, 2)), 1e-12)
+    return result
 
 
 def _cross_learned(truth: Floats, predicted: Floats, ages_days: Floats, lead_days: Floats) -> Floats:
     """Quantiles (quantiles, series, origins, leads) of each half of the origins, learned from the other half."""
-    floor = np.array([offset(each) for each in truth])[:, None, None]
+    floor = np.array([offset(row) for row in truth])[:, None, None]
     logs = np.log(predicted + floor)
     errors = np.log(truth + floor) - logs
     half = truth.shape[1] // 2

@@ -21,7 +21,7 @@ def losses(predicted: Matrix, truth: Matrix) -> Matrix:
 
 
 def known_losses(loss: Matrix, leads: Slots, stride: int, half_life: float) -> Matrix:
-    """Discounted losses known at each origin: shape of ``lost``, 0 if nothing is known yet.
+    """Discounted losses known at each origin: shape of ``loss``, 0 if nothing is known yet.
 
     Origins lie ``stride`` slots apart; the loss at a lead is known that many slots later. ``half_life`` is in slots.
     """
@@ -68,12 +68,12 @@ def guards(mixed: Matrix, naive: Matrix, leads: Slots, stride: int, season: int)
     ``mixed`` (1, ...) and ``naive`` (2, ...) are losses. Only the better of the two counts.
     """
     known = known_losses(np.concatenate([mixed, naive]), leads, stride, _GUARD_HALF_LIFE_DAYS * season)
-    mine, theirs = known[0], known[1:]
-    better = theirs.min(axis=0)
+    of_mix, of_naive = known[0], known[1:]
+    better = of_naive.min(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(mine > 0, mine / np.maximum(better, mine * _LEAST), 1.0)
+        ratio = np.where(of_mix > 0, of_mix / np.maximum(better, of_mix * _LEAST), 1.0)
     share = np.clip((ratio - _GUARD_FROM) / (_GUARD_FULL - _GUARD_FROM), 0.0, 1.0)
-    result: Matrix = (share * (theirs == better)).astype(mixed.dtype)
+    result: Matrix = (share * (of_naive == better)).astype(mixed.dtype)
     result[1] *= result[0] == 0
     return result
 

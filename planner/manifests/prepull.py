@@ -35,7 +35,7 @@ _TRIES = 3
 class PrePullReason(StrEnum):
     """Reasons for the method of a pre-pull."""
 
-    ASKED = "asked"
+    REQUESTED = "asked"
     NODES_KNOWN = "nodes_known"
     NO_NODE_KNOWN = "no_node_known"  # Jobs need node names: a DaemonSet finds the nodes by itself
 
@@ -93,7 +93,7 @@ def choose(
         )
     reason = PrePullReason.NODES_KNOWN if known else PrePullReason.NO_NODE_KNOWN
     if kind is not None:
-        reason = PrePullReason.ASKED
+        reason = PrePullReason.REQUESTED
     method = kind or ("job" if known else "daemonset")
     jobs = method == "job"
     unique = tuple(dict.fromkeys(nodes)) if jobs else ()

@@ -214,9 +214,9 @@ def best_test(
     for test in tests:
         if test.service.name != service.name or test.service.namespace not in (None, service.namespace):
             continue
-        why = _unfit(test, now, live)
-        if why:
-            unfit.append((test, why))
+        reason = _unfit(test, now, live)
+        if reason:
+            unfit.append((test, reason))
         else:
             fitting.append(test)
     fitting.sort(key=lambda test: (test.source == LOAD_TEST, test.measured_at), reverse=True)
@@ -235,13 +235,13 @@ def _unfit(test: Calibration, now: datetime, live: RunningEngine) -> str:
     return "other_version" if _differ(test.engine_version, live.engine_version) else ""
 
 
-def _differ(tested: str, runs: str) -> bool:
+def _differ(tested: str, running: str) -> bool:
     unknown = ("", "unknown")
-    return tested not in unknown and runs not in unknown and tested != runs
+    return tested not in unknown and running not in unknown and tested != running
 
 
 def measure(window: Window, service: EntityRef) -> MeasuredFigures | NoCalibration:
-    """Measures the figures with their intervals, or returns why there are none.
+    """Measures the figures with their intervals, or returns the refusal.
 
     Only cells under load count: a queue, or 70 % of the KV cache in use. The batch is the median of their running
     sequences while the queue is at most a tenth of them, each cell weighted by the time it covers: just below the knee.
@@ -303,8 +303,8 @@ def _covered(window: Window) -> Floats:
     # if the next value is not due yet, the window ends here, not the replica's life
     ahead = np.where(newest & (steps - step <= gap), gap, ahead)
     ends = newest & (steps - step > gap)
-    alike = (gap <= _ALIKE * ahead) & (ahead <= _ALIKE * gap)
-    return np.where(read & (before >= 0) & alike & ~ends, gap * window.step.total_seconds(), 0.0)
+    regular = (gap <= _ALIKE * ahead) & (ahead <= _ALIKE * gap)
+    return np.where(read & (before >= 0) & regular & ~ends, gap * window.step.total_seconds(), 0.0)
 
 
 def _full_engines(running: Floats, waiting: Floats, loaded: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -188,9 +188,9 @@ def gpu(name: str) -> GpuSpec:
     # the longest name first, so that an L40S is found before a shorter name in it
     for short in sorted(map(_plain, known), key=len, reverse=True):
         if _name_pattern(short).search(wanted):
-            mine = [spec for spec in known.values() if _plain(spec.name) == short]
+            devices = [spec for spec in known.values() if _plain(spec.name) == short]
             cut = None if profile is None else profile.group(0).lower()
-            device = _of_size(name, mine, _SIZE.search(wanted), cut)
+            device = _of_size(name, devices, _SIZE.search(wanted), cut)
             return device if cut is None else _slice_of(device, cut)
     raise UsageError(f"unknown GPU type {name!r}", hint=f"known types: {', '.join(known)}")
 
@@ -211,7 +211,7 @@ def _plain(short: str) -> str:
 def _of_size(name: str, devices: Sequence[GpuSpec], size: re.Match[str] | None, cut: str | None) -> GpuSpec:
     """The device with the given size, otherwise with the profile; the first by default."""
     if size is None:
-        return next((spec for spec in devices if cut in [each.name for each in spec.slices]), devices[0])
+        return next((spec for spec in devices if cut in [profile.name for profile in spec.slices]), devices[0])
     size_gb = float(size.group(1))
     nearest = min(devices, key=lambda spec: abs(spec.memory_bytes / GIBIBYTE - size_gb))
     if abs(size_gb * GIBIBYTE / nearest.memory_bytes - 1.0) > _SIZE_SLACK:

@@ -1,4 +1,4 @@
-"""Rate of calibrated replicas with a buffer kept free, and the buffer that forecast errors call for."""
+"""Rate of calibrated replicas less the buffer, and the buffer from forecast errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from outrider.model import Calibration, Floats
 
 BUFFER_MOST = 1.0
-"""A buffer above 100 % is taken for a mistake."""
+"""A buffer above 100 % is refused as a mistake."""
 
 _LEAST_ERRORS = 30
 
 
 def capacity_per_second(calibration: Calibration, replicas: int, buffer: float) -> float:
-    """Requests per second that ``replicas`` serve with the buffer kept free."""
+    """Returns the requests per second that ``replicas`` serve, less the buffer."""
     sequences = replicas * calibration.batch
     return sequences * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request / (1.0 + buffer)
 

@@ -33,9 +33,9 @@ def load_points(text: str, source: str, *, tokens: float | None = None) -> tuple
         tools.add(tool)
         points.append(_READERS[tool](document, location, tokens))
     if not points:
-        raise UsageError(f"{source} holds no result", hint="give the JSON file that the load tester wrote")
+        raise UsageError(f"{source} has no result", hint="give the JSON file that the load tester wrote")
     if len(tools) > 1:
-        raise UsageError(f"{source} holds results of {' and '.join(sorted(tools))}", hint="give one file a tool")
+        raise UsageError(f"{source} has results of {' and '.join(sorted(tools))}", hint="give one file per tool")
     return tools.pop(), points
 
 

@@ -46,8 +46,8 @@ class Link:
 
     def __post_init__(self) -> None:
         """Refuses links without capacity."""
-        each = (self.bytes_per_token, self.rate, self.latency)
-        if not all(isfinite(value) and value >= 0 for value in each) or self.rate == 0:
+        figures = (self.bytes_per_token, self.rate, self.latency)
+        if not all(isfinite(value) and value >= 0 for value in figures) or self.rate == 0:
             raise UsageError(
                 f"invalid link: {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes per token",
                 hint="give --link above 0, such as 50e9 for a 400 Gbit/s port",

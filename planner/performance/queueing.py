@@ -51,9 +51,9 @@ class StepTimes:
 
     def __post_init__(self) -> None:
         """Refuses impossible times."""
-        each = (self.base, self.sequence, self.context, self.prompt, self.front)
-        if not np.isfinite(each).all() or min(each) < 0 or self.base <= 0:
-            raise UsageError(f"invalid step times: {each} seconds", hint="give a base above 0, others 0 or more")
+        terms = (self.base, self.sequence, self.context, self.prompt, self.front)
+        if not np.isfinite(terms).all() or min(terms) < 0 or self.base <= 0:
+            raise UsageError(f"invalid step times: {terms} seconds", hint="give a base above 0, others 0 or more")
 
     def decode(self, running: float, context_tokens: float) -> float:
         """Seconds of a step without prompts."""
@@ -134,7 +134,7 @@ class Prediction:
         """True if the queue stays finite."""
         return self.load_ratio < 1.0
 
-    def keeps(self, slo: Slo) -> bool:
+    def meets(self, slo: Slo) -> bool:
         """True if this load meets the SLO."""
         return self.stable and self.ttft <= slo.ttft and self.tpot <= slo.tpot
 
@@ -224,18 +224,18 @@ def at_slo(times: StepTimes, bounds: Bounds, work: Work, slo: Slo) -> AtSlo | Ou
     """Finds the largest rate of one replica within the SLO by bisection."""
     limit = most(times, bounds, work)
     idle = predict(times, bounds, work, limit * 1e-6, slo.quantile)
-    if not idle.keeps(slo):
+    if not idle.meets(slo):
         reason = SloReason.TPOT_TOO_SHORT if idle.tpot > slo.tpot else SloReason.TTFT_TOO_SHORT
         return OutOfReach(reason, idle)
     low, high = limit * 1e-6, limit * (1.0 - 1e-6)
     best = idle
     violated = predict(times, bounds, work, high, slo.quantile)
-    if violated.keeps(slo):
+    if violated.meets(slo):
         return AtSlo(violated, "stability")
     while high - low > _CLOSE * high:
         middle = (low + high) / 2.0
         prediction = predict(times, bounds, work, middle, slo.quantile)
-        if prediction.keeps(slo):
+        if prediction.meets(slo):
             low, best = middle, prediction
         else:
             high, violated = middle, prediction

@@ -55,7 +55,7 @@ class LoadPoint:
                 hint="each step needs a concurrency above 0, and rates that are finite and not negative",
             )
 
-    def keeps(self, slo: Slo) -> bool:
+    def meets(self, slo: Slo) -> bool:
         """True if this step meets the SLO; an unmeasured latency violates its objective."""
         return (
             self.error_ratio <= ERROR_RATIO
@@ -123,13 +123,13 @@ def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
     if not steps:
         return NoKnee(KneeReason.NO_POINTS)
     peak = max(step.tokens_per_second for step in steps)
-    if not steps[0].keeps(objective):
+    if not steps[0].meets(objective):
         return NoKnee(KneeReason.SLO_NEVER, steps[0])
     last, reason, following = steps[0], KneeReason.NOT_REACHED, None
     for step in steps[1:]:
         if step.error_ratio > ERROR_RATIO:
             reason = KneeReason.ERRORS
-        elif not step.keeps(objective):
+        elif not step.meets(objective):
             reason = KneeReason.SLO
         elif _is_flat(last, step):
             reason = KneeReason.FLAT
@@ -197,7 +197,7 @@ def bootstrap_mean(values: Sequence[float]) -> Interval | None:
 
 def is_saturated(last: LoadPoint, step: LoadPoint, slo: Slo) -> bool:
     """True if a test may stop after ``step``."""
-    return step.error_ratio > ERROR_RATIO or not step.keeps(slo) or _is_flat(last, step)
+    return step.error_ratio > ERROR_RATIO or not step.meets(slo) or _is_flat(last, step)
 
 
 def step_times(points: Sequence[LoadPoint], *, prompt: float = 0.0) -> StepTimes | None:

@@ -45,7 +45,7 @@ class Objective:
 class ServiceFacts:
     """Facts about a service beside its calibration; None if unknown.
 
-    ``model`` is the served model name, ``shape`` its shape (``no_shape``: why it is unknown). ``prompt`` is tokens of a
+    ``model`` is the served model name, ``shape`` its shape (else ``no_shape`` is the reason). ``prompt`` is tokens of a
     prompt, ``cached_ratio`` the share of them in the prefix cache. ``kv_tokens`` is the KV cache of a replica from its
     metrics page, ``sequences`` the engine's own limit. ``pool`` is the role of its replicas, "" for both. ``as_run`` is
     True if prompts are those of the running service, so that the concurrent sequences had room; False for a what-if

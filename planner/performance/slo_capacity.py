@@ -41,7 +41,7 @@ _UNNAMED = "-"
 
 
 class Verdict(StrEnum):
-    """Whether the SLO bounds the formula, otherwise the reason."""
+    """Effect of the SLO on the formula, or the reason for none."""
 
     BOUNDED = "bounded"
     LOOSE = "loose"  # the calibrated load meets the SLO
@@ -88,9 +88,9 @@ def _refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
     Of several objectives the one with the smallest rate binds; those that no load meets are in ``missed`` of the facts.
     A prefill pool is responsible for TTFT, a decode pool for TPOT.
     """
-    mine = tuple(objective for objective in known.objectives if known.pool in ("", objective.pool))
-    facts: dict[str, Any] = {"objectives": [_objective_dict(objective) for objective in mine or known.objectives]}
-    missing = _missing(calibration, known, mine)
+    own = tuple(objective for objective in known.objectives if known.pool in ("", objective.pool))
+    facts: dict[str, Any] = {"objectives": [_objective_dict(objective) for objective in own or known.objectives]}
+    missing = _missing(calibration, known, own)
     if missing is not None:
         verdict, arguments = missing
         return SloCapacity(calibration, verdict, {**facts, "arguments": arguments})
@@ -100,13 +100,13 @@ def _refine(calibration: Calibration, known: ServiceFacts) -> SloCapacity:
     case = slo_models.replica(calibration, known, spec, shape)
     if isinstance(case, NoFit):
         arguments = {"model": known.model, "gpu": calibration.gpu_type}
-        why = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
-        return SloCapacity(calibration, Verdict.NO_FIT, {**facts, "arguments": arguments, **why})
+        reason = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
+        return SloCapacity(calibration, Verdict.NO_FIT, {**facts, "arguments": arguments, **reason})
     limit = capacity_per_second(calibration, 1, buffer=0.0)
     facts |= case.facts
     met: list[tuple[Objective, Prediction]] = []
     missed: list[dict[str, Any]] = []
-    for objective in mine:
+    for objective in own:
         result = case.at_slo(objective.slo)
         if not isinstance(result, AtSlo) or result.prediction.rate < LEAST_RATIO * limit:
             idle = result.prediction if isinstance(result, AtSlo) else result.best
@@ -191,12 +191,12 @@ def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "out_
 
 
 def _missing(
-    calibration: Calibration, known: ServiceFacts, mine: tuple[Objective, ...]
+    calibration: Calibration, known: ServiceFacts, own: tuple[Objective, ...]
 ) -> tuple[Verdict, dict[str, str]] | None:
     """The first missing input, None if all are known."""
     if not known.objectives:
         return Verdict.NO_OBJECTIVE, {}
-    if not mine:
+    if not own:
         return Verdict.POOL, {}
     if calibration.origin == "prior":
         return Verdict.NO_CALIBRATION, {}
@@ -211,9 +211,9 @@ def _missing(
 
 def _latencies(at: Prediction, pool: str) -> dict[str, float | None]:
     """Latencies that the pool is responsible for; None if not even one request has a seat."""
-    every = {PREFILL: {"ttft_seconds": at.ttft}, DECODE: {"tpot_seconds": at.tpot}}
-    mine = every[pool] if pool else every[PREFILL] | every[DECODE]
-    return {name: seconds if seconds < inf else None for name, seconds in mine.items()}
+    by_pool = {PREFILL: {"ttft_seconds": at.ttft}, DECODE: {"tpot_seconds": at.tpot}}
+    latencies = by_pool[pool] if pool else by_pool[PREFILL] | by_pool[DECODE]
+    return {name: seconds if seconds < inf else None for name, seconds in latencies.items()}
 
 
 def _objective_dict(objective: Objective) -> dict[str, Any]:

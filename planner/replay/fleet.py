@@ -92,7 +92,7 @@ class _State:
     starting: Floats
     pending: Floats
     queue: Floats
-    wishes: Floats
+    desired: Floats
     tick: int = 0
     busy: bool = field(default=False)
 
@@ -150,22 +150,22 @@ def _decide(state: _State, strategies: Sequence[Strategy], minute: int, rate: fl
     served = state.ready * per_replica if rate is None else np.minimum(state.ready * per_replica, rate)
     wanted, begin = [], 0
     for strategy in strategies:
-        mine = slice(begin, begin + strategy.lanes)
+        own = slice(begin, begin + strategy.lanes)
         wanted.append(
             strategy.desired_replicas(
-                FleetState(minute, rate, state.ready[mine], total[mine], served[mine], state.queue[mine], per_replica)
+                FleetState(minute, rate, state.ready[own], total[own], served[own], state.queue[own], per_replica)
             )
         )
         begin += strategy.lanes
-    wish = np.concatenate(wanted)
-    state.wishes[state.tick % state.wishes.shape[0]] = wish
+    desired = np.concatenate(wanted)
+    state.desired[state.tick % state.desired.shape[0]] = desired
     state.tick += 1
-    more = np.maximum(wish - total, 0.0)
+    more = np.maximum(desired - total, 0.0)
     if more.any():
         state.starting[slot] += more
         state.pending = state.pending + more
         state.busy = True
-    fewer = np.maximum(total - state.wishes.max(axis=0), 0.0)
+    fewer = np.maximum(total - state.desired.max(axis=0), 0.0)
     if fewer.any():
         _scale_in(state, fewer, slot)
 
@@ -176,10 +176,10 @@ def _scale_in(state: _State, fewer: Floats, slot: int) -> None:
     if state.busy:
         for back in range(ring):
             index = (slot - back) % ring
-            taken = np.minimum(state.starting[index], fewer)
-            state.starting[index] -= taken
-            state.pending = state.pending - taken
-            fewer = fewer - taken
+            removed = np.minimum(state.starting[index], fewer)
+            state.starting[index] -= removed
+            state.pending = state.pending - removed
+            fewer = fewer - removed
             if not fewer.any():
                 return
     state.ready = state.ready - fewer

@@ -195,12 +195,12 @@ def _outcome(
     serving = _levels(orders, [order.ready_at.timestamp() for order in orders])
     begins, counts = np.array([at for at, _ in serving]), np.array([count for _, count in serving], dtype=np.float64)
     under_slo = capacity_per_second(calibration, 1, 0.0)
-    each = under_slo if serves is None else capacity_per_second(serves, 1, 0.0)
+    per_replica = under_slo if serves is None else capacity_per_second(serves, 1, 0.0)
     paid = [(order.at.timestamp(), order.replicas) for order in orders]
     ends = [at for at, _ in paid[1:]] + [end]
     hours = sum(count * max(0.0, stop - at) for (at, count), stop in zip(paid, ends, strict=True)) / 3600.0
     above_slo = requests_beyond(times, values, begins, counts * under_slo)
-    return Outcome(tuple(orders[1:]), simulate_queue(times, values, begins, counts * each), hours, above_slo)
+    return Outcome(tuple(orders[1:]), simulate_queue(times, values, begins, counts * per_replica), hours, above_slo)
 
 
 def _levels(orders: list[Order], ready: list[float]) -> list[tuple[float, int]]:

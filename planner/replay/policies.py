@@ -23,7 +23,6 @@ TOLERANCE = 0.1
 """The HorizontalPodAutoscaler does not scale a fleet whose utilization is this close to its target."""
 SERVICE_SECONDS = 10.0
 """Service time of a request, to compare work in service with waiting requests."""
-"""Knative's stable window: the mean concurrency of so long decides."""
 _ROUNDING = 1e-9
 
 
@@ -68,7 +67,7 @@ class UtilizationPolicy:
         if state.rate is None:
             return np.maximum(state.total, 1.0)
         ratio = state.served / np.maximum(state.ready * state.per_replica, _ROUNDING) / self.targets
-        # a queue keeps every replica busy, whatever arrives
+        # a queue keeps every replica busy, regardless of arrivals
         ratio = np.where(state.queue > 0, 1.0 / self.targets, ratio)
         wanted = round_up(state.ready * ratio)
         # starting replicas are no evidence that fewer are needed

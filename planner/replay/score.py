@@ -64,7 +64,7 @@ class TraceReplay:
 
     def rival(self, name: str, setting: float | None) -> StrategyScore | None:
         """The named policy at that setting."""
-        return next((each for each in self.strategies if each.name == name and each.setting == setting), None)
+        return next((row for row in self.strategies if row.name == name and row.setting == setting), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ScalingReplay:
             "reversals_within_30min": ours.reversals_within_30min,
             "turns_within_30min": trace.turns_within_30min,
             "times_oracle": ours.gpu_hours_ratio / trace.oracle_ratio,
-            "strategies": [asdict(each) for each in trace.strategies],
+            "strategies": [asdict(row) for row in trace.strategies],
         }
 
     def _rival(self, trace: TraceReplay, name: str) -> StrategyScore | None:
@@ -117,8 +117,8 @@ class ScalingReplay:
     def _over_all(self) -> dict[str, Any]:
         ours = [trace.ours for trace in self.traces]
         oracle = float(np.mean([trace.oracle_ratio for trace in self.traces]))
-        mean = float(np.mean([each.gpu_hours_ratio for each in ours]))
-        worst = max(each.requests_waiting_over_2s_ratio for each in ours)
+        mean = float(np.mean([row.gpu_hours_ratio for row in ours]))
+        worst = max(row.requests_waiting_over_2s_ratio for row in ours)
         return {
             "mean_gpu_hours_ratio": mean,
             "mean_oracle_ratio": oracle,
@@ -271,10 +271,10 @@ def _rows(traffic: Workload, run: Run, labels: Sequence[tuple[str, float | None]
 
 def _best(traces: Sequence[TraceReplay], name: str) -> float | None:
     """The setting of least mean cost among those that met the goal on every trace."""
-    settings = dict.fromkeys(each.setting for each in traces[0].strategies if each.name == name)
+    settings = dict.fromkeys(row.setting for row in traces[0].strategies if row.name == name)
     costs = {}
     for setting in settings:
         rows = [trace.rival(name, setting) for trace in traces]
         if all(row is not None and row.requests_waiting_over_2s_ratio <= WAITING_GOAL for row in rows):
             costs[setting] = float(np.mean([row.gpu_hours_ratio for row in rows if row is not None]))
-    return min(costs, key=lambda each: costs[each]) if costs else None
+    return min(costs, key=lambda setting: costs[setting]) if costs else None

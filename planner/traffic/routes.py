@@ -83,7 +83,7 @@ def backends(replicas: Sequence[str]) -> dict[str, str]:
 
 
 def documents(kind: Kind, location: RouteLocation, weights: Mapping[str, int]) -> tuple[Document, ...]:
-    """Returns a new route for the replicas of ``weights`` and ``place.pods``, and the objects it needs.
+    """Returns a new route for the replicas of ``weights`` and ``location.pods``, and the objects it needs.
 
     Raises UsageError for more replicas than a rule may have, and for invalid hosts or hosts without a gateway.
     """

@@ -1,8 +1,8 @@
 """Proposed weight changes of replicas: allowed changes of the current weights, within bounds, and their gain.
 
 ``weights`` computes the best weights for the next seconds; proposed weights stay until somebody changes them. So they
-are computed for that long, and every replica stays within its bounds. One without values keeps its weight, a drained
-one stays drained. A proposal requires a gain in a replay of the same arrivals, and enough capacity of the other
+are computed for that long, and every replica stays within its bounds. A replica without values keeps its weight, a
+drained one stays drained. A proposal requires a gain in a replay of the same arrivals, and enough capacity of the other
 replicas.
 """
 
@@ -175,7 +175,7 @@ def _decide(
     facts: Mapping[str, Any],
 ) -> Steering:
     """The weights if the replay shows a gain, otherwise the previous ones."""
-    sheltered = any(before[name] for name in weighed.closed)  # a full cache is relieved whatever the queues are
+    sheltered = any(before[name] for name in weighed.closed)  # relieve a full cache regardless of the queues
     reference = waits[0] if waits[1] is None else waits[1]
     gains = waits[2] is not None and reference is not None and waits[2] <= (1.0 - LEAST_GAIN) * reference
     reason = SteerReason.BY_WAIT if weights != before and (gains or sheltered) else SteerReason.NO_GAIN

@@ -26,7 +26,7 @@ HORIZON_SECONDS = 15.0
 _DIGITS = re.compile(r"(\d+)")
 MOST_TOKENS = 1e12
 """Largest rate in tokens per second: higher ones are typing errors."""
-MOST_LOAD = 0.9  # share of the total speed: above it the wait grows without limit, whatever the weights
+MOST_LOAD = 0.9  # share of the total speed: above it the wait grows without limit, regardless of the weights
 _MOST_REQUESTS = 20_000  # of a replay: enough for a p95, in less than a second
 
 
@@ -140,7 +140,7 @@ def weigh(
         return Weights(_named(replicas, by_speed), waits, closed, BalanceReason.ALL_FULL)
     queued = np.array([replica.queued_tokens for replica in replicas])
     cached = np.array([replica.cached_ratio for replica in replicas])
-    head = (cached.max() - cached) * prefill_seconds  # seconds that a colder cache costs
+    head = (cached.max() - cached) * prefill_seconds  # extra seconds of a colder cache
     arriving = max(arriving_tokens_per_second * horizon, 1e-9)
     filled = _fill(np.where(open_, queued / speed + head, inf), speed, arriving)
     share = filled / filled.sum()
@@ -302,7 +302,7 @@ def _fill(level: Floats, speed: Floats, amount: float) -> Floats:
 
 
 def _whole(share: Floats, total: int) -> np.ndarray:
-    """Whole numbers that add up to ``total`` by largest remainders; rounding takes nobody's share away."""
+    """Whole numbers that add up to ``total`` by largest remainders; rounding removes no share."""
     exact = share / share.sum() * total
     whole = np.floor(exact)
     whole = np.where((whole == 0) & (exact > 0.25), 1.0, whole)

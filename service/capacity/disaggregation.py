@@ -1,4 +1,4 @@
-"""Prefill and decode apart: tries group sizes of both pools and takes what needs the least money, for CLI and API."""
+"""Sizing of prefill and decode pools: tries GPU group sizes of both and returns the cheapest pair."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GROUPS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A model, its work and promise, and what each pool may run on; ``link`` is bytes a second of a GPU, None a prior.
+class SizingRequest:
+    """Model, work, SLO and allowed GPUs of each pool; ``link`` is bytes per second per GPU, None a prior.
 
-    ``prefill_times`` and ``decode_times`` are measured step times, which hold for one group size.
+    ``prefill_times`` and ``decode_times`` are measured step times, valid for one group size.
     """
 
     shape: ModelShape
@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """The cheapest pair of pools. ``cost_per_hour`` is at prior prices of the GPU types."""
+    """The cheapest pair of pools. ``cost_per_hour`` uses prior prices of the GPU types."""
 
     pools: Pools
     prefill_tp: int
@@ -54,7 +54,7 @@ class Sized:
     mixed_cost_per_hour: float | None
 
     def as_dict(self, language: Language = "en") -> dict[str, Any]:
-        """Plain values, with the derivation as lines."""
+        """Returns plain values, with the derivation as lines."""
         return {
             "kept": True,
             **disaggregated.as_dict(self.pools),
@@ -67,32 +67,37 @@ class Sized:
         }
 
 
-def refused(found: NoPools, language: Language = "en") -> dict[str, Any]:
-    """The same keys where the promise cannot be kept."""
+def refused(refusal: NoPools, language: Language = "en") -> dict[str, Any]:
+    """Returns the same keys if no sizes meet the SLO."""
     empty = dict.fromkeys(("prefill", "decode", "gpus", "cost_per_hour", "mixed"))
-    said = found.text(language)
-    return {"kept": False, **empty, "reason": found.reason.value, "best_seconds": found.best, "derivation": [said]}
+    return {
+        "kept": False,
+        **empty,
+        "reason": refusal.reason.value,
+        "best_seconds": refusal.best,
+        "derivation": [refusal.text(language)],
+    }
 
 
-def answer(asked: Question) -> Sized | NoPools:
-    """The cheapest pair that keeps the promise, else the refusal that came nearest.
+def answer(request: SizingRequest) -> Sized | NoPools:
+    """Returns the cheapest pair that meets the SLO, else the refusal closest to it.
 
-    Raises UsageError when the model fits no group of one of the types.
+    Raises UsageError if the model does not fit any group size of a GPU type.
     """
     best: Sized | None = None
     nearest: NoPools | None = None
-    decode = list(_sides(asked, asked.decode_gpu, asked.decode_groups, asked.decode_times))
-    for prefill_tp, first in _sides(asked, asked.prefill_gpu, asked.prefill_groups, asked.prefill_times):
+    decode = list(_pool_options(request, request.decode_gpu, request.decode_groups, request.decode_times))
+    for prefill_tp, first in _pool_options(request, request.prefill_gpu, request.prefill_groups, request.prefill_times):
         for decode_tp, second in decode:
             found = disaggregated.size(
-                first, second, _link(asked, prefill_tp), asked.work, asked.qps, asked.slo, buffer=asked.buffer
+                first, second, _link(request, prefill_tp), request.work, request.qps, request.slo, buffer=request.buffer
             )
             if isinstance(found, NoPools):
-                nearest = min((nearest or found, found), key=lambda one: one.best)
+                nearest = min((nearest or found, found), key=lambda refusal: refusal.best)
                 continue
-            cost = found.prefill.gpus * asked.prefill_gpu.price + found.decode.gpus * asked.decode_gpu.price
+            cost = found.prefill.gpus * request.prefill_gpu.price + found.decode.gpus * request.decode_gpu.price
             if best is None or (cost, found.ttft) < (best.cost_per_hour, best.pools.ttft):
-                mixed = None if found.mixed is None else found.mixed.gpus * asked.decode_gpu.price
+                mixed = None if found.mixed is None else found.mixed.gpus * request.decode_gpu.price
                 best = Sized(found, prefill_tp, decode_tp, cost, mixed)
     if best is not None:
         return best
@@ -100,46 +105,48 @@ def answer(asked: Question) -> Sized | NoPools:
     return nearest
 
 
-def told(asked: Question, language: Language = "en") -> dict[str, Any]:
-    """The answer as plain values; ``kept`` False where no sizes keep the promise. Raises UsageError as ``answer``."""
-    found = answer(asked)
-    said = refused(found, language) if isinstance(found, NoPools) else found.as_dict(language)
-    return {"model": asked.shape.name, **said}
+def answer_dict(request: SizingRequest, language: Language = "en") -> dict[str, Any]:
+    """Returns ``answer`` as plain values; ``kept`` is False if no sizes meet the SLO. Raises UsageError."""
+    result = answer(request)
+    fields = refused(result, language) if isinstance(result, NoPools) else result.as_dict(language)
+    return {"model": request.shape.name, **fields}
 
 
-def groups_of(option: str, given: int | None) -> Sequence[int]:
-    """The group sizes to try: the given one, else the usual ones."""
-    if given is None:
+def groups_of(option: str, size: int | None) -> Sequence[int]:
+    """Returns the group sizes to try: the given one, else 1, 2, 4 and 8."""
+    if size is None:
         return GROUPS
-    if given < 1:
-        raise UsageError(f"{option} must be 1 or more, not {given}", hint="leave it out to try 1, 2, 4 and 8")
-    return (given,)
+    if size < 1:
+        raise UsageError(f"{option} must be 1 or more, not {size}", hint="omit it to try 1, 2, 4 and 8")
+    return (size,)
 
 
-def _sides(
-    asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None
+def _pool_options(
+    request: SizingRequest, gpu: GpuSpec, groups: Sequence[int], times: StepTimes | None
 ) -> Iterator[tuple[int, PoolRole]]:
-    length = min(asked.shape.context, int(asked.work.prompt + asked.work.output) + 1)
+    length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
     last, any_fits = None, False
     for tp in groups:
         if tp > gpu.node:
             continue
-        setup = replace(asked.setup, tp=tp)
-        held = fit(asked.shape, gpu, setup, context=length)
-        if isinstance(held, NoFit):
-            last = held
+        setup = replace(request.setup, tp=tp)
+        memory = fit(request.shape, gpu, setup, context=length)
+        if isinstance(memory, NoFit):
+            last = memory
             continue
         any_fits = True
-        steps = times or roofline.step_times(asked.shape, gpu, setup)
+        steps = times or roofline.step_times(request.shape, gpu, setup)
         name = f"{gpu.name} TP {tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
-        yield tp, PoolRole(steps, roofline.bounds(held, setup), setup.gpus, name)
+        yield tp, PoolRole(steps, roofline.bounds(memory, setup), setup.gpus, name)
     if not any_fits:
-        why = last.text() if last is not None else f"a node has {gpu.node} GPUs"
-        raise UsageError(f"{asked.shape.name} does not fit {gpu.name}: {why}", hint="choose another type, TP or bits")
+        reason = last.text() if last is not None else f"a node has {gpu.node} GPUs"
+        raise UsageError(
+            f"{request.shape.name} does not fit {gpu.name}: {reason}", hint="choose another type, TP or bits"
+        )
 
 
-def _link(asked: Question, tp: int) -> Link:
-    rate = prefill.NETWORK_BYTES if asked.link is None else asked.link
+def _link(request: SizingRequest, tp: int) -> Link:
+    rate = prefill.NETWORK_BYTES if request.link is None else request.link
     if not (isfinite(rate) and rate > 0):
-        raise UsageError(f"--link must be above 0, not {rate:g}", hint="bytes a second of one GPU's port, such as 50e9")
-    return prefill.link_of(asked.shape, replace(asked.setup, tp=tp), rate)
+        raise UsageError(f"--link must be above 0, not {rate:g}", hint="bytes per second per GPU, such as 50e9")
+    return prefill.link_of(request.shape, replace(request.setup, tp=tp), rate)

@@ -1,20 +1,20 @@
-"""Nodes with GPUs that the store knows: where an image is pulled ahead."""
+"""GPU nodes in the stored topology, the candidates for image pre-pull."""
 
 from __future__ import annotations
 
 from outrider.model import EntityKind
 from outrider.topology import Topology
 from service.config.settings import Settings
-from service.planning.node_sizes import known_as
+from service.planning.node_sizes import short_name
 from service.wiring import stores as wiring_stores
 from store import migrate
 
 
 def of_store(settings: Settings, gpu_type: str = "unknown") -> tuple[str, ...]:
-    """Names of the nodes of this cluster that hold GPUs, of ``gpu_type`` alone where that is a known one.
+    """Returns the names of this cluster's nodes with GPUs, limited to ``gpu_type`` if it is known.
 
-    A node whose type nobody told counts as fitting. Empty where no store has been made yet: none is made for the
-    question. Raises StoreUnavailableError.
+    A node of unknown type counts as fitting. Empty if no store exists yet; none is created.
+    Raises StoreUnavailableError.
     """
     if None in migrate.revision(settings.store.url).values():
         return ()
@@ -23,17 +23,17 @@ def of_store(settings: Settings, gpu_type: str = "unknown") -> tuple[str, ...]:
 
 
 def fitting(topology: Topology, cluster: str, gpu_type: str) -> tuple[str, ...]:
-    """``of_store`` of a topology."""
+    """As ``of_store``, for a topology."""
     wanted = _type(gpu_type)
-    found = []
+    names = []
     for node in topology.of_kind(EntityKind.NODE):
-        here = _type(topology.label(node, "gpu_type"))
-        has_any = bool(here) or bool(topology.above(node, EntityKind.GPU))
-        if node.cluster == cluster and has_any and (not wanted or not here or here == wanted):
-            found.append(node.name)
-    return tuple(found)
+        actual = _type(topology.label(node, "gpu_type"))
+        has_gpus = bool(actual) or bool(topology.above(node, EntityKind.GPU))
+        if node.cluster == cluster and has_gpus and (not wanted or not actual or actual == wanted):
+            names.append(node.name)
+    return tuple(names)
 
 
 def _type(name: str) -> str:
-    """The table's name of a type of GPU, the name itself where the table has none, empty for an unknown one."""
-    return "" if name in ("", "unknown") else known_as(name)
+    """Returns the catalog name of a GPU type, else the name itself; empty for "unknown"."""
+    return "" if name in ("", "unknown") else short_name(name)

@@ -1,7 +1,7 @@
-"""A load test of one endpoint: rising concurrency until its knee, by Locust in a process of its own.
+"""Load test of one endpoint: rising concurrency up to its saturation point, with Locust in a separate process.
 
-Streaming completions as OpenAI's API has them. Each step counts what lies between its warm-up and its end; tokens of an
-answer count where they were generated, evenly between its first and its last.
+Requests are streaming completions of the OpenAI API. Each step counts the time between its warm-up and its end. Tokens
+of an answer are spread evenly between its first and its last token.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from planner.performance.queueing import Slo
 from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bootstrap_mean, is_saturated, knee
 
 WARM_RATIO = 0.2
-"""Share of a step that is not counted: the batch fills."""
-MOST_USERS = 2000
+"""Share of a step that is not counted, because the batch fills."""
+MAX_USERS = 2000
 SLICES = 20
-"""Of a step, for the interval of its throughput: what is shorter than a slice is averaged out in it."""
-_ERRNO = re.compile(r"\[Errno -?\d+\] ")  # for programs, not for people
+"""Slices of a step for the interval of its throughput; a slice averages out shorter variation."""
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")  # removed from error messages
 _USER = Path(__file__).with_name("locust_stream.py")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to send: ``steps`` of concurrency, ``step_seconds`` each, prompts and answers of so many tokens."""
+    """Load to send: ``steps`` of concurrency, ``step_seconds`` each, with prompt and output length in tokens."""
 
     url: str
     model: str | None = None
@@ -54,33 +54,33 @@ class LoadPlan:
     timeout_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sent."""
+        """Raises UsageError for invalid values."""
         if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
-            raise UsageError(f"--endpoint {self.url!r} is no URL", hint="give it as http://host:8000")
+            raise UsageError(f"--endpoint {self.url!r} is not a URL", hint="use a URL such as http://host:8000")
         least = {
             "--step-time": (self.step_seconds, 2, "s"),
             "--prompt": (self.prompt_tokens, 1, "tokens"),
             "--tokens": (self.output_tokens, 2, "tokens"),
         }
-        for option, (given, wanted, unit) in least.items():
-            if given < wanted:
-                said = f"{option} is {given:g}, a load test needs {wanted} {unit} or more"
-                raise UsageError(said, hint="30s, 256 and 128 tokens are usual")
+        for option, (value, minimum, unit) in least.items():
+            if value < minimum:
+                message = f"{option} is {value:g}, a load test needs {minimum} {unit} or more"
+                raise UsageError(message, hint="30s, 256 and 128 tokens are usual")
 
 
 def steps_of(text: str) -> tuple[int, ...]:
-    """``1,2,4,8``: rising concurrency. Raises UsageError."""
+    """Parses rising concurrency such as ``1,2,4,8``. Raises UsageError."""
     try:
-        found = tuple(int(part) for part in text.split(","))
+        steps = tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise UsageError(f"--steps {text!r} are no whole numbers", hint="write them as 1,2,4,8") from error
-    if not found or min(found) < 1 or max(found) > MOST_USERS or list(found) != sorted(set(found)):
-        raise UsageError(f"--steps {text!r} must rise from 1 up to {MOST_USERS}", hint="write them as 1,2,4,8")
-    return found
+        raise UsageError(f"--steps {text!r} are not integers", hint="write them as 1,2,4,8") from error
+    if not steps or min(steps) < 1 or max(steps) > MAX_USERS or list(steps) != sorted(set(steps)):
+        raise UsageError(f"--steps {text!r} must rise from 1 up to {MAX_USERS}", hint="write them as 1,2,4,8")
+    return steps
 
 
 def token_of(path: Path) -> str:
-    """A bearer token from its file. Raises UsageError."""
+    """Reads a bearer token from a file. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -88,14 +88,14 @@ def token_of(path: Path) -> str:
 
 
 def host_of(url: str) -> str:
-    """What a service without another name is called."""
+    """Returns host and port of a URL, the default name of a service."""
     return urlsplit(url).netloc.rpartition("@")[2] or url
 
 
-def run(plan: LoadPlan, told: Callable[[LoadPoint], None] | None = None) -> tuple[Knee | NoKnee, list[LoadPoint]]:
-    """Run the steps up to the knee; ``told`` hears of each.
+def run(plan: LoadPlan, on_point: Callable[[LoadPoint], None] | None = None) -> tuple[Knee | NoKnee, list[LoadPoint]]:
+    """Runs the steps up to the saturation point; calls ``on_point`` after each.
 
-    Raises UnavailableError without Locust, or when the endpoint answers nothing.
+    Raises UnavailableError without Locust, or if no request succeeds.
     """
     if importlib.util.find_spec("locust") is None:
         raise UnavailableError("a load test needs Locust, which is not installed", hint=extras.how("loadtest"))
@@ -105,31 +105,31 @@ def run(plan: LoadPlan, told: Callable[[LoadPoint], None] | None = None) -> tupl
         records = _step(plan, model, users)
         point = point_of(records, users, plan.step_seconds)
         if not points and point.samples == 0:
-            said = next((record["error"] for record in records if record["error"]), "no request finished in a step")
-            raise UnavailableError(f"{plan.url} answers no request: {said}", hint="check URL, model and --step-time")
+            message = next((record["error"] for record in records if record["error"]), "no request finished in a step")
+            raise UnavailableError(f"{plan.url} answers no request: {message}", hint="check URL, model and --step-time")
         points.append(point)
-        if told is not None:
-            told(point)
+        if on_point is not None:
+            on_point(point)
         if len(points) > 1 and is_saturated(points[-2], point, plan.slo):
             break
     return knee(points, plan.slo), points
 
 
 def point_of(records: Sequence[dict[str, Any]], users: int, seconds: float, quantile: float = 0.95) -> LoadPoint:
-    """One step from the records of its requests."""
+    """Summarizes one step from the records of its requests."""
     if not records:
         return LoadPoint(users, 0.0, 0.0, 0.0, 0, error_ratio=1.0)
     begin = min(record["start"] for record in records) + WARM_RATIO * seconds
     end = min(record["start"] for record in records) + seconds
-    fine = [record for record in records if record["error"] is None]
-    inside = [record for record in fine if begin <= record["end"] <= end] or fine
+    succeeded = [record for record in records if record["error"] is None]
+    inside = [record for record in succeeded if begin <= record["end"] <= end] or succeeded
     failed = [record for record in records if record["error"] is not None and record["end"] >= begin]
-    generated = sum(record["tokens"] * _share(record, begin, end) for record in fine)
+    generated = sum(record["tokens"] * _share(record, begin, end) for record in succeeded)
     if not inside:
         return LoadPoint(users, 0.0, 0.0, 0.0, 0, error_ratio=1.0)
     ttft = np.array([record["first"] - record["start"] for record in inside])
-    several = [record for record in inside if record["tokens"] > 1]
-    tpot = np.array([(record["end"] - record["first"]) / (record["tokens"] - 1) for record in several])
+    multi_token = [record for record in inside if record["tokens"] > 1]
+    tpot = np.array([(record["end"] - record["first"]) / (record["tokens"] - 1) for record in multi_token])
     prompts = [record["prompt"] for record in inside if record["prompt"] is not None]
     tokens = float(np.mean([record["tokens"] for record in inside]))
     rate = generated / (end - begin)
@@ -145,26 +145,26 @@ def point_of(records: Sequence[dict[str, Any]], users: int, seconds: float, quan
         error_ratio=len(failed) / (len(failed) + len(inside)),
         prompt_tokens=float(np.mean(prompts)) if prompts else None,
         quantile=quantile,
-        intervals=_intervals(fine, inside, begin, end),
+        intervals=_intervals(succeeded, inside, begin, end),
     )
 
 
 def _intervals(
-    fine: Sequence[dict[str, Any]], inside: Sequence[dict[str, Any]], begin: float, end: float
+    succeeded: Sequence[dict[str, Any]], inside: Sequence[dict[str, Any]], begin: float, end: float
 ) -> dict[str, Interval]:
-    """By the bootstrap: tokens of a request over requests, tokens a second over slices of the step's time."""
+    """Bootstrap intervals: tokens per request over requests, tokens per second over slices of the step."""
     edges = np.linspace(begin, end, SLICES + 1)
     slices = [
-        sum(record["tokens"] * _share(record, low, high) for record in fine) / (high - low)
+        sum(record["tokens"] * _share(record, low, high) for record in succeeded) / (high - low)
         for low, high in pairwise(edges.tolist())
     ]
-    each = {"tokens_per_request": [float(record["tokens"]) for record in inside], "tokens_per_second": slices}
-    found = {name: bootstrap_mean(values) for name, values in each.items()}
-    return {name: interval for name, interval in found.items() if interval is not None}
+    samples = {"tokens_per_request": [float(record["tokens"]) for record in inside], "tokens_per_second": slices}
+    intervals = {name: bootstrap_mean(values) for name, values in samples.items()}
+    return {name: interval for name, interval in intervals.items() if interval is not None}
 
 
 def _share(record: dict[str, Any], begin: float, end: float) -> float:
-    """The share of an answer's tokens that were generated between two instants."""
+    """Returns the share of an answer's tokens that were generated between two times."""
     first, last = record["first"], record["end"]
     if last <= first:
         return 1.0 if begin <= first <= end else 0.0
@@ -172,7 +172,7 @@ def _share(record: dict[str, Any], begin: float, end: float) -> float:
 
 
 def _model(plan: LoadPlan) -> str:
-    """The model that the server says it has."""
+    """Returns the first model that the server lists."""
     headers = {"Authorization": f"Bearer {plan.token}"} if plan.token else {}
     try:
         answer = httpx.get(plan.url.rstrip("/") + "/v1/models", headers=headers, timeout=10.0)
@@ -185,14 +185,14 @@ def _model(plan: LoadPlan) -> str:
         ) from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
         raise UnavailableError(
-            f"{plan.url} does not say which model it has: {error or type(error).__name__}", hint="give --model"
+            f"{plan.url} does not report its model: {error or type(error).__name__}", hint="give --model"
         ) from error
 
 
 def _step(plan: LoadPlan, model: str, users: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="outrider-load-") as folder:
         out = Path(folder) / "records.json"
-        told = {
+        fields = {
             **{name: value for name, value in asdict(plan).items() if name not in ("slo", "steps")},
             "model": model,
             "out": str(out),
@@ -200,10 +200,10 @@ def _step(plan: LoadPlan, model: str, users: int) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "locust", "-f", str(_USER), "--headless", "--only-summary"]
         command += ["-u", str(users), "-r", str(users)]
         command += ["--stop-timeout", "0", "--exit-code-on-error", "0", "--host", plan.url.rstrip("/")]
-        environment = {**os.environ, "OUTRIDER_LOADTEST": json.dumps(told)}
+        environment = {**os.environ, "OUTRIDER_LOADTEST": json.dumps(fields)}
         limit = plan.step_seconds + plan.timeout_seconds + 60.0
         try:
-            done = subprocess.run(  # noqa: S603 - our own interpreter and file
+            completed = subprocess.run(  # noqa: S603 - our own interpreter and file
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
         except subprocess.TimeoutExpired as error:
@@ -211,7 +211,7 @@ def _step(plan: LoadPlan, model: str, users: int) -> list[dict[str, Any]]:
                 f"Locust did not end after {limit:g} s", hint="give a shorter --step-time"
             ) from error
         if not out.exists():
-            said = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            raise UnavailableError(f"Locust failed: {said}", hint="run it by hand: python -m locust --version")
-        found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
-        return found
+            message = (completed.stderr.strip().splitlines() or ["no error message"])[-1]
+            raise UnavailableError(f"Locust failed: {message}", hint="check it with: python -m locust --version")
+        records: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+        return records

@@ -1,7 +1,7 @@
-"""The user of a load test: asks for a streamed completion again and again, and notes when its tokens came.
+"""Locust user of a load test: sends streamed completions in a loop and records the token times.
 
-Locust runs this file in a process of its own (gevent changes sockets and threads);
-``service.capacity.loadtest`` starts it and reads what it wrote. The plan comes as JSON in ``OUTRIDER_LOADTEST``.
+Locust runs this file in a separate process, because gevent patches sockets and threads.
+``service.capacity.loadtest`` starts it and reads its records. The plan is JSON in ``OUTRIDER_LOADTEST``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ DONE: list[dict[str, Any]] = []
 
 
 def prompt() -> str:
-    """Words in an order that no cache has seen; about a token a word."""
+    """Returns random words, so that no prefix is cached; about one token a word."""
     return " ".join(random.choices(WORDS, k=PLAN["prompt_tokens"]))  # noqa: S311 - a load, not a secret
 
 
 class StreamUser(HttpUser):
-    """One client that never rests: concurrency is the number of users."""
+    """A client without pauses: concurrency is the number of users."""
 
     wait_time = constant(0)
 
     @task
     def complete(self) -> None:
-        """One request, from sending to the last token."""
+        """Sends one request and reads it to the last token."""
         body = {
             "model": PLAN["model"],
             "prompt": prompt(),
@@ -50,13 +50,13 @@ class StreamUser(HttpUser):
             try:
                 self._read(response, record)
                 response.success()
-            except Exception as error:  # noqa: BLE001 - whatever breaks a request is a failed request
+            except Exception as error:  # noqa: BLE001 - any error is a failed request
                 record["error"] = f"{type(error).__name__}: {error}"[:300]
                 response.failure(record["error"])
         record["end"] = time.time()
         DONE.append(record)
         if record["error"]:
-            time.sleep(0.1)  # a server that refuses at once is not hammered
+            time.sleep(0.1)  # do not overload a server that refuses at once
 
     def _read(self, response: Any, record: dict[str, Any]) -> None:
         if response.status_code != 200:
@@ -83,7 +83,7 @@ class StreamUser(HttpUser):
 
 @events.init.add_listener
 def keep_runner(environment: Any, **_: Any) -> None:
-    """The step begins when every user is there: the start of this process is not a part of it."""
+    """Starts the step once every user runs, so that the process start does not count."""
 
     def begin(**_: Any) -> None:
         gevent.spawn_later(PLAN["step_seconds"], environment.runner.quit)
@@ -93,6 +93,6 @@ def keep_runner(environment: Any, **_: Any) -> None:
 
 @events.quitting.add_listener
 def write(**_: Any) -> None:
-    """Leave the records for the process that waits."""
+    """Writes the records for the parent process."""
     with open(PLAN["out"], "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not patched
         json.dump(DONE, file)

@@ -1,4 +1,4 @@
-"""Lengths of prompts, of a file or of the store, with how often each came."""
+"""Prompt lengths with their counts, from a file or the store."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from service.config import input_files
 
 STEP = timedelta(minutes=10)
 PARTS = 16
-"""Lengths that a bucket is spread over, evenly: what lies inside one is not known."""
+"""Lengths that a bucket is spread over evenly, because the distribution inside it is unknown."""
 
 
 def of_file(path: Path, column: str) -> tuple[Floats, Floats]:
-    """A length a line, or the column of a CSV file. Raises UsageError with the line that holds no number of tokens."""
-    hint = "give a file with a number of tokens a line, or a CSV file and its --column"
+    """Reads one length a line, or a column of a CSV file. Raises UsageError with the invalid line."""
+    hint = "give a file with one number of tokens per line, or a CSV file and its --column"
     lines = input_files.text_of(path, hint).splitlines()
     plain = not lines or _is_number(lines[0])
     reader = csv.DictReader(io.StringIO("\n".join(lines)), fieldnames=[column] if plain else None)
     if column not in (reader.fieldnames or ()):
         names = ", ".join(reader.fieldnames or ())
         raise UsageError(f"{path} has no column {column!r}", hint=f"name one with --column: {names}")
-    found = []
+    tokens = []
     for row in reader:
         text = (row[column] or "").strip()
         if not text:
             continue
         if not _is_number(text) or not 0 <= float(text) <= 1e9:
-            raise UsageError(f"{path}:{reader.line_num}: {text!r} is no number of tokens", hint=hint)
-        found.append(float(text))
-    lengths = np.array(found, dtype=np.float64)
+            raise UsageError(f"{path}:{reader.line_num}: {text!r} is not a number of tokens", hint=hint)
+        tokens.append(float(text))
+    lengths = np.array(tokens, dtype=np.float64)
     return lengths, np.ones(lengths.size)
 
 
 def of_store(
     metrics: MetricStore, replicas: Sequence[EntityRef], now: datetime | None, span: timedelta
 ) -> tuple[Floats, Floats]:
-    """By the histogram of the replicas' prompts; each bucket is spread evenly, the last has its lower bound."""
+    """Reads the replicas' prompt histogram; each bucket is spread evenly, the last uses its lower bound."""
     signal = catalog.signal("engine_prompt_length_tokens")
     if now is None or not replicas:
         return np.empty(0), np.empty(0)

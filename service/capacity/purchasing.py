@@ -1,4 +1,4 @@
-"""What buying, trough and weighing plans are made from: loads of a file or of the store, replicas as they are now."""
+"""Inputs of reservation, trough and traffic weight plans: loads of a file or the store, and current replicas."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ LOAD = SignalKey("svc_requests_per_second")
 
 
 def hourly_of_csv(path: Path) -> tuple[Floats, datetime]:
-    """The peak load of each hour (requests a second, NaN where a file has none) and the end of the last one.
+    """Returns the peak load of each hour (requests per second, NaN if missing) and the end of the last one.
 
-    Lines may stand in any order. Raises UsageError with the line, as ``planner.replay.loads`` does.
+    Lines may have any order. Raises UsageError with the line, as ``planner.replay.loads`` does.
     """
     hint = "give a CSV file with time_utc and requests_per_second"
     times, values, _ = loads.read(input_files.text_of(path, hint), str(path))
     known = np.isfinite(values)
     if not known.any():
-        raise UsageError(f"{path} holds no load", hint="check the column requests_per_second")
+        raise UsageError(f"{path} has no load values", hint="check the column requests_per_second")
     hours = (times[known] // 3600.0).astype(np.int64)
-    found = np.full(int(hours.max() - hours.min()) + 1, -np.inf)
-    np.maximum.at(found, hours - hours.min(), values[known])
-    return np.where(np.isfinite(found), found, np.nan), datetime.fromtimestamp((int(hours.max()) + 1) * 3600, UTC)
+    peaks = np.full(int(hours.max() - hours.min()) + 1, -np.inf)
+    np.maximum.at(peaks, hours - hours.min(), values[known])
+    return np.where(np.isfinite(peaks), peaks, np.nan), datetime.fromtimestamp((int(hours.max()) + 1) * 3600, UTC)
 
 
 def hourly_of_store(metrics: MetricStore, service: EntityRef, now: datetime, weeks: int = 12) -> Floats:
-    """The peak load of each hour of the last weeks, NaN where unknown, without what lies before the first value."""
+    """Returns the peak load of each hour of the last weeks from the first value on, NaN if unknown."""
     end = now.replace(minute=0, second=0, microsecond=0)
     window = metrics.read_windows(
         EntityKind.SERVICE, (LOAD,), end - timedelta(weeks=weeks), end, HOUR, (service,), statistic=Statistic.MAX
@@ -54,12 +54,12 @@ def hourly_of_store(metrics: MetricStore, service: EntityRef, now: datetime, wee
         return np.empty(0)
     values = window.column(LOAD)[0]
     known = np.flatnonzero(~np.isnan(values))
-    found: Floats = values[known[0] :] if known.size else np.empty(0)
-    return found
+    peaks: Floats = values[known[0] :] if known.size else np.empty(0)
+    return peaks
 
 
 def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
-    """GPUs that each load needs by the formula, NaN where it is unknown."""
+    """Returns the GPUs that each load needs by the formula, NaN if the load is unknown."""
     return np.array(
         [np.nan if np.isnan(load) else apply_formula(calibration, float(load), buffer).gpus for load in loads],
         dtype=np.float64,
@@ -68,10 +68,10 @@ def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """GPUs needed in each past hour, the newest last and NaN where unknown, and what they were counted from.
+    """GPUs needed in each past hour (newest last, NaN if unknown) and the figures behind them.
 
-    ``peak`` is the highest load of the last week in requests a second, ``per_gpu`` what one GPU carries of it with
-    the buffer kept free. ``price`` is that of the configuration, None without one.
+    ``peak`` is the highest load of the last week in requests per second. ``per_gpu`` is the capacity of one GPU in
+    requests per second, less the buffer. ``price`` is the configured price, None without one.
     """
 
     gpus: Floats
@@ -87,7 +87,7 @@ class Demand:
 def demand_of(
     loads: Floats, at: datetime, calibration: Calibration, buffer: float, price: tuple[float | None, str | None]
 ) -> Demand:
-    """What loads of the store ask of replicas that do what ``calibration`` says."""
+    """Returns the GPU demand of ``loads`` on replicas with this ``calibration``."""
     group = calibration.tensor_parallel * calibration.pipeline_parallel
     per_gpu = capacity_per_second(calibration, 1, buffer) / group
     gpus = gpus_of(loads, calibration, buffer)
@@ -95,14 +95,14 @@ def demand_of(
 
 
 def peak_of(loads: Floats) -> float:
-    """The highest load of the last week that is known, 0 where none is."""
+    """Returns the highest known load of the last week, 0 if none is known."""
     week = loads[-168:]
     return float(np.nanmax(week)) if np.isfinite(week).any() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of a GPU-hour held and on demand, and where they came from."""
+    """Prices of a GPU-hour, reserved (``held``) and on demand (``burst``), with their source."""
 
     held: float
     burst: float
@@ -113,18 +113,20 @@ class Prices:
 def prices_of(
     demand: Demand, spec: GpuSpec | None, offers: Sequence[Offer], held: float | None, burst: float | None
 ) -> Prices:
-    """What is given, else what the configuration says (offers of the type, the service's own price), else priors.
+    """Returns the given prices, else the configured ones (offers of the type, the service's price), else priors.
 
-    A price held that nobody tells is the contract's usual share of the one on demand. Raises UsageError where no
-    price is known, where offers of several regions tell several, and for prices in two currencies.
+    An unknown reserved price is the contract's usual share of the on-demand price. Raises UsageError if no price is
+    known, if offers of several regions differ, and for prices in two currencies.
     """
-    mine = [one for one in offers if spec is not None and one.gpu.name == spec.name and one.price is not None]
+    matching = [
+        offer for offer in offers if spec is not None and offer.gpu.name == spec.name and offer.price is not None
+    ]
     own = None if demand.price is None else (demand.price, demand.currency or DEFAULT_CURRENCY)
     sources: list[str] = []
     currencies: set[str] = set()
     if burst is not None:
         sources.append("given")
-    elif (configured := _offered(mine, "on_demand") or own) is not None:
+    elif (configured := _offered(matching, "on_demand") or own) is not None:
         burst = configured[0]
         sources.append("configured")
         currencies.add(configured[1])
@@ -133,21 +135,21 @@ def prices_of(
         sources.append(spec.price_source)
         currencies.add(DEFAULT_CURRENCY)
     else:
-        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
+        raise UsageError("no GPU price is known", hint="give --held-price and --burst-price, or --gpu for priors")
     share = terms()["reserved"].price_ratio
     if held is not None:
         sources.append("given")
-    elif (reserved := _offered(mine, "reserved")) is not None:
+    elif (reserved := _offered(matching, "reserved")) is not None:
         held = reserved[0]
         sources.append("configured")
         currencies.add(reserved[1])
     elif spec is None and "configured" not in sources:
-        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
+        raise UsageError("no GPU price is known", hint="give --held-price and --burst-price, or --gpu for priors")
     else:
         base = burst if "configured" in sources or spec is None else spec.price
         currencies |= set() if "configured" in sources else {DEFAULT_CURRENCY}
         held = share * base
-        sources.append(f"prior: held at {share:g} of the price on demand")
+        sources.append(f"prior: reserved at {share:g} of the on-demand price")
     if len(currencies) > 1:
         raise UsageError(
             f"prices in {' and '.join(sorted(currencies))} cannot be compared",
@@ -158,17 +160,19 @@ def prices_of(
 
 
 def _offered(offers: Sequence[Offer], purchase: Purchase) -> tuple[float, str] | None:
-    """The price of a contract with its currency, None where no offer tells one. Raises UsageError for several."""
-    found = {(one.price, one.currency): one.region for one in offers if one.purchase == purchase}
-    if len(found) > 1:
-        said = " and ".join(f"{price:g} {currency} in {region or '-'}" for (price, currency), region in found.items())
+    """Returns the price of a contract with its currency, None without one. Raises UsageError for several."""
+    regions = {(offer.price, offer.currency): offer.region for offer in offers if offer.purchase == purchase}
+    if len(regions) > 1:
+        prices = " and ".join(
+            f"{price:g} {currency} in {region or '-'}" for (price, currency), region in regions.items()
+        )
         option = "--held-price" if purchase == "reserved" else "--burst-price"
-        raise UsageError(f"{offers[0].gpu.name} {purchase} costs {said}", hint=f"say which with {option}")
-    return next(((price, currency) for price, currency in found if price is not None), None)
+        raise UsageError(f"{offers[0].gpu.name} {purchase} costs {prices}", hint=f"choose one with {option}")
+    return next(((price, currency) for price, currency in regions if price is not None), None)
 
 
 def replicas_of_file(path: Path) -> list[ReplicaLoad]:
-    """Replicas as JSON objects with the names of ``ReplicaLoad``. Raises UsageError naming the entry."""
+    """Reads replicas as JSON objects with the keys of ``ReplicaLoad``. Raises UsageError with the entry."""
     hint = "give a JSON list of replicas"
     text = input_files.text_of(path, hint)
     try:
@@ -176,31 +180,30 @@ def replicas_of_file(path: Path) -> list[ReplicaLoad]:
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}", hint=hint) from error
     if not isinstance(document, list) or not document:
-        raise UsageError(f"{path} holds no list of replicas", hint='such as [{"name", "queued_tokens", ...}]')
+        raise UsageError(f"{path} is not a list of replicas", hint='such as [{"name", "queued_tokens", ...}]')
     return [_replica(entry, f"{path}, replica {number}") for number, entry in enumerate(document, start=1)]
 
 
 def replicas_of_store(
     metrics: MetricStore, topology: Topology, service: EntityRef, calibrations: Sequence[Calibration]
 ) -> tuple[list[ReplicaLoad], float]:
-    """Replicas of a service as of their newest values, and the tokens a second that arrive for all of them.
+    """Returns the replicas of a service by their newest values, and the tokens per second that arrive for all.
 
-    What waits has all of its tokens to go, what runs half of them. The speed is that of the calibration of the
-    replica's own GPU type, else of the first one. A replica that tells neither is not among them: silence is not
-    idleness.
+    A waiting request has all of its tokens to go, a running one half of them. The speed is that of the calibration of
+    the replica's GPU type, else of the first one. Replicas without values are left out, because they may be busy.
     """
     names = (calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED, "engine_prefix_cache_hit_ratio")
     window = metrics.latest(EntityKind.REPLICA, tuple(SignalKey(name) for name in names))
-    mine = set(topology.below(service, EntityKind.REPLICA))
-    found = []
+    members = set(topology.below(service, EntityKind.REPLICA))
+    replicas = []
     for row, replica in enumerate(window.entities):
-        told = [float(window.column(name)[row, -1]) for name in names]
-        if replica not in mine or np.isnan(told[:2]).all():
+        values = [float(window.column(name)[row, -1]) for name in names]
+        if replica not in members or np.isnan(values[:2]).all():
             continue
-        running, waiting, used, cached = (float(value) for value in np.nan_to_num(told))
+        running, waiting, used, cached = (float(value) for value in np.nan_to_num(values))
         kind = topology.label(replica, "gpu_type")
-        fitting = next((one for one in calibrations if one.gpu_type == kind), calibrations[0])
-        found.append(
+        fitting = next((item for item in calibrations if item.gpu_type == kind), calibrations[0])
+        replicas.append(
             ReplicaLoad(
                 name=replica.name,
                 queued_tokens=fitting.tokens_per_request * (waiting + running / 2.0),
@@ -213,17 +216,17 @@ def replicas_of_store(
     rate = (
         float(np.nan_to_num(edge.column(LOAD)[edge.entities.index(service), -1])) if service in edge.entities else 0.0
     )
-    return found, rate * calibrations[0].tokens_per_request
+    return replicas, rate * calibrations[0].tokens_per_request
 
 
 def _replica(entry: Any, where: str) -> ReplicaLoad:
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is no object", hint="give name, queued_tokens and tokens_per_second")
+        raise UsageError(f"{where} is not an object", hint="give name, queued_tokens and tokens_per_second")
     unknown = set(entry) - set(ReplicaLoad.__slots__)
     missing = {"name", "queued_tokens", "tokens_per_second"} - set(entry)
     if unknown or missing:
-        said = f"has no {', '.join(sorted(missing))}" if missing else f"has {', '.join(sorted(unknown))}"
-        raise UsageError(f"{where} {said}", hint=f"known: {', '.join(ReplicaLoad.__slots__)}")
+        problem = f"lacks {', '.join(sorted(missing))}" if missing else f"has unknown keys {', '.join(sorted(unknown))}"
+        raise UsageError(f"{where} {problem}", hint=f"known: {', '.join(ReplicaLoad.__slots__)}")
     numbers = {}
     for name, value in entry.items():
         if name == "name":

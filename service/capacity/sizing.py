@@ -1,4 +1,4 @@
-"""Calibrations from the store, from files of load testers and from load tests, as values to print."""
+"""Calibrations from the store, from load tester files and from load tests, as values to print."""
 
 from __future__ import annotations
 
@@ -35,31 +35,30 @@ def of_store(
     namespace: str | None = None,
     span: timedelta | None = None,
 ) -> list[Calibration | NoCalibration]:
-    """One calibration for each group of alike replicas (model, GPU type, version, TP and PP) of each service.
+    """Returns one calibration per group of equal replicas (model, GPU type, version, TP and PP) of each service.
 
-    Replicas of two versions, types of GPU or sizes are two groups: their mean is nobody's figure. (The plan counts a
-    service's replicas as they run, all types together: its number is of that mixture.) ``span`` None reads what the
-    plan reads: a day, and eight where that day showed no load worth measuring.
+    A mean over different groups would fit none of them. The plan, however, calibrates all replicas of a service
+    together. ``span`` None reads one day as the plan does, and eight days if its load was too low.
     """
-    services = [found for found in topology.of_kind(EntityKind.SERVICE) if service in (None, found.name)]
-    services = [found for found in services if namespace in (None, found.namespace)]
+    services = [entity for entity in topology.of_kind(EntityKind.SERVICE) if service in (None, entity.name)]
+    services = [entity for entity in services if namespace in (None, entity.namespace)]
     if service is not None and not services:
-        names = sorted(found.name for found in topology.of_kind(EntityKind.SERVICE))
+        names = sorted(entity.name for entity in topology.of_kind(EntityKind.SERVICE))
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
-    answers: list[Calibration | NoCalibration] = []
+    results: list[Calibration | NoCalibration] = []
     for entity in services:
         setting = setting_of(settings.services, entity)
-        found = []
-        for labels, replicas in _groups(topology, entity, setting).items():
-            told = dict(zip(_GROUP_LABELS, labels, strict=True))
-            found.append(_of_group(metrics, entity, setting, told, replicas, now, span))
-        answers += [one for one in found if not _is_silent(one)] or found
-    return answers
+        groups = []
+        for values, replicas in _groups(topology, entity, setting).items():
+            labels = dict(zip(_GROUP_LABELS, values, strict=True))
+            groups.append(_of_group(metrics, entity, setting, labels, replicas, now, span))
+        results += [group for group in groups if not _is_silent(group)] or groups
+    return results
 
 
-def _is_silent(found: Calibration | NoCalibration) -> bool:
-    """True of replicas that tell nothing: beside others that do they are gone, and say nothing of the service."""
-    return isinstance(found, NoCalibration) and found.reason is CalibrationRefusal.NO_VALUES
+def _is_silent(result: Calibration | NoCalibration) -> bool:
+    """True for replicas without values; beside other groups they are gone and are left out."""
+    return isinstance(result, NoCalibration) and result.reason is CalibrationRefusal.NO_VALUES
 
 
 def _of_group(
@@ -71,69 +70,69 @@ def _of_group(
     now: datetime,
     span: timedelta | None,
 ) -> Calibration | NoCalibration:
-    usual = (planner_inputs.CALIBRATION_SPAN, planner_inputs.LONGER_SPAN)
-    found: list[Calibration | NoCalibration] = []
-    for each in usual if span is None else (span,):
-        window = planner_inputs.calibration_window(metrics, replicas, now, each)
-        found.append(_one(window, service, setting, labels, now))
-        if isinstance(found[-1], Calibration) and found[-1].origin == "measured":
-            return found[-1]
-    return found[0]
+    default_spans = (planner_inputs.CALIBRATION_SPAN, planner_inputs.LONGER_SPAN)
+    results: list[Calibration | NoCalibration] = []
+    for length in default_spans if span is None else (span,):
+        window = planner_inputs.calibration_window(metrics, replicas, now, length)
+        results.append(_calibrate(window, service, setting, labels, now))
+        if isinstance(results[-1], Calibration) and results[-1].origin == "measured":
+            return results[-1]
+    return results[0]
 
 
 def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
-    """The tool that wrote a file, and the knee of its steps. Raises UsageError for what cannot be read."""
+    """Returns the tool that wrote a file, and the saturation point of its steps. Raises UsageError."""
     text = input_files.text_of(path, "give the file that the load tester wrote")
     tool, points = loadtest_import.load_points(text, str(path), tokens=tokens)
     return tool, knee(points, slo), points
 
 
-def as_dict(found: Calibration) -> dict[str, Any]:
-    """The keys of ``outrider capacity calibrate -o json``, of one calibration."""
+def as_dict(calibration: Calibration) -> dict[str, Any]:
+    """The keys of ``outrider capacity calibrate -o json``, for one calibration."""
     return {
-        "service": found.service.name,
-        "gpu_type": found.gpu_type,
-        "tokens_per_request": found.tokens_per_request,
-        "batch": found.batch,
-        "tokens_per_second_per_sequence": found.tokens_per_second_per_sequence,
-        "samples": found.samples,
-        "intervals": {name: {"low": span.low, "high": span.high} for name, span in found.intervals.items()},
-        "origin": found.origin,
-        "model": found.model or None,
-        "engine_version": found.engine_version or None,
-        "tensor_parallel": found.tensor_parallel,
-        "pipeline_parallel": found.pipeline_parallel,
-        "startup_seconds": found.startup_seconds,
-        "startup_source": found.startup_source,
+        "service": calibration.service.name,
+        "gpu_type": calibration.gpu_type,
+        "tokens_per_request": calibration.tokens_per_request,
+        "batch": calibration.batch,
+        "tokens_per_second_per_sequence": calibration.tokens_per_second_per_sequence,
+        "samples": calibration.samples,
+        "intervals": {name: {"low": span.low, "high": span.high} for name, span in calibration.intervals.items()},
+        "origin": calibration.origin,
+        "model": calibration.model or None,
+        "engine_version": calibration.engine_version or None,
+        "tensor_parallel": calibration.tensor_parallel,
+        "pipeline_parallel": calibration.pipeline_parallel,
+        "startup_seconds": calibration.startup_seconds,
+        "startup_source": calibration.startup_source,
         "reason": None,
     }
 
 
-def refused(found: NoCalibration, gpu_type: str | None = None) -> dict[str, Any]:
-    """The same keys where nothing could be measured, with the reason."""
+def refused(refusal: NoCalibration, gpu_type: str | None = None) -> dict[str, Any]:
+    """The same keys without a calibration, with the reason."""
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
     return {
-        "service": found.service.name,
+        "service": refusal.service.name,
         "gpu_type": gpu_type,
         **dict.fromkeys(figures),
-        "samples": found.samples,
+        "samples": refusal.samples,
         "intervals": {},
         "origin": None,
-        "reason": found.reason.value,
+        "reason": refusal.reason.value,
     }
 
 
 def point_dict(point: LoadPoint) -> dict[str, Any]:
-    """One step of a load test as plain values."""
-    found = {name: getattr(point, name) for name in LoadPoint.__slots__}
+    """Returns one step of a load test as plain values."""
+    fields = {name: getattr(point, name) for name in LoadPoint.__slots__}
     spans = {name: {"low": span.low, "high": span.high} for name, span in point.intervals.items()}
-    return found | {"intervals": spans}
+    return fields | {"intervals": spans}
 
 
 def _groups(
     topology: Topology, service: EntityRef, setting: ServiceSettings
 ) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:
-    """Replicas by what the topology says of them; what it does not say is the service's own label."""
+    """Groups replicas by their labels in the topology; a missing label is that of the service."""
     groups: dict[tuple[str, ...], list[EntityRef]] = {}
     for replica in topology.below(service, EntityKind.REPLICA):
         labels = [_label(topology, (replica, service), label) for label in _GROUP_LABELS if label not in _DEGREES]
@@ -142,25 +141,25 @@ def _groups(
     return groups or {("", "", "", *(_degree("", setting, name) for name in _DEGREES)): []}
 
 
-def _degree(said: str, setting: ServiceSettings, name: str) -> str:
-    """How a replica is split over GPUs: as configured, else as its engine's command line says, else not at all."""
-    is_told = said.isdecimal() and int(said) > 0
-    return str(int(said)) if is_told and name not in setting.model_fields_set else str(getattr(setting, name))
+def _degree(label: str, setting: ServiceSettings, name: str) -> str:
+    """Returns TP or PP of a replica: as configured, else from its engine's command line, else 1."""
+    is_known = label.isdecimal() and int(label) > 0
+    return str(int(label)) if is_known and name not in setting.model_fields_set else str(getattr(setting, name))
 
 
 def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
     for entity in entities:
-        said = topology.label(entity, label) or (topology.label(entity, "image") if label == "version" else "")
-        if said:
-            return said
+        value = topology.label(entity, label) or (topology.label(entity, "image") if label == "version" else "")
+        if value:
+            return value
     return ""
 
 
-def _one(
+def _calibrate(
     window: Window, service: EntityRef, setting: ServiceSettings, labels: Mapping[str, str], now: datetime
 ) -> Calibration | NoCalibration:
     split = setting.model_copy(update={name: int(labels[name]) for name in _DEGREES})
-    found = planner_inputs.calibrated(service, split, window, labels["gpu_type"] or setting.gpu_type)
-    if isinstance(found, NoCalibration) or found.origin != "measured":
-        return found
-    return replace(found, model=labels["model"], engine_version=labels["version"], measured_at=now)
+    result = planner_inputs.calibrated(service, split, window, labels["gpu_type"] or setting.gpu_type)
+    if isinstance(result, NoCalibration) or result.origin != "measured":
+        return result
+    return replace(result, model=labels["model"], engine_version=labels["version"], measured_at=now)

@@ -1,4 +1,4 @@
-"""What a proposal of weights is made from and becomes: replicas of the store or a file, a route, traffic actions."""
+"""Traffic weight proposals: reads replicas and a route, returns weights and ``shift_traffic`` actions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SESSION = "steer"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The replicas of a service: all of them, their pods, and what is known of those that tell.
+    """Replicas of a service: all of them, their pods, and the loads of those that report.
 
-    ``arriving`` are tokens a second for all.
+    ``arriving`` is the load of all in tokens per second.
     """
 
     service: EntityRef
@@ -50,64 +50,67 @@ class Fleet:
 def of_store(
     metrics: MetricStore, topology: Topology, service: EntityRef, calibrations: Sequence[Calibration]
 ) -> Fleet:
-    """As of the newest values; a replica that tells nothing stays one of the fleet."""
+    """Returns the fleet by the newest values; replicas without values stay in it."""
     loads, arriving = purchasing.replicas_of_store(metrics, topology, service, calibrations)
     replicas = topology.below(service, EntityKind.REPLICA)
-    pods = {one.name: topology.label(one, "pod") or one.name for one in replicas}
+    pods = {replica.name: topology.label(replica, "pod") or replica.name for replica in replicas}
     return Fleet(service, replicas, pods, tuple(loads), arriving)
 
 
 def of_file(path: Path, service: EntityRef, arriving: float | None, load: float) -> Fleet:
-    """Replicas of a JSON file, named as their pods; ``load`` of their speed arrives unless told. Raises UsageError."""
+    """Reads replicas from a JSON file, named as their pods; ``load`` is the default share of their speed that arrives.
+
+    Raises UsageError.
+    """
     loads = tuple(purchasing.replicas_of_file(path))
-    replicas = tuple(EntityRef(service.cluster, EntityKind.REPLICA, service.namespace, one.name) for one in loads)
-    usual = load * sum(one.tokens_per_second for one in loads)
+    replicas = tuple(EntityRef(service.cluster, EntityKind.REPLICA, service.namespace, item.name) for item in loads)
+    default = load * sum(item.tokens_per_second for item in loads)
     return Fleet(
-        service, replicas, {one.name: one.name for one in loads}, loads, usual if arriving is None else arriving
+        service, replicas, {item.name: item.name for item in loads}, loads, default if arriving is None else arriving
     )
 
 
 def route_of(path: Path) -> dict[str, Any]:
-    """A route as kubectl prints it, YAML or JSON. Raises UsageError naming the line."""
-    hint = "give what kubectl get -o yaml prints of one route"
+    """Reads a route as kubectl prints it, YAML or JSON. Raises UsageError with the line."""
+    hint = "give the output of kubectl get -o yaml for one route"
     try:
-        found = yaml.safe_load(input_files.text_of(path, hint))
+        route = yaml.safe_load(input_files.text_of(path, hint))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}", hint=hint) from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} is no HTTPRoute or VirtualService", hint=hint)
-    return found
+    if not isinstance(route, dict):
+        raise UsageError(f"{path} is not an HTTPRoute or VirtualService", hint=hint)
+    return route
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Weights by backend, the replicas that no backend stands for, and the replica of each backend that has one."""
+    """Weights by backend, the replica of each backend, and the replicas without a backend."""
 
-    found: Steering
+    steering: Steering
     replica_of: Mapping[str, EntityRef]
     unrouted: tuple[str, ...]
 
 
 def propose(fleet: Fleet, rules: SteeringRules, now: Mapping[str, float] | None) -> Proposal:
-    """Weights for the backends of a route, or for every replica where there is none yet. Raises UsageError."""
-    names = routes.backends([one.name for one in fleet.replicas])
+    """Proposes weights for the backends of a route, or for every replica without a route. Raises UsageError."""
+    names = routes.backends([replica.name for replica in fleet.replicas])
     listed = list(now) if now is not None else list(names.values())
     backend_of = {}
-    for one in fleet.replicas:  # a route may name a backend as the replica, as a name made of it, or as its pod
-        candidates = (one.name, names[one.name], fleet.pods[one.name])
-        backend_of[one.name] = next((name for name in candidates if name in listed), None)
+    for replica in fleet.replicas:  # a backend may have the replica's name, a name derived from it, or the pod's name
+        candidates = (replica.name, names[replica.name], fleet.pods[replica.name])
+        backend_of[replica.name] = next((name for name in candidates if name in listed), None)
     loads = [_renamed(load, name) for load in fleet.loads if (name := backend_of[load.name]) is not None]
     if now is not None and not any(backend_of.values()):
-        known, given = ", ".join(backend_of) or "none", ", ".join(listed)
+        replicas, backends = ", ".join(backend_of) or "none", ", ".join(listed)
         raise UsageError(
-            f"no backend is a replica of {fleet.service.name}", hint=f"backends: {given}; replicas: {known}"
+            f"no backend is a replica of {fleet.service.name}", hint=f"backends: {backends}; replicas: {replicas}"
         )
-    found = weight_changes.propose(listed, loads, fleet.arriving, now, rules)
-    replica_of = {name: one for one in fleet.replicas if (name := backend_of[one.name]) is not None}
-    unrouted = tuple(one.name for one in fleet.replicas if backend_of[one.name] is None)
-    return Proposal(found, replica_of, unrouted)
+    steering = weight_changes.propose(listed, loads, fleet.arriving, now, rules)
+    replica_of = {name: replica for replica in fleet.replicas if (name := backend_of[replica.name]) is not None}
+    unrouted = tuple(replica.name for replica in fleet.replicas if backend_of[replica.name] is None)
+    return Proposal(steering, replica_of, unrouted)
 
 
 def _renamed(load: ReplicaLoad, name: str) -> ReplicaLoad:
@@ -115,14 +118,14 @@ def _renamed(load: ReplicaLoad, name: str) -> ReplicaLoad:
 
 
 def actions(proposal: Proposal, now: datetime) -> list[dict[str, Any]]:
-    """The proposal as ``shift_traffic`` actions: dry runs that ask, the same ids for the same weights."""
-    if not proposal.found.proposed:
+    """Returns the proposal as ``shift_traffic`` dry runs that need approval; equal weights have equal ids."""
+    if not proposal.steering.proposed:
         return []
-    made = []
-    for name, ratio in weight_changes.shift_ratios(proposal.found.weights).items():
+    documents = []
+    for name, ratio in weight_changes.shift_ratios(proposal.steering.weights).items():
         target = proposal.replica_of.get(name)
         if target is None:
-            continue  # another's backend: its share stays
+            continue  # not a backend of this service: its share stays
         action = Action(
             id=f"steer:{target.key}:{round(ratio, 4):g}",
             session=SESSION,
@@ -136,5 +139,5 @@ def actions(proposal: Proposal, now: datetime) -> list[dict[str, Any]]:
             status=ActionStatus.PROPOSED,
             decided_at=now,
         )
-        made.append(serialization.action(action))
-    return made
+        documents.append(serialization.action(action))
+    return documents

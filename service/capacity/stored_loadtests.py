@@ -1,4 +1,4 @@
-"""Load tests of the store that still count, for answers that name a model and no service."""
+"""Valid load tests of the store, for queries by model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _log = log.get("capacity")
 
 
 def of_model(settings: Settings, name: str, now: datetime, bits: float = 16.0) -> list[Calibration]:
-    """Those of a model with weights of so many bits that are valid at ``now``, the newest first.
+    """Returns the load tests of a model with ``bits`` per weight that are valid at ``now``, newest first.
 
-    None, with a warning, while the store is away.
+    Logs a warning and returns none while the store is unavailable.
     """
     try:
         if None in migrate.revision(settings.store.url).values():
-            return []  # no store yet, and a question of arithmetic makes none
+            return []  # no store yet; do not create one
         with wiring_stores.state_reader(settings) as state:
-            kept = state.load_tests()
+            tests = state.load_tests()
     except StoreUnavailableError as error:
         _log.warning("no_load_tests", error=error.message, hint=error.hint)
         return []
-    valid = [one for one in kept if one.valid_until is not None and now < one.valid_until]
+    valid = [test for test in tests if test.valid_until is not None and now < test.valid_until]
     return measured.matching_tests(valid, name, bits)

@@ -1,4 +1,4 @@
-"""Traffic of services as the store has it: traces that a replay takes, and how long their replicas take to start."""
+"""Stored traffic of services: traces for replays, and the start-up times of their replicas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from service.planning.planning import HISTORY_STEP
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A service's trace, NaN where a slot is missing, and the start-up time of its replicas with its source."""
+    """A service's trace (NaN for a missing slot) and the start-up time of its replicas with its source."""
 
     service: EntityRef
     trace: Trace
@@ -36,44 +36,44 @@ class Traffic:
 def of_store(
     settings: Settings, metrics: MetricStore, topology: Topology, now: datetime, starts: Sequence[Startup]
 ) -> list[Traffic]:
-    """The history of each service that is planned, as the plan reads it: from its first value, up to ``now``.
+    """Returns the history of each planned service as the plan reads it, from its first value to ``now``.
 
-    Pools of a service stand in its place, and values that cannot be are missing. A service without a value is left out.
+    Pools replace their service. Impossible values are missing. Services without a value are left out.
     """
-    everyone = topology.of_kind(EntityKind.SERVICE)
-    if not everyone:
+    all_services = topology.of_kind(EntityKind.SERVICE)
+    if not all_services:
         return []
     history = metrics.read_windows(
-        EntityKind.SERVICE, (LOAD,), now - settings.planner.history, now, HISTORY_STEP, everyone
+        EntityKind.SERVICE, (LOAD,), now - settings.planner.history, now, HISTORY_STEP, all_services
     )
     topology = role_pools.with_pools(topology)
     history, _ = clean_history(role_pools.with_rows(history, role_pools.planned(topology), topology), LOAD, now)
-    wanted, found = set(role_pools.planned(topology)), []
+    planned, traffic = set(role_pools.planned(topology)), []
     for row, service in enumerate(history.entities):
         values = history.column(LOAD)[row]
         known = np.flatnonzero(np.isfinite(values) & (history.times < now.timestamp()))
-        if service not in wanted or not known.size:
+        if service not in planned or not known.size:
             continue
         part = slice(int(known[0]), int(known[-1]) + 1)
         trace = Trace(service.name, history.times[part], values[part], HISTORY_STEP)
-        found.append(
+        traffic.append(
             Traffic(service, trace, *startup_of(settings, service, starts, role_pools.parent_of(service, topology)))
         )
-    return found
+    return traffic
 
 
 def startup_of(
     settings: Settings, service: EntityRef, starts: Sequence[Startup], parent: EntityRef | None = None
 ) -> tuple[timedelta, str]:
-    """The p95 of a service's own starts, else what is configured; an hour at most, which is what a replay takes.
+    """Returns the p95 of a service's start-ups, else the configured time; one hour at most, the limit of a replay.
 
-    A pool without starts of its own takes those of ``parent``, the service that it is of, as the plan does.
+    A pool without its own start-ups uses those of ``parent``, its service, as the plan does.
     """
-    names = [one.name for one in (service, parent) if one is not None]
-    by_name = [[one for one in starts if name in (one.service, one.workload)] for name in names]
-    own = next((found for found in by_name if found), [])
-    said = [one for name in names for one in settings.services if one.name == name]
-    told = [one for one in said if "startup" in one.model_fields_set] or said
-    known = told[0] if told else ServiceSettings(name=service.name)
-    found = lead_time(own, configured_seconds=known.startup.total_seconds(), settings=settings.planner.scaling.lead)
-    return min(timedelta(seconds=found.seconds), MOST_STARTUP), found.source
+    names = [entity.name for entity in (service, parent) if entity is not None]
+    by_name = [[start for start in starts if name in (start.service, start.workload)] for name in names]
+    own = next((matching for matching in by_name if matching), [])
+    entries = [entry for name in names for entry in settings.services if entry.name == name]
+    candidates = [entry for entry in entries if "startup" in entry.model_fields_set] or entries
+    setting = candidates[0] if candidates else ServiceSettings(name=service.name)
+    lead = lead_time(own, configured_seconds=setting.startup.total_seconds(), settings=settings.planner.scaling.lead)
+    return min(timedelta(seconds=lead.seconds), MOST_STARTUP), lead.source

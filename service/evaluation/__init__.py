@@ -1,5 +1,5 @@
 """Back-tests over labelled recordings: the shipped configuration runs causally, pure code scores it.
 
-Called by the command line and by ``benchmarks/``. What reads files stands in ``recordings.py``; what
-scores (``events.py``, ``vus.py``, ``nab.py``) sees arrays alone and decides nothing.
+Used by the command line and ``benchmarks/``. ``recordings.py`` reads files; the scores (``events.py``, ``vus.py``,
+``nab.py``) work on arrays only.
 """

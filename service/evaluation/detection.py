@@ -1,7 +1,7 @@
 """Runs the statistical ensemble causally over labelled recordings and scores it.
 
-Nothing is tuned here: the detectors' constants are the frozen configuration, and the false-alarm budget is
-the only setting. Labels go to the scores alone. Every reading is judged by what was known before it.
+Nothing is tuned here: the detectors use the shipped constants, and the false-alarm budget is the only setting. Only the
+scores see labels. Every reading is scored with earlier readings only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from service.evaluation import events, nab, recordings, vus
 from service.evaluation.recordings import Recording
 
 Progress = Callable[[str, float], None]
-BLOCK = 48  # readings looked at together
+BLOCK = 48  # readings per call
 BUDGET = 0.25  # alarms per entity-day
-NAB_READINGS_A_DAY = 288  # the benchmark counts in readings: its budget is per so many, whatever their spacing
+NAB_READINGS_A_DAY = 288  # the benchmark's budget is per readings, independent of their interval
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was said of one recording's test part; all of shape (times,)."""
+    """Scores and alarms of one recording's test part; all of shape (times,)."""
 
     times: Floats
     scores: Floats
@@ -38,7 +38,7 @@ class Judged:
 
 
 def servers(folder: Path, *, step_seconds: float, budget: float, progress: Progress) -> dict[str, Any]:
-    """``detect backtest --format servers``."""
+    """Runs ``detect backtest --format servers``."""
     read = recordings.servers(folder, step_seconds)
     return figures(judge_servers(read, step_seconds, budget, progress))
 
@@ -46,110 +46,113 @@ def servers(folder: Path, *, step_seconds: float, budget: float, progress: Progr
 def judge_servers(
     read: Sequence[Recording], step_seconds: float, budget: float, progress: Progress
 ) -> dict[str, Judged]:
-    """Servers with the same number of metrics are one class: they share voters and lend each other their limits."""
+    """Scores servers; those with the same number of metrics are one class and share ensemble members and limits."""
     classes: dict[int, list[Recording]] = {}
-    for one in read:
-        classes.setdefault(one.values.shape[1], []).append(one)
-    found: dict[str, Judged] = {}
-    for place, alike in enumerate(classes.values()):
-        begin = place / len(classes)
+    for recording in read:
+        classes.setdefault(recording.values.shape[1], []).append(recording)
+    judged: dict[str, Judged] = {}
+    for index, members in enumerate(classes.values()):
+        begin = index / len(classes)
 
-        def tell(share: float, begin: float = begin) -> None:
+        def report(share: float, begin: float = begin) -> None:
             progress("backtest", begin + share / len(classes))
 
-        found |= _judge_class(alike, step_seconds, budget, tell)
-    return {one.name: found[one.name] for one in read}
+        judged |= _judge_class(members, step_seconds, budget, report)
+    return {recording.name: judged[recording.name] for recording in read}
 
 
 def _judge_class(
-    alike: Sequence[Recording], step_seconds: float, budget: float, progress: Callable[[float], None]
+    members: Sequence[Recording], step_seconds: float, budget: float, progress: Callable[[float], None]
 ) -> dict[str, Judged]:
-    """Recordings are laid side by side so that their tests begin together; what one lacks is missing."""
-    train = max(one.train for one in alike)
-    length = train + max(one.times.size - one.train for one in alike)
-    ensemble = Ensemble(alike[0].values.shape[1], budget)
-    memory, pool = ensemble.empty(len(alike)), ensemble.empty_pool()
-    said: list[EnsembleScore] = []
+    """Scores one class. Recordings are aligned at the start of their test parts; absent readings are missing."""
+    train = max(recording.train for recording in members)
+    length = train + max(recording.times.size - recording.train for recording in members)
+    ensemble = Ensemble(members[0].values.shape[1], budget)
+    memory, pool = ensemble.empty(len(members)), ensemble.empty_pool()
+    parts: list[EnsembleScore] = []
     for start in range(0, length, BLOCK):
         stop = min(start + BLOCK, length)
-        values = np.full((len(alike), stop - start, alike[0].values.shape[1]), np.nan)
-        for row, one in enumerate(alike):
-            shift = train - one.train
-            first, last = max(start, shift), min(stop, shift + one.times.size)
+        values = np.full((len(members), stop - start, members[0].values.shape[1]), np.nan)
+        for row, recording in enumerate(members):
+            shift = train - recording.train
+            first, last = max(start, shift), min(stop, shift + recording.times.size)
             if first < last:
-                values[row, first - start : last - start] = one.values[first - shift : last - shift]
-        said.append(
+                values[row, first - start : last - start] = recording.values[first - shift : last - shift]
+        parts.append(
             ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds)
         )
         progress(stop / length)
-    whole = _joined(said)
-    spans = {one.name: slice(train, train - one.train + one.times.size) for one in alike}
-    return {one.name: _judged(one, whole, row, spans[one.name], step_seconds) for row, one in enumerate(alike)}
+    scores = _joined(parts)
+    spans = {recording.name: slice(train, train - recording.train + recording.times.size) for recording in members}
+    return {
+        recording.name: _judged(recording, scores, row, spans[recording.name], step_seconds)
+        for row, recording in enumerate(members)
+    }
 
 
-def _joined(said: Sequence[EnsembleScore]) -> EnsembleScore:
+def _joined(parts: Sequence[EnsembleScore]) -> EnsembleScore:
     return EnsembleScore(
-        np.concatenate([part.scores for part in said], axis=1),
-        np.concatenate([part.limits for part in said], axis=1),
-        np.concatenate([part.alarms for part in said], axis=1),
-        np.concatenate([part.fresh for part in said], axis=1),
+        np.concatenate([part.scores for part in parts], axis=1),
+        np.concatenate([part.limits for part in parts], axis=1),
+        np.concatenate([part.alarms for part in parts], axis=1),
+        np.concatenate([part.fresh for part in parts], axis=1),
     )
 
 
-def _judged(one: Recording, said: EnsembleScore, row: int, span: slice, step_seconds: float) -> Judged:
+def _judged(recording: Recording, scores: EnsembleScore, row: int, span: slice, step_seconds: float) -> Judged:
     return Judged(
-        times=one.times[one.train :],
-        scores=said.scores[row, span],
-        limits=said.limits[row, span],
-        points=said.alarms[row, span],
-        labels=one.labels[one.train :],
+        times=recording.times[recording.train :],
+        scores=scores.scores[row, span],
+        limits=scores.limits[row, span],
+        points=scores.alarms[row, span],
+        labels=recording.labels[recording.train :],
         step_seconds=step_seconds,
     )
 
 
 def nab_corpus(folder: Path, *, budget: float, progress: Progress) -> dict[str, Any]:
-    """``detect backtest --format nab``: each series is a class of its own, learnt from its own past."""
+    """Runs ``detect backtest --format nab``: each series is its own class and learns from its own history."""
     judged = judge_nab(recordings.nab(folder), budget, progress)
-    counted = nab.total(nab.count(nab.spaced(one.points), nab.windows(one.labels)) for one in judged.values())
-    return figures(judged) | {"nab_standard": counted.score}
+    counts = nab.total(nab.count(nab.spaced(item.points), nab.windows(item.labels)) for item in judged.values())
+    return figures(judged) | {"nab_standard": counts.score}
 
 
 def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> dict[str, Judged]:
-    """Scores and alarm points of every series."""
-    found = {}
-    for place, one in enumerate(read):
-        step = float(np.median(np.diff(one.times))) if one.times.size > 1 else 1.0
-        ensemble = Ensemble(one.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
+    """Returns the scores and alarm points of every series."""
+    judged = {}
+    for index, series in enumerate(read):
+        step = float(np.median(np.diff(series.times))) if series.times.size > 1 else 1.0
+        ensemble = Ensemble(series.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
         memory, pool = ensemble.empty(1), ensemble.empty_pool()
-        parts = [slice(start, start + BLOCK) for start in range(0, one.times.size, BLOCK)]
-        said = [ensemble.look(memory, pool, one.values[None, span], one.times[span], step) for span in parts]
-        found[one.name] = _judged(one, _joined(said), 0, slice(None), step)
-        progress("backtest", (place + 1) / len(read))
-    return found
+        blocks = [slice(start, start + BLOCK) for start in range(0, series.times.size, BLOCK)]
+        parts = [ensemble.look(memory, pool, series.values[None, span], series.times[span], step) for span in blocks]
+        judged[series.name] = _judged(series, _joined(parts), 0, slice(None), step)
+        progress("backtest", (index + 1) / len(read))
+    return judged
 
 
 def figures(judged: dict[str, Judged]) -> dict[str, Any]:
-    """The figures of the contract, and the same for each entity."""
-    counts = {name: count(one) for name, one in judged.items()}
-    volumes = {name: vus.vus_pr(one.scores, one.labels) for name, one in judged.items()}
+    """Returns the figures of all entities together and of each."""
+    counts = {name: count(item) for name, item in judged.items()}
+    volumes = {name: vus.vus_pr(item.scores, item.labels) for name, item in judged.items()}
     known = [volume for volume in volumes.values() if volume is not None]
     by_entity = {name: _row(counts[name]) | {"vus_pr": volumes[name]} for name in judged}
     mean = float(np.mean(known)) if known else None
     return {"entities": len(judged)} | _row(events.total(counts.values())) | {"vus_pr": mean, "by_entity": by_entity}
 
 
-def count(one: Judged) -> events.EventCounts:
-    """Events and alarms of one entity."""
-    return events.count(np.maximum.accumulate(one.times), one.points, one.labels, one.step_seconds)
+def count(judged: Judged) -> events.EventCounts:
+    """Counts events and alarms of one entity."""
+    return events.count(np.maximum.accumulate(judged.times), judged.points, judged.labels, judged.step_seconds)
 
 
-def _row(counted: events.EventCounts) -> dict[str, Any]:
+def _row(counts: events.EventCounts) -> dict[str, Any]:
     return {
-        "event_f1": counted.f1,
-        "precision": counted.precision,
-        "recall": counted.recall,
-        "false_alarms_per_day": counted.false_alarms_per_day,
-        "median_delay_seconds": counted.median_delay_seconds,
-        "events": counted.events,
-        "alarms": counted.alarms,
+        "event_f1": counts.f1,
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "false_alarms_per_day": counts.false_alarms_per_day,
+        "median_delay_seconds": counts.median_delay_seconds,
+        "events": counts.events,
+        "alarms": counts.alarms,
     }

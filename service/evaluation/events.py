@@ -1,9 +1,9 @@
-"""Alarms against labelled events, the way operators count them: how many are true, how many events are seen.
+"""Precision and recall of alarms against labelled events.
 
 Alarm points at most 30 minutes apart are one alarm, and an alarm longer than four hours counts again every
-four hours. An alarm is true when it overlaps an event, to whose end 15 minutes are added; an event is
-recalled when an alarm point lies in it or in those 15 minutes. Counts are summed over entities before any
-ratio is formed. No point is adjusted: with point adjustment a random score gets an F1 of 0.92.
+four hours. Events are extended by 15 minutes at their end. An alarm is true if it overlaps an event; an event is
+recalled if an alarm point lies in it. Counts are summed over entities before ratios are formed. Points are not
+adjusted: with point adjustment a random score gets an F1 of 0.92.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from outrider.model import Floats
 MERGE_SECONDS = 1800.0
 REPEAT_SECONDS = 4 * 3600.0
 GRACE_SECONDS = 900.0
-_HAIR = 1e-6  # of a second: instants are sums of steps
+_HAIR = 1e-6  # seconds of tolerance: times are sums of steps
 
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """What one or several entities add up to; ``delays`` in seconds, one for each recalled event."""
+    """Sums of one or several entities; ``delays`` in seconds, one per recalled event."""
 
     alarms: int = 0
     true_alarms: int = 0
@@ -34,7 +34,7 @@ class EventCounts:
     delays: tuple[float, ...] = ()
 
     def __add__(self, other: EventCounts) -> EventCounts:
-        """Both together."""
+        """Adds both."""
         return EventCounts(
             self.alarms + other.alarms,
             self.true_alarms + other.true_alarms,
@@ -46,17 +46,17 @@ class EventCounts:
 
     @property
     def precision(self) -> float | None:
-        """True alarms of all alarms; None without an alarm."""
+        """True alarms / all alarms; None without an alarm."""
         return self.true_alarms / self.alarms if self.alarms else None
 
     @property
     def recall(self) -> float | None:
-        """Recalled events of all events; None without an event."""
+        """Recalled events / all events; None without an event."""
         return self.recalled / self.events if self.events else None
 
     @property
     def f1(self) -> float | None:
-        """Harmonic mean of the two; 0 when nothing is found, None without an event."""
+        """Harmonic mean of precision and recall; 0 if nothing is recalled, None without an event."""
         if self.recall is None:
             return None
         both = (self.precision or 0.0) + self.recall
@@ -69,24 +69,24 @@ class EventCounts:
 
     @property
     def false_alarms_per_day(self) -> float | None:
-        """False alarms per entity-day; None when nothing was watched."""
+        """False alarms per entity-day; None without an entity-day."""
         return self.false_alarms / self.entity_days if self.entity_days else None
 
     @property
     def median_delay_seconds(self) -> float | None:
-        """From an event's start to its first alarm point; None when none was recalled."""
+        """Median time from an event's start to its first alarm point; None if none was recalled."""
         return float(np.median(self.delays)) if self.delays else None
 
 
 def spans(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Runs of True as rows of first and last place, shape (runs, 2)."""
+    """Returns runs of True as rows of first and last index, shape (runs, 2)."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    found: NDArray[np.intp] = edges.reshape(-1, 2) - np.array([0, 1])
-    return found
+    runs: NDArray[np.intp] = edges.reshape(-1, 2) - np.array([0, 1])
+    return runs
 
 
 def alarms(times: Floats, points: NDArray[np.bool_]) -> Floats:
-    """Alarms as rows of first and last instant, from alarm points: merged, then counted again every four hours."""
+    """Merges alarm points to alarms, as rows of first and last time; long ones count again every four hours."""
     at = times[points]
     if at.size == 0:
         return np.zeros((0, 2))
@@ -98,10 +98,10 @@ def alarms(times: Floats, points: NDArray[np.bool_]) -> Floats:
 
 
 def count(times: Floats, points: NDArray[np.bool_], labels: NDArray[np.bool_], step_seconds: float) -> EventCounts:
-    """Score one entity; ``times``, ``points`` and ``labels`` of shape (times,)."""
-    found, runs = alarms(times, points), spans(labels)
+    """Scores one entity; ``times``, ``points`` and ``labels`` of shape (times,)."""
+    merged, runs = alarms(times, points), spans(labels)
     begins, ends = times[runs[:, 0]], times[runs[:, 1]] + GRACE_SECONDS + _HAIR
-    touches = (found[:, :1] <= ends[None]) & (found[:, 1:] >= begins[None] - _HAIR)
+    touches = (merged[:, :1] <= ends[None]) & (merged[:, 1:] >= begins[None] - _HAIR)
     at = times[points]
     first = np.searchsorted(at, begins - _HAIR)
     seen = (
@@ -109,15 +109,15 @@ def count(times: Floats, points: NDArray[np.bool_], labels: NDArray[np.bool_], s
     )
     recalled = seen <= ends
     return EventCounts(
-        alarms=len(found),
+        alarms=len(merged),
         true_alarms=int(touches.any(axis=1).sum()),
         events=len(runs),
         recalled=int(recalled.sum()),
         entity_days=times.size * step_seconds / 86400.0,
-        delays=tuple(float(one) for one in (seen - begins)[recalled]),
+        delays=tuple(float(delay) for delay in (seen - begins)[recalled]),
     )
 
 
 def total(parts: Iterable[EventCounts]) -> EventCounts:
-    """The sum over entities."""
+    """Sums over entities."""
     return sum(parts, EventCounts())

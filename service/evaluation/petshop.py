@@ -1,7 +1,7 @@
-"""Reads labelled incidents of a call graph in the format of the PetShop data set, one traffic folder.
+"""Reads labelled incidents of a call graph from one traffic folder in the PetShop format.
 
 ``graph.csv`` is a matrix, rows call columns. ``metrics.csv`` has three rows of headings (microservice,
-metric, statistic), a row with ``unix_timestamp``, then one row a step, stamped with its beginning:
+metric, statistic), a row with ``unix_timestamp``, then one row per step with its start time:
 ``latency`` Average in seconds, ``availability`` Average in percent, ``requests`` Sum. ``noissue/`` holds
 a quiet window, ``train/*/`` and ``test/*/`` one incident each with its ``target.json``.
 Source: Hardt et al., "The PetShop Dataset", CLeaR 2024.
@@ -41,21 +41,21 @@ class Measured:
     values: Floats
 
     def calls(self, services: Sequence[str], steps: NDArray[np.bool_] | None = None) -> Calls:
-        """Requests, latency and success of services, by the order of ``services``; NaN without a column."""
-        place = {column: number for number, column in enumerate(self.columns)}
+        """Returns requests, latency and success ratio in the order of ``services``; NaN without a column."""
+        index = {column: number for number, column in enumerate(self.columns)}
         chosen = self.values if steps is None else self.values[steps]
-        found = np.full((len(_COLUMNS), len(services), chosen.shape[0]), np.nan)
+        values = np.full((len(_COLUMNS), len(services), chosen.shape[0]), np.nan)
         for kind, column in enumerate(_COLUMNS):
             for row, service in enumerate(services):
-                number = place.get((service, *column))
+                number = index.get((service, *column))
                 if number is not None:
-                    found[kind, row] = chosen[:, number]
-        return Calls(found[0], found[1], found[2] / 100.0)
+                    values[kind, row] = chosen[:, number]
+        return Calls(values[0], values[1], values[2] / 100.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One labelled incident. ``cause`` and ``target`` are names of services, ``since`` is unix seconds."""
+    """One labelled incident. ``cause`` and ``target`` are service names, ``since`` is in unix seconds."""
 
     part: str
     name: str
@@ -68,7 +68,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One traffic folder. ``services`` are those of the graph, then those that are only measured."""
+    """One traffic folder. ``services`` are those of the graph, then those with metrics only."""
 
     services: tuple[str, ...]
     graph: CallGraph
@@ -78,10 +78,10 @@ class Folder:
 
 
 def open_folder(path: Path) -> Folder:
-    """Read the graph and the quiet window, and find the incidents. Raises UsageError that names file and line."""
+    """Reads the graph and the quiet window, and lists the incidents. Raises UsageError with file and line."""
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder", hint=_HINT)
-    issues = tuple(found for part in PARTS for found in sorted((path / part).glob("*/"), key=_natural))
+        raise UsageError(f"{path} is not a folder", hint=_HINT)
+    issues = tuple(issue for part in PARTS for issue in sorted((path / part).glob("*/"), key=_natural))
     if not issues:
         raise UsageError(f"{path} has no issues in train/ or test/", hint=_HINT)
     names, pairs = _read_graph(path / "graph.csv")
@@ -95,9 +95,9 @@ def open_folder(path: Path) -> Folder:
 
 
 def read_issue(path: Path) -> Issue:
-    """Read one incident. Raises UsageError that names file and line."""
-    said = _read_json(path / "target.json")
-    target, cause = _part(said, "target", path), _part(said, "root_cause", path)
+    """Reads one incident. Raises UsageError with file and line."""
+    document = _read_json(path / "target.json")
+    target, cause = _part(document, "target", path), _part(document, "root_cause", path)
     metric, since = target.get("metric"), target.get("timestamp")
     if metric not in SYMPTOMS:
         raise UsageError(
@@ -113,7 +113,7 @@ def read_issue(path: Path) -> Issue:
 
 
 def read_metrics(path: Path) -> Measured:
-    """Read one ``metrics.csv``. Raises UsageError that names file and line."""
+    """Reads one ``metrics.csv``. Raises UsageError with file and line."""
     rows = list(_rows(path))
     headings = [cells for _, cells in rows[: len(_HEADINGS)]]
     if [cells[0] for cells in headings] != list(_HEADINGS):
@@ -131,7 +131,7 @@ def read_metrics(path: Path) -> Measured:
     for row, (line, cells) in enumerate(steps):
         values[row] = _numbers(path, line, cells, width)
     if (np.diff(values[:, 0]) <= 0).any() or np.isnan(values[:, 0]).any():
-        raise UsageError(f"{path}: the instants in the first column must rise from line to line")
+        raise UsageError(f"{path}: timestamps in the first column must increase from line to line")
     return Measured(columns, values[:, 0], values[:, 1:])
 
 
@@ -140,18 +140,18 @@ def _read_graph(path: Path) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     names = tuple(rows[0][1][1:]) if rows else ()
     if not names or len(set(names)) != len(names):
         raise UsageError(f"{path}:1: expected the names of the services, each once", hint=_HINT)
-    place = {name: number for number, name in enumerate(names)}
+    index = {name: number for number, name in enumerate(names)}
     pairs = []
     for line, cells in rows[1:]:
-        if cells[0] not in place:
+        if cells[0] not in index:
             raise UsageError(f"{path}:{line}: the row {cells[0]!r} is not among the columns", hint="rows call columns")
         called = np.flatnonzero(np.nan_to_num(_numbers(path, line, ["0", *cells[1:]], len(names) + 1)[1:]))
-        pairs += [(place[cells[0]], int(number)) for number in called]
+        pairs += [(index[cells[0]], int(number)) for number in called]
     return names, pairs
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each line that is not empty."""
+    """Yields (line, cells) of each non-empty line."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.reader(file)
@@ -161,7 +161,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no CSV in UTF-8", hint=_HINT) from error
+        raise UsageError(f"{path} is not CSV in UTF-8", hint=_HINT) from error
 
 
 def _numbers(path: Path, line: int, cells: Sequence[str], width: int) -> list[float]:
@@ -175,22 +175,22 @@ def _numbers(path: Path, line: int, cells: Sequence[str], width: int) -> list[fl
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
-    return said if isinstance(said, dict) else {}
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    return document if isinstance(document, dict) else {}
 
 
-def _part(said: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
-    found = said.get(key)
-    if not isinstance(found, dict):
+def _part(document: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    part = document.get(key)
+    if not isinstance(part, dict):
         raise UsageError(f"{path / 'target.json'}: {key} is missing", hint="it needs target and root_cause")
-    return found
+    return part
 
 
 def _natural(path: Path) -> tuple[str, int]:
-    """issue_2 comes before issue_10."""
+    """Sort key: issue_2 before issue_10."""
     number = re.search(r"\d+$", path.name)
     return (path.name[: number.start()], int(number.group())) if number else (path.name, -1)

@@ -1,4 +1,4 @@
-"""Reads labelled recordings from disk: server metrics as npz, the Numenta benchmark as CSV. Decides nothing."""
+"""Reads labelled recordings from disk: server metrics as npz, the Numenta benchmark as CSV."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Recording:
 
 
 def servers(folder: Path, step_seconds: float) -> list[Recording]:
-    """Every npz of a folder, by name. Labels are kept apart from what a detector is shown. Raises UsageError."""
+    """Reads every npz of a folder, by name. Labels are kept apart from the detector's input. Raises UsageError."""
     paths = _listed(folder, "*.npz", _SERVERS_HINT)
     return [_server(path, step_seconds) for path in paths]
 
 
 def _listed(folder: Path, pattern: str, hint: str) -> list[Path]:
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder", hint=hint)
+        raise UsageError(f"{folder} is not a folder", hint=hint)
     paths = sorted(folder.glob(pattern))
     if not paths:
-        raise UsageError(f"{folder} holds no {pattern}", hint=hint)
+        raise UsageError(f"{folder} has no {pattern}", hint=hint)
     return paths
 
 
@@ -55,7 +55,7 @@ def _server(path: Path, step_seconds: float) -> Recording:
         raise UsageError(f"{path}: train is {train.shape} and test {test.shape}", hint=_SERVERS_HINT)
     if labels.shape != test.shape[:1] or not np.isin(labels, (0, 1)).all():
         raise UsageError(
-            f"{path}: label is no 0 or 1 for each of the {test.shape[0]} times of test", hint=_SERVERS_HINT
+            f"{path}: label must be 0 or 1 for each of the {test.shape[0]} times of test", hint=_SERVERS_HINT
         )
     values: Floats = np.concatenate((train, test))
     marked = np.concatenate((np.zeros(train.shape[0], dtype=bool), labels == 1))
@@ -64,48 +64,46 @@ def _server(path: Path, step_seconds: float) -> Recording:
 
 
 def _arrays(path: Path) -> list[Floats]:
-    """The three arrays of a file. What numpy says of a bad one is about pickles, which are never read: not repeated."""
+    """Reads the three arrays of a file. Numpy's errors on bad files mention pickles, so they are replaced."""
     try:
         with path.open("rb") as opened:
             if not zipfile.is_zipfile(opened):
-                raise UsageError(
-                    f"{path} is no npz: numpy.savez writes an archive, and this is none", hint=_SERVERS_HINT
-                )
+                raise UsageError(f"{path} is not an npz archive of numpy.savez", hint=_SERVERS_HINT)
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as read:
                 missing = [name for name in _ARRAYS if name not in read.files]
                 if missing:
-                    raise UsageError(f"{path} holds no array named {' or '.join(missing)}", hint=_SERVERS_HINT)
+                    raise UsageError(f"{path} has no array named {' or '.join(missing)}", hint=_SERVERS_HINT)
                 return [_numbers(path, name, read) for name in _ARRAYS]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint=_SERVERS_HINT) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{path} is torn: it cannot be unpacked to its end", hint=_SERVERS_HINT) from error
+        raise UsageError(f"{path} is truncated or damaged: it cannot be unpacked", hint=_SERVERS_HINT) from error
 
 
 def _numbers(path: Path, name: str, read: Mapping[str, Any]) -> Floats:
     try:
         return np.asarray(read[name]).astype(np.float64)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path} is no npz of numbers: {name} holds something else", hint=_SERVERS_HINT) from error
+        raise UsageError(f"{path} is not an npz of numbers: {name} has other values", hint=_SERVERS_HINT) from error
 
 
 def nab(folder: Path) -> list[Recording]:
-    """Every series of the benchmark's window file, in its order. Raises UsageError."""
+    """Reads every series of the benchmark's window file, in its order. Raises UsageError."""
     path = next(
         (
-            one
-            for one in (folder / "combined_windows.json", folder / "labels" / "combined_windows.json")
-            if one.is_file()
+            candidate
+            for candidate in (folder / "combined_windows.json", folder / "labels" / "combined_windows.json")
+            if candidate.is_file()
         ),
         None,
     )
     if path is None:
-        raise UsageError(f"{folder} holds no combined_windows.json", hint=_NAB_HINT)
+        raise UsageError(f"{folder} has no combined_windows.json", hint=_NAB_HINT)
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no JSON: {error}", hint=_NAB_HINT) from error
+        raise UsageError(f"{path} is not JSON: {error}", hint=_NAB_HINT) from error
     if not isinstance(listed, dict) or not listed:
         raise UsageError(f"{path} lists no series", hint=_NAB_HINT)
     return [_series(folder / "data" / name, name, path, windows) for name, windows in listed.items()]
@@ -119,7 +117,7 @@ def _series(path: Path, name: str, listing: Path, windows: Any) -> Recording:
             first, last = (_instant(text) for text in (begin, end))
             labels |= (times >= first) & (times <= last)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{listing}: {name}: {error}", hint="each window is a pair of instants") from error
+        raise UsageError(f"{listing}: {name}: {error}", hint="each window is a pair of times") from error
     return Recording(name, times, values[:, None], 0, labels)
 
 
@@ -139,7 +137,7 @@ def _rows(path: Path) -> tuple[Floats, Floats]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint=_NAB_HINT) from error
     if not times:
-        raise UsageError(f"{path} holds no rows", hint="expected timestamp,value")
+        raise UsageError(f"{path} has no rows", hint="expected timestamp,value")
     return np.array(times), np.array(values)
 
 

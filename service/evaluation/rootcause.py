@@ -1,4 +1,4 @@
-"""Back-test of root cause over a call graph: each labelled incident is ranked, the place of its cause counts."""
+"""Back-test of root cause over a call graph: scores the rank of the true cause of each labelled incident."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from outrider.model import NoVerdict
 from service.evaluation import petshop
 from service.evaluation.petshop import Folder, Issue
 
-TOLD = 3  # names kept of each answer
+NAMED = 3  # services kept of each answer
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One incident, as a ranker sees it: numbers of services. ``before`` may have no steps."""
+    """Input of a ranker for one incident; services are numbers. ``before`` may have no steps."""
 
     issue: Issue
     graph: CallGraph
@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """(service number, confidence) best first, and why there is none when there is none."""
+    """(service number, confidence) best first, or the reason for none."""
 
     suspects: tuple[tuple[int, float], ...]
     reason: str = ""
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One incident and where its cause stood: 1 is first, None is not named. ``named`` are the first three."""
+    """One incident and the rank of its cause: 1 is first, None is not named. ``named`` are the first three."""
 
     part: str
     name: str
@@ -53,28 +53,28 @@ class Ranked:
 
     @property
     def kind(self) -> str:
-        """Incidents of one kind differ in strength and hour."""
+        """Symptom and cause; incidents of one kind differ in strength and time."""
         return f"{self.symptom} of {self.cause}"
 
 
 @dataclass(frozen=True, slots=True)
 class RootCauseBacktest:
-    """What every incident gave. ``seconds`` is the time of reading and ranking them, None without a timer."""
+    """Results of all incidents. ``seconds`` is the time to read and rank them, None without a timer."""
 
     cases: tuple[Ranked, ...]
     seconds: float | None
 
     def top(self, places: int, cases: Sequence[Ranked] | None = None) -> float:
-        """The share of incidents whose cause is among the first ``places``."""
+        """Returns the share of incidents whose cause is among the first ``places``."""
         chosen = self.cases if cases is None else cases
         return sum(case.place is not None and case.place <= places for case in chosen) / len(chosen)
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of ``outrider rootcause backtest -o json``."""
-        each = None if self.seconds is None else self.seconds / len(self.cases)
+        per_case = None if self.seconds is None else self.seconds / len(self.cases)
         return {
             **self._shares(self.cases),
-            "seconds_per_case": each,
+            "seconds_per_case": per_case,
             "by_part": {name: self._shares(cases) for name, cases in self.parts().items()},
             "by_kind": [
                 {"symptom": cases[0].symptom.value, "cause": cases[0].cause, **self._shares(cases)}
@@ -106,18 +106,19 @@ class RootCauseBacktest:
         return self._grouped(lambda case: case.kind)
 
     def _grouped(self, name_of: Callable[[Ranked], str]) -> dict[str, tuple[Ranked, ...]]:
-        found: dict[str, list[Ranked]] = {}
+        groups: dict[str, list[Ranked]] = {}
         for case in self.cases:
-            found.setdefault(name_of(case), []).append(case)
-        return {name: tuple(cases) for name, cases in found.items()}
+            groups.setdefault(name_of(case), []).append(case)
+        return {name: tuple(cases) for name, cases in groups.items()}
 
 
 def by_calls(case: Case) -> Answer:
-    """Our ranker, as the platform runs it."""
-    said = call_graph.rank(case.graph, case.normal, case.incident, case.target, case.issue.symptom, case.before)
-    if isinstance(said, NoVerdict):
-        return Answer((), said.reason)
-    return Answer(tuple((one.entity, one.confidence) for one in said.suspects), "" if said.suspects else "no_fault")
+    """Ranks with the platform's own ranker."""
+    ranking = call_graph.rank(case.graph, case.normal, case.incident, case.target, case.issue.symptom, case.before)
+    if isinstance(ranking, NoVerdict):
+        return Answer((), ranking.reason)
+    suspects = tuple((suspect.entity, suspect.confidence) for suspect in ranking.suspects)
+    return Answer(suspects, "" if suspects else "no_fault")
 
 
 def backtest(
@@ -127,29 +128,29 @@ def backtest(
     timer: Callable[[], float] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> RootCauseBacktest:
-    """Rank every incident of one traffic folder in the format petshop. Labels are read for scoring only.
+    """Ranks every incident of one traffic folder in the PetShop format. Labels are used for scoring only.
 
-    ``timer`` is a monotonic clock in seconds. Raises UsageError that names the file.
+    ``timer`` is a monotonic clock in seconds. Raises UsageError with the file.
     """
     folder = petshop.open_folder(path)
     normal = folder.normal.calls(folder.services)
     started, ranked = (timer() if timer else 0.0), list[Ranked]()
-    for number, place in enumerate(folder.issues):
-        case = _case(folder, normal, place)
+    for number, issue_path in enumerate(folder.issues):
+        case = _case(folder, normal, issue_path)
         ranked.append(_scored(case, ranker(case), folder.services))
         if progress is not None:
             progress("backtest", (number + 1) / len(folder.issues))
     return RootCauseBacktest(tuple(ranked), timer() - started if timer else None)
 
 
-def _case(folder: Folder, normal: Calls, place: Path) -> Case:
-    """A step belongs to the incident when it ends after the symptom began."""
-    issue = petshop.read_issue(place)
+def _case(folder: Folder, normal: Calls, path: Path) -> Case:
+    """Reads one incident. A step belongs to it if it ends after the symptom began."""
+    issue = petshop.read_issue(path)
     if issue.target not in folder.services:
-        raise UsageError(f"{place / 'target.json'}: target.node {issue.target!r} is not in graph.csv")
+        raise UsageError(f"{path / 'target.json'}: target.node {issue.target!r} is not in graph.csv")
     since = issue.measured.begins + folder.step_seconds > issue.since
     if not since.any():
-        raise UsageError(f"{place / 'metrics.csv'}: no step lies after target.timestamp, {issue.since:.0f}")
+        raise UsageError(f"{path / 'metrics.csv'}: no step lies after target.timestamp, {issue.since:.0f}")
     before, incident = (issue.measured.calls(folder.services, steps) for steps in (~since, since))
     return Case(issue, folder.graph, normal, before, incident, folder.services.index(issue.target))
 
@@ -163,6 +164,6 @@ def _scored(case: Case, answer: Answer, services: Sequence[str]) -> Ranked:
         cause=issue.cause,
         place=named.index(issue.cause) + 1 if issue.cause in named else None,
         confidence=answer.suspects[0][1] if answer.suspects else 0.0,
-        named=tuple(named[:TOLD]),
+        named=tuple(named[:NAMED]),
         reason=answer.reason,
     )

@@ -1,8 +1,8 @@
 """Volume under the surface of precision and recall (VUS-PR; Paparrizos et al., VLDB 2022), without a threshold.
 
-Labels get a slope of ``buffer`` samples around each event, recall is multiplied by the share of events that
-are seen at all, and the area under precision over recall is averaged over buffers of 0 to 100 samples. The
-thresholds are the scores at 250 evenly spaced ranks, as in the authors' own code.
+Labels get a slope of ``buffer`` samples around each event. Recall is multiplied by the share of detected events.
+The area under precision over recall is averaged over buffers of 0 to 100 samples. The thresholds are the scores at
+250 evenly spaced ranks, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THRESHOLDS = 250
 
 
 def vus_pr(scores: Floats, labels: NDArray[np.bool_], buffers: Sequence[int] = BUFFERS) -> float | None:
-    """Mean area over the buffers; None without an event. A score that is NaN is the lowest."""
+    """Returns the mean area over the buffers; None without an event. NaN is the lowest score."""
     runs = spans(labels)
     if len(runs) == 0:
         return None
@@ -29,7 +29,7 @@ def vus_pr(scores: Floats, labels: NDArray[np.bool_], buffers: Sequence[int] = B
     order = np.argsort(-clean, kind="stable")
     ranked = clean[order]
     cuts = ranked[np.linspace(0, clean.size - 1, THRESHOLDS).astype(int)]
-    chosen = np.searchsorted(-ranked, -cuts, side="right")  # how many points reach each threshold
+    chosen = np.searchsorted(-ranked, -cuts, side="right")  # points at or above each threshold
     areas = [_area(clean, labels, runs, order, cuts, chosen, buffer) for buffer in buffers]
     return float(np.mean(areas))
 
@@ -56,29 +56,29 @@ def _area(
 
 
 def extended(size: int, runs: NDArray[np.intp], buffer: int) -> Floats:
-    """Labels with slopes of half a buffer on both sides, shape (size,)."""
+    """Returns labels with slopes of half a buffer on both sides, shape (size,)."""
     weight = np.zeros(size)
     half = buffer // 2
     for first, last in runs:
         weight[first : last + 1] = 1.0
         if half == 0:
             continue
-        for away in range(1, half + 1):
-            slope = np.sqrt(1.0 - away / buffer)
-            if last + away < size:
-                weight[last + away] += slope
-            if first - away >= 0:
-                weight[first - away] += slope
+        for distance in range(1, half + 1):
+            slope = np.sqrt(1.0 - distance / buffer)
+            if last + distance < size:
+                weight[last + distance] += slope
+            if first - distance >= 0:
+                weight[first - distance] += slope
     return np.minimum(weight, 1.0)
 
 
 def segments(size: int, runs: NDArray[np.intp], buffer: int) -> NDArray[np.intp]:
-    """Events with their slopes; those whose slopes touch are one."""
+    """Returns events with their slopes; events with touching slopes are merged."""
     half = buffer // 2
-    found = [[max(runs[0][0] - half, 0), min(runs[0][1] + half, size - 1)]]
+    merged = [[max(runs[0][0] - half, 0), min(runs[0][1] + half, size - 1)]]
     for first, last in runs[1:]:
-        if found[-1][1] < first - half:
-            found.append([first - half, min(last + half, size - 1)])
+        if merged[-1][1] < first - half:
+            merged.append([first - half, min(last + half, size - 1)])
         else:
-            found[-1][1] = min(last + half, size - 1)
-    return np.array(found)
+            merged[-1][1] = min(last + half, size - 1)
+    return np.array(merged)

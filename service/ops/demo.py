@@ -204,7 +204,7 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
 
 def _looked_back(demo: Demo) -> list[dict[str, Any]]:
     """What the plan would have done with each service's last climb to a peak, and what without it."""
-    kept = demo.platform.change_log.document(hindsight.PAPER)
+    kept = demo.platform.change_log.document(hindsight.DOCUMENT)
     return [] if kept is None else list(kept[1]["services"])
 
 

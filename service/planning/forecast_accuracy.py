@@ -1,4 +1,4 @@
-"""What was forecast, held against what came: how far load and its peaks were off, by how far ahead they were said."""
+"""Forecast accuracy per horizon: the error of load and of peak load against the observed load."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MISSING_IN_PEAK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """Forecasts of one horizon against what came. Ratios; None where nothing could be held against it.
+class ObservedLoad:
+    """Errors of the forecasts of one horizon against the observed load. Ratios; None without observed load.
 
-    ``peak_exceeds_p95`` is the share of forecasts whose true peak lay above the 95 % quantile of the peak,
-    ``over_provision`` the mean of that quantile over the true peak, minus one.
+    ``peak_exceeds_p95`` is the share of forecasts whose observed peak exceeded the 95 % quantile of the peak.
+    ``over_provision`` is the mean of that quantile over the observed peak, minus one.
     """
 
     horizon: timedelta
@@ -38,7 +38,7 @@ class Came:
     over_provision: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As the API gives it."""
+        """The keys of the API response."""
         figures = ("wape", "peak_error", "peak_exceeds_p95", "over_provision")
         return {
             "horizon_seconds": self.horizon.total_seconds(),
@@ -48,21 +48,20 @@ class Came:
 
 
 def key_of(signal: str) -> SignalKey:
-    """What is read of the metric store for a forecast signal: of a histogram the 99 % quantile."""
+    """Returns the metric store key of a forecast signal; for a histogram, its 99 % quantile."""
     known = catalog.signals().get(signal)
     return SignalKey(signal, quantile=0.99 if known and known.kind is SignalKind.HISTOGRAM else None)
 
 
-def kept(
+def accuracy_by_horizon(
     state: StateReader, metrics: MetricStore, service: EntityRef, now: datetime, span: timedelta
-) -> tuple[Came, ...]:
-    """Forecasts of a service for instants of the last ``span``, by horizon, the nearest first; empty without any.
+) -> tuple[ObservedLoad, ...]:
+    """Returns the accuracy of a service's forecasts for the last ``span``, shortest horizon first.
 
-    Slots of ten minutes that are missing are not held against anything, nor is a peak of which more than a tenth
-    is missing.
+    Empty without forecasts. Missing slots of ten minutes are skipped, and peaks with more than a tenth missing.
     """
-    over = now - STEP  # of a slot that still runs nobody knows what came
-    points = [point for point in state.forecasts(entity=service, since=now - span, until=over) if point.quantiles]
+    last_slot = now - STEP  # the load of the current slot is incomplete
+    points = [point for point in state.forecasts(entity=service, since=now - span, until=last_slot) if point.quantiles]
     if not points:
         return ()
     key = key_of(points[0].signal)
@@ -73,20 +72,22 @@ def kept(
     rows = window.column(key)
     values: Floats = rows[0] if len(rows) else np.full(window.times.size, np.nan)
     horizons = sorted({point.horizon for point in points})
-    return tuple(_came([each for each in points if each.horizon == one], window.times, values) for one in horizons)
+    return tuple(
+        _compare([point for point in points if point.horizon == horizon], window.times, values) for horizon in horizons
+    )
 
 
-def _came(points: Sequence[ForecastPoint], times: Floats, values: Floats) -> Came:
-    """All points are of one horizon. A peak is that of the slots that began at the making or later."""
+def _compare(points: Sequence[ForecastPoint], times: Floats, values: Floats) -> ObservedLoad:
+    """All points have one horizon. A peak covers the slots that began at the time of the forecast or later."""
     step = STEP.total_seconds()
     slots = round(points[0].horizon.total_seconds() / step) + 1
-    places = np.searchsorted(times, [point.at.timestamp() - step / 2 for point in points])
+    ends = np.searchsorted(times, [point.at.timestamp() - step / 2 for point in points])
     padded = np.concatenate([np.full(slots - 1, np.nan), values, [np.nan]])
-    stretches = sliding_window_view(padded, slots)[np.minimum(places, values.size)]
-    begun = np.array([[point.at.timestamp() - point.made_at.timestamp()] for point in points])
-    spoken = (slots - 1 - np.arange(slots)) * step <= begun
-    missing = (np.isnan(stretches) & spoken).sum(axis=1) / spoken.sum(axis=1)
-    highest = np.where(np.isnan(stretches) | ~spoken, -np.inf, stretches).max(axis=1)
+    stretches = sliding_window_view(padded, slots)[np.minimum(ends, values.size)]
+    elapsed = np.array([[point.at.timestamp() - point.made_at.timestamp()] for point in points])
+    covered = (slots - 1 - np.arange(slots)) * step <= elapsed
+    missing = (np.isnan(stretches) & covered).sum(axis=1) / covered.sum(axis=1)
+    highest = np.where(np.isnan(stretches) | ~covered, -np.inf, stretches).max(axis=1)
     peaks = np.where(missing <= _MISSING_IN_PEAK, highest, np.nan)
     truth = stretches[:, -1]
     median, middle, high = (
@@ -94,11 +95,11 @@ def _came(points: Sequence[ForecastPoint], times: Floats, values: Floats) -> Cam
     )
     known = np.isfinite(peaks) & np.isfinite(high) & (peaks > 0)
     peaks, high = peaks[known], high[known]
-    judged = np.isfinite(truth) & np.isfinite(median)
-    return Came(
+    comparable = np.isfinite(truth) & np.isfinite(median)
+    return ObservedLoad(
         horizon=points[0].horizon,
-        forecasts=int(judged.sum()),
-        wape=wape(truth[judged], median[judged]) if judged.any() else None,
+        forecasts=int(comparable.sum()),
+        wape=wape(truth[comparable], median[comparable]) if comparable.any() else None,
         peak_error=float(np.abs(middle[known] - peaks).sum() / peaks.sum()) if known.any() else None,
         peak_exceeds_p95=float((peaks > high).mean()) if known.any() else None,
         over_provision=float((high / peaks).mean() - 1.0) if known.any() else None,

@@ -1,4 +1,4 @@
-"""What the plan would have done with the last climb to a peak: made from the store's history, kept in the ledger."""
+"""Hindsight: replays the last climb to a peak with the plan and stores the result in the change log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.forecast.forecaster import forecast
 from planner.forecast.history import clean_history
 from planner.replay.hindsight import Hindsight, Outcome, Rules, hindsight
 
-PAPER = "capacity_hindsight"
+DOCUMENT = "capacity_hindsight"
 EVERY = timedelta(hours=6)
 _AHEAD = timedelta(hours=3)
 _KNOWN = timedelta(days=8)
@@ -25,37 +25,39 @@ _MOST_SERVICES = 50  # a few seconds each: the busiest of a large fleet
 
 
 def is_due(ledger: ChangeLog, now: datetime) -> bool:
-    """True when the last look is some hours old, or of a time to come, as after a clock was set back."""
-    kept = ledger.document(PAPER)
-    return kept is None or not timedelta(0) <= now - kept[0] < EVERY
+    """True if the last run is six hours old, or lies in the future because the clock was set back."""
+    last = ledger.document(DOCUMENT)
+    return last is None or not timedelta(0) <= now - last[0] < EVERY
 
 
-def keep(ledger: ChangeLog, history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
-    """Look back for every service with a plan, the busiest first, and leave what was found for others to show."""
-    ledger.put_document(PAPER, {"services": look(history, made, now, buffer, limits)}, now)
+def update(ledger: ChangeLog, history: Window, plan: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
+    """Replays the last climb of every planned service, the busiest first, and stores the results."""
+    ledger.put_document(DOCUMENT, {"services": replay(history, plan, now, buffer, limits)}, now)
 
 
-def look(history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> list[dict[str, Any]]:
-    """One entry a service whose history has a climb, in plain JSON values."""
+def replay(history: Window, plan: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> list[dict[str, Any]]:
+    """Returns one entry per service with a climb in its history, in plain JSON values."""
     clean, _ = clean_history(history, LOAD, now)
-    known = {calibration.service: calibration for calibration in made.calibrations}
-    planned = [one for one in made.recommendations if isinstance(one, Recommendation) and one.service in known]
-    planned.sort(key=lambda one: -(one.derivation.get("load_now") or 0.0))
-    found = []
-    for one in planned[:_MOST_SERVICES]:
-        row = clean.entities.index(one.service)
-        rules = Rules(one.floor, one.ceiling, one.lead_time, buffer, limits=limits)
-        serves = known[one.service]
-        counted = _counted(serves, one)
-        told = _one(clean.times, clean.column(LOAD)[row], one.service, counted, rules, now, serves)
-        if told is not None:
-            bounded = bool((one.derivation.get("slo") or {}).get("refines"))
-            found.append(as_dict(told, rules, bounded=bounded))
-    return found
+    calibrations = {calibration.service: calibration for calibration in plan.calibrations}
+    planned = [
+        item for item in plan.recommendations if isinstance(item, Recommendation) and item.service in calibrations
+    ]
+    planned.sort(key=lambda item: -(item.derivation.get("load_now") or 0.0))
+    entries = []
+    for item in planned[:_MOST_SERVICES]:
+        row = clean.entities.index(item.service)
+        rules = Rules(item.floor, item.ceiling, item.lead_time, buffer, limits=limits)
+        serving = calibrations[item.service]
+        used = _used_calibration(serving, item)
+        result = _replay_service(clean.times, clean.column(LOAD)[row], item.service, used, rules, now, serving)
+        if result is not None:
+            bounded = bool((item.derivation.get("slo") or {}).get("refines"))
+            entries.append(as_dict(result, rules, bounded=bounded))
+    return entries
 
 
-def _counted(calibration: Calibration, planned: Recommendation) -> Calibration:
-    """The calibration as the plan counted with it: bounded where the promise bounds it."""
+def _used_calibration(calibration: Calibration, planned: Recommendation) -> Calibration:
+    """Returns the calibration that the plan used, limited by the SLO if it binds."""
     inputs = planned.derivation.get("inputs", {})
     if not {"batch", "tokens_per_second"} <= set(inputs):
         return calibration
@@ -63,21 +65,21 @@ def _counted(calibration: Calibration, planned: Recommendation) -> Calibration:
     return replace(calibration, batch=inputs["batch"]["value"], tokens_per_second_per_sequence=speed)
 
 
-def _one(
+def _replay_service(
     times: Floats,
     values: Floats,
     service: EntityRef,
     calibration: Calibration,
     rules: Rules,
     now: datetime,
-    serves: Calibration,
+    serving: Calibration,
 ) -> Hindsight | None:
     ahead = max(_AHEAD, rules.lead + 2 * rules.scaling_window)
 
-    def said(known_times: Floats, known: Floats, at: datetime) -> Forecast | None:
+    def forecast_at(known_times: Floats, known: Floats, at: datetime) -> Forecast | None:
         recent = known_times >= (at - _KNOWN).timestamp()
         step = timedelta(minutes=10)
-        answer = forecast(
+        result = forecast(
             known_times[recent],
             known[recent],
             signal=LOAD.name,
@@ -87,61 +89,66 @@ def _one(
             step=step,
             models=FAST_MODELS,
         )
-        return answer if isinstance(answer, Forecast) else None
+        return result if isinstance(result, Forecast) else None
 
-    return hindsight(service, times, values, calibration, rules, now, said, serves)
+    return hindsight(service, times, values, calibration, rules, now, forecast_at, serving)
 
 
-def as_dict(found: Hindsight, rules: Rules, *, bounded: bool = False) -> dict[str, Any]:
-    """One service's climb: when the plan would have started, and how many requests would have waited how.
+def as_dict(result: Hindsight, rules: Rules, *, bounded: bool = False) -> dict[str, Any]:
+    """Returns one service's climb: planned start times, and the waiting requests of each policy.
 
-    ``bounded``: a promise bounds the count, and requests that came while it could not be kept are told apart.
+    ``bounded``: an SLO limits the capacity; requests that arrived while it was violated are counted separately.
     """
-    first = found.first_start
+    first = result.first_start
     return {
-        "service": found.service.name,
-        "entity": found.service.key,
-        "from": rfc3339(found.begins),
-        "to": rfc3339(found.ends),
-        "trough_at": rfc3339(found.trough_at),
-        "peak_at": rfc3339(found.peak_at),
-        "peak": found.peak,
+        "service": result.service.name,
+        "entity": result.service.key,
+        "from": rfc3339(result.begins),
+        "to": rfc3339(result.ends),
+        "trough_at": rfc3339(result.trough_at),
+        "peak_at": rfc3339(result.peak_at),
+        "peak": result.peak,
         "lead_time_seconds": rules.lead.total_seconds(),
         "first_start_at": None if first is None else rfc3339(first.at),
         "first_ready_at": None if first is None else rfc3339(first.ready_at),
         "starts": [
-            {"at": rfc3339(one.at), "ready_at": rfc3339(one.ready_at), "replicas": one.replicas, "before": one.before}
-            for one in found.planned.orders
-            if one.replicas > one.before
+            {
+                "at": rfc3339(order.at),
+                "ready_at": rfc3339(order.ready_at),
+                "replicas": order.replicas,
+                "before": order.before,
+            }
+            for order in result.planned.orders
+            if order.replicas > order.before
         ],
-        "requests": round(found.planned.waited.requests),
-        "with_plan": _led(found.planned, bounded),
-        "without_forecast": _led(found.reactive, bounded),
-        "without_starts": _led(found.held, bounded),
+        "requests": round(result.planned.waited.requests),
+        "with_plan": _outcome(result.planned, bounded),
+        "without_forecast": _outcome(result.reactive, bounded),
+        "without_starts": _outcome(result.held, bounded),
     }
 
 
-def _led(led: Outcome, bounded: bool) -> dict[str, Any]:
-    broken = {"beyond_promise": round(led.above_slo)} if bounded else {}
-    return {"waited": round(led.waited.waited), "replica_hours": round(led.replica_hours, 1), **broken}
+def _outcome(outcome: Outcome, bounded: bool) -> dict[str, Any]:
+    above_slo = {"beyond_promise": round(outcome.above_slo)} if bounded else {}
+    return {"waited": round(outcome.waited.waited), "replica_hours": round(outcome.replica_hours, 1), **above_slo}
 
 
-def sentence(found: Mapping[str, Any], language: Language = "en") -> str:
-    """The climb in one or two sentences."""
-    first = found["first_start_at"]
+def sentence(entry: Mapping[str, Any], language: Language = "en") -> str:
+    """Describes the climb in one or two sentences."""
+    first = entry["first_start_at"]
     arguments = {
-        "service": found["service"],
+        "service": entry["service"],
         "first": "-" if first is None else first[11:16],
-        "count": len(found["starts"]),
-        "peak_at": found["peak_at"][11:16],
-        "peak": f"{found['peak']:.3g}",
-        "with_plan": f"{found['with_plan']['waited']:,}",
-        "without": f"{found['without_starts']['waited']:,}",
-        "reactive": f"{found['without_forecast']['waited']:,}",
+        "count": len(entry["starts"]),
+        "peak_at": entry["peak_at"][11:16],
+        "peak": f"{entry['peak']:.3g}",
+        "with_plan": f"{entry['with_plan']['waited']:,}",
+        "without": f"{entry['without_starts']['waited']:,}",
+        "reactive": f"{entry['without_forecast']['waited']:,}",
     }
     key = "plan.looking_back_calm" if first is None else "plan.looking_back"
-    said = translate(key, language, **arguments)
-    if "beyond_promise" not in found["with_plan"]:
-        return said
-    broken = {name: f"{found[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
-    return said + translate("plan.looking_back_promise", language, **broken)
+    text = translate(key, language, **arguments)
+    if "beyond_promise" not in entry["with_plan"]:
+        return text
+    above_slo = {name: f"{entry[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
+    return text + translate("plan.looking_back_promise", language, **above_slo)

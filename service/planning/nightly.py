@@ -1,4 +1,4 @@
-"""The nightly tier: fits and the margin that suits, for every service once a day, until the next midnight."""
+"""Nightly fits: forecast models and capacity margin of every service, once a day, valid until the next midnight."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from service.planning.fanout import fan_out
 
 _log = log.get("nightly")
 _RETRY_AFTER = timedelta(hours=1)
-"""A night whose processes died is begun anew so much later: soon enough for the day, too late for a loop."""
+"""Delay before a failed nightly run is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What one service's fits are made from; ``fits`` are those of the nights before."""
+    """Inputs of one service's fits; ``fits`` are those of earlier nights."""
 
     times: Floats
     values: Floats
@@ -38,32 +38,32 @@ class Night:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a night found of one service; ``margin`` is None where no start-up time is known, or none was found."""
+class NightlyForecast:
+    """Nightly result of one service; ``margin`` is None if the start-up time is unknown or no margin was found."""
 
-    decided: NightlyDecision
+    decision: NightlyDecision
     margin: float | None
 
 
-def fit_one(night: Night) -> Made:
-    """The fits and the margin of one service: what is spread over processes or a cluster.
+def fit_one(night: Night) -> NightlyForecast:
+    """Fits the models and the margin of one service; runs in worker processes or on a Ray cluster.
 
-    An error in either is told in the service's own plan.
+    An error in either is reported in the service's plan.
     """
     try:
-        decided = _decided(night)
-    except Exception as error:  # noqa: BLE001 - one odd history may cost nobody else the night
-        decided = NightlyDecision(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
+        decision = _decide(night)
+    except Exception as error:  # noqa: BLE001 - one bad history must not fail the other services
+        decision = NightlyDecision(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
     if night.lead is None:
-        return Made(decided, None)
+        return NightlyForecast(decision, None)
     try:
-        return Made(decided, best_margin(night.times, night.values, night.step, night.lead))
-    except Exception as error:  # noqa: BLE001 - nor may its replay
+        return NightlyForecast(decision, best_margin(night.times, night.values, night.step, night.lead))
+    except Exception as error:  # noqa: BLE001 - as above
         note = Why("plan.why_no_margin", {"error": reason_of(error)})
-        return Made(replace(decided, notes=(*decided.notes, note)), None)
+        return NightlyForecast(replace(decision, notes=(*decision.notes, note)), None)
 
 
-def _decided(night: Night) -> NightlyDecision:
+def _decide(night: Night) -> NightlyDecision:
     return fit_nightly(
         night.times,
         night.values,
@@ -77,38 +77,38 @@ def _decided(night: Night) -> NightlyDecision:
 
 
 class Nightly:
-    """Fits once a day, in a thread that hands the work to processes or a Ray cluster; plans never wait for it."""
+    """Fits once a day in a thread that uses worker processes or a Ray cluster; plans never wait for it."""
 
     def __init__(self, workers: int, ray_address: str | None, *, models: Sequence[str] = DEFAULT_MODELS) -> None:
-        """``models`` are those of ``FORECASTERS`` that are fitted; margins are found in any case."""
+        """``models`` are the ``FORECASTERS`` to fit; margins are always fitted."""
         self._models = tuple(models)
         self._workers = workers
         self._ray_address = ray_address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nightly")
-        self._running: Future[dict[EntityRef, Made]] | None = None
+        self._running: Future[dict[EntityRef, NightlyForecast]] | None = None
         self._day: date | None = None
-        self._begun: datetime | None = None
+        self._started_at: datetime | None = None
         self._failed = False
-        self._made: dict[EntityRef, Made] = {}
+        self._forecasts: dict[EntityRef, NightlyForecast] = {}
 
-    def made(self) -> dict[EntityRef, NightlyDecision]:
-        """What the newest night decided by service, as far as it is finished, where there is anything to say."""
-        return {service: each.decided for service, each in self._newest().items() if _says(each.decided)}
+    def decisions(self) -> dict[EntityRef, NightlyDecision]:
+        """Returns the decisions of the newest finished night, by service; empty decisions are left out."""
+        return {service: night.decision for service, night in self._newest().items() if _has_content(night.decision)}
 
     def margins(self) -> dict[EntityRef, float]:
-        """The newest margins by service, as far as they are finished."""
-        return {service: each.margin for service, each in self._newest().items() if each.margin is not None}
+        """Returns the margins of the newest finished night, by service."""
+        return {service: night.margin for service, night in self._newest().items() if night.margin is not None}
 
-    def _newest(self) -> dict[EntityRef, Made]:
+    def _newest(self) -> dict[EntityRef, NightlyForecast]:
         if self._running is not None and self._running.done():
             running, self._running = self._running, None
             error = running.exception()
             if error is None:
-                self._made = running.result()
+                self._forecasts = running.result()
             else:
                 self._failed = True
                 _log.warning("nightly_failed", error=str(error)[:200])
-        return self._made
+        return self._forecasts
 
     def start_if_due(
         self,
@@ -119,51 +119,51 @@ class Nightly:
         calendar: Calendar,
         leads: Mapping[EntityRef, timedelta] = MappingProxyType({}),
     ) -> bool:
-        """Begin with a day that was not begun yet, unless the last one still runs. ``leads``: how long starts take.
+        """Starts the fits of a new day, unless the last run is still active. ``leads`` are start-up times.
 
-        Days are those of the calendar's zone, at whose midnights fits lie: they are evaluated for a day past theirs
-        and the horizon, no further. A night that failed is tried again after an hour.
+        Days begin at midnight in the calendar's time zone. Fits are valid for a day plus the horizon. A failed run is
+        retried after an hour.
         """
         self._newest()
         day = now.astimezone(calendar.clock()).date()
-        again = self._failed and self._begun is not None and now - self._begun >= _RETRY_AFTER
-        if self._running is not None or (self._day == day and not again):
+        retry = self._failed and self._started_at is not None and now - self._started_at >= _RETRY_AFTER
+        if self._running is not None or (self._day == day and not retry):
             return False
-        self._day, self._begun, self._failed = day, now, False
+        self._day, self._started_at, self._failed = day, now, False
         rows = {service: row for row, service in enumerate(history.entities)}
         known = [service for service in services if service in rows]
         loads = history.column(LOAD)
         nights = [
             Night(
                 history.times,
-                loads[rows[each]],
+                loads[rows[service]],
                 now,
                 history.step,
                 horizon,
                 calendar,
-                self._made[each].decided.fits if each in self._made else Fits(),
-                leads.get(each),
+                self._forecasts[service].decision.fits if service in self._forecasts else Fits(),
+                leads.get(service),
                 self._models,
             )
-            for each in known
+            for service in known
         ]
         self._running = self._thread.submit(self._fit, known, nights)
         return True
 
     def close(self) -> None:
-        """Wait for fits in the making."""
+        """Waits for running fits."""
         self._thread.shutdown(wait=True)
 
-    def _fit(self, services: Sequence[EntityRef], nights: Sequence[Night]) -> dict[EntityRef, Made]:
-        found = fan_out(fit_one, nights, workers=self._workers, ray_address=self._ray_address, progress=_tell)
-        return dict(zip(services, found, strict=True))
+    def _fit(self, services: Sequence[EntityRef], nights: Sequence[Night]) -> dict[EntityRef, NightlyForecast]:
+        results = fan_out(fit_one, nights, workers=self._workers, ray_address=self._ray_address, progress=_log_progress)
+        return dict(zip(services, results, strict=True))
 
 
-def _says(decided: NightlyDecision) -> bool:
-    return bool(decided.fits.requested or decided.notes)
+def _has_content(decision: NightlyDecision) -> bool:
+    return bool(decision.fits.requested or decision.notes)
 
 
-def _tell(done: int, count: int) -> None:
-    """Logs about every tenth."""
+def _log_progress(done: int, count: int) -> None:
+    """Logs about ten times per run."""
     if done % max(1, count // 10) == 0 or done == count:
         _log.info("nightly_fits", done=done, services=count)

@@ -1,4 +1,4 @@
-"""What services promise and what bounds their replicas, gathered for the planner from configuration and store."""
+"""SLO inputs of the planner: objectives and replica limits from configuration and store."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from service.config import model_files
 from service.config.service_settings import ServiceSettings
 from service.config.slo_settings import SloSettings
 from service.planning import planner_inputs, role_pools
-from service.planning.planner_inputs import CALIBRATION_SPAN, HELD_STEP, PlannedFleet
+from service.planning.planner_inputs import CALIBRATION_SPAN, ENGINE_LOAD_STEP, PlannedFleet
 
 _SLIS: Mapping[str, Literal["ttft", "tpot"]] = {"ttft": "ttft", "tpot": "tpot"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command says in place of configuration and store; None where it says nothing.
+class PlanOverrides:
+    """Command-line values that override configuration and store; None keeps the configured or measured value.
 
-    An objective given here takes the place of all configured ones of its kind.
+    An objective given here replaces all configured ones of its kind.
     """
 
     objectives: tuple[Objective, ...] = ()
@@ -39,12 +39,12 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
-    """The configured SLOs of a cluster, and what a command says of them."""
+class SloInputs:
+    """Configured SLOs of a cluster, and the overrides of a command."""
 
     slos: Sequence[SloSettings] = ()
     cluster: str = ""
-    asked: Asked = field(default_factory=Asked)
+    overrides: PlanOverrides = field(default_factory=PlanOverrides)
 
     def of(
         self,
@@ -54,37 +54,37 @@ class Promises:
         metrics: MetricStore,
         now: datetime,
     ) -> dict[EntityRef, ServiceFacts]:
-        """What is known of every service with a calibration and a promise. Raises StoreUnavailableError."""
-        found = {}
+        """Returns the facts of every service with a calibration and an SLO. Raises StoreUnavailableError."""
+        facts = {}
         for service, calibration in calibrations.items():
             parent = role_pools.parent_of(service, topology)
             objectives = self.objectives(service, parent)
             if not objectives:
                 continue
-            found[service] = self._known(
+            facts[service] = self._facts(
                 service, fleet.setting_in(service, topology), calibration, objectives, topology, metrics, now
             )
-        return found
+        return facts
 
     def objectives(self, service: EntityRef, parent: EntityRef | None = None) -> tuple[Objective, ...]:
-        """TTFT and TPOT as promised for a service, or for the one that it is a pool of."""
-        asked = {one.sli for one in self.asked.objectives}
+        """Returns the TTFT and TPOT objectives of a service, or of the service that a pool belongs to."""
+        overridden = {objective.sli for objective in self.overrides.objectives}
         configured = []
         for slo in self.slos:
             sli = _SLIS.get(slo.sli)
-            if sli is None or sli in asked or slo.limit is None:
+            if sli is None or sli in overridden or slo.limit is None:
                 continue
-            if any(self._about(slo, one) for one in (service, parent) if one is not None):
+            if any(self._applies(slo, entity) for entity in (service, parent) if entity is not None):
                 configured.append(Objective(sli, slo.limit.total_seconds(), slo.objective, slo.name))
-        return (*self.asked.objectives, *configured)
+        return (*self.overrides.objectives, *configured)
 
-    def _about(self, slo: SloSettings, service: EntityRef) -> bool:
+    def _applies(self, slo: SloSettings, service: EntityRef) -> bool:
         if slo.service is None:
             return True
-        here = (slo.cluster or self.cluster) == service.cluster
-        return here and slo.service == service.name and slo.namespace in (None, service.namespace)
+        same_cluster = (slo.cluster or self.cluster) == service.cluster
+        return same_cluster and slo.service == service.name and slo.namespace in (None, service.namespace)
 
-    def _known(
+    def _facts(
         self,
         service: EntityRef,
         setting: ServiceSettings,
@@ -96,35 +96,35 @@ class Promises:
     ) -> ServiceFacts:
         replicas = topology.below(service, EntityKind.REPLICA)
         window = metrics.read_windows(
-            EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, HELD_STEP, replicas
+            EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, ENGINE_LOAD_STEP, replicas
         )
-        seen = prompts.measure_prompts(window)
-        runs = planner_inputs.running_of(service, setting, topology).model
-        # what weights are quantised to stands in the name that engines say; a configured name may be the plain one
-        said = (measured.bits_of(one) for one in (runs or calibration.model, setting.model or ""))
-        name = setting.model or runs or calibration.model
-        shape, why = self._shape(setting, name)
-        asked = self.asked
+        measured_prompts = prompts.measure_prompts(window)
+        running = planner_inputs.running_of(service, setting, topology).model
+        # the engine's model name includes the quantization; a configured name may not
+        bits = (measured.bits_of(model) for model in (running or calibration.model, setting.model or ""))
+        name = setting.model or running or calibration.model
+        shape, reason = self._shape(setting, name)
+        overrides = self.overrides
         return ServiceFacts(
             objectives,
             model=name,
             shape=shape,
-            no_shape=why,
-            prompt=_first(asked.prompt, setting.prompt_tokens, seen.tokens),
-            cached_ratio=seen.cached_ratio if asked.cached_ratio is None else asked.cached_ratio,
-            kv_tokens=seen.kv_tokens,
-            sequences=asked.sequences or setting.max_sequences,
-            bits=_first(asked.bits, *said) or 16.0,
+            no_shape=reason,
+            prompt=_first(overrides.prompt, setting.prompt_tokens, measured_prompts.tokens),
+            cached_ratio=measured_prompts.cached_ratio if overrides.cached_ratio is None else overrides.cached_ratio,
+            kv_tokens=measured_prompts.kv_tokens,
+            sequences=overrides.sequences or setting.max_sequences,
+            bits=_first(overrides.bits, *bits) or 16.0,
             pool=topology.label(service, role_pools.ROLE)
             if role_pools.parent_of(service, topology) is not None
             else "",
-            as_run=asked.prompt is None and asked.cached_ratio is None,
+            as_run=overrides.prompt is None and overrides.cached_ratio is None,
         )
 
     def _shape(self, setting: ServiceSettings, name: str) -> tuple[ModelShape | None, str]:
-        """The shape of a service's model; without one, why."""
-        if self.asked.shape is not None:
-            return self.asked.shape, ""
+        """Returns the shape of a service's model, or None with the reason."""
+        if self.overrides.shape is not None:
+            return self.overrides.shape, ""
         try:
             if setting.config_json is not None:
                 return model_files.shape_of(setting.config_json, name), ""

@@ -1,1 +1,1 @@
-"""The plan's numbers on their way to autoscalers: documents, guards, the KEDA scaler."""
+"""Scaling outputs of the plan: autoscaler manifests, the guard of manual scaling, the KEDA scaler."""

@@ -1,4 +1,4 @@
-"""Joins the plan's documents with what sends them: for the dispatcher, and for ``outrider capacity emit``."""
+"""Renders and sends the plan's autoscaler manifests, for the dispatcher and ``outrider capacity emit``."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ from service.config.settings import Settings, read_secret
 from service.scaling import manual_scale_guard
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_NOBODYS = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+_LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _SENT = ("hpa", "scaled_object", "knative", "deployment", "webhook")
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A webhook of the configuration."""
+    """A configured webhook."""
 
     url: str
     token_file: Path | None
 
     def headers(self) -> dict[str, str]:
-        """With its token, read anew: tokens rotate. Raises ConfigError."""
+        """Returns the authorization header; reads the token each time, because tokens rotate. Raises ConfigError."""
         return {} if self.token_file is None else {"Authorization": f"Bearer {read_secret(self.token_file)}"}
 
 
 def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
-    """What performs SCALE actions by the configured objects."""
+    """Returns the actuator that performs SCALE actions with the configured objects."""
 
     def render(action: Action) -> list[tuple[Document, Hook | None]]:
-        found = _as_recommendation(action)
+        recommendation = _as_recommendation(action)
         return [
             (
-                scaling_manifests.render(found, one.aim(action.target.namespace)),
-                Hook(one.url, one.token_file) if one.url else None,
+                scaling_manifests.render(recommendation, emit.aim(action.target.namespace)),
+                Hook(emit.url, emit.token_file) if emit.url else None,
             )
-            for one in scaling.emit
-            if one.service == action.target.name and one.type in _SENT
+            for emit in scaling.emit
+            if emit.service == action.target.name and emit.type in _SENT
         ]
 
-    url, access = _door(scaling)
+    url, access = _api_server(scaling)
     return AutoscalerActuator(render, url, access)
 
 
 def documents(
     settings: Settings, plan: Plan, service: str | None, kinds: Sequence[str] | None
 ) -> list[tuple[Recommendation, Document]]:
-    """Every document of a plan. Without configured aims, or for ``kinds`` that none has, the service's own name is it.
+    """Returns every document of a plan. Kinds without a configured object use the service's own name.
 
-    Raises UsageError for a service that has no plan.
+    Raises UsageError for a service without a plan.
     """
-    found: list[tuple[Recommendation, Document]] = []
-    forecasts = {one.entity: one for one in plan.forecasts}
+    rendered: list[tuple[Recommendation, Document]] = []
+    forecasts = {forecast.entity: forecast for forecast in plan.forecasts}
     url = _own_url(settings)
     for item in plan.recommendations:
         if service not in (None, item.service.name):
@@ -84,49 +84,56 @@ def documents(
             if service is not None:
                 raise UsageError(f"{service} has no plan: {item.reason.value}", hint="see outrider capacity explain")
             continue
-        aims = [one.aim(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
-        found += [(item, one) for one in scaling_manifests.documents(item, aims, forecasts.get(item.service), url=url)]
-    return found
+        aims = [emit.aim(item.service.namespace) for emit in aims_of(settings, item.service, kinds)]
+        forecast = forecasts.get(item.service)
+        rendered += [(item, document) for document in scaling_manifests.documents(item, aims, forecast, url=url)]
+    return rendered
 
 
 def _own_url(settings: Settings) -> str:
-    """Where others reach the API; empty where nobody but this machine can: a document for KEDA would ask itself."""
+    """Returns the API's URL for other hosts; empty if it listens on local addresses only."""
     api = settings.api
-    host = next((one for one in (*api.hosts, api.host) if one not in _NOBODYS), None)
+    host = next((name for name in (*api.hosts, api.host) if name not in _LOCAL_HOSTS), None)
     return f"http://{host}:{api.port}" if host else ""
 
 
 def aims_of(settings: Settings, service: EntityRef, kinds: Sequence[str] | None) -> list[EmitSettings]:
-    """The configured aims of a service, of these kinds where some are given."""
-    own = [one for one in settings.planner.scaling.emit if one.service == service.name]
+    """Returns the configured scaling objects of a service, filtered by ``kinds`` if given."""
+    own = [emit for emit in settings.planner.scaling.emit if emit.service == service.name]
     if kinds is None:
         return own or [EmitSettings(service=service.name, type="hpa")]
-    known: dict[str, EmitSettings] = {one.type: one for one in own}
+    known: dict[str, EmitSettings] = {emit.type: emit for emit in own}
     return [known.get(kind) or EmitSettings.model_validate({"service": service.name, "type": kind}) for kind in kinds]
 
 
 def send(
-    settings: Settings, state: StateStore, found: Recommendation, now: datetime, policy: Policy, *, dry_run: bool
+    settings: Settings,
+    state: StateStore,
+    recommendation: Recommendation,
+    now: datetime,
+    policy: Policy,
+    *,
+    dry_run: bool,
 ) -> tuple[Action, Outcome]:
-    """Perform one recommendation by hand, as the dispatcher would, and put it on record.
+    """Performs one recommendation on request, as the dispatcher would, and writes an audit record.
 
-    A pause and the guard rails of the live loop hold it (cooldowns, rates, survivors), and the configuration's
-    ``dry_run`` makes it one. Raises UsageError while it is held, ActuationError.
+    A pause or a guard rail of the live loop (cooldowns, rates, survivors) refuses it. The configured ``dry_run``
+    applies. Raises UsageError if it is refused, ActuationError.
     """
     if state.paused():
         raise UsageError("remediation is paused", hint="outrider remediate resume")
-    held = manual_scale_guard.refusal(policy, state, found, now)
-    if held is not None:
+    reason = manual_scale_guard.refusal(policy, state, recommendation, now)
+    if reason is not None:
         raise UsageError(
-            f"{found.service.name} is not scaled to {found.target_replicas} now: {held}",
-            hint="the guard rails of remediation hold it; wait, or see outrider remediate list",
+            f"{recommendation.service.name} is not scaled to {recommendation.target_replicas} now: {reason}",
+            hint="the guard rails of remediation refuse it; wait, or see outrider remediate list",
         )
     action = Action(
-        id=f"emit:{found.service.key}:{int(found.made_at.timestamp())}:{found.target_replicas}",
+        id=f"emit:{recommendation.service.key}:{int(recommendation.made_at.timestamp())}:{recommendation.target_replicas}",
         session="emit",
         kind=ActionKind.SCALE,
-        target=found.service,
-        params={"replicas": found.target_replicas, "current": found.current_replicas},
+        target=recommendation.service,
+        params={"replicas": recommendation.target_replicas, "current": recommendation.current_replicas},
         because="plan",
         dry_run=dry_run or settings.remediation.dry_run,
         decision=Verdict.ALLOWED,
@@ -144,14 +151,14 @@ def send(
     return replace(action, status=ActionStatus(outcome.status.value if action.dry_run else "done")), outcome
 
 
-def _record(action: Action, status: str, said: str, now: datetime) -> AuditRecord:
-    detail: Mapping[str, str] = {"action": action.id, "said": said, "dry_run": str(action.dry_run)}
+def _record(action: Action, status: str, message: str, now: datetime) -> AuditRecord:
+    detail: Mapping[str, str] = {"action": action.id, "said": message, "dry_run": str(action.dry_run)}
     subject = f"{action.kind} {action.target}"
     return AuditRecord(now, AuditEvent.ACTION_PERFORMED, subject, status, by=action.approved_by or "cli", detail=detail)
 
 
 def _as_recommendation(action: Action) -> Recommendation:
-    """What an action says of a plan: its number. The rest is not sent."""
+    """Converts an action to a recommendation; manifests use only its replica count."""
     replicas = int(action.params["replicas"])
     return Recommendation(
         service=action.target,
@@ -173,12 +180,12 @@ def _as_recommendation(action: Action) -> Recommendation:
     )
 
 
-def _door(scaling: ScalingSettings) -> tuple[str | None, Access]:
-    """The API server of the configuration; inside a pod the cluster's own."""
-    given, host = scaling.kubernetes, os.environ.get("KUBERNETES_SERVICE_HOST")
-    if given.url is None and host:
+def _api_server(scaling: ScalingSettings) -> tuple[str | None, Access]:
+    """Returns the configured API server; inside a pod, that of the cluster."""
+    configured, host = scaling.kubernetes, os.environ.get("KUBERNETES_SERVICE_HOST")
+    if configured.url is None and host:
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         tls = Tls(ca_file=_IN_CLUSTER / "ca.crt")
         return f"https://{host}:{port}", Access(bearer_token_file=_IN_CLUSTER / "token", tls=tls)
-    tls = Tls(ca_file=given.ca_file, insecure_skip_verify=given.insecure_skip_verify)
-    return given.url, Access(bearer_token_file=given.bearer_token_file, tls=tls)
+    tls = Tls(ca_file=configured.ca_file, insecure_skip_verify=configured.insecure_skip_verify)
+    return configured.url, Access(bearer_token_file=configured.bearer_token_file, tls=tls)

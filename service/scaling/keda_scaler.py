@@ -1,7 +1,7 @@
-"""KEDA's external-push scaler over gRPC: the plan's number, pushed as soon as it changes.
+"""KEDA external-push scaler over gRPC: pushes the planned replicas as soon as they change.
 
-The messages are those of KEDA's ``externalscaler.proto`` (package ``externalscaler``), described here field by
-field so that nothing is generated. ``grpcio`` comes with the extra ``grpc``; without it the server is refused.
+The messages follow KEDA's ``externalscaler.proto`` (package ``externalscaler``), described field by field
+without generated code. The server needs ``grpcio`` (extra ``grpc``).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from outrider.text import extras
 
 SERVICE = "externalscaler.ExternalScaler"
 METRIC = "outrider-plan-replicas"
-LOOK_SECONDS = 5.0
-_WORKERS = 16  # each ScaledObject holds one while it is followed
+POLL_SECONDS = 5.0
+_WORKERS = 16  # one per streaming ScaledObject
 _TEXT, _WHOLE, _REAL, _BOOL, _MESSAGE = 9, 3, 1, 8, 11
-Wanted = Callable[[str, str], int | None]
-"""(namespace, service) -> replicas wanted now, None without a fresh plan."""
+DesiredReplicas = Callable[[str, str], int | None]
+"""(namespace, service) -> desired replicas, None without a fresh plan."""
 
 
 def _messages() -> dict[str, Any]:
-    """Classes of the messages by name."""
+    """Returns the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(
         name="outrider/externalscaler.proto", package="externalscaler", syntax="proto3"
     )
 
     def add(name: str, *fields: tuple[str, int, int, str, bool]) -> Any:
-        made = file.message_type.add(name=name)
+        message = file.message_type.add(name=name)
         for field, number, kind, of, repeated in fields:
             label: Any = 3 if repeated else 1
-            one = made.field.add(name=field, number=number, type=kind, label=label)
+            added = message.field.add(name=field, number=number, type=kind, label=label)
             if of:
-                one.type_name = f".externalscaler.{of}"
-        return made
+                added.type_name = f".externalscaler.{of}"
+        return message
 
     ref = add(
         "ScaledObjectRef",
@@ -74,8 +74,8 @@ def _messages() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
-        one.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"externalscaler.{one.name}"))
-        for one in file.message_type
+        message.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"externalscaler.{message.name}"))
+        for message in file.message_type
     }
 
 
@@ -83,16 +83,16 @@ MESSAGES = _messages()
 
 
 class KedaScaler:
-    """A gRPC server; ``stop`` it at the end. ``port`` is the one it listens on."""
+    """A gRPC server on ``port``; call ``stop`` at the end."""
 
-    def __init__(self, wanted: Wanted, host: str, port: int, *, look_seconds: float = LOOK_SECONDS) -> None:
-        """Listen. Raises UnavailableError without grpcio, or when the port is taken."""
+    def __init__(self, desired: DesiredReplicas, host: str, port: int, *, poll_seconds: float = POLL_SECONDS) -> None:
+        """Starts listening. Raises UnavailableError without grpcio, or if the port is in use."""
         try:
-            grpc = import_module("grpc")  # an extra that a site without KEDA does without
+            grpc = import_module("grpc")  # an extra
         except ImportError as error:
             hint = f"{extras.how('grpc')}; or remove planner.scaling.external_scaler_port"
             raise UnavailableError("the external scaler needs grpcio", hint=hint) from error
-        self._grpc, self._wanted, self._look = grpc, wanted, look_seconds
+        self._grpc, self._desired, self._poll_seconds = grpc, desired, poll_seconds
         self._stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(_WORKERS, thread_name_prefix="keda"))
         self._server.add_generic_rpc_handlers((self._handlers(),))
@@ -100,21 +100,21 @@ class KedaScaler:
             self.port = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise UnavailableError(
-                f"the external scaler cannot listen on {host}:{port}", hint="is it taken?"
+                f"the external scaler cannot listen on {host}:{port}", hint="is the port in use?"
             ) from error
         self._server.start()
 
     def stop(self) -> None:
-        """End every stream and stop listening."""
+        """Ends every stream and stops listening."""
         self._stopped.set()
         self._server.stop(grace=1.0).wait()
 
     def _handlers(self) -> Any:
         grpc = self._grpc
 
-        def unary(act: Callable[[Any, Any], Any], asked: str) -> Any:
+        def unary(act: Callable[[Any, Any], Any], request: str) -> Any:
             return grpc.unary_unary_rpc_method_handler(
-                act, request_deserializer=MESSAGES[asked].FromString, response_serializer=_bytes
+                act, request_deserializer=MESSAGES[request].FromString, response_serializer=_bytes
             )
 
         stream = grpc.unary_stream_rpc_method_handler(
@@ -130,38 +130,40 @@ class KedaScaler:
             },
         )
 
-    def _number(self, ref: Any) -> int | None:
-        """Of the service that the trigger's metadata names, else of the one with the object's name."""
-        told = dict(ref.scalerMetadata)
-        return self._wanted(told.get("namespace") or ref.namespace, told.get("service") or ref.name)
+    def _replicas(self, ref: Any) -> int | None:
+        """Returns the replicas of the service in the trigger's metadata, else of that with the object's name."""
+        metadata = dict(ref.scalerMetadata)
+        return self._desired(metadata.get("namespace") or ref.namespace, metadata.get("service") or ref.name)
 
     def _is_active(self, ref: Any, context: Any) -> Any:
-        found = self._number(ref)
-        if found is None:  # an error makes KEDA hold, or fall back as its object says: no number must not scale to zero
+        replicas = self._replicas(ref)
+        if (
+            replicas is None
+        ):  # on an error KEDA keeps the replicas or uses its fallback; without a plan it must not scale to zero
             context.abort(self._grpc.StatusCode.UNAVAILABLE, "there is no fresh plan")
-        return MESSAGES["IsActiveResponse"](result=bool(found))
+        return MESSAGES["IsActiveResponse"](result=bool(replicas))
 
     def _stream(self, ref: Any, context: Any) -> Iterator[Any]:
-        """Whether it is active, at once and whenever the number changes."""
+        """Streams the active state, at once and after each change of the replicas."""
         last: int | None = None
         while context.is_active() and not self._stopped.is_set():
-            found = self._number(ref)
-            if found is not None and found != last:
-                last = found
-                yield MESSAGES["IsActiveResponse"](result=found > 0)
-            self._stopped.wait(self._look)
+            replicas = self._replicas(ref)
+            if replicas is not None and replicas != last:
+                last = replicas
+                yield MESSAGES["IsActiveResponse"](result=replicas > 0)
+            self._stopped.wait(self._poll_seconds)
 
     def _spec(self, _ref: Any, _context: Any) -> Any:
         # KEDA divides the value by the target: one replica each
         spec = MESSAGES["MetricSpec"](metricName=METRIC, targetSize=1, targetSizeFloat=1.0)
         return MESSAGES["GetMetricSpecResponse"](metricSpecs=[spec])
 
-    def _metrics(self, asked: Any, context: Any) -> Any:
-        found = self._number(asked.scaledObjectRef)
-        if found is None:
+    def _metrics(self, request: Any, context: Any) -> Any:
+        replicas = self._replicas(request.scaledObjectRef)
+        if replicas is None:
             context.abort(self._grpc.StatusCode.UNAVAILABLE, "there is no fresh plan")
             raise AssertionError
-        value = MESSAGES["MetricValue"](metricName=METRIC, metricValue=found, metricValueFloat=float(found))
+        value = MESSAGES["MetricValue"](metricName=METRIC, metricValue=replicas, metricValueFloat=float(replicas))
         return MESSAGES["GetMetricsResponse"](metricValues=[value])
 
 

@@ -1,4 +1,4 @@
-"""What holds a number that somebody sends by hand: the guard rails of the live loop, over what the store knows."""
+"""Guard rails for manually sent replica counts: those of the live loop, evaluated on the stored state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from service.engine import fleet_state
 from service.planning import role_pools
 
 EMITTED = "emit:"
-_LOOKED_BACK = timedelta(hours=6)
+_SPAN = timedelta(hours=6)
 _MOST_RECORDS = 1000
 
 
-def refusal(policy: Policy, state: StateStore, found: Recommendation, now: datetime) -> str | None:
-    """The reason that holds it, None when nothing does. A question of the guard rails is answered by who sends it."""
-    last = _last_sent(state, found, now)
-    shrinks = found.target_replicas < found.current_replicas
+def refusal(policy: Policy, state: StateStore, recommendation: Recommendation, now: datetime) -> str | None:
+    """Returns the reason of a refusal, None if allowed. The operator who sends it counts as the approval."""
+    last = _last_sent(state, recommendation, now)
+    shrinks = recommendation.target_replicas < recommendation.current_replicas
     pause = policy.scale_in_cooldown if shrinks else policy.cooldown
     if last is not None and now - last < pause:
         return "cooldown"
@@ -31,25 +31,25 @@ def refusal(policy: Policy, state: StateStore, found: Recommendation, now: datet
     firing = {
         alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in fleet_state.NOT_SERVING
     }
-    members = topology.below(found.service, EntityKind.REPLICA)
+    members = topology.below(recommendation.service, EntityKind.REPLICA)
     incidents = fleet_state.open_incidents(state)
     named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
-    if shrinks and named & {found.service.name, str(found.service), found.service.key}:
+    if shrinks and named & {recommendation.service.name, str(recommendation.service), recommendation.service.key}:
         return HoldReason.SERVICE_IN_TROUBLE.value
     fleet = FleetFacts(
         paused=state.paused(),
         blind=any(fleet_state.is_blind(incident) for incident in incidents),
         untrusted=unseen(alerts),
-        ready_replicas={found.service: len(set(members) - firing)},
-        needed_replicas=fleet_state.needed(Plan((), (found,))),
+        ready_replicas={recommendation.service: len(set(members) - firing)},
+        needed_replicas=fleet_state.needed(Plan((), (recommendation,))),
     )
-    history = History(fleet_state.weighed_actions(state, (), now - _LOOKED_BACK))
+    history = History(fleet_state.weighed_actions(state, (), now - _SPAN))
     proposal = Proposal(
         session="emit",
         because="plan",
         kind=ActionKind.SCALE,
-        target=found.service,
-        params={"replicas": found.target_replicas, "current": found.current_replicas},
+        target=recommendation.service,
+        params={"replicas": recommendation.target_replicas, "current": recommendation.current_replicas},
         scale_in=shrinks,
         touches=members if shrinks else (),
     )
@@ -59,15 +59,15 @@ def refusal(policy: Policy, state: StateStore, found: Recommendation, now: datet
     return reason.value if verdict is Verdict.REFUSED else None
 
 
-def _last_sent(state: StateStore, found: Recommendation, now: datetime) -> datetime | None:
-    """When a number of this service was last sent by hand, for real."""
+def _last_sent(state: StateStore, recommendation: Recommendation, now: datetime) -> datetime | None:
+    """Returns the last time that a replica count of this service was sent manually, without dry run."""
 
     def sent() -> Iterator[datetime]:
         for record in state.audit(limit=_MOST_RECORDS):
-            if record.event is AuditEvent.ACTION_PERFORMED and record.at >= now - _LOOKED_BACK:
+            if record.event is AuditEvent.ACTION_PERFORMED and record.at >= now - _SPAN:
                 detail = record.detail or {}
-                of_it = str(detail.get("action", "")).startswith(f"{EMITTED}{found.service.key}:")
-                if of_it and detail.get("dry_run") == "False" and record.at <= now:
+                is_same = str(detail.get("action", "")).startswith(f"{EMITTED}{recommendation.service.key}:")
+                if is_same and detail.get("dry_run") == "False" and record.at <= now:
                     yield record.at
 
     return max(sent(), default=None)

@@ -12,7 +12,7 @@ from service.config.settings import Settings
 from service.engine import fleet_state
 from service.engine.detection import Detection
 from service.planning.planning import Planning
-from service.planning.slo_inputs import Asked, Promises
+from service.planning.slo_inputs import PlanOverrides, SloInputs
 from service.wiring.stores import open_change_log, stores
 
 
@@ -36,13 +36,13 @@ def planning(
         settings.services,
         count,
         in_background=in_background,
-        ledger=change_log,
+        change_log=change_log,
         tests=state.load_tests,
-        promises=Promises(settings.slos, settings.cluster),
+        slo_inputs=SloInputs(settings.slos, settings.cluster),
     )
 
 
-def plan_now(settings: Settings, at: datetime | None, asked: Asked | None = None) -> Plan:
+def plan_now(settings: Settings, at: datetime | None, asked: PlanOverrides | None = None) -> Plan:
     """Returns a new plan from the store, as of the newest cycle or ``at``.
 
     ``asked`` holds the SLOs of a command, which override those of the configuration.
@@ -65,8 +65,8 @@ def plan_now(settings: Settings, at: datetime | None, asked: Asked | None = None
         try:
             planner = Planning(
                 metrics, settings.planner, settings.services, count,
-                ledger=change_log, looks_back=False, tests=state.load_tests,
-                promises=Promises(settings.slos, settings.cluster, asked or Asked()),
+                change_log=change_log, with_hindsight=False, tests=state.load_tests,
+                slo_inputs=SloInputs(settings.slos, settings.cluster, asked or PlanOverrides()),
             )  # fmt: skip
             return planner.plan_if_due(as_of, topology) or Plan()
         finally:

@@ -44,7 +44,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
     """The plan in hindsight for each service's last climb to a peak. None before the first evaluation."""
     ledger = ctx.extras.ledger
-    kept = None if ledger is None else ledger.document(hindsight.PAPER)
+    kept = None if ledger is None else ledger.document(hindsight.DOCUMENT)
     if kept is None:
         return None
     found = [{**one, "sentence": hindsight.sentence(one, language)} for one in kept[1]["services"]]
@@ -137,7 +137,7 @@ def forecasts_kept(
     found = known.get((wanted, service))
     if found is None:
         raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
-    rows = forecast_accuracy.kept(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
+    rows = forecast_accuracy.accuracy_by_horizon(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
     return {
         "as_of": serialization.instant(ctx.as_of()),
         "entity": serialization.entity(found),

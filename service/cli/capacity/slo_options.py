@@ -21,7 +21,7 @@ from service.cli.capacity.model_options import (
 from service.cli.core.amounts import amount, one_of
 
 if TYPE_CHECKING:
-    from service.planning.slo_inputs import Asked
+    from service.planning.slo_inputs import PlanOverrides
 
 ServiceOption = Annotated[str | None, typer.Option("--service", help="Plan this service only. Default: all services.")]
 QuantileOption = Annotated[
@@ -57,10 +57,10 @@ class PlanOptions:
     bits: WeightBitsOption = None
     max_sequences: LimitOption = None
 
-    def asked(self) -> Asked:
+    def asked(self) -> PlanOverrides:
         """Overrides for the plan. Raises UsageError that names the invalid option."""
         from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
-        from service.planning.slo_inputs import Asked  # noqa: PLC0415
+        from service.planning.slo_inputs import PlanOverrides  # noqa: PLC0415
 
         self._checked()
         quantile = _QUANTILE if self.quantile is None else self.quantile
@@ -71,7 +71,7 @@ class PlanOptions:
             objectives.append(Objective("tpot", self.tpot, quantile, "--tpot"))
         named = self.model is not None or self.config_json is not None
         shape = shape_of(self.model, self.config_json, self.parameters) if named else None
-        return Asked(tuple(objectives), shape, self.prompt, self.cached, self.max_sequences, self.bits)
+        return PlanOverrides(tuple(objectives), shape, self.prompt, self.cached, self.max_sequences, self.bits)
 
     def _checked(self) -> None:
         slo_of(self.ttft, self.tpot)

@@ -94,9 +94,9 @@ def steer(
     fleet = _fleet(context, service, file, arriving)
     made = steering.propose(fleet, rules, now)
     found: list[Any] = []
-    if made.found.proposed and route is not None:
-        found = [routes.set_weights(route, made.found.weights, str(current))]
-    elif made.found.proposed:
+    if made.steering.proposed and route is not None:
+        found = [routes.set_weights(route, made.steering.weights, str(current))]
+    elif made.steering.proposed:
         place = routes.RouteLocation(
             fleet.service.name,
             fleet.service.namespace or "default",
@@ -106,14 +106,14 @@ def steer(
             gateway,
             tuple(host or ()),
         )
-        weights = {one.name: made.found.weights[name] for name, one in made.replica_of.items()}
+        weights = {one.name: made.steering.weights[name] for name, one in made.replica_of.items()}
         found = list(routes.documents("istio" if form == "istio" else "gateway", place, weights))
     if out is not None and found:
         input_files.write(out, yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True))
     shown = {
         "service": fleet.service.name,
         "namespace": fleet.service.namespace,
-        **made.found.as_dict(),
+        **made.steering.as_dict(),
         "current_source": "even" if route is None else "route",
         "unrouted": list(made.unrouted),
         "stands_seconds": rules.stands_seconds,
@@ -123,7 +123,7 @@ def steer(
         "written": str(out) if out is not None and found else None,
     }
     context.show(shown, lambda answer: _lines(context, answer))
-    return None if made.found.proposed else NO
+    return None if made.steering.proposed else NO
 
 
 def _fleet(context: Context, service: str | None, file: Path | None, arriving: float | None) -> Any:

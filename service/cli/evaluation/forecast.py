@@ -23,7 +23,7 @@ from service.cli.core.common import ON_A_TERMINAL, Context, duration_of, leaf
 from service.cli.core.progress import bars
 from service.config import input_files
 from service.planning.fanout import fan_out, usual_workers
-from service.planning.forecast_accuracy import kept
+from service.planning.forecast_accuracy import accuracy_by_horizon
 from service.wiring import stores as wiring_stores
 
 app = typer.Typer(help="Score forecasts.", no_args_is_help=ON_A_TERMINAL)
@@ -122,7 +122,9 @@ def forecast_kept(
                 f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
             )
         wanted = [each for each in entities if service in (None, each.name)] if newest else []
-        found = [(each, kept(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted]
+        found = [
+            (each, accuracy_by_horizon(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted
+        ]
     rows = [
         {"namespace": each.namespace, "service": each.name, **row.as_dict()} for each, came in found for row in came
     ]

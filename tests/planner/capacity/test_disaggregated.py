@@ -25,8 +25,8 @@ SLO = Slo(1.0, 0.05)
 def waits(gaps, service):
     """Lindley's recursion: wait of each request in a queue with one server."""
     result, wait = np.empty(service.size), 0.0
-    for place, (gap, seconds) in enumerate(zip(gaps, service, strict=True)):
-        result[place] = wait
+    for index, (gap, seconds) in enumerate(zip(gaps, service, strict=True)):
+        result[index] = wait
         wait = max(0.0, wait + seconds - gap)
     return result
 
@@ -60,9 +60,9 @@ def test_sizes_meet_the_slo_and_every_step_is_derived():
     assert result.gpus == 2 * result.prefill.replicas + 4 * result.decode.replicas
     assert result.transfer_seconds == pytest.approx(2e-3 + 2000 * 131072 / 50e9)
     for language in ("en", "zh"):
-        said = lines(result, language)
-        assert len(said) == 8
-        assert not any("{" in line for line in said)
+        text = lines(result, language)
+        assert len(text) == 8
+        assert not any("{" in line for line in text)
     assert f"{result.prefill.replicas} replicas" in lines(result)[2]
 
 
@@ -111,17 +111,17 @@ def test_no_load_needs_no_replica_and_invalid_loads_are_refused():
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize(("pool", "place"), [("prefill", 2), ("decode", 5)])
-def test_the_limit_of_a_pool_is_named(language, pool, place):
+@pytest.mark.parametrize(("pool", "index"), [("prefill", 2), ("decode", 5)])
+def test_the_limit_of_a_pool_is_reported(language, pool, index):
     result = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
     assert isinstance(result, Pools)
     binds = {"prefill": (Bind.TTFT, Bind.LINK, Bind.STABILITY), "decode": set(Bind) - {Bind.LINK}}[pool]
     facts = set()
     for bind in binds:
-        said = lines(replace(result, derivation={**result.derivation, f"{pool}_binds": bind.value}), language)
-        assert not any("{" in line or "capacity." in line or f"({bind.value}" in line for line in said)
-        assert "95 %" in said[-2]
-        facts.add(said[place])
+        text = lines(replace(result, derivation={**result.derivation, f"{pool}_binds": bind.value}), language)
+        assert not any("{" in line or "capacity." in line or f"({bind.value}" in line for line in text)
+        assert "95 %" in text[-2]
+        facts.add(text[index])
     assert len(facts) == len(binds)
 
 

@@ -162,7 +162,7 @@ def test_the_buffer_becomes_the_measured_error_once_there_are_enough():
 @pytest.mark.parametrize(
     ("measured", "value", "bounded"), [(0.0, 0.05, True), (0.22, 0.22, False), (0.9, 0.6, True), (0.6, 0.6, False)]
 )
-def test_a_measured_error_takes_the_place_of_the_buffer_within_bounds(measured, value, bounded):
+def test_a_measured_error_replaces_the_buffer_within_bounds(measured, value, bounded):
     result = buffer_for({600.0: 0.01, 1800.0: measured, 7200.0: 0.5}, 1000.0, 0.25)
     assert (result.value, result.source, result.measured, result.lead_seconds) == (value, "measured", measured, 1800.0)
     assert result.as_dict()["bounded"] is bounded
@@ -183,7 +183,7 @@ def test_the_configured_buffer_counts_until_an_error_is_known_so_far_ahead():
         ({"tokens": 300, "tokens_per_second": 25, "seconds": 12}, "not both"),
     ],
 )
-def test_a_missing_part_of_the_work_is_named(work, hint):
+def test_a_missing_part_of_the_work_is_reported(work, hint):
     with pytest.raises(UsageError) as caught:
         formula(qps=40, batch=32, **work)
     assert hint in caught.value.hint

@@ -59,7 +59,7 @@ def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     assert "(overdue)" in shown
 
 
-def test_what_a_scale_in_takes_is_started_again_in_time(build):
+def test_replicas_removed_by_a_scale_in_start_again_in_time(build):
     values = build.wave(6.0, level=20.0, noise=0.0)
     result = next(
         result
@@ -75,12 +75,12 @@ def test_what_a_scale_in_takes_is_started_again_in_time(build):
 
 
 @pytest.mark.parametrize(
-    ("limits", "why"), [({"ceiling": 12}, "the configured ceiling"), ({"quota_gpus": 48}, "the GPU quota")]
+    ("limits", "reason"), [({"ceiling": 12}, "the configured ceiling"), ({"quota_gpus": 48}, "the GPU quota")]
 )
-def test_if_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
+def test_if_nothing_can_be_started_the_limit_is_the_reason(build, limits, reason):
     result = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
     assert result.needed_by is None
-    assert any("prevents further starts" in line and why in line for line in derivation.lines(result))
+    assert any("prevents further starts" in line and reason in line for line in derivation.lines(result))
     assert "- (the" in table([serialization.recommendation(result)], "en"), "a column may break the words behind"
 
 
@@ -91,7 +91,7 @@ def test_a_service_that_is_never_short_has_no_line_of_it(build):
     assert when_lines(None, "en") == []
 
 
-def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
+def test_requests_queued_at_the_start_wait_for_the_work_before_them():
     times, none = np.array([0.0, 600.0]), np.zeros(2)
     starts, serves = np.array([0.0]), np.array([10.0])
     assert simulate_queue(times, none, starts, serves, queued=15.0).waited == 0

@@ -12,9 +12,9 @@ from planner.capacity.plan import plan
 
 
 def planned(build, **fleet):
-    given = {"current_replicas": 19, **fleet}
+    fields = {"current_replicas": 19, **fleet}
     (result,) = plan(
-        build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration()}, [build.fleet(**given)], build.now
+        build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration()}, [build.fleet(**fields)], build.now
     ).recommendations
     return result
 
@@ -39,9 +39,9 @@ def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, i
     assert shown["nodes"]["gpus"] == wanted[1]
     assert shown["gpus"] == 76
     for language in LANGUAGES:
-        said = [line for line in derivation.lines(result, language) if node_rounding.line(facts, language) == line]
-        assert len(said) == 1
-        assert "{" not in said[0]
+        lines = [line for line in derivation.lines(result, language) if node_rounding.line(facts, language) == line]
+        assert len(lines) == 1
+        assert "{" not in lines[0]
 
 
 def test_nodes_of_an_unknown_type_are_not_guessed(build):

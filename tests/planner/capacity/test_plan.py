@@ -52,7 +52,7 @@ def test_load_above_capacity_is_needed_now(build):
     assert result.needed_by == build.now - timedelta(minutes=5)
 
 
-def test_a_rise_to_come_is_bought_before_it_comes(build):
+def test_replicas_start_before_a_forecast_rise(build):
     # 09:00 on the rising flank: 23 replicas are needed now, and more within the 90 minutes of start-up.
     values = build.wave(6.0, level=40.0, noise=0.0)
     calibration = {build.service: build.calibration(startup_seconds=5400.0)}
@@ -72,21 +72,23 @@ def test_the_next_day_keeps_the_limits_and_names_the_binding_one(build):
     assert free["replicas"] == free["needed"] > 20
     for limits, name, count in (({"ceiling": 20}, "ceiling", 20), ({"quota_gpus": 43, "ceiling": 400}, "quota", 10),
                                 ({"floor": 300, "ceiling": 400}, "floor", 300)):  # fmt: skip
-        made = _plan(build, values, current_replicas=24, **limits)
-        day = made.derivation["next_24h"]
+        limited = _plan(build, values, current_replicas=24, **limits)
+        day = limited.derivation["next_24h"]
         assert (day["limited_by"], day["replicas"], day["gpus"]) == (name, count, 4 * count)
         assert day["needed"] == free["needed"]
         for language in ("en", "zh"):
-            told = [line for line in derivation.lines(made, language) if str(free["needed"]) in line and "24" in line]
-            assert any(str(count) in line for line in told)
+            lines = [
+                line for line in derivation.lines(limited, language) if str(free["needed"]) in line and "24" in line
+            ]
+            assert any(str(count) in line for line in lines)
 
 
-def test_the_next_day_counts_what_came_above_such_forecasts(build):
+def test_the_next_day_includes_the_bound_from_past_forecast_errors(build):
     result = _plan(build, build.wave(6.0, level=40.0), current_replicas=24, ceiling=400)
     assert result.derivation["next_24h"]["replicas"] >= result.derivation["need_by_bound"]
 
 
-def test_the_ceiling_binds_and_is_named(build):
+def test_the_ceiling_binds_and_is_reported(build):
     result = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=12)
     assert (result.target_replicas, result.reason, result.binding) == (12, PlanReason.AT_CEILING, "ceiling")
 
@@ -205,7 +207,7 @@ def test_weekly_growth_compares_two_weeks(build):
     ("needs", "binding"),
     [((8, 9, 9), "forecast"), ((9, 8, 9), "load"), ((9, 9, 9), "load"), ((4, 5, 3), "forecast"), ((5, 4, 3), "load")],
 )
-def test_what_binds_an_unchanged_or_smaller_count_is_the_larger_need(needs, binding):
+def test_the_larger_need_binds_an_unchanged_or_smaller_count(needs, binding):
     now, coming, stay = needs
     for current in (max(now, coming), max(now, coming) + 2):
         result = prescale.target(
@@ -217,15 +219,16 @@ def test_what_binds_an_unchanged_or_smaller_count_is_the_larger_need(needs, bind
 def test_explain_names_the_bound_if_it_exceeds_the_forecast(build):
     result = _plan(build, _steady(build, 40.0), current_replicas=19)
     facts = {**result.derivation, "need_by_formula": 17, "need_by_bound": 19}
-    told = replace(result, binding="forecast", derivation=facts)
+    changed = replace(result, binding="forecast", derivation=facts)
     assert any(
-        "decided by the upper bound from past forecast errors: 19 replicas" in line for line in derivation.lines(told)
+        "decided by the upper bound from past forecast errors: 19 replicas" in line
+        for line in derivation.lines(changed)
     )
-    told = replace(told, derivation={**facts, "need_by_formula": 19})
-    assert any("decided by the forecast peak: 19 replicas" in line for line in derivation.lines(told))
+    changed = replace(changed, derivation={**facts, "need_by_formula": 19})
+    assert any("decided by the forecast peak: 19 replicas" in line for line in derivation.lines(changed))
 
 
-def test_instants_of_a_plan_are_whole_seconds(build):
+def test_times_of_a_plan_are_whole_seconds(build):
     odd = build.now + timedelta(seconds=3, microseconds=123456)
     known = {build.service: build.calibration(startup_seconds=61.3)}
     history = build.history(_steady(build, 40.0))
@@ -246,9 +249,9 @@ def test_if_a_limit_allows_no_start_there_is_no_start_time(build):
 def test_an_overload_is_reported(build):
     result = _plan(build, _steady(build, 40.0), current_replicas=2)
     for language, text in (("en", "the 2 replicas run at"), ("zh", "当前 2 个副本承担计划量的")):
-        told = [line for line in derivation.lines(result, language) if text in line]
-        assert len(told) == 1
-        assert "%" not in told[0]
+        lines = [line for line in derivation.lines(result, language) if text in line]
+        assert len(lines) == 1
+        assert "%" not in lines[0]
 
 
 _replicas = st.integers(0, 50)

@@ -38,7 +38,7 @@ def _plan(build, values, **fleet) -> Recommendation:
 
 
 def _codes(result: Recommendation) -> list[str]:
-    return [each["code"] for each in result.derivation["cautions"]]
+    return [caution["code"] for caution in result.derivation["cautions"]]
 
 
 # --- one bad service beside a good one --------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_nothing_but_negative_values_is_no_history(build):
         ("tokens_per_request", float("nan")),
     ],
 )
-def test_an_invalid_calibration_field_is_named(build, field, value):
+def test_an_invalid_calibration_field_is_reported(build, field, value):
     result = _two(build, bad_calibration=build.calibration(**{field: value}))
     assert isinstance(result, NoRecommendation)
     assert result.reason is NoPlanReason.BAD_CALIBRATION
@@ -107,7 +107,7 @@ def test_a_load_too_large_to_compute_affects_only_its_service(build):
 def test_a_service_listed_twice_and_a_floor_above_the_ceiling_are_refused(build):
     known, history = {build.service: build.calibration()}, build.history(_steady(40.0))
     twice = plan(history, known, [build.fleet(), build.fleet()], build.now, settings=CHEAP)
-    assert [each.reason for each in twice.recommendations] == [NoPlanReason.LISTED_TWICE] * 2
+    assert [item.reason for item in twice.recommendations] == [NoPlanReason.LISTED_TWICE] * 2
     assert len(twice.forecasts) == 1
     (wrong,) = plan(history, known, [build.fleet(floor=9, ceiling=3)], build.now, settings=CHEAP).recommendations
     assert (wrong.reason, dict(wrong.arguments)) == (
@@ -127,7 +127,7 @@ def test_the_reason_for_a_missing_calibration_is_reported(build):
 # --- limits -----------------------------------------------------------------------------------------
 
 
-def test_a_ceiling_below_what_runs_is_named_and_takes_nothing_that_the_load_needs(build):
+def test_a_ceiling_below_the_running_replicas_is_reported_and_removes_no_needed_replica(build):
     result = _plan(build, _steady(30.0), current_replicas=20, floor=1, ceiling=5)
     assert (result.target_replicas, result.binding, result.reason) == (15, "ceiling", PlanReason.OVER_LIMIT)
 
@@ -136,7 +136,7 @@ def test_a_ceiling_below_what_runs_is_named_and_takes_nothing_that_the_load_need
     ({"ceiling": 0, "floor": 0}, "ceiling", PlanReason.AT_CEILING),
     ({"quota_gpus": 0}, "quota", PlanReason.AT_QUOTA),
 ])  # fmt: skip
-def test_nothing_allowed_is_nothing_started_and_named(build, limits, binding, reason):
+def test_a_zero_limit_starts_nothing_and_is_reported(build, limits, binding, reason):
     result = _plan(build, _steady(30.0), current_replicas=0, **limits)
     assert (result.target_replicas, result.binding, result.reason) == (0, binding, reason)
 
@@ -168,19 +168,19 @@ def test_engines_that_are_full_confirm_a_spike(build):
 
 
 def test_an_hour_has_a_limit_too(build):
-    lately = ((build.now - timedelta(minutes=50), 4), (build.now - timedelta(minutes=20), 14))
+    recent = ((build.now - timedelta(minutes=50), 4), (build.now - timedelta(minutes=20), 14))
     values = _steady(20.0)
     values[-3:] = 200.0
-    result = _plan(build, values, current_replicas=16, ceiling=500, lately=lately)
+    result = _plan(build, values, current_replicas=16, ceiling=500, recent=recent)
     assert (result.target_replicas, result.binding) == (20, "step")
 
 
-def test_nothing_is_taken_away_within_half_an_hour_of_a_scale_out(build):
-    lately = ((build.now - timedelta(minutes=20), 10), (build.now - timedelta(minutes=10), 19))
-    held = _plan(build, _steady(10.0), current_replicas=19, lately=lately)
+def test_no_scale_in_within_half_an_hour_of_a_scale_out(build):
+    recent = ((build.now - timedelta(minutes=20), 10), (build.now - timedelta(minutes=10), 19))
+    held = _plan(build, _steady(10.0), current_replicas=19, recent=recent)
     assert (held.target_replicas, held.reason) == (19, PlanReason.SCALE_IN_COOLING)
-    later = tuple((at - timedelta(minutes=40), count) for at, count in lately)
-    assert _plan(build, _steady(10.0), current_replicas=19, lately=later).target_replicas < 19
+    later = tuple((at - timedelta(minutes=40), count) for at, count in recent)
+    assert _plan(build, _steady(10.0), current_replicas=19, recent=later).target_replicas < 19
 
 
 # --- running replicas, and the time of a start -----------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_full_kv_cache_keeps_its_replicas(build):
     assert result.derivation["survivors"]["kv_raw"] == pytest.approx(6.5 / 0.9)
 
 
-def test_a_start_that_outlasts_the_forecast_is_warned_of(build):
+def test_a_start_longer_than_the_forecast_has_a_warning(build):
     result = _plan(build, _steady(40.0), lead=LeadTime(26 * 3600.0, "measured", 9))
     assert "lead_beyond_horizon" in _codes(result)
     assert result.lead_time == timedelta(hours=26)
@@ -257,7 +257,7 @@ def test_few_starts_count_only_if_slower_than_configured():
     assert lead_time(STARTS[3:4], configured_seconds=300.0).seconds == 300.0, "its wait for a node is taken out"
 
 
-def test_what_a_start_leaves_unexplained_twice_is_one_part():
+def test_unexplained_time_of_a_start_is_merged_into_one_part():
     started = _start(0, (StartPhase.OTHER, 100.0), (StartPhase.PULL, 20.0), (StartPhase.PULL, 10.0))
     started = replace(started, ready_at=AT + timedelta(seconds=600))
     parts = lead_time([started] * 6, configured_seconds=60.0).parts
@@ -276,16 +276,16 @@ def test_times_in_any_order_give_the_same_plan(build):
     mixed = replace(
         history, times=history.times[order], values=history.values[:, order], status=history.status[:, order]
     )
-    one = plan(history, known, fleet, build.now, settings=CHEAP).recommendations[0]
+    first = plan(history, known, fleet, build.now, settings=CHEAP).recommendations[0]
     other = plan(mixed, known, fleet, build.now, settings=CHEAP).recommendations[0]
-    assert (one.target_replicas, one.derivation["load_now"], one.need_at) == (
+    assert (first.target_replicas, first.derivation["load_now"], first.need_at) == (
         other.target_replicas,
         other.derivation["load_now"],
         other.need_at,
     )
 
 
-def test_what_is_missing_is_counted_and_a_new_service_is_of_low_confidence(build):
+def test_missing_slots_are_counted_and_a_new_service_has_low_confidence(build):
     values = _steady(40.0)
     values[100:110] = np.nan
     result = _plan(build, values)
@@ -308,14 +308,14 @@ def test_every_line_is_in_the_selected_language_and_complete(build, language):
         build, build.wave(6.0), current_replicas=24, ready_replicas=20, engines=full, quota_gpus=80,
         lead=lead_time(STARTS, configured_seconds=300.0, gpus_free=0, gpus_needed=4),
     )  # fmt: skip
-    said = derivation.lines(result, language)
-    assert not [line for line in said if "{" in line or line.startswith("plan.")]
-    assert len(said) >= 11
-    chinese = [line for line in said if any("\u4e00" <= sign <= "\u9fff" for sign in line)]
-    assert len(chinese) == (len(said) if language == "zh" else 0)
+    lines = derivation.lines(result, language)
+    assert not [line for line in lines if "{" in line or line.startswith("plan.")]
+    assert len(lines) >= 11
+    chinese = [line for line in lines if any("\u4e00" <= sign <= "\u9fff" for sign in line)]
+    assert len(chinese) == (len(lines) if language == "zh" else 0)
 
 
-def test_what_would_happen_without_is_counted(build):
+def test_the_impact_of_no_action_is_counted(build):
     values = build.wave(6.0, level=40.0, noise=0.0)
     few, enough = _plan(build, values, current_replicas=22), _plan(build, values, current_replicas=60, ceiling=100)
     assert few.derivation["without"]["waited"] > 1000

@@ -56,7 +56,7 @@ _demands = st.builds(Demand, st.integers(1, 9).map(float), st.integers(0, 1), st
 
 @settings(max_examples=60, deadline=None)
 @given(_options, _demands)
-def test_nothing_is_cheaper(options, demand):
+def test_no_other_mix_is_cheaper(options, demand):
     # so many replicas of one option always suffice or are refused by its quota
     everything = brute(options, POOLS, demand, most=11 if len(options) < 3 else 10)
     result = cheapest(options, POOLS, demand)
@@ -70,7 +70,7 @@ def test_nothing_is_cheaper(options, demand):
 
 @settings(max_examples=40, deadline=None)
 @given(_options, st.integers(1, 8).map(float))
-def test_the_front_is_every_mix_that_nothing_beats(options, need):
+def test_the_front_is_every_undominated_mix(options, need):
     everything = brute(options, POOLS, Demand(need), most=9)
     best = sorted(
         {(c, t) for c, t in everything if not any(x <= c and y <= t and (x, y) != (c, t) for x, y in everything)}
@@ -83,7 +83,7 @@ def test_the_front_is_every_mix_that_nothing_beats(options, need):
     assert [mix.latency for mix in result] == [latency for _, latency in best]
 
 
-def test_a_free_place_in_a_node_that_is_paid_for_is_used():
+def test_free_gpus_of_a_paid_node_are_used():
     options = [Option("dear", "a", 1, 3.0, 1.0), Option("pair", "c", 1, 2.0, 1.0)]
     result = cheapest(options, [Pool("a", 0.9), Pool("c", 1.0, node=2)], Demand(4.0))
     assert result.cost_per_hour == pytest.approx(1.8)
@@ -104,7 +104,7 @@ def test_a_solver_timeout_is_not_reported_as_a_quota(monkeypatch):
     assert result.reason is NoMixReason.TIME
 
 
-def test_a_zero_quota_serves_nothing_and_is_named():
+def test_a_zero_quota_serves_nothing_and_is_reported():
     result = cheapest([Option("o", "z", 1, 1.0, 1.0)], [Pool("z", 1.0, quota=0)], Demand(5.0))
     assert (result.reason, result.most) == (NoMixReason.QUOTA, 0.0)
 

@@ -26,15 +26,15 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
     assert list(costs) == sorted(costs)
     assert list(latencies) == sorted(latencies, reverse=True)
     for mix in answer.front:
-        assert sum(answer.options[place].rate * count for place, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
+        assert sum(answer.options[index].rate * count for index, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
     for language in LANGUAGES:
-        said = cost_text.lines(CHAT, answer, language)
+        lines = cost_text.lines(CHAT, answer, language)
         sources = {source_text(spec.price_source, language) for spec in gpus().values()}
         sources |= {roofline.source_in(language, tp) for tp in (1, 8)}
-        facts = [line for line in said if any(source in line for source in sources)]
+        facts = [line for line in lines if any(source in line for source in sources)]
         assert 2 <= len(facts) <= 6
-        assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(facts)
-        assert not [line for line in said if line.startswith("capacity.") or "{" in line]
+        assert len(lines) == 1 + len(answer.front) + len(answer.refused) + len(facts)
+        assert not [line for line in lines if line.startswith("capacity.") or "{" in line]
 
 
 def test_refused_offers_have_a_reason():
@@ -47,7 +47,7 @@ def test_refused_offers_have_a_reason():
     answer = compare(
         optimizer.CostRequest(**{**_fields(CHAT), "regions": frozenset({"here", ""}), "within": 3600.0}), offers
     )
-    assert {name.split()[0]: why for name, why, _ in answer.refused} == {
+    assert {name.split()[0]: reason for name, reason, _ in answer.refused} == {
         "T4": Refusal.QUOTA,
         "H100": Refusal.REGION,
         "A100": Refusal.LEAD,
@@ -58,7 +58,7 @@ def test_refused_offers_have_a_reason():
 def test_an_slo_that_no_offer_meets_is_a_warning_and_not_a_size():
     answer = compare(CostRequest(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
     assert not answer.slo_kept
-    assert [why for _, why, _ in answer.refused] == [Refusal.SLO]
+    assert [reason for _, reason, _ in answer.refused] == [Refusal.SLO]
     assert "Do not size by it" in cost_text.lines(CHAT, answer)[1]
 
 
@@ -68,7 +68,7 @@ def test_a_model_too_large_for_every_offer_serves_nothing():
     assert answer.front == ()
 
 
-def test_quotas_of_nothing_leave_nothing():
+def test_a_zero_quota_leaves_no_option():
     answer = compare(CHAT, [Offer(gpu("H100"), quota=0)])
     assert answer.nothing.reason is NoMixReason.NOTHING_SERVES
     assert answer.refused == (("H100 on_demand", Refusal.QUOTA, "0"),)
@@ -94,7 +94,7 @@ def test_whole_nodes_are_paid_whole():
     assert mix.gpus == {"H100 on_demand": 8}
 
 
-def test_a_thousand_tokens_cost_what_an_hour_costs_over_its_tokens():
+def test_cost_per_thousand_tokens_is_hourly_cost_over_tokens():
     assert cost_per_1k_tokens(3.6, 1000.0) == pytest.approx(0.001)
     assert cost_per_1k_tokens(3.6, 0.0) is None
 
@@ -122,19 +122,19 @@ def test_without_a_binding_objective_an_engine_is_loaded_below_saturation(slo):
     answer = compare(CostRequest(**{**_fields(CHAT), "slo": slo}), [Offer(gpu("H100"))])
     assert answer.slo_kept
     assert answer.cheapest.latency < 30
-    assert {answer.options[place].binds for mix in answer.front for place in mix.replicas} == {"stability"}
+    assert {answer.options[index].binds for mix in answer.front for index in mix.replicas} == {"stability"}
 
 
-def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
+def test_the_lines_have_gpus_currency_and_a_mark_for_assumed_prices():
     answer = compare(CHAT, [Offer(gpu("MI300X")), Offer(gpu("H100"), price=20.0)])
     assert set(answer.cheapest.gpus) == {"MI300X on_demand"}
     for language, words in (("en", "on demand"), ("zh", "按需")):
-        said = cost_text.lines(CHAT, answer, language)
-        assert f"{sum(answer.cheapest.gpus.values())} " in said[1]
-        assert "USD" in said[1]
-        assert f"MI300X* {words}" in said[1]
-        assert [line for line in said if line.startswith("* ") and "MI300X" in line]
-        assert "on_demand" not in "".join(said)
+        lines = cost_text.lines(CHAT, answer, language)
+        assert f"{sum(answer.cheapest.gpus.values())} " in lines[1]
+        assert "USD" in lines[1]
+        assert f"MI300X* {words}" in lines[1]
+        assert [line for line in lines if line.startswith("* ") and "MI300X" in line]
+        assert "on_demand" not in "".join(lines)
     yuan = [Offer(gpu("MI300X"), price=20.0, currency="CNY"), Offer(gpu("H100"), price=30.0, currency="CNY")]
     own = "".join(cost_text.lines(CHAT, compare(CHAT, yuan)))
     assert "CNY" in own
@@ -144,12 +144,12 @@ def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
 
 
 def test_the_group_nearest_to_the_slo_is_quoted():
-    asked = CostRequest(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
-    ((_, why, text),) = compare(asked, [Offer(gpu("B200"))]).refused
-    assert why is Refusal.SLO
-    single = [compare(CostRequest(**{**_fields(asked), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
+    request = CostRequest(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
+    ((_, reason, text),) = compare(request, [Offer(gpu("B200"))]).refused
+    assert reason is Refusal.SLO
+    single = [compare(CostRequest(**{**_fields(request), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
               for tp in (2, 4, 8) for pp in (1, 2, 4)]  # fmt: skip
-    facts = [one.refused[0][2] for one in single]
+    facts = [answer.refused[0][2] for answer in single]
     assert text == min(facts, key=lambda line: float(line.rsplit("TPOT ", 1)[1].removesuffix(" s")))
 
 

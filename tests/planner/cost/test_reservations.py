@@ -25,24 +25,24 @@ def plan(hourly, **more):
 @given(st.integers(0, 2**31), st.floats(0.05, 1.5))
 def test_no_other_reservation_is_cheaper(seed, held_price):
     hourly = np.random.default_rng(seed).integers(0, 30, 168).astype(float)
-    made = plan(hourly, held_price=held_price, burst_price=1.0, weeks=4)
+    bought = plan(hourly, held_price=held_price, burst_price=1.0, weeks=4)
     demand = np.tile(hourly, 4)
     costs = [held_price * n * demand.size + np.maximum(demand - n, 0).sum() for n in range(31)]
-    assert made.cost == pytest.approx(min(costs))
+    assert bought.cost == pytest.approx(min(costs))
 
 
 def test_half_busy_gpus_are_worth_reserving_at_half_the_price():
-    made = plan(WEEK, held_price=0.9)
-    assert (made.held, made.burst) == (40, 40)
+    bought = plan(WEEK, held_price=0.9)
+    assert (bought.held, bought.burst) == (40, 40)
     assert plan(WEEK, held_price=1.1).held == 10
     assert plan(WEEK, held_price=0.9, quota=20).held == 20
     assert plan(WEEK, held_price=3.0).held == 0
-    assert made.low <= made.cost <= made.high
-    assert made.cost < made.all_burst
+    assert bought.low <= bought.cost <= bought.high
+    assert bought.cost < bought.all_burst
 
 
 @pytest.mark.parametrize(
-    ("given", "why", "worth"),
+    ("options", "reason", "worth"),
     [
         ({"held_price": 0.9, "quota": 0}, reservations.NoReservation.QUOTA, 40),
         ({"held_price": 0.9, "quota": 7, "group": 8}, reservations.NoReservation.QUOTA, 40),
@@ -51,16 +51,16 @@ def test_half_busy_gpus_are_worth_reserving_at_half_the_price():
         ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, reservations.NoReservation.TOO_LATE, 0),
     ],
 )
-def test_without_a_reservation_there_is_a_reason_and_no_order(given, why, worth):
-    made = plan(WEEK, **given)
-    assert (made.held, made.unheld, made.worth, made.order_by) == (0, why, worth, None)
+def test_without_a_reservation_there_is_a_reason_and_no_order(options, reason, worth):
+    bought = plan(WEEK, **options)
+    assert (bought.held, bought.unheld, bought.worth, bought.order_by) == (0, reason, worth, None)
 
 
 def test_gpus_that_are_seldom_busy_are_not_reserved():
     once = np.zeros(168)
     once[3] = 8.0
-    made = plan(once)
-    assert (made.held, made.unheld, made.order_by) == (0, reservations.NoReservation.SELDOM_BUSY, None)
+    bought = plan(once)
+    assert (bought.held, bought.unheld, bought.order_by) == (0, reservations.NoReservation.SELDOM_BUSY, None)
     ordered = plan(WEEK, held_price=0.9, quota=20)
     assert (ordered.held, ordered.worth, ordered.unheld, ordered.order_by) == (20, 40, None, NOW)
 
@@ -68,9 +68,9 @@ def test_gpus_that_are_seldom_busy_are_not_reserved():
 def test_parts_of_replicas_are_neither_reserved_nor_rented():
     busy = np.where(np.arange(336) % 3 == 0, 16.0, 8.0)
     for held_price in (0.2, 0.7, 0.9):
-        made = plan(busy, held_price=held_price, burst_price=1.0, group=8, quota=20)
-        assert made.held % 8 == made.burst % 8 == 0
-        assert made.held <= 16
+        bought = plan(busy, held_price=held_price, burst_price=1.0, group=8, quota=20)
+        assert bought.held % 8 == bought.burst % 8 == 0
+        assert bought.held <= 16
     grown = plan(np.concatenate([busy[:168] * 1.1**n for n in range(6)]), group=8)
     assert grown.burst % 8 == grown.demand_high[1] % 8 == 0
     with pytest.raises(UsageError):
@@ -101,9 +101,9 @@ def test_growth_comes_from_weeks_and_is_wide_without_them():
 
 
 def test_a_late_reservation_is_all_on_demand():
-    made = plan(WEEK, weeks=4, lead=timedelta(weeks=6))
-    assert (made.held, made.in_time) == (0, False)
-    assert made.cost == made.all_burst
+    bought = plan(WEEK, weeks=4, lead=timedelta(weeks=6))
+    assert (bought.held, bought.in_time) == (0, False)
+    assert bought.cost == bought.all_burst
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_impossible_plans_are_refused(wrong):
         plan(WEEK, **wrong)
 
 
-def test_less_than_a_week_plans_no_months():
+def test_less_than_a_week_of_history_is_refused():
     for hourly in (WEEK[:100], np.full(168, np.nan), -WEEK):
         with pytest.raises(UsageError):
             plan(hourly)
@@ -124,13 +124,13 @@ def test_troughs_give_gpus_back_the_start_up_time_before_they_are_needed():
     times = NOW.timestamp() + 3600.0 * np.arange(24)
     need = [2.0] * 6 + [8.0] * 12 + [2.0] * 6
     result = reservations.troughs(times, need, 8, startup=timedelta(minutes=30))
-    assert [(one.gpus, one.start, one.back_by) for one in result] == [
+    assert [(trough.gpus, trough.start, trough.back_by) for trough in result] == [
         (6, NOW, NOW + timedelta(hours=5, minutes=30)),
         (6, NOW + timedelta(hours=18), NOW + timedelta(hours=24)),
     ]
-    assert sum(one.gpu_hours for one in result) == 6 * 5.5 + 6 * 6
+    assert sum(trough.gpu_hours for trough in result) == 6 * 5.5 + 6 * 6
     assert reservations.troughs(times, [np.nan] * 24, 8, startup=timedelta(0)) == []
-    assert [one.gpus for one in reservations.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
+    assert [trough.gpus for trough in reservations.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
 
 
 def test_weights_end_at_one_wait():
@@ -152,14 +152,14 @@ def test_a_full_cache_admits_nothing_and_when_all_are_full_nothing_is_steered():
 
 def test_a_warm_cache_keeps_its_requests_until_the_wait_costs_more():
     warm, cold = ReplicaLoad("warm", 500, 1000, cached_ratio=0.9), ReplicaLoad("cold", 0, 1000)
-    kept = weigh([warm, cold], 1, horizon=1, prefill_seconds=2.0)
-    assert kept.weights == {"warm": 100, "cold": 0}
-    left = weigh([ReplicaLoad("warm", 9000, 1000, cached_ratio=0.9), cold], 1, horizon=1, prefill_seconds=2.0)
-    assert left.weights == {"warm": 0, "cold": 100}
-    assert left.affinity_loss_seconds > 0
+    warm_result = weigh([warm, cold], 1, horizon=1, prefill_seconds=2.0)
+    assert warm_result.weights == {"warm": 100, "cold": 0}
+    moved = weigh([ReplicaLoad("warm", 9000, 1000, cached_ratio=0.9), cold], 1, horizon=1, prefill_seconds=2.0)
+    assert moved.weights == {"warm": 0, "cold": 100}
+    assert moved.affinity_loss_seconds > 0
 
 
-def test_the_replay_shows_the_gain_where_speeds_differ():
+def test_the_replay_shows_the_gain_if_speeds_differ():
     unlike = [ReplicaLoad("fast", 0, 3000), ReplicaLoad("slow", 2000, 500)]
     before, after = gain(unlike, 2000, 200)
     assert after < before / 2

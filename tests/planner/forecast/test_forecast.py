@@ -19,7 +19,7 @@ from planner.forecast.series import Series
 CHEAP = FAST_MODELS
 
 
-def _ask(build, values, **changes):
+def _forecast(build, values, **changes):
     times = build.now.timestamp() - 600.0 * np.arange(values.size, 0, -1)
     facts = {"signal": "svc_requests_per_second", "entity": build.service, "now": build.now}
     return forecast(times, values, **{**facts, **changes})
@@ -59,7 +59,7 @@ def test_prophet_is_refused_if_it_does_not_help(build):
     # A square wave: Fourier terms ring at its edges, yesterday repeats it exactly.
     times = build.times(6.0)
     values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
-    result = _ask(build, values)
+    result = _forecast(build, values)
     assert result.model == "ensemble"
     assert "Prophet is not used: the back-test error would be" in because(result.why)
     assert [each.text for each in result.why] == ["plan.why_mix", "plan.why_refused"]
@@ -78,23 +78,23 @@ def test_prophet_is_selected_if_it_helps(build, monkeypatch):
         return prophet.FittedProphet(series.start, series.origin, np.log(wave(times) + 0.2), 0.2, np.zeros((144, 2)))
 
     monkeypatch.setattr(prophet, "fit", knowing)
-    result = _ask(build, wave(build.times(8.0)))
+    result = _forecast(build, wave(build.times(8.0)))
     assert result.model == "ensemble+prophet", because(result.why)
     assert "with Prophet" in because(result.why)
 
 
 def test_fits_are_made_once_a_night(build):
     values, fits = build.wave(7.0), Fits()
-    first = _ask(build, values, fits=fits)
+    first = _forecast(build, values, fits=fits)
     made = fits.made_count
-    again = _ask(build, values, fits=fits)
+    again = _forecast(build, values, fits=fits)
     assert fits.made_count == made == 4
     np.testing.assert_array_equal(first.quantiles[0.95], again.quantiles[0.95])
 
 
 def test_the_same_input_gives_the_same_output(build):
     values = build.wave(5.0)
-    one, other = _ask(build, values), _ask(build, values)
+    one, other = _forecast(build, values), _forecast(build, values)
     for quantile in one.quantiles:
         np.testing.assert_array_equal(one.quantiles[quantile], other.quantiles[quantile])
 
@@ -110,13 +110,13 @@ def test_nothing_is_read_from_the_future(build):
 
 
 def test_no_history_is_a_result(build):
-    assert _ask(build, np.empty(0)) is NoPlanReason.NO_HISTORY
-    assert _ask(build, np.full(2000, np.nan)) is NoPlanReason.NO_HISTORY
+    assert _forecast(build, np.empty(0)) is NoPlanReason.NO_HISTORY
+    assert _forecast(build, np.full(2000, np.nan)) is NoPlanReason.NO_HISTORY
 
 
 @pytest.mark.parametrize("level", [0.0, 12.5])
-def test_a_constant_stays_what_it_is(build, level):
-    result = _ask(build, np.full(4 * 144, level))
+def test_a_constant_load_stays_constant(build, level):
+    result = _forecast(build, np.full(4 * 144, level))
     for values in (*result.quantiles.values(), *result.peaks.values()):
         np.testing.assert_allclose(values, level, atol=1e-9)
     assert "not changed" in because(result.why)
@@ -124,14 +124,14 @@ def test_a_constant_stays_what_it_is(build, level):
 
 def test_less_than_a_day_carries_the_newest_values(build):
     values = build.wave(0.5)
-    result = _ask(build, values)
+    result = _forecast(build, values)
     np.testing.assert_allclose(result.quantiles[0.5][:60], values[-1], rtol=0.01)
     assert result.quantiles[0.95][0] > values[-1]
     assert "0.5 days" in because(result.why)
 
 
 def test_one_value_is_spread_by_the_prior(build):
-    result = _ask(build, np.array([10.0]))
+    result = _forecast(build, np.array([10.0]))
     assert result.quantiles[0.05][0] == pytest.approx(10 / 1.5, rel=0.01)
     # Nothing above 1.25 x the highest known value.
     assert result.quantiles[0.95][0] == pytest.approx(12.5, rel=0.01)
@@ -141,7 +141,7 @@ def test_missing_slots_are_allowed(build):
     values = build.wave(6.0)
     values[np.random.default_rng(3).random(values.size) < 0.2] = np.nan
     values[-3:] = np.nan
-    result = _ask(build, values)
+    result = _forecast(build, values)
     _shape_is_right(result)
     assert result.score.wape < 0.12
 
@@ -168,7 +168,7 @@ def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
         raise RuntimeError("Optimization terminated abnormally")
 
     monkeypatch.setattr(prophet, "fit", fail)
-    result = _ask(build, build.wave(5.0))
+    result = _forecast(build, build.wave(5.0))
     assert result.model == "ensemble"
     assert "no fit was found" in because(result.why)
 
@@ -185,7 +185,7 @@ def test_any_history_gives_finite_quantiles_in_order(build, slots, level, noise,
     generator = np.random.default_rng(seed)
     values = level * np.exp(noise * generator.standard_normal(slots))
     values[generator.random(slots) < missing] = np.nan
-    result = _ask(build, values, models=CHEAP)
+    result = _forecast(build, values, models=CHEAP)
     if np.isnan(values).all():
         assert result is NoPlanReason.NO_HISTORY
     else:

@@ -15,7 +15,7 @@ from planner.forecast.series import Series
 DAY = 144
 
 
-def _ask(build, values, **changes):
+def _forecast(build, values, **changes):
     times = build.now.timestamp() - 600.0 * np.arange(values.size, 0, -1)
     facts = {"signal": "s", "entity": build.service, "now": build.now, "models": FAST_MODELS}
     return forecast(times, values, **{**facts, **changes})
@@ -27,7 +27,7 @@ def test_negative_infinite_and_missing_values_are_not_learned_from(build):
     spoiled = clean.copy()
     holed[[100, 300, 500]] = np.nan
     spoiled[[100, 300, 500]] = [-5.0, np.inf, -np.inf]
-    one, other = _ask(build, holed), _ask(build, spoiled)
+    one, other = _forecast(build, holed), _forecast(build, spoiled)
     np.testing.assert_array_equal(one.quantiles[0.95], other.quantiles[0.95])
 
 
@@ -45,7 +45,7 @@ def test_one_hundredfold_spike_is_not_forecast(build):
     values = build.wave(6.0)
     spiked = values.copy()
     spiked[-40] *= 100
-    calm, result = _ask(build, values), _ask(build, spiked)
+    calm, result = _forecast(build, values), _forecast(build, spiked)
     ratio = result.quantiles[0.5] / calm.quantiles[0.5]
     assert 0.7 < ratio.min() <= ratio.max() < 1.4
 
@@ -54,7 +54,7 @@ def test_a_spike_in_the_newest_slot_fades(build):
     values = build.wave(6.0)
     spiked = values.copy()
     spiked[-1] *= 100
-    ratio = _ask(build, spiked).quantiles[0.5] / _ask(build, values).quantiles[0.5]
+    ratio = _forecast(build, spiked).quantiles[0.5] / _forecast(build, values).quantiles[0.5]
     assert ratio[12:].max() < 4
     assert ratio[-1] < 1.5
 
@@ -63,34 +63,36 @@ def test_a_half_scraped_slot_is_not_a_drop(build):
     values = build.wave(6.0)
     broken = values.copy()
     broken[-1] /= 50
-    ratio = _ask(build, broken).quantiles[0.5] / _ask(build, values).quantiles[0.5]
+    ratio = _forecast(build, broken).quantiles[0.5] / _forecast(build, values).quantiles[0.5]
     assert ratio.min() > 0.8
 
 
 def test_a_level_shift_is_followed_within_hours(build):
     values = build.wave(8.0, noise=0.02)
     values[-24:] *= 3.0
-    ratio = _ask(build, values).quantiles[0.5][:12] / _ask(build, build.wave(8.0, noise=0.02)).quantiles[0.5][:12]
+    ratio = (
+        _forecast(build, values).quantiles[0.5][:12] / _forecast(build, build.wave(8.0, noise=0.02)).quantiles[0.5][:12]
+    )
     assert 2.4 < ratio.min() <= ratio.max() < 3.6
 
 
 def test_a_new_service_is_forecast_from_its_first_slot(build):
     for slots in (1, 2, 5, 30, 143, 144, 145, 300):
-        result = _ask(build, build.wave(3.0)[:slots])
+        result = _forecast(build, build.wave(3.0)[:slots])
         assert isinstance(result, Forecast)
         assert np.isfinite(result.quantiles[0.95]).all()
 
 
 def test_a_launch_does_not_stay_at_nothing(build):
     values = np.concatenate([np.zeros(3 * DAY), build.wave(2.0, noise=0.02)])
-    result = _ask(build, values)
+    result = _forecast(build, values)
     assert np.abs(result.quantiles[0.5][:6] / values[-1] - 1).max() < 0.3
 
 
 def test_a_service_that_sleeps_by_night_sleeps(build):
     hour = build.times(7.0) / 3600 % 24
     values = np.where((hour > 8) & (hour < 18), 40.0, 0.0)
-    result = _ask(build, values)
+    result = _forecast(build, values)
     ahead = result.times / 3600 % 24
     assert (result.quantiles[0.5][(ahead > 20) | (ahead < 6)] < 1.0).all()
     assert result.quantiles[0.5][(ahead > 10) & (ahead < 16)].min() > 35
@@ -100,8 +102,8 @@ def test_a_metrics_outage_widens_the_forecast(build):
     values = build.wave(7.0)
     lost = values.copy()
     lost[-18:] = np.nan
-    result = _ask(build, lost)
-    ratio = result.quantiles[0.5] / _ask(build, values).quantiles[0.5]
+    result = _forecast(build, lost)
+    ratio = result.quantiles[0.5] / _forecast(build, values).quantiles[0.5]
     assert 0.8 < ratio.min() <= ratio.max() < 1.25
 
 
@@ -117,10 +119,10 @@ def test_batched_rows_equal_single_rows(build):
         assert result[row].score.wape == pytest.approx(alone.score.wape, rel=0.02)
 
 
-def test_an_event_with_a_ratio_raises_what_is_forecast(build):
+def test_an_event_with_a_ratio_raises_the_forecast(build):
     values = build.wave(6.0)
     event = Event("launch", build.now + timedelta(hours=2), build.now + timedelta(hours=4), ratio=2.0)
-    plain, result = _ask(build, values), _ask(build, values, calendar=Calendar((event,)))
+    plain, result = _forecast(build, values), _forecast(build, values, calendar=Calendar((event,)))
     np.testing.assert_allclose(result.quantiles[0.5][12:24], 2 * plain.quantiles[0.5][12:24])
     np.testing.assert_allclose(result.quantiles[0.5][:12], plain.quantiles[0.5][:12])
     assert result.peaks[0.95][23] > 1.8 * plain.peaks[0.95][11]
@@ -131,8 +133,8 @@ def test_an_event_is_learned_from_its_last_occasion(build):
     before = build.now - timedelta(days=2)
     occasions = tuple(Event("sale", at, at + timedelta(hours=3)) for at in (before, build.now + timedelta(hours=2)))
     values[-2 * DAY : -2 * DAY + 18] *= 3.0
-    plain = _ask(build, build.wave(8.0, noise=0.02))
-    result = _ask(build, values, calendar=Calendar(occasions))
+    plain = _forecast(build, build.wave(8.0, noise=0.02))
+    result = _forecast(build, values, calendar=Calendar(occasions))
     ratio = result.quantiles[0.5] / plain.quantiles[0.5]
     assert 2.7 < ratio[12:30].min() <= ratio[12:30].max() < 3.3
     assert 0.93 < ratio[40:].min() <= ratio[40:].max() < 1.07
@@ -144,7 +146,7 @@ def test_invalid_events_and_zones_are_refused(build):
     with pytest.raises(UsageError, match="must be above 0"):
         Event("x", build.now, build.now + timedelta(hours=1), ratio=-1.0)
     with pytest.raises(UsageError, match="not a time zone"):
-        _ask(build, build.wave(3.0), calendar=Calendar(zone="Mars/Olympus"))
+        _forecast(build, build.wave(3.0), calendar=Calendar(zone="Mars/Olympus"))
     with pytest.raises(UsageError, match="no holidays"):
         holidays("XX", date(2026, 1, 1), date(2026, 12, 31))
 

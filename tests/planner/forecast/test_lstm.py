@@ -85,7 +85,7 @@ def test_between_its_leads_lie_straight_lines(build):
     fit = FittedLstm(view, ANCHORS, _weights())
     text = np.log(fit.at(series, np.array([500]), np.array([6, 7, 9, 144, 200]))[0] + 1.0)
     own = fit.weights.run(view.windows(series, np.array([500])))[0]
-    at = {int(lead): own[place] for place, lead in enumerate(ANCHORS)}
+    at = {int(lead): own[index] for index, lead in enumerate(ANCHORS)}
     positive = np.maximum(np.array([at[6], at[6] * 2 / 3 + at[9] / 3, at[9], at[144], at[144]]), 0.0)
     np.testing.assert_allclose(text, positive, atol=1e-9)
 

@@ -22,7 +22,7 @@ def _wave(times, hours=31.0):
 
 
 @dataclass(frozen=True)
-class Saying:
+class FixedForecast:
     """Forecasts a function of the timestamp, at any origin."""
 
     factor: float
@@ -49,7 +49,7 @@ class Fake:
         self.fitted.append(series.origin)
         if self.factor == 0.0:
             raise ValueError("nothing fits")
-        return Saying(self.factor, self.hours)
+        return FixedForecast(self.factor, self.hours)
 
 
 @pytest.fixture
@@ -90,14 +90,16 @@ def test_the_second_of_two_equal_models_is_refused(build, among):
     assert {each.arguments["name"] for each in result.why[1:]} == {"One", "Two"}
 
 
-def test_an_absent_model_or_missing_fit_is_named_with_the_reason(build, among):
+def test_an_absent_model_or_missing_fit_is_reported_with_the_reason(build, among):
     models = among(Fake("away", "Away", absent=True), Fake("lost", "Lost", 0.0), Fake("right", "Right"))
     fits = Fits()
     result = _ask(build, models, fits=fits)
     assert result.model == "ensemble+right"
-    said = because(result.why)
-    assert "Away is not used: not installed (in the checkout: pip install '.[more]', or uv sync --extra more)" in said
-    assert "Lost is not used: no fit was found (nothing fits)" in said
+    reasons = because(result.why)
+    assert (
+        "Away is not used: not installed (in the checkout: pip install '.[more]', or uv sync --extra more)" in reasons
+    )
+    assert "Lost is not used: no fit was found (nothing fits)" in reasons
     assert "未安装" in because(result.why, "zh")
     assert set(fits.refused) == {"away", "lost"}
     assert fits.requested == ("lost", "right", "away")
@@ -120,10 +122,10 @@ def test_nightly_fits_are_used_by_day_without_new_fits(build, among):
 
 def test_the_newest_fit_made_by_then_is_used():
     series = Series(0.0, 3600.0, np.ones(72))
-    fit_nightly = nightly_fit.NightlyMember(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
-    said = fit_nightly.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
+    member = nightly_fit.NightlyMember(series, {86400.0: FixedForecast(1.0), 172800.0: FixedForecast(2.0)})
+    values = member.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
     expected = np.array([np.nan, 1.0, 1.0, 2.0, 2.0]) * _wave(3600.0 * np.array([10, 24, 47, 48, 72]))
-    np.testing.assert_allclose(said, expected)
+    np.testing.assert_allclose(values, expected)
 
 
 def test_too_little_history_names_all_requested_models(build, among):
@@ -154,7 +156,7 @@ def _many(build, count=5):
     rows[1, 100:140] = np.nan
     rows[2, : times.size * 5 // 8] = np.nan
     rows[3] = np.nan
-    services = tuple(replace(build.service, name=f"s{place}") for place in range(count))
+    services = tuple(replace(build.service, name=f"s{index}") for index in range(count))
     values = rows[:, :, None]
     status = np.zeros(values.shape, dtype=np.uint8)
     return Window(EntityKind.SERVICE, services, times, (batch_forecast.LOAD,), values, status, forecaster.STEP)
@@ -211,4 +213,4 @@ def test_a_broken_nightly_fit_affects_only_its_service(build, among):
 
 def test_an_extra_member_covers_every_row():
     with pytest.raises(ValueError, match="one forecaster for each row"):
-        forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, extra={"one": [Saying(1.0)]})
+        forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, extra={"one": [FixedForecast(1.0)]})

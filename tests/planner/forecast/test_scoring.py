@@ -18,7 +18,7 @@ def _outlook(truth, text):
     return Outlook(600.0, {}, {}, (), np.ones((1, 1, 1)), ANCHORS, folds)
 
 
-def _came(origins, seed=1):
+def _observed(origins, seed=1):
     return 20.0 * np.exp(0.1 * np.random.default_rng(seed).standard_normal((origins, ANCHORS.size)))
 
 
@@ -37,7 +37,7 @@ def test_the_pinball_loss_by_hand():
 
 
 def test_a_perfect_forecast_has_no_loss_and_a_worse_one_has_more():
-    truth = _came(200)
+    truth = _observed(200)
     losses = []
     for spread in (0.0, 0.05, 0.2):
         noise = np.exp(spread * np.random.default_rng(2).standard_normal(truth.shape))
@@ -47,19 +47,19 @@ def test_a_perfect_forecast_has_no_loss_and_a_worse_one_has_more():
     assert losses[0].total < losses[1].total < losses[2].total
 
 
-def test_without_an_origin_known_whole_no_peak_is_judged():
-    truth = _came(200)
+def test_peaks_are_judged_at_completely_known_origins_only():
+    truth = _observed(200)
     truth[:, 0] = np.nan  # the nearest lead belongs to every peak
     result = _errors(truth, np.where(np.isnan(truth), 20.0, truth) * 1.3)
     assert result.peak is None
     assert result.total == result.pinball > 0.05
-    known = _came(200)
+    known = _observed(200)
     known[:, -1] = np.nan  # only a whole day is unknown: the nearer horizons count
     assert _errors(known, np.nan_to_num(known, nan=20.0) * 1.3).peak == pytest.approx(0.3)
 
 
 def test_missed_peaks_lose_even_if_the_rest_is_right():
-    truth = _came(200)
+    truth = _observed(200)
     high = truth.max(axis=1, keepdims=True)
     blind = np.where(truth == high, truth * 0.6, truth)
     calm = np.where(truth == truth.min(axis=1, keepdims=True), truth * 0.6, truth)
@@ -68,20 +68,20 @@ def test_missed_peaks_lose_even_if_the_rest_is_right():
 
 def test_steady_errors_are_learned_by_intervals_and_wild_ones_are_not():
     # the same mean absolute error: one always a tenth too low, one anywhere
-    truth = _came(200)
+    truth = _observed(200)
     random = np.random.default_rng(3).choice([0.6, 1.0, 1.0, 1.6], truth.shape)
     assert _errors(truth, truth * 0.9).pinball < _errors(truth, truth * random).pinball
 
 
 def test_no_origin_is_judged_by_its_own_error():
-    truth = _came(120)
+    truth = _observed(120)
     text = truth.copy()
     text[-60:] *= 0.5  # the newer half is half of the observed values: the older half cannot predict it
     assert _errors(truth, text).pinball > 0.3
 
 
 def test_too_few_origins_give_no_result():
-    truth = _came(200)
+    truth = _observed(200)
     truth[7:] = np.nan
     assert _errors(truth, np.nan_to_num(truth, nan=1.0)) is None
 

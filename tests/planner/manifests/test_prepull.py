@@ -22,21 +22,21 @@ def containers(body: Any) -> list[dict[str, Any]]:
 
 
 def named(subject: Subject, *arguments: Any, **more: Any) -> list[str]:
-    return [one["metadata"]["name"] for one in documents(subject, choose(*arguments, **more))[1:]]
+    return [item["metadata"]["name"] for item in documents(subject, choose(*arguments, **more))[1:]]
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind", "reason"),
+    ("arguments", "kind", "reason"),
     [
         ((None, ["a", "b"]), "job", PrePullReason.NODES_KNOWN),
         ((None, [], 3), "job", PrePullReason.NODES_KNOWN),
         ((None,), "daemonset", PrePullReason.NO_NODE_KNOWN),
-        (("daemonset", ["a"]), "daemonset", PrePullReason.ASKED),
-        (("job", ["a"]), "job", PrePullReason.ASKED),
+        (("daemonset", ["a"]), "daemonset", PrePullReason.REQUESTED),
+        (("job", ["a"]), "job", PrePullReason.REQUESTED),
     ],
 )
-def test_jobs_are_chosen_if_nodes_are_known(asked: Any, kind: str, reason: PrePullReason) -> None:
-    result = choose(*asked)
+def test_jobs_are_chosen_if_nodes_are_known(arguments: Any, kind: str, reason: PrePullReason) -> None:
+    result = choose(*arguments)
     assert (result.kind, result.reason) == (kind, reason)
 
 
@@ -55,7 +55,7 @@ def test_each_node_has_one_job_without_a_gpu_request_that_tolerates_its_taints()
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": [node]}]
         assert pod["priorityClassName"] == priority["metadata"]["name"]
-        assert [one["key"] for one in pod["tolerations"]] == ["nvidia.com/gpu", "team"]
+        assert [item["key"] for item in pod["tolerations"]] == ["nvidia.com/gpu", "team"]
         (pull,) = containers(job)
         assert "limits" not in pull["resources"]
         assert set(pull["resources"]["requests"]) == {"cpu", "memory"}
@@ -82,15 +82,15 @@ def nodes_of(body: Any) -> list[dict[str, Any]]:
 )
 def test_unnamed_nodes_are_those_with_gpus(how: Any, resource: str, label: str) -> None:
     body = documents(replace(CHAT, gpu_resource=resource), how)[1]
-    keys = [one["key"] for term in nodes_of(body) for one in term["matchExpressions"]]
+    keys = [item["key"] for term in nodes_of(body) for item in term["matchExpressions"]]
     assert label in keys
-    tolerated = [one["key"] for one in body["spec"]["template"]["spec"]["tolerations"]]
+    tolerated = [item["key"] for item in body["spec"]["template"]["spec"]["tolerations"]]
     assert tolerated[0] == resource
     assert ("nvidia.com/gpu" in tolerated) == resource.startswith("nvidia.com/")
 
 
 @pytest.mark.parametrize("how", [choose("job", [], 3), choose("daemonset")])
-def test_a_selector_stands_in_for_the_labels_of_vendors(how: Any) -> None:
+def test_a_selector_replaces_the_labels_of_vendors(how: Any) -> None:
     body = documents(replace(CHAT, gpu_resource="vendor.io/card", node_selector={"pool": "gpu"}), how)[1]
     assert body["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     assert nodes_of(body) == []
@@ -99,12 +99,12 @@ def test_a_selector_stands_in_for_the_labels_of_vendors(how: Any) -> None:
     assert "--node-selector" in caught.value.hint
 
 
-def test_nodes_whose_names_are_alike_have_jobs_of_their_own() -> None:
+def test_nodes_with_similar_names_have_their_own_jobs() -> None:
     nodes = ["ip-10-0-15-245.ec2.internal", "ip-10-0-16-239.ec2.internal"]  # the same six digits of SHA-256
     assert len(set(named(CHAT, "job", nodes))) == 2
 
 
-def test_a_name_is_that_of_what_is_pulled_and_how() -> None:
+def test_a_name_depends_on_the_image_and_the_method() -> None:
     jobs = ("job", ["a"])
     assert named(CHAT, *jobs) == named(CHAT, *jobs)
     others = [
@@ -118,12 +118,12 @@ def test_a_name_is_that_of_what_is_pulled_and_how() -> None:
     assert len({name for names in others for name in names}) == len(others)
 
 
-def test_more_nodes_keep_the_jobs_of_those_before() -> None:
+def test_more_nodes_keep_the_jobs_of_earlier_ones() -> None:
     before, after = named(CHAT, "job", ["a", "b"]), named(CHAT, "job", ["c", "b", "a"])
     assert set(before) < set(after)
 
 
-def test_names_fit_whatever_a_service_is_called() -> None:
+def test_names_fit_for_any_service_name() -> None:
     for service in ("a" * 200, "Org/Qwen_2.5-72B", "模型"):
         for how, pod in ((("job", ["n" * 250]), "-xxxxx"), (("job", [], 100_000), "-99999-xxxxx")):
             (name,) = named(replace(CHAT, service=service), *how)

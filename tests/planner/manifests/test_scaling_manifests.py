@@ -40,7 +40,7 @@ def test_least_replicas_of_an_hpa_and_a_scaled_object(made):
     assert hpa.body["metadata"]["annotations"][scaling_manifests.REASON_ANNOTATION] == result.reason
     assert yaml.safe_load(hpa.text) == hpa.body
     none = replace(result, target_replicas=0)
-    assert scaling_manifests.render(none, _aim("hpa")).body["spec"]["minReplicas"] == 1, "an HPA takes no zero"
+    assert scaling_manifests.render(none, _aim("hpa")).body["spec"]["minReplicas"] == 1, "an HPA does not allow zero"
     assert scaling_manifests.render(none, _aim("scaled_object")).body["spec"]["minReplicaCount"] == 0
 
 
@@ -58,14 +58,14 @@ def test_cron_hours_cover_the_forecast_with_the_lead_time_ahead(build, made):
     crons = [one for one in document.body["spec"]["triggers"] if one["type"] == "cron"]
     assert crons
     assert {one["metadata"]["timezone"] for one in crons} == {"Asia/Shanghai"}
-    asked = document.body["spec"]["triggers"][-1]
-    assert asked["metadata"]["url"] == "http://outrider:8600/api/v1/scaling/prod/chat-70b"
-    each = result.derivation["capacity_now"] / 24
+    trigger = document.body["spec"]["triggers"][-1]
+    assert trigger["metadata"]["url"] == "http://outrider:8600/api/v1/scaling/prod/chat-70b"
+    per_replica = result.derivation["capacity_now"] / 24
     spans = scaling_manifests.hours(replace(result, lead_time=timedelta(minutes=30)), forecast, "UTC")
     for at, value in zip(forecast.times, forecast.quantiles[0.95], strict=True):
         inside = [count for start, end, count in spans if start.timestamp() <= at < end.timestamp()]
         if inside:
-            assert inside[0] >= min(result.ceiling, value / each) - 1e-6
+            assert inside[0] >= min(result.ceiling, value / per_replica) - 1e-6
     with pytest.raises(UsageError, match="no forecast"):
         scaling_manifests.render(result, _aim("cron"))
 
@@ -93,7 +93,10 @@ def test_the_git_patch_applies_to_a_real_repository(tmp_path, made):
 
 def test_a_webhook_has_the_same_id_for_the_same_plan(made):
     result, _ = made
-    one, same = scaling_manifests.payload(result), scaling_manifests.payload(replace(result, reason=PlanReason.ENOUGH))
-    assert one["id"] == same["id"]
-    assert one["target_replicas"] == result.target_replicas
-    assert np.isfinite(one["lead_time_seconds"])
+    first, same = (
+        scaling_manifests.payload(result),
+        scaling_manifests.payload(replace(result, reason=PlanReason.ENOUGH)),
+    )
+    assert first["id"] == same["id"]
+    assert first["target_replicas"] == result.target_replicas
+    assert np.isfinite(first["lead_time_seconds"])

@@ -46,7 +46,7 @@ def test_only_remedies_that_hold_gpus_have_a_cost():
     assert warm(WarmSettings("chat", gpus=4), {"schedule": 30.0}).remedies[0].idle_cost_per_hour is None
 
 
-def test_nothing_measured_attacks_nothing():
+def test_without_measured_starts_there_is_no_advice():
     result = warm(WarmSettings("chat"), {})
     assert result.attack_first is None
     assert result.remedies == ()

@@ -84,7 +84,7 @@ def test_a_refusal_has_a_reason(build, window, reason):
         assert "{" not in result.text(language)
 
 
-def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
+def test_configured_figures_replace_missing_measurements(build):
     given = ConfiguredFigures(batch=32.0, tokens_per_second_per_sequence=25.0, startup_seconds=120.0)
     result = calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=given)
     assert isinstance(result, Calibration)

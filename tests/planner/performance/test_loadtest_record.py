@@ -40,7 +40,7 @@ def test_foreign_text_is_not_a_load_test_record(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({loadtest_record.FORMAT: 2}, "t.json has version 2"),
         ({"service": None}, "service is None"),
@@ -52,13 +52,13 @@ def test_foreign_text_is_not_a_load_test_record(given: str) -> None:
         ({"valid_seconds": 1e300}, "t.json is damaged"),
     ],
 )
-def test_a_damaged_record_is_refused_with_the_reason(change: dict[str, Any], said: str) -> None:
+def test_a_damaged_record_is_refused_with_the_reason(change: dict[str, Any], message: str) -> None:
     body = json.loads(loadtest_record.text(TEST)) | change
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         loadtest_record.read(json.dumps(body), "t.json")
 
 
-def test_a_missing_key_is_named() -> None:
+def test_a_missing_key_is_reported() -> None:
     body = json.loads(loadtest_record.text(TEST))
     del body["gpu_type"]
     with pytest.raises(UsageError, match="has no 'gpu_type'"):

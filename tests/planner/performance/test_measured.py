@@ -42,10 +42,10 @@ def test_the_nearest_group_counts_and_another_gpu_type_does_not() -> None:
     wide = replace(TEST, tensor_parallel=4, tokens_per_second_per_sequence=60.0)
     tests = [TEST, wide]
     assert "TP 4, 60 tokens/s" in measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests).source
-    taken = measured.step_times(SHAPE, H100, Setup(tp=8, pp=2), WORK, tests)
-    assert "TP 4, 60 tokens/s" in taken.source
-    assert taken.source.endswith("applied to TP 8 PP 2")
-    factor = taken.base / roofline.step_times(SHAPE, H100, Setup(tp=8, pp=2)).base
+    times = measured.step_times(SHAPE, H100, Setup(tp=8, pp=2), WORK, tests)
+    assert "TP 4, 60 tokens/s" in times.source
+    assert times.source.endswith("applied to TP 8 PP 2")
+    factor = times.base / roofline.step_times(SHAPE, H100, Setup(tp=8, pp=2)).base
     same = measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests)
     assert factor == pytest.approx(same.base / roofline.step_times(SHAPE, H100, Setup(tp=4)).base)
     other = measured.step_times(SHAPE, gpu("A100"), Setup(), WORK, tests)
@@ -77,37 +77,37 @@ def test_a_quantized_test_applies_to_the_same_bits_only(suffix: str, bits: int) 
 def test_only_tests_behind_step_times_are_reported_as_used() -> None:
     wide, elsewhere = replace(TEST, tensor_parallel=8), replace(TEST, gpu_type="A100")
     older = replace(TEST, measured_at=AT - timedelta(days=1))
-    asked = CostRequest(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
-    assert optimizer.used_tests(asked, [Offer(H100)]) == [TEST]
-    assert optimizer.used_tests(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
-    assert optimizer.used_tests(asked, [Offer(gpu("A100"))]) == [elsewhere]
-    assert optimizer.used_tests(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
+    request = CostRequest(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
+    assert optimizer.used_tests(request, [Offer(H100)]) == [TEST]
+    assert optimizer.used_tests(replace(request, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
+    assert optimizer.used_tests(request, [Offer(gpu("A100"))]) == [elsewhere]
+    assert optimizer.used_tests(request, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
 
 
 def test_cost_uses_a_load_test_and_names_it() -> None:
-    asked = CostRequest(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
+    request = CostRequest(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
     slow = replace(TEST, tokens_per_second_per_sequence=10.0)
-    by_prior, by_test = (compare(replace(asked, tests=tests), [Offer(H100)]) for tests in ((), (slow,)))
+    by_prior, by_test = (compare(replace(request, tests=tests), [Offer(H100)]) for tests in ((), (slow,)))
     assert by_prior.cheapest is not None
     assert by_prior.cheapest.cost_per_hour < (by_test.cheapest.cost_per_hour if by_test.slo_kept else 1e9)
-    assert all(way.source.startswith("measured: load_test of chat") for way in by_test.options)
-    text = "\n".join(cost_text.lines(replace(asked, tests=(slow,)), by_test))
+    assert all(option.source.startswith("measured: load_test of chat") for option in by_test.options)
+    text = "\n".join(cost_text.lines(replace(request, tests=(slow,)), by_test))
     assert "step times of H100 TP 1: measured: load_test of chat" in text
     assert roofline.SOURCE not in text
 
 
 def test_pipeline_stages_serve_models_larger_than_a_node() -> None:
     large = model("Llama-3.1-405B")
-    asked = CostRequest(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
-    alone = compare(replace(asked, pipelines=(1,)), [Offer(H100)])
+    request = CostRequest(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
+    alone = compare(replace(request, pipelines=(1,)), [Offer(H100)])
     assert alone.nothing is not None
     assert not alone.front
-    staged = compare(asked, [Offer(H100)])
+    staged = compare(request, [Offer(H100)])
     assert staged.front
-    assert {way.setup.pp for way in staged.options} <= {2, 4}
+    assert {option.setup.pp for option in staged.options} <= {2, 4}
     mix = staged.front[0]
-    (place,) = mix.replicas
-    way = staged.options[place]
-    assert way.setup.gpus == way.setup.tp * way.setup.pp > H100.node
-    assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost_text.lines(asked, staged))
-    assert optimizer.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp
+    (index,) = mix.replicas
+    option = staged.options[index]
+    assert option.setup.gpus == option.setup.tp * option.setup.pp > H100.node
+    assert f"TP {option.setup.tp} PP {option.setup.pp}" in "\n".join(cost_text.lines(request, staged))
+    assert optimizer.describe(request, staged, mix)["replicas"][0]["pp"] == option.setup.pp

@@ -51,14 +51,14 @@ def test_a_config_counts_to_the_published_parameters():
     assert mixed.latent == 576
 
 
-def test_a_token_of_kv_cache_takes_what_its_heads_take():
+def test_kv_bytes_of_a_token_follow_its_heads():
     # 2 x 32 layers x 8 heads x 128 x 2 bytes; a latent of 576 in 61 layers is kept whole by each GPU
     assert model("Llama-3.1-8B").kv_values(1, 32) * 2 == 131072
     assert model("Llama-3.1-8B").kv_values(16, 32) * 2 == 16384, "a head at least on each GPU"
     assert model("deepseek-ai/DeepSeek-R1").kv_values(1, 61) == model("DeepSeek-R1").kv_values(8, 61) == 61 * 576
 
 
-def test_what_fits_adds_up_to_the_memory():
+def test_weights_overhead_and_kv_add_up_to_the_memory():
     result = fit(model("Llama-3.1-8B"), gpu("H100"), context=8192)
     assert isinstance(result, Fit)
     assert result.weights_bytes == pytest.approx(8.03e9 * 2)

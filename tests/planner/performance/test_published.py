@@ -46,7 +46,7 @@ def ratios() -> Iterator[tuple[str, float]]:
             yield block["source"], throughput(name, block["gpu"], setup, prompt, answer)[0] / published
 
 
-def test_the_prior_is_in_the_middle_of_what_was_published() -> None:
+def test_the_prior_lies_in_the_middle_of_the_published_values() -> None:
     result: Floats = np.array([ratio for _, ratio in ratios()])
     assert result.size == 41
     assert 0.9 <= np.median(result) <= 1.1

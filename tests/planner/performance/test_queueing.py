@@ -118,11 +118,11 @@ def test_the_largest_load_within_the_slo_is_sharp(work, tpot, ttft):
     slo = Slo(ttft, tpot)
     result = at_slo(TIMES, BOUNDS, work, slo)
     if isinstance(result, OutOfReach):
-        assert not result.best.keeps(slo)
+        assert not result.best.meets(slo)
         return
-    assert result.prediction.keeps(slo)
+    assert result.prediction.meets(slo)
     if result.binds != "stability":
-        assert not predict(TIMES, BOUNDS, work, result.prediction.rate * 1.01).keeps(slo)
+        assert not predict(TIMES, BOUNDS, work, result.prediction.rate * 1.01).meets(slo)
 
 
 def test_an_slo_out_of_reach_names_the_objective():

@@ -30,23 +30,23 @@ RAMP = [point(1, 50), point(2, 98, 0.11), point(4, 180, 0.14), point(8, 186, 0.6
     ],
 )
 def test_the_last_useful_step_within_the_slo_counts(points, slo, sequences, reason):
-    found = knee(points, slo)
-    assert isinstance(found, Knee)
-    assert (found.sequences, found.reason) == (sequences, reason)
-    assert found.peak_tokens_per_second == max(step.tokens_per_second for step in points)
+    result = knee(points, slo)
+    assert isinstance(result, Knee)
+    assert (result.sequences, result.reason) == (sequences, reason)
+    assert result.peak_tokens_per_second == max(step.tokens_per_second for step in points)
 
 
 def test_a_test_without_a_knee_has_a_reason():
     assert knee([]) == NoKnee(KneeReason.NO_POINTS)
     assert knee(RAMP, Slo(ttft=0.01)).reason is KneeReason.SLO_NEVER
-    assert knee([point(1, 50, None)], Slo(ttft=1.0)).reason is KneeReason.SLO_NEVER, "nobody measured what is promised"
+    assert knee([point(1, 50, None)], Slo(ttft=1.0)).reason is KneeReason.SLO_NEVER, "the SLI was not measured"
 
 
-def test_the_line_of_step_times_is_fitted():
+def test_step_times_are_fitted_by_a_line():
     steps = [point(n, 100.0, tpot_mean=0.01 + 0.001 * n) for n in (1, 4, 16)]
-    found = step_times(steps)
-    assert found.base == pytest.approx(0.01)
-    assert found.sequence == pytest.approx(0.001)
+    result = step_times(steps)
+    assert result.base == pytest.approx(0.01)
+    assert result.sequence == pytest.approx(0.001)
     assert step_times(steps[:1]) is None
 
 
@@ -86,11 +86,11 @@ K6 = {
 
 
 def test_vllm_bench_is_read():
-    tool, (found,) = load_points(json.dumps(VLLM), "a.json")
+    tool, (result,) = load_points(json.dumps(VLLM), "a.json")
     assert tool == "vllm"
-    assert (found.concurrency, found.tokens_per_second, found.tokens_per_request) == (16, 800.0, 200.0)
-    assert (found.ttft, found.tpot, found.quantile) == (0.25, 0.024, 0.99)
-    assert found.error_ratio == pytest.approx(2 / 202)
+    assert (result.concurrency, result.tokens_per_second, result.tokens_per_request) == (16, 800.0, 200.0)
+    assert (result.ttft, result.tpot, result.quantile) == (0.25, 0.024, 0.99)
+    assert result.error_ratio == pytest.approx(2 / 202)
     # an open loop: 4 a second for .09 + 199 x .019 seconds
     open_loop = load_points(json.dumps({**VLLM, "max_concurrency": None}), "a.json")[1][0]
     assert open_loop.concurrency == pytest.approx(4 * (0.09 + 199 * 0.019))
@@ -98,10 +98,10 @@ def test_vllm_bench_is_read():
 
 def test_llmperf_and_several_results_a_file_are_read():
     text = "\n".join(json.dumps({**LLMPERF, "num_concurrent_requests": users}) for users in (4, 8))
-    tool, found = load_points(text, "b.jsonl")
+    tool, result = load_points(text, "b.jsonl")
     assert tool == "llmperf"
-    assert [one.concurrency for one in found] == [4, 8]
-    assert (found[0].requests_per_second, found[0].ttft, found[0].tpot_mean) == (2.0, 0.4, 0.025)
+    assert [item.concurrency for item in result] == [4, 8]
+    assert (result[0].requests_per_second, result[0].ttft, result[0].tpot_mean) == (2.0, 0.4, 0.025)
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -109,19 +109,19 @@ def test_k6_is_read_in_both_of_its_forms(nested):
     document = {"metrics": {name: {"values": row} for name, row in K6["metrics"].items()}} if nested else dict(K6)
     if nested:
         document["metrics"]["http_req_failed"]["values"] = {"rate": 0.1}
-    tool, (found,) = load_points(json.dumps([document]), "c.json", tokens=100)
+    tool, (result,) = load_points(json.dumps([document]), "c.json", tokens=100)
     assert tool == "k6"
-    assert (found.concurrency, found.ttft) == (10, 0.2)
-    assert found.tokens_per_second == pytest.approx(5 * 0.9 * 100)
+    assert (result.concurrency, result.ttft) == (10, 0.2)
+    assert result.tokens_per_second == pytest.approx(5 * 0.9 * 100)
     with pytest.raises(UsageError, match="counts no tokens"):
         load_points(json.dumps(document), "c.json")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("", "holds no result"),
-        ("[]", "holds no result"),
+        ("", "has no result"),
+        ("[]", "has no result"),
         ("{nonsense", "x.json:1: not JSON"),
         ("[1]", "must be an object"),
         ('{"hello": 1}', "not a result of vllm"),
@@ -130,7 +130,7 @@ def test_k6_is_read_in_both_of_its_forms(nested):
         (json.dumps({"metrics": {"http_reqs": {}, "output_tokens": {"avg": 5}}}), "vus_max"),
     ],
 )
-def test_foreign_results_are_refused(text, said):
-    with pytest.raises(UsageError, match=said) as caught:
+def test_foreign_results_are_refused(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
         load_points(text, "x.json")
     assert caught.value.hint

@@ -50,7 +50,7 @@ def test_profiles_match_nvidias_names(name, profiles):
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("text", "name"),
     [
         ("h100 1G.10GB", "H100 1g.10gb"),
         ("NVIDIA-H100-80GB-HBM3-MIG-1g.20gb", "H100 1g.20gb"),
@@ -58,12 +58,12 @@ def test_profiles_match_nvidias_names(name, profiles):
         ("H100", "H100"),
     ],
 )
-def test_a_slice_is_found_by_its_names_in_tools(said, name):
-    assert gpu(said).name == name
+def test_a_slice_is_found_by_its_names_in_tools(text, name):
+    assert gpu(text).name == name
 
 
 @pytest.mark.parametrize(
-    ("said", "message", "hint"),
+    ("text", "message", "hint"),
     [
         ("H100 9g.99gb", "H100 has no MIG profile '9g.99gb'", "1g.10gb"),
         ("A100 80GB 1g.5gb", "A100 has no MIG profile '1g.5gb'", "1g.10gb"),  # of the A100 with 40 GB
@@ -73,14 +73,14 @@ def test_a_slice_is_found_by_its_names_in_tools(said, name):
         ("V9000 1g.10gb", "unknown GPU type", "H100"),
     ],
 )
-def test_an_unknown_profile_is_refused_with_the_known_ones(said, message, hint):
+def test_an_unknown_profile_is_refused_with_the_known_ones(text, message, hint):
     with pytest.raises(UsageError) as caught:
-        gpu(said)
+        gpu(text)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
 
-def test_shares_by_mps_are_of_whole_gpus_of_nvidia():
+def test_mps_shares_whole_nvidia_gpus_only():
     half = gpu("L40S").share(2)
     assert (half.name, half.whole, half.parts, half.cut) == ("L40S MPS 1/2", "L40S", 2, "mps")
     assert (half.price, half.memory_bytes) == (gpu("L40S").price / 2, gpu("L40S").memory_bytes / 2)
@@ -93,50 +93,50 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
     whole = compare(replace(SMALL, cuts=frozenset()), [Offer(gpu("H100"))]).cheapest
     answer = compare(SMALL, [Offer(gpu("H100"))])
     mix = answer.cheapest
-    ((place, count),) = mix.replicas.items()
-    way = answer.options[place]
-    assert (way.offer.name, count, way.setup.gpus) == ("H100 1g.10gb on_demand", mix.slices[way.offer.name], 1)
+    ((index, count),) = mix.replicas.items()
+    option = answer.options[index]
+    assert (option.offer.name, count, option.setup.gpus) == ("H100 1g.10gb on_demand", mix.slices[option.offer.name], 1)
     assert mix.cost_per_hour == pytest.approx(count * gpu("H100").price / 7)
     assert mix.cost_per_hour < whole.cost_per_hour
-    assert mix.gpus == {way.offer.name: 1}, "whole GPUs, of which slices are cut"
+    assert mix.gpus == {option.offer.name: 1}, "whole GPUs, of which slices are cut"
     shown = optimizer.describe(SMALL, answer, mix)
     assert shown["slices"] == {"H100 1g.10gb on_demand": count}
     (replica,) = shown["replicas"]
     assert (replica["gpu_type"], replica["cut_from"], replica["parts_per_gpu"]) == ("H100 1g.10gb", "H100", 7)
-    assert isinstance(fit(SMALL.shape, way.offer.gpu, way.setup, context=851), Fit)
+    assert isinstance(fit(SMALL.shape, option.offer.gpu, option.setup, context=851), Fit)
     for language in LANGUAGES:
-        said = cost_text.lines(SMALL, answer, language)
-        assert any("H100 1g.10gb" in line for line in said)
-        assert sum("MIG" in line for line in said) == 1
-        assert not [line for line in said if "{" in line or line.startswith("capacity.")]
+        lines = cost_text.lines(SMALL, answer, language)
+        assert any("H100 1g.10gb" in line for line in lines)
+        assert sum("MIG" in line for line in lines) == 1
+        assert not [line for line in lines if "{" in line or line.startswith("capacity.")]
 
 
 def test_slices_that_do_not_fit_are_omitted_without_a_reason():
     large = replace(SMALL, shape=model("Llama-3.1-70B"), setup=Setup(bits=16), slo=Slo())
     answer = compare(large, [Offer(gpu("H100"))])
-    assert not [way for way in answer.options if way.offer.gpu.whole]
+    assert not [option for option in answer.options if option.offer.gpu.whole]
     assert answer.refused == ()
 
 
 def test_a_slice_that_is_too_slow_is_refused_with_the_reason():
     answer = compare(replace(SMALL, slo=Slo(tpot=0.004)), [Offer(gpu("A30")), Offer(gpu("B200"))])
-    slow = {name for name, why, _ in answer.refused if why is Refusal.SLO}
+    slow = {name for name, reason, _ in answer.refused if reason is Refusal.SLO}
     assert any(name.startswith("B200 1g.") for name in slow)
 
 
 def test_slices_form_no_group():
-    assert {way.setup.gpus for way in compare(SMALL, [Offer(gpu("H100"))]).options if way.offer.cut} == {1}
+    assert {option.setup.gpus for option in compare(SMALL, [Offer(gpu("H100"))]).options if option.offer.cut} == {1}
     grouped = compare(replace(SMALL, groups=(2,)), [Offer(gpu("H100"))])
-    assert not [way for way in grouped.options if way.offer.cut]
+    assert not [option for option in grouped.options if option.offer.cut]
 
 
 def test_a_quota_counts_whole_gpus_for_all_their_parts():
     busy = replace(SMALL, qps=400.0, slo=Slo())
-    asked = [Offer(gpu("H100"), quota=2)]
-    answer = compare(busy, asked)
+    offers = [Offer(gpu("H100"), quota=2)]
+    answer = compare(busy, offers)
     assert answer.nothing.most > 0
     for qps in (5.0, 15.0, 30.0):
-        mix = compare(replace(busy, qps=qps), asked).cheapest
+        mix = compare(replace(busy, qps=qps), offers).cheapest
         assert mix is None or sum(mix.gpus.values()) <= 2
     none = compare(SMALL, [Offer(gpu("H100"), quota=0)])
     assert none.refused == (("H100 on_demand", Refusal.QUOTA, "0"),)
@@ -145,13 +145,13 @@ def test_a_quota_counts_whole_gpus_for_all_their_parts():
 
 def test_a_given_price_is_shared_out_and_a_slice_of_its_own_keeps_its_price():
     answer = compare(SMALL, [Offer(gpu("H100"), price=70.0), Offer(gpu("H100 1g.10gb"), price=3.0, quota=5)])
-    prices = {way.offer.name: way.offer.hourly for way in answer.options}
+    prices = {option.offer.name: option.offer.hourly for option in answer.options}
     assert prices["H100 1g.10gb on_demand"] == 3.0
     assert prices["H100 2g.20gb on_demand"] == pytest.approx(70 / 3)
-    own = next(way.offer for way in answer.options if way.offer.name == "H100 1g.10gb on_demand")
+    own = next(option.offer for option in answer.options if option.offer.name == "H100 1g.10gb on_demand")
     assert (own.cut, own.quota) == (False, 5)
     few = compare(replace(SMALL, qps=1e4), [own])
-    assert few.nothing.most == pytest.approx(5 * max(way.rate for way in few.options)), "its quota counts slices"
+    assert few.nothing.most == pytest.approx(5 * max(option.rate for option in few.options)), "its quota counts slices"
 
 
 def test_whole_nodes_of_slices_cost_whole_nodes():
@@ -160,7 +160,7 @@ def test_whole_nodes_of_slices_cost_whole_nodes():
     assert sum(mix.gpus.values()) == 8
 
 
-def test_offers_by_name_are_cut_from_what_is_configured():
+def test_offers_by_name_are_cut_from_configured_offers():
     mine = [Offer(gpu("H100"), price=9.0, quota=4), Offer(gpu("A100"))]
     wanted = {"H100 1g.10gb": gpu("H100 1g.10gb"), "A30": gpu("A30")}
     first, second = offers.select_offers(mine, wanted)
@@ -221,17 +221,17 @@ def _taken(options, counts, pool):
     return min(full, sum(capacity * n for capacity, n in mine))
 
 
-def test_a_gpu_that_is_lost_takes_its_slices_along():
+def test_a_lost_gpu_loses_its_slices():
     """Two slices on one GPU are both lost with it."""
     for cuts in (MIG, MPS):
         answer = compare(replace(SMALL, qps=2.0, cuts=cuts, losses=1), [Offer(gpu("H100"))])
         mix = answer.cheapest
-        carried = {answer.options[place].offer: 0.0 for place in mix.replicas}
+        carried = {answer.options[index].offer: 0.0 for index in mix.replicas}
         largest = 0.0
-        for place, count in mix.replicas.items():
-            way = answer.options[place]
-            carried[way.offer] += way.rate * count
-            largest = max(largest, way.rate * min(count, way.offer.gpu.parts if way.offer.cut else 1))
+        for index, count in mix.replicas.items():
+            option = answer.options[index]
+            carried[option.offer] += option.rate * count
+            largest = max(largest, option.rate * min(count, option.offer.gpu.parts if option.offer.cut else 1))
         assert sum(carried.values()) - largest >= answer.need - 1e-9
         assert sum(mix.gpus.values()) >= 2
 

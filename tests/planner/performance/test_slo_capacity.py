@@ -48,8 +48,8 @@ def test_a_bounded_replica_serves_the_largest_load_within_the_slo(build):
     assert times.decode(32, work.context) < 1 / 25 < 1.5 * times.decode(32, work.context)
     seats = Bounds(32, 200_000.0)
     for one in (TTFT, TPOT):
-        assert queueing.predict(times, seats, work, rate, 0.95).keeps(one.slo)
-    assert not all(queueing.predict(times, seats, work, rate * 1.01, 0.95).keeps(one.slo) for one in (TTFT, TPOT))
+        assert queueing.predict(times, seats, work, rate, 0.95).meets(one.slo)
+    assert not all(queueing.predict(times, seats, work, rate * 1.01, 0.95).meets(one.slo) for one in (TTFT, TPOT))
     assert result.facts["requests_per_second"] == pytest.approx(rate)
     assert result.calibration.tokens_per_request == before.tokens_per_request
 
@@ -72,19 +72,19 @@ def test_the_engine_model_meets_the_slo_at_the_bound_and_violates_it_at_the_cali
     before = build.calibration(
         batch=running, tokens_per_request=work.output, tokens_per_second_per_sequence=1.0 / float(tpot.mean())
     )
-    promise, kv_tokens = Objective("ttft", 0.35), float(seats.kv_tokens)
+    objective, kv_tokens = Objective("ttft", 0.35), float(seats.kv_tokens)
     known = ServiceFacts(
-        (promise,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens
+        (objective,), "lab", SHAPE, prompt=work.prompt, cached_ratio=work.cached_ratio, kv_tokens=kv_tokens
     )
     result = refine(before, known)
     assert result.verdict is Verdict.BOUNDED
     assert result.facts["factor"] == pytest.approx(1.4, rel=0.05)
     # near its limit a p95 is volatile: the rate is a tenth too high at most, and every plan has a buffer above that
     running, ttft, _, _ = simulated(0.9 * capacity(result.calibration), seconds=400, engine=engine)
-    assert np.quantile(ttft, 0.95) <= promise.seconds
+    assert np.quantile(ttft, 0.95) <= objective.seconds
     assert running == pytest.approx(0.9 * result.calibration.batch, rel=0.15)
     _, ttft, _, _ = simulated(capacity(before), engine=engine)
-    assert np.quantile(ttft, 0.95) > 5 * promise.seconds
+    assert np.quantile(ttft, 0.95) > 5 * objective.seconds
 
 
 @given(st.floats(0.05, 5.0), st.floats(0.02, 0.2), st.floats(10.0, 4000.0))
@@ -118,9 +118,9 @@ def test_a_loose_slo_keeps_the_calibration(build):
 
 
 def test_the_kv_cache_bounds_the_seats(build):
-    told = build.calibration(origin="configured")
-    whole = refine(told, replace(KNOWN, objectives=(TTFT,)))
-    small = refine(told, replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
+    before = build.calibration(origin="configured")
+    whole = refine(before, replace(KNOWN, objectives=(TTFT,)))
+    small = refine(before, replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
     assert small.facts["seats"] == int(12_000 / (1200 + 8))
     assert capacity(small.calibration) < capacity(whole.calibration)
 
@@ -130,9 +130,9 @@ def test_measured_concurrency_had_room_and_configured_concurrency_must_fit(build
     known = replace(KNOWN, kv_tokens=None, objectives=(Objective("tpot", 10.0),))
     observed = refine(crowded, known)
     assert (observed.facts["kv_source"], observed.facts["seats"]) == ("seen", 2000)
-    told = refine(replace(crowded, origin="configured"), known)
-    assert told.facts["kv_source"] == "sheets"
-    assert told.facts["seats"] < 2000
+    configured = refine(replace(crowded, origin="configured"), known)
+    assert configured.facts["kv_source"] == "sheets"
+    assert configured.facts["seats"] < 2000
 
 
 def test_running_sequences_have_room_if_prompts_share_cached_blocks(build):
@@ -141,12 +141,12 @@ def test_running_sequences_have_room_if_prompts_share_cached_blocks(build):
     result = refine(live, known)
     assert (result.facts["kv_source"], result.facts["seats"]) == ("seen", 64)
     # neither a what-if question about other prompts nor a test with its own prompts shows room for these
-    for calibration, asked in (
+    for calibration, facts in (
         (live, replace(known, as_run=False)),
         (replace(live, source="vllm"), known),
         (replace(live, origin="configured"), known),
     ):
-        other = refine(calibration, asked)
+        other = refine(calibration, facts)
         assert (other.facts["kv_source"], other.facts["seats"]) == ("page", 36)
 
 
@@ -159,10 +159,10 @@ def test_an_objective_out_of_reach_is_reported_and_the_others_bind(build):
         assert (both.verdict, both.calibration) == (Verdict.BOUNDED, alone.calibration)
         assert [each["binds"]["name"] for each in both.facts["missed"]] == ["fast"]
         for language in LANGUAGES:
-            told = slo_capacity.lines(both.as_dict(), language)
-            assert len(told) == 3
-            assert "TTFT" in told[-1]
-            assert not told[-1].startswith("plan.")
+            lines = slo_capacity.lines(both.as_dict(), language)
+            assert len(lines) == 3
+            assert "TTFT" in lines[-1]
+            assert not lines[-1].startswith("plan.")
     load = np.full(5 * 144, 40.0)
     (planned,) = plan(
         build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
@@ -199,10 +199,10 @@ def test_an_slo_that_no_size_meets_warns_and_does_not_change_the_count(build):
     load = np.full(5 * 144, 40.0)
     known = replace(KNOWN, objectives=(Objective("tpot", 0.001, 0.99, "fast"),))
 
-    def planned(promises):
+    def planned(service_facts):
         (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
-            settings=PlanSettings(service_facts=promises),
+            settings=PlanSettings(service_facts=service_facts),
         ).recommendations  # fmt: skip
         return result
 
@@ -210,9 +210,9 @@ def test_an_slo_that_no_size_meets_warns_and_does_not_change_the_count(build):
     assert (result.target_replicas, result.gpus) == (plain.target_replicas, plain.gpus) == (19, 76)
     assert result.derivation["slo"]["verdict"] == "out_of_reach"
     assert [each["code"] for each in result.derivation["cautions"]] == ["slo_out_of_reach"]
-    said = derivation.lines(result)
-    assert "no number of replicas achieves TPOT within 0.001 s for 99 % of requests" in said[1]
-    assert "ignores this SLO" in said[-1]
+    lines = derivation.lines(result)
+    assert "no number of replicas achieves TPOT within 0.001 s for 99 % of requests" in lines[1]
+    assert "ignores this SLO" in lines[-1]
     assert derivation.lines(result, "zh")[-1].startswith("无论多少副本都无法满足 TPOT")
 
 
@@ -227,9 +227,9 @@ def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompt
     prior = replace(roofline.step_times(SHAPE, gpu("H100"), Setup(4, sequences=32)), prompt=0.0, front=0.0)
     work = Work(900.0, 300.0)
     times = measured.scale(prior, (1 / 25) / prior.decode(32, work.context))
-    at, promise = result.facts["requests_per_second"], Objective("tpot", 0.037).slo
-    assert queueing.predict(times, Bounds(32, 200_000.0), work, at, 0.95).keeps(promise)
-    assert not queueing.predict(times, Bounds(32, 200_000.0), work, at * 1.01, 0.95).keeps(promise)
+    rate, slo = result.facts["requests_per_second"], Objective("tpot", 0.037).slo
+    assert queueing.predict(times, Bounds(32, 200_000.0), work, rate, 0.95).meets(slo)
+    assert not queueing.predict(times, Bounds(32, 200_000.0), work, rate * 1.01, 0.95).meets(slo)
 
 
 PROMPTS = {"batch": 4.0, "tokens_per_request": 1.0, "tokens_per_second_per_sequence": 2.5}
@@ -239,8 +239,8 @@ PROMPTS = {"batch": 4.0, "tokens_per_request": 1.0, "tokens_per_second_per_seque
 @pytest.mark.parametrize("ttft", [0.6, 1.0, 2.0])
 def test_ttft_is_met_at_the_bound_of_a_prefill_pool(build, ttft):
     """Each request through both queues in turn (Lindley's recursion), with the model's spread of prompts."""
-    promise = Objective("ttft", ttft)
-    known = replace(KNOWN, pool=PREFILL, objectives=(promise, TPOT))
+    objective = Objective("ttft", ttft)
+    known = replace(KNOWN, pool=PREFILL, objectives=(objective, TPOT))
     result = refine(build.calibration(**PROMPTS), known)
     assert result.verdict is Verdict.BOUNDED
     assert "tpot_seconds" not in result.facts
@@ -268,9 +268,9 @@ def test_a_prefill_pool_with_a_slow_idle_replica_is_out_of_reach_and_plain_json(
     assert result.facts["best"]["ttft_seconds"] > 0.1
     json.dumps(result.as_dict(), allow_nan=False)
     for language, word in (("en", "further"), ("zh", "其后")):
-        basis, said = slo_capacity.lines(result.as_dict(), language)
-        assert word not in said
-        assert "{" not in basis + said
+        basis, line = slo_capacity.lines(result.as_dict(), language)
+        assert word not in line
+        assert "{" not in basis + line
 
 
 @given(st.floats(0.02, 20.0), st.floats(0.3, 400.0), st.floats(10.0, 30_000.0))
@@ -334,7 +334,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
 
 
 @pytest.mark.parametrize(
-    ("known", "changes", "verdict", "said"),
+    ("known", "changes", "verdict", "text"),
     [
         (ServiceFacts(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT objective is set"),
         (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "the other pool is responsible"),
@@ -351,12 +351,12 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
         (replace(KNOWN, kv_tokens=None), {"tensor_parallel": 3}, Verdict.NO_FIT, "attention heads"),
     ],
 )
-def test_a_missing_input_is_reported_and_bounds_nothing(build, known, changes, verdict, said):
+def test_a_missing_input_is_reported_and_bounds_nothing(build, known, changes, verdict, text):
     before = build.calibration(**changes)
     result = refine(before, known)
     assert (result.verdict, result.calibration) == (verdict, before)
     assert result.as_dict()["refines"] is False
-    assert said in " ".join(slo_capacity.lines(result.as_dict()))
+    assert text in " ".join(slo_capacity.lines(result.as_dict()))
     for language in LANGUAGES:
         (line,) = slo_capacity.lines(result.as_dict(), language)
         assert not line.startswith("plan.")
@@ -370,18 +370,18 @@ def test_the_sentence_is_right_for_one_and_several_objectives(build, language, b
     (one,) = slo_capacity.lines(refine(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
     assert both in several
     assert both not in one
-    promised = [line.partition("TTFT" if language == "en" else "（")[0] for line in (one, several)]
-    assert promised[0] == promised[1], "no verb hangs on how many there are"
+    beginnings = [line.partition("TTFT" if language == "en" else "（")[0] for line in (one, several)]
+    assert beginnings[0] == beginnings[1], "the verb does not depend on the number of objectives"
     assert "--model" in one
 
 
 def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build):
     load = np.full(5 * 144, 40.0)
 
-    def planned(promises):
+    def planned(service_facts):
         (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
-            settings=PlanSettings(service_facts=promises),
+            settings=PlanSettings(service_facts=service_facts),
         ).recommendations  # fmt: skip
         return result
 
@@ -408,23 +408,23 @@ def test_waiting_requests_and_requests_above_the_slo_are_counted_apart(build):
     rate = refine(build.calibration(), tight).facts["requests_per_second"]
     limit = capacity(build.calibration())
     replicas = int(np.ceil(40.0 * 1.1 / limit))
-    assert rate * replicas < 39.0, "the promise is broken with so many, and nobody waits"
+    assert rate * replicas < 39.0, "these replicas violate the SLO, but no request waits"
 
-    def planned(promises):
+    def planned(service_facts):
         (result,) = plan(
             build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=replicas)],
-            build.now, settings=PlanSettings(service_facts=promises),
+            build.now, settings=PlanSettings(service_facts=service_facts),
         ).recommendations  # fmt: skip
         return result
 
     plain, result = planned({}), planned({build.service: tight})
     assert plain.derivation["without"]["beyond_promise"] is None
-    told = result.derivation["without"]
-    assert told["waited"] == plain.derivation["without"]["waited"] == 0
-    assert told["beyond_promise"] == pytest.approx(told["requests"], rel=0.01)
-    for language, said in (("en", "the load that meets the SLO"), ("zh", "满足 SLO 的上限")):
+    impact = result.derivation["without"]
+    assert impact["waited"] == plain.derivation["without"]["waited"] == 0
+    assert impact["beyond_promise"] == pytest.approx(impact["requests"], rel=0.01)
+    for language, text in (("en", "the load that meets the SLO"), ("zh", "满足 SLO 的上限")):
         assert any(
-            said in line and f"{told['beyond_promise']:,}" in line for line in derivation.lines(result, language)
+            text in line and f"{impact['beyond_promise']:,}" in line for line in derivation.lines(result, language)
         )
 
 

@@ -27,7 +27,7 @@ def test_a_trace_is_read_with_its_missing_slots(build):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a,b\n1,2", "columns time_utc and requests_per_second are missing"),
         ("", "is empty"),
@@ -43,8 +43,8 @@ def test_a_trace_is_read_with_its_missing_slots(build):
         ("time_utc,requests_per_second\n2026-05-01T00:10:00,1\n2026-05-01T00:20:00,1", "time zone"),
     ],
 )
-def test_unreadable_input_is_named_with_its_line(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_unreadable_input_is_reported_with_its_line(text, message):
+    with pytest.raises(UsageError, match=message):
         parse_trace(text, "t.csv")
 
 

@@ -79,11 +79,11 @@ def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
 
 def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
     made = []
-    looked = score.forecast_paths
+    original = score.forecast_paths
 
     def counted(traffic, longest):
         made.append(longest)
-        return looked(traffic, longest)
+        return original(traffic, longest)
 
     monkeypatch.setattr(score, "forecast_paths", counted)
     together = score.replays([_trace()], [FIVE, TEN])

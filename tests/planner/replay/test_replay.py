@@ -61,7 +61,7 @@ def replayed():
     return score.replay([_trace(values)], startup=FIVE)
 
 
-def test_a_missing_slot_takes_the_day_before_and_is_not_observed():
+def test_a_missing_slot_uses_the_day_before_and_is_not_observed():
     values = _wave(6.0)
     values[600] = np.nan
     made = build_workload(_trace(values))
@@ -114,7 +114,7 @@ def test_a_started_replica_serves_after_its_startup_and_is_billed_from_its_launc
     assert relieved.waiting[8:, 0].sum() == 0
 
 
-def test_scale_in_waits_five_minutes_and_takes_what_has_not_started_first():
+def test_scale_in_waits_five_minutes_and_removes_starting_replicas_first():
     wanted = np.array([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])[:, None]
     run = simulate(_flat(np.ones(12)), [Timetable("x", wanted)], timedelta(minutes=20), 0)
     assert run.replicas[5, 0] == 4.0
@@ -195,7 +195,7 @@ def test_only_minutes_on_one_line_are_extrapolated():
     assert result[2] == 0.0
 
 
-def test_a_plan_and_a_replay_decide_alike():
+def test_a_plan_and_a_replay_make_the_same_decision():
     random = np.random.default_rng(11)
     many = 400
     current, now, coming, stay, most = (random.integers(0, 30, many).astype(float) for _ in range(5))
@@ -245,7 +245,7 @@ def test_constant_load_never_reverses():
     assert result.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
 
 
-def test_exactly_constant_load_keeps_exactly_what_it_needs():
+def test_exactly_constant_load_keeps_exactly_the_needed_replicas():
     result = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
     assert result.ours.requests_waiting_over_2s_ratio == 0
     assert result.oracle_ratio == pytest.approx(1.0)

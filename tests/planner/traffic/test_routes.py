@@ -69,7 +69,7 @@ def test_weights_are_read_as_gateway_and_mesh_read_them() -> None:
 def test_nothing_but_weights_changes() -> None:
     before = http_route()
     after = routes.set_weights(before, {"chat-0": 30, "chat-1": 70}, "r")
-    assert before == http_route(), "what is given stays as it is"
+    assert before == http_route(), "the input is unchanged"
     assert [[one["weight"] for one in rule["backendRefs"]] for rule in after["spec"]["rules"][:3]] == [
         [30, 70], [30, 70], [1],
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def test_requests_leave_the_long_queue_and_wait_less() -> None:
     assert sum(result.weights.values()) == TOTAL
 
 
-def test_one_without_values_keeps_the_weight_it_has() -> None:
+def test_a_replica_without_values_keeps_its_weight() -> None:
     now = {"long": 2, "free": 2, "fast": 2, "mute": 4}
     result = propose([*names(LONG, FREE, FAST), "mute"], (LONG, FREE, FAST), 2500, now)
     assert result.kept == ("mute",)
@@ -42,7 +42,7 @@ def test_one_without_values_keeps_the_weight_it_has() -> None:
     assert sum(result.weights.values()) == TOTAL
 
 
-def test_above_the_watermark_nothing_is_sent_whatever_the_bounds() -> None:
+def test_above_the_watermark_nothing_is_sent_regardless_of_the_bounds() -> None:
     result = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=SteeringRules(least=10, most=90))
     assert result.closed == ("full",)
     assert result.weights["full"] == 0
@@ -100,11 +100,11 @@ def test_waits_are_filled_with_the_rest_of_the_arrivals() -> None:
     assert beside.weights == {"long": 0, "free": 50, "mute": 50}
 
 
-def test_one_that_was_drained_stays_so_until_it_is_named() -> None:
+def test_a_drained_replica_stays_drained_until_it_is_refilled() -> None:
     now = {"long": 50, "free": 50, "fast": 0}
     result = propose(list(now), (LONG, FREE, FAST), 800, now)
     assert (result.drained, result.weights["fast"]) == (("fast",), 0)
-    assert result.waits["fast"] == 0.0, "told all the same"
+    assert result.waits["fast"] == 0.0, "reported nevertheless"
     again = propose(list(now), (LONG, FREE, FAST), 800, now, SteeringRules(refill=("fast",)))
     assert again.drained == ()
     assert again.weights["fast"] > again.weights["long"] > 0
@@ -176,7 +176,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.floats(0, 1e4))
-def test_whatever_is_proposed_keeps_the_rules(fleet: dict[str, Any], arriving: float) -> None:
+def test_every_proposal_keeps_the_rules(fleet: dict[str, Any], arriving: float) -> None:
     """1 whole weights of 100; 2 the unknown unchanged; 3 full and drained ones 0; 4 others in bounds; 5 a gain."""
     result = propose(fleet["backends"], fleet["loads"], arriving, fleet["current"], fleet["rules"])
     assert list(result.weights) == fleet["backends"]

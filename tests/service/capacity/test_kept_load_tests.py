@@ -1,4 +1,4 @@
-"""A load test is not lost when the store goes while it runs."""
+"""A load test is not lost if the store becomes unavailable while it runs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ LOAD = ("--steps", "1,2", "--step-time", "3s", "--tokens", str(TOKENS), "--promp
 
 @pytest.fixture
 def server() -> Iterator[postgres.Server]:
-    """One of its own: it is stopped."""
+    """A separate server, because the test stops it."""
     try:
-        with postgres.server(*postgres.UNSYNCED) as found:
-            yield found
+        with postgres.server(*postgres.UNSYNCED) as running:
+            yield running
     except postgres.MissingError as error:
         pytest.skip(f"missing: {error}")
 
 
 def kept_path(error: dict[str, Any]) -> Path:
-    """What the hint tells to import, as a shell would read it."""
+    """The path in the hint's command, parsed as a shell does."""
     words = shlex.split(error["hint"].partition("outrider ")[2])
     assert words[:3] == ["capacity", "calibrate", "--import"]
     return Path(words[3])
@@ -51,7 +51,7 @@ def test_a_test_during_which_the_database_stops_is_kept_and_imported(
         real = kind.do_POST
 
         def stopping(handler: Any) -> None:
-            """The database goes with the first request that is answered."""
+            """Stops the database at the first answered request."""
             kind.do_POST = real
             server.stop("immediate")
             real(handler)
@@ -67,7 +67,7 @@ def test_a_test_during_which_the_database_stops_is_kept_and_imported(
 
         imported = ("capacity", "calibrate", "--import", str(path))
         assert "does not answer" in answer(*imported, cwd=tmp_path, code=3)["error"]["message"]
-        assert path.exists(), "an import that fails takes nothing away"
+        assert path.exists(), "a failed import keeps the file"
         server.start()
         found = answer(*imported, cwd=tmp_path)
         assert (found["service"], found["gpu_type"], found["tensor_parallel"]) == ("chat", "H100", 2)
@@ -78,7 +78,7 @@ def test_a_test_during_which_the_database_stops_is_kept_and_imported(
         assert shown["measured_at"] < shown["valid_until"]
 
 
-def test_a_test_that_the_store_took_leaves_no_file(engine: tuple[str, Any], tmp_path: Path) -> None:
+def test_a_stored_test_leaves_no_file(engine: tuple[str, Any], tmp_path: Path) -> None:
     url, _ = engine
     found = answer("capacity", "calibrate", "--endpoint", url, *LOAD, cwd=tmp_path)
     assert found["kept"]
@@ -87,20 +87,20 @@ def test_a_test_that_the_store_took_leaves_no_file(engine: tuple[str, Any], tmp_
     assert shown["source"] == "load_test"
 
 
-def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:
+def test_options_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "copy.json").write_text(planner_tests.text(TEST), encoding="utf-8")
-    asked = ("capacity", "calibrate", "--import", "copy.json", "--no-keep")
-    found = answer(*asked, cwd=tmp_path)
+    command = ("capacity", "calibrate", "--import", "copy.json", "--no-keep")
+    found = answer(*command, cwd=tmp_path)
     assert (found["service"], found["batch"], found["knee"]) == (TEST.service, 4, "slo")
-    found = answer(*asked, "--service", "other", "--gpu-type", "A100", cwd=tmp_path)
+    found = answer(*command, "--service", "other", "--gpu-type", "A100", cwd=tmp_path)
     assert (found["service"], found["gpu_type"], found["tensor_parallel"]) == ("other", "A100", 4)
-    assert answer(*asked, "--ttft", "1ms", cwd=tmp_path, code=1)["reason"] == "slo_never"
+    assert answer(*command, "--ttft", "1ms", cwd=tmp_path, code=1)["reason"] == "slo_never"
 
 
-def test_a_disk_that_takes_nothing_is_no_reason_to_lose_a_test(tmp_path: Path) -> None:
+def test_a_test_is_written_to_the_temporary_folder_if_the_disk_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "load-tests").write_text("a file where the folder would be")
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
-    path = pending_loadtests._written(settings, TEST)
+    path = pending_loadtests._write(settings, TEST)
     try:
         assert path.parent == Path(tempfile.gettempdir())
         assert pending_loadtests.of_file(path) == TEST

@@ -1,4 +1,4 @@
-"""A load test against a real HTTP server that streams and has a knee."""
+"""A load test against a real HTTP server that streams and has a saturation point."""
 
 import importlib.util
 import json
@@ -83,7 +83,7 @@ def engine():
     server.server_close()
 
 
-def test_the_knee_is_found_where_requests_begin_to_wait(engine):
+def test_the_saturation_point_is_the_load_at_which_requests_begin_to_wait(engine):
     url, kind = engine
     plan = loadtest.LoadPlan(
         url,
@@ -94,9 +94,9 @@ def test_the_knee_is_found_where_requests_begin_to_wait(engine):
         token="secret",
         slo=Slo(ttft=1.2),
     )
-    found, points = loadtest.run(plan)
-    assert isinstance(found, Knee)
-    assert (found.sequences, found.reason) == (4, KneeReason.SLO)
+    result, points = loadtest.run(plan)
+    assert isinstance(result, Knee)
+    assert (result.sequences, result.reason) == (4, KneeReason.SLO)
     assert [point.concurrency for point in points] == [1, 4, 16]
     assert points[1].tokens_per_request == TOKENS
     assert points[1].tokens_per_second > points[0].tokens_per_second
@@ -104,7 +104,7 @@ def test_the_knee_is_found_where_requests_begin_to_wait(engine):
     assert all(point.error_ratio == 0 for point in points)
     bodies = kind.bodies
     assert {body["model"] for body, _ in bodies} == {"tiny"}
-    assert {said for _, said in bodies} == {"Bearer secret"}
+    assert {authorization for _, authorization in bodies} == {"Bearer secret"}
     assert len({body["prompt"] for body, _ in bodies}) == len(bodies)
 
 
@@ -133,17 +133,17 @@ def test_steps_that_do_not_rise_are_refused(steps):
 
 
 @pytest.mark.parametrize("wrong", [{"url": "localhost:8000"}, {"step_seconds": 0}, {"output_tokens": 1}])
-def test_what_cannot_be_sent_is_refused(wrong):
+def test_invalid_plans_are_refused(wrong):
     with pytest.raises(UsageError):
         loadtest.LoadPlan(**{"url": "http://127.0.0.1:1", **wrong})
 
 
-def test_without_locust_the_extra_is_named(monkeypatch):
+def test_a_missing_locust_is_reported_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError) as caught:
         loadtest.run(loadtest.LoadPlan("http://127.0.0.1:1"))
     assert "pip install '.[loadtest]'" in caught.value.hint
-    assert "outrider[" not in caught.value.hint, "no registry has such a package, and anybody might put one there"
+    assert "outrider[" not in caught.value.hint, "no registry has this package: anybody could register the name"
 
 
 def test_a_step_has_intervals_from_its_own_requests():

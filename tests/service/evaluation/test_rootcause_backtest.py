@@ -28,20 +28,20 @@ def call(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["outrider", "rootcause", "backtest", *map(str, arguments)])
     with pytest.raises(SystemExit) as left:
         main()
-    said = capsys.readouterr()
-    return left.value.code, said.out, said.err
+    captured = capsys.readouterr()
+    return left.value.code, captured.out, captured.err
 
 
 def test_the_answer_has_the_agreed_keys(monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "--format", "petshop", FOLDER, "-o", "json")
-    found = json.loads(out)
+    result = json.loads(out)
     assert code == 0
-    assert list(found)[:4] == ["cases", "top1", "top3", "seconds_per_case"]
-    assert (found["cases"], found["top1"], found["top3"]) == (3, 1.0, 1.0)
-    assert found["seconds_per_case"] > 0
+    assert list(result)[:4] == ["cases", "top1", "top3", "seconds_per_case"]
+    assert (result["cases"], result["top1"], result["top3"]) == (3, 1.0, 1.0)
+    assert result["seconds_per_case"] > 0
 
 
-def test_the_table_tells_parts_kinds_and_what_was_missed(monkeypatch, capsys, folder):
+def test_the_table_lists_parts_kinds_and_missed_causes(monkeypatch, capsys, folder):
     label = folder / "test" / "issue_2" / "target.json"
     label.write_text(label.read_text().replace('"node": "search"', '"node": "audit"'))
     code, out, _ = call(monkeypatch, capsys, folder, "-o", "table")
@@ -56,28 +56,28 @@ def test_the_table_tells_parts_kinds_and_what_was_missed(monkeypatch, capsys, fo
     assert (code, "audit：请求失败" in out, "训练部分" in out, "measured." in out) == (0, True, True, False)
 
 
-def test_what_the_table_tells_stands_in_the_json_too(monkeypatch, capsys, folder):
+def test_the_json_has_the_content_of_the_table(monkeypatch, capsys, folder):
     label = folder / "test" / "issue_2" / "target.json"
     label.write_text(label.read_text().replace('"node": "search"', '"node": "audit"'))
     _, out, _ = call(monkeypatch, capsys, folder, "-o", "json")
-    found = json.loads(out)
-    assert found["by_part"]["train"] == {"cases": 1, "top1": 1.0, "top3": 1.0}
-    assert found["by_part"]["test"] == {"cases": 2, "top1": 0.5, "top3": 0.5}
-    assert {"symptom": "failures", "cause": "audit", "cases": 1, "top1": 0.0, "top3": 0.0} in found["by_kind"]
-    assert sum(row["cases"] for row in found["by_kind"]) == found["cases"]
-    (missed,) = found["not_first"]
+    result = json.loads(out)
+    assert result["by_part"]["train"] == {"cases": 1, "top1": 1.0, "top3": 1.0}
+    assert result["by_part"]["test"] == {"cases": 2, "top1": 0.5, "top3": 0.5}
+    assert {"symptom": "failures", "cause": "audit", "cases": 1, "top1": 0.0, "top3": 0.0} in result["by_kind"]
+    assert sum(row["cases"] for row in result["by_kind"]) == result["cases"]
+    (missed,) = result["not_first"]
     assert (missed["part"], missed["name"], missed["cause"], missed["place"]) == ("test", "issue_2", "audit", None)
     assert missed["named"][:2] == ["search", "front"]
 
 
-def test_folders_are_read_in_the_order_of_their_numbers_and_measured_services_join_the_graph():
-    found = petshop.open_folder(FOLDER)
-    assert [place.name for place in found.issues] == ["issue_0", "issue_2", "issue_10"]
-    assert found.services == ("front", "cart", "search", "db", "audit")
-    assert found.step_seconds == 300
+def test_folders_are_read_in_numeric_order_and_measured_services_join_the_graph():
+    result = petshop.open_folder(FOLDER)
+    assert [issue.name for issue in result.issues] == ["issue_0", "issue_2", "issue_10"]
+    assert result.services == ("front", "cart", "search", "db", "audit")
+    assert result.step_seconds == 300
     edges = {
-        (found.services[caller], found.services[callee])
-        for caller, callee in zip(found.graph.caller, found.graph.callee, strict=True)
+        (result.services[caller], result.services[callee])
+        for caller, callee in zip(result.graph.caller, result.graph.callee, strict=True)
     }
     assert edges == {("front", "cart"), ("front", "search"), ("cart", "db"), ("search", "db")}
 
@@ -100,38 +100,38 @@ def test_the_ranker_sees_steps_before_and_since_and_never_the_label():
         seen.append((case.issue.name, case.before.requests.shape[1], case.incident.requests.shape[1], case.target))
         return Answer((), "asleep")
 
-    found = rootcause.backtest(FOLDER, ranker=nobody)
+    result = rootcause.backtest(FOLDER, ranker=nobody)
     assert seen == [("issue_0", 2, 3, 0), ("issue_2", 2, 3, 0), ("issue_10", 2, 3, 0)]
-    shown = found.as_dict()
+    shown = result.as_dict()
     assert {name: shown[name] for name in ("cases", "top1", "top3", "seconds_per_case")} == {
         "cases": 3, "top1": 0.0, "top3": 0.0, "seconds_per_case": None,
     }  # fmt: skip
     assert [row["reason"] for row in shown["not_first"]] == ["asleep"] * 3
-    assert {case.reason for case in found.cases} == {"asleep"}
+    assert {case.reason for case in result.cases} == {"asleep"}
 
 
-def test_the_answer_does_not_hang_on_the_label(folder):
+def test_the_answer_does_not_depend_on_the_label(folder):
     for label in folder.glob("*/*/target.json"):
-        said = json.loads(label.read_text())
-        label.write_text(json.dumps(said | {"root_cause": {"node": "front"}}))
-    moved, kept = rootcause.backtest(folder), rootcause.backtest(FOLDER)
-    assert [case.named for case in moved.cases] == [case.named for case in kept.cases]
+        document = json.loads(label.read_text())
+        label.write_text(json.dumps(document | {"root_cause": {"node": "front"}}))
+    changed, original = rootcause.backtest(folder), rootcause.backtest(FOLDER)
+    assert [case.named for case in changed.cases] == [case.named for case in original.cases]
 
 
 def test_the_third_place_counts_for_top3_only():
     audit_front_db = Answer(((4, 0.5), (0, 0.3), (3, 0.2)))
-    found = rootcause.backtest(FOLDER, ranker=lambda _: audit_front_db)
-    by_cause = {case.cause: case.place for case in found.cases}
+    result = rootcause.backtest(FOLDER, ranker=lambda _: audit_front_db)
+    by_cause = {case.cause: case.place for case in result.cases}
     assert by_cause == {"db": 3, "search": None, "cart": None}
-    assert (found.top(1), found.top(3)) == (0.0, pytest.approx(1 / 3))
+    assert (result.top(1), result.top(3)) == (0.0, pytest.approx(1 / 3))
 
 
-def test_progress_is_told_and_ends_at_one():
-    told = []
-    rootcause.backtest(FOLDER, progress=lambda stage, share: told.append((stage, share)))
-    assert {stage for stage, _ in told} == {"backtest"}
-    assert told[-1][1] == 1.0
-    assert all(earlier < later for (_, earlier), (_, later) in pairwise(told))
+def test_progress_is_reported_and_ends_at_one():
+    reported = []
+    rootcause.backtest(FOLDER, progress=lambda stage, share: reported.append((stage, share)))
+    assert {stage for stage, _ in reported} == {"backtest"}
+    assert reported[-1][1] == 1.0
+    assert all(earlier < later for (_, earlier), (_, later) in pairwise(reported))
 
 
 def test_empty_cells_and_a_window_without_values_give_no_verdict(folder):
@@ -150,14 +150,17 @@ def spoil(path, old, new):
 
 
 BROKEN = {
-    "no folder": (shutil.rmtree, "is no folder"),
+    "no folder": (shutil.rmtree, "is not a folder"),
     "no issues": (lambda at: [shutil.rmtree(at / part) for part in ("train", "test")], "has no issues"),
     "no graph": (lambda at: (at / "graph.csv").unlink(), "graph.csv cannot be read"),
     "no quiet window": (lambda at: shutil.rmtree(at / "noissue"), "metrics.csv cannot be read"),
     "empty graph": (lambda at: (at / "graph.csv").write_text(""), "graph.csv:1: expected the names"),
-    "a row nobody knows": (lambda at: spoil(at / "graph.csv", "\ncart,", "\nkart,"), "graph.csv:3: the row 'kart'"),
+    "an unknown row": (lambda at: spoil(at / "graph.csv", "\ncart,", "\nkart,"), "graph.csv:3: the row 'kart'"),
     "a short row": (lambda at: spoil(at / "graph.csv", "\ncart,0.0,", "\ncart,"), "graph.csv:3: 4 cells, expected 5"),
-    "a link that is no number": (lambda at: spoil(at / "graph.csv", "front,0.0,1.0", "front,0.0,yes"), "graph.csv:2"),
+    "a link that is not a number": (
+        lambda at: spoil(at / "graph.csv", "front,0.0,1.0", "front,0.0,yes"),
+        "graph.csv:2",
+    ),
     "wrong headings": (
         lambda at: spoil(at / "noissue/metrics.csv", "microservice", "service"),
         "metrics.csv:1: expected three rows of headings",
@@ -168,37 +171,40 @@ BROKEN = {
         ),
         "metrics.csv:2: no column is",
     ),
-    "a value that is no number": (lambda at: spoil(at / "noissue/metrics.csv", ",100.0,", ",full,"), "metrics.csv:5:"),
+    "a value that is not a number": (
+        lambda at: spoil(at / "noissue/metrics.csv", ",100.0,", ",full,"),
+        "metrics.csv:5:",
+    ),
     "one quiet step": (
         lambda at: (at / "noissue/metrics.csv").write_text(
             "".join((FOLDER / "noissue/metrics.csv").read_text().splitlines(keepends=True)[:5])
         ),
         "at least two steps",
     ),
-    "instants that fall": (
+    "decreasing timestamps": (
         lambda at: spoil(at / "test/issue_2/metrics.csv", "1700200400.0", "1600000000.0"),
-        "must rise",
+        "must increase",
     ),
     "no label": (lambda at: (at / "test/issue_2/target.json").unlink(), "target.json cannot be read"),
-    "a label that is no JSON": (lambda at: (at / "test/issue_2/target.json").write_text("{"), "is no JSON"),
+    "a label that is not JSON": (lambda at: (at / "test/issue_2/target.json").write_text("{"), "is not JSON"),
     "a label without target": (lambda at: (at / "test/issue_2/target.json").write_text("[]"), "target is missing"),
     "an unknown metric": (
         lambda at: spoil(at / "test/issue_2/target.json", "availability", "colour"),
         "target.metric is 'colour'",
     ),
-    "no instant": (lambda at: spoil(at / "test/issue_2/target.json", "1700200700", '"noon"'), "target.timestamp"),
-    "a late instant": (
+    "no timestamp": (lambda at: spoil(at / "test/issue_2/target.json", "1700200700", '"noon"'), "target.timestamp"),
+    "a late timestamp": (
         lambda at: spoil(at / "test/issue_2/target.json", "1700200700", "1800000000"),
         "no step lies after target.timestamp",
     ),
     "an unknown target": (lambda at: spoil(at / "test/issue_2/target.json", '"front"', '"back"'), "'back' is not in"),
     "an unnamed cause": (lambda at: spoil(at / "test/issue_2/target.json", '"search"', "null"), "must name a service"),
-    "bytes": (lambda at: (at / "graph.csv").write_bytes(b"\xff\xfe\x00"), "no CSV in UTF-8"),
+    "bytes": (lambda at: (at / "graph.csv").write_bytes(b"\xff\xfe\x00"), "not CSV in UTF-8"),
 }
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_bad_input_is_one_sentence_that_names_the_file(monkeypatch, capsys, folder, how):
+def test_bad_input_is_reported_in_one_sentence_with_the_file(monkeypatch, capsys, folder, how):
     breaks, expected = BROKEN[how]
     breaks(folder)
     code, out, err = call(monkeypatch, capsys, folder)
@@ -209,12 +215,12 @@ def test_bad_input_is_one_sentence_that_names_the_file(monkeypatch, capsys, fold
     assert str(folder) in err
 
 
-def test_a_format_that_nobody_reads_is_refused(monkeypatch, capsys):
+def test_an_unknown_format_is_refused(monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "--format", "parquet", FOLDER)
     assert code == 2
     assert "petshop" in err
 
 
 def test_errors_are_usage_errors_for_callers_too(tmp_path):
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         rootcause.backtest(tmp_path / "nowhere")

@@ -18,25 +18,25 @@ def fails(value: int) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_the_order_of_the_inputs(workers):
+def test_results_have_the_order_of_the_inputs(workers):
     seen = []
-    found = fan_out(square, range(7), workers=workers, progress=lambda done, of: seen.append((done, of)))
-    assert [value for value, _ in found] == [0, 1, 4, 9, 16, 25, 36]
+    results = fan_out(square, range(7), workers=workers, progress=lambda done, of: seen.append((done, of)))
+    assert [value for value, _ in results] == [0, 1, 4, 9, 16, 25, 36]
     assert seen == [(done, 7) for done in range(1, 8)]
-    assert (os.getpid() in {process for _, process in found}) is (workers == 1)
+    assert (os.getpid() in {process for _, process in results}) is (workers == 1)
 
 
-def test_an_error_of_one_is_an_error_of_all():
+def test_the_first_error_ends_the_run():
     with pytest.raises(ValueError, match="no square"):
         fan_out(fails, [1, 2], workers=2)
 
 
-def test_nothing_to_do_is_done():
+def test_no_inputs_give_no_results():
     assert fan_out(square, [], workers=2) == []
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="shows what is said without Ray")
-def test_ray_that_is_not_installed_is_named():
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="tests the error without Ray")
+def test_a_missing_ray_is_reported():
     with pytest.raises(UsageError, match="not installed"):
         fan_out(square, [1, 2], ray_address="local")
 
@@ -45,7 +45,7 @@ def test_ray_that_is_not_installed_is_named():
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_a_local_ray_gives_the_same_results():
     seen = []
-    found = fan_out(square, range(5), ray_address="local", progress=lambda done, of: seen.append((done, of)))
-    assert [value for value, _ in found] == [0, 1, 4, 9, 16]
-    assert os.getpid() not in {process for _, process in found}
+    results = fan_out(square, range(5), ray_address="local", progress=lambda done, of: seen.append((done, of)))
+    assert [value for value, _ in results] == [0, 1, 4, 9, 16]
+    assert os.getpid() not in {process for _, process in results}
     assert seen[-1] == (5, 5)

@@ -33,27 +33,27 @@ def _history(days: float, now: datetime = NOW) -> Window:
     return Window(EntityKind.SERVICE, (CHAT, BATCH), times, key, rows[:, :, None], status[:, :, None], STEP)
 
 
-def test_fits_of_the_night_are_heard_by_the_plan_and_made_once_a_day():
+def test_nightly_fits_are_used_by_the_plan_and_made_once_a_day():
     nightly, history, horizon = Nightly(1, None), _history(6.0), timedelta(hours=24)
-    assert nightly.made() == {}
+    assert nightly.decisions() == {}
     assert nightly.start_if_due(history, [CHAT, BATCH], NOW, horizon, NO_CALENDAR)
     assert not nightly.start_if_due(history, [CHAT, BATCH], NOW, horizon, NO_CALENDAR)
     nightly.close()
-    made = nightly.made()
-    assert set(made) == {CHAT}  # the other has no value to fit
+    decisions = nightly.decisions()
+    assert set(decisions) == {CHAT}  # the other has no value to fit
     assert not nightly.start_if_due(history, [CHAT, BATCH], NOW + timedelta(hours=3), horizon, NO_CALENDAR)
     fleet = [
         FleetService(CHAT, "H100", 4, 4, 1, 40, None, "USD"),
         FleetService(BATCH, "H100", 4, 4, 1, 40, None, "USD"),
     ]
-    found = plan(history, {}, fleet, NOW, settings=PlanSettings(nights=made))
-    assert "Prophet" in because(found.forecasts[0].why)
-    assert len(found.forecasts) == 1
+    result = plan(history, {}, fleet, NOW, settings=PlanSettings(nights=decisions))
+    assert "Prophet" in because(result.forecasts[0].why)
+    assert len(result.forecasts) == 1
     plain = plan(history, {}, fleet, NOW, settings=PlanSettings())
     assert "Prophet" not in because(plain.forecasts[0].why)
 
 
-def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
+def test_a_failed_night_keeps_the_fits_of_the_night_before(monkeypatch):
     def fail(_night):
         raise OSError("no process")
 
@@ -61,11 +61,11 @@ def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
     nightly = Nightly(1, None)
     nightly.start_if_due(_history(6.0), [CHAT], NOW, timedelta(hours=24), NO_CALENDAR)
     nightly.close()
-    assert nightly.made() == {}
+    assert nightly.decisions() == {}
 
 
 class Refused:
-    """Fits, and says what nobody should listen to."""
+    """Fits, but its forecasts are useless."""
 
     name, title, extra = "prophet", "Prophet", ""
 
@@ -95,10 +95,10 @@ def _night(monkeypatch, forecaster, **more):
     return nightly
 
 
-def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_before(monkeypatch):
-    made = _night(monkeypatch, Refused()).made()
-    assert made[CHAT].fits.requested == ("prophet",)
-    assert made[CHAT].selected == ()
+def test_services_without_a_selected_model_are_forecast_in_one_batch(monkeypatch):
+    decisions = _night(monkeypatch, Refused()).decisions()
+    assert decisions[CHAT].fits.requested == ("prophet",)
+    assert decisions[CHAT].selected == ()
     history, horizon = _history(6.0), timedelta(hours=24)
     alone = forecast(
         history.times,
@@ -107,38 +107,38 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
         entity=CHAT,
         now=NOW,
         models=("ensemble", "prophet"),
-        fits=made[CHAT].fits,
+        fits=decisions[CHAT].fits,
         may_fit=False,
     )
 
-    def refuse(*_given, **_more):
-        raise AssertionError("asked alone")
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("forecast alone")
 
     monkeypatch.setattr(batch_forecast, "_forecast_service", refuse)
-    found = batch_forecast.forecast_all(history, NOW, horizon, made)[CHAT]
-    assert (found.model, found.why) == (alone.model, alone.why)
-    assert "Prophet is refused" in because(found.why)
+    forecasted = batch_forecast.forecast_all(history, NOW, horizon, decisions)[CHAT]
+    assert (forecasted.model, forecasted.why) == (alone.model, alone.why)
+    assert "Prophet is not used: the back-test error" in because(forecasted.why)
     for level, values in alone.quantiles.items():
-        np.testing.assert_allclose(found.quantiles[level], values, rtol=1e-4)
+        np.testing.assert_allclose(forecasted.quantiles[level], values, rtol=1e-4)
 
 
-def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
+def test_a_library_that_does_not_load_is_reported_and_margins_are_still_fitted(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
-    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
-    assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(found.why)
+    forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
+    assert "Prophet is not used: no fit was found (libstan.so.2: no such file)" in because(forecasted.why)
 
 
-def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
-    def broken(*_given):
+def test_a_failed_replay_keeps_the_default_margin_and_reports_it(monkeypatch):
+    def broken(*_args):
         raise TypeError("no such axis")
 
     monkeypatch.setattr(module, "best_margin", broken)
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
-    found = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
-    assert "the default margin is used" in because(found.why)
-    assert "no such axis" in because(found.why, "zh")
+    forecasted = batch_forecast.forecast_all(_history(6.0), NOW, timedelta(hours=24), nightly.decisions())[CHAT]
+    assert "the default margin is used" in because(forecasted.why)
+    assert "no such axis" in because(forecasted.why, "zh")
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_a_night_begins_at_midnight_of_the_planners_zone(zone, midnight):
     calendar, minute = Calendar(zone=zone), timedelta(minutes=1)
 
     def begins(at):
-        begun = nightly.start_if_due(history, [CHAT], at, horizon, calendar)
-        if begun:
+        started = nightly.start_if_due(history, [CHAT], at, horizon, calendar)
+        if started:
             nightly._running.result()
-        return begun
+        return started
 
     assert begins(midnight - timedelta(hours=20))
     assert not begins(midnight - minute)
@@ -170,14 +170,14 @@ def test_leads_of_a_whole_day_are_known_until_the_next_midnight_of_the_zone():
     zone, horizon = Calendar(zone="Asia/Shanghai"), timedelta(hours=24)
     begin, last = (datetime(2026, 5, 20, hour, minute, tzinfo=UTC) for hour, minute in ((0, 0), (15, 50)))
     history = _history(6.0, begin)
-    decided = fit_nightly(history.times, history.column(LOAD)[0], now=begin, horizon=horizon, calendar=zone)
-    newest = decided.fits.made["prophet"][max(decided.fits.made["prophet"])]
+    decision = fit_nightly(history.times, history.column(LOAD)[0], now=begin, horizon=horizon, calendar=zone)
+    newest = decision.fits.made["prophet"][max(decision.fits.made["prophet"])]
     wall = Series(newest.start, 600.0, np.ones(round((last.timestamp() + 8 * 3600 - newest.start) / 600)))
-    said = newest.at(wall, np.array([wall.values.size]), np.arange(1, 145))
-    assert np.isfinite(said).all()
+    values = newest.at(wall, np.array([wall.values.size]), np.arange(1, 145))
+    assert np.isfinite(values).all()
 
 
-def test_a_night_that_failed_is_tried_again_after_an_hour(monkeypatch):
+def test_a_failed_night_is_retried_after_an_hour(monkeypatch):
     def fail(_night):
         raise OSError("no process")
 
@@ -198,14 +198,14 @@ def test_the_calendar_is_read_from_the_settings():
             "events": [{"name": "sale", "start": "2026-05-21T08:00:00Z", "end": "2026-05-21T20:00:00Z", "ratio": 2}],
         }
     )
-    found = calendar_of(settings, NOW)
-    assert found.zone == "Europe/Berlin"
-    assert [event.name for event in found.events] == ["sale", HOLIDAY, HOLIDAY]  # Ascension Day, Whit Monday
-    assert found.events[0].ratio == 2.0
+    calendar = calendar_of(settings, NOW)
+    assert calendar.zone == "Europe/Berlin"
+    assert [event.name for event in calendar.events] == ["sale", HOLIDAY, HOLIDAY]  # Ascension Day, Whit Monday
+    assert calendar.events[0].ratio == 2.0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"zone": "Mars"}, "not a time zone"),
         ({"holidays": "XX"}, "no holidays are known"),
@@ -215,13 +215,13 @@ def test_the_calendar_is_read_from_the_settings():
         ({"workers": 0}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong, said):
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_settings_are_refused(wrong, message):
+    with pytest.raises(ValidationError, match=message):
         PlannerSettings.model_validate(wrong)
 
 
-def test_the_configuration_says_which_forecasters_are_fitted():
+def test_the_configuration_selects_the_fitted_forecasters():
     assert PlannerSettings().models == ("prophet",)
-    asked = PlannerSettings.model_validate({"forecasters": ["mstl", "autoets", "mstl"]})
-    assert asked.models == ("prophet", "mstl", "autoets")
+    settings = PlannerSettings.model_validate({"forecasters": ["mstl", "autoets", "mstl"]})
+    assert settings.models == ("prophet", "mstl", "autoets")
     assert PlannerSettings.model_validate({"prophet": False}).models == ()

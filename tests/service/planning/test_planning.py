@@ -1,4 +1,4 @@
-"""What the planner is told of a fleet, and that one bad service or a broken planner costs no cycle."""
+"""Planner inputs of a fleet; a bad service or a failing planner does not stop the cycle."""
 
 from __future__ import annotations
 
@@ -63,37 +63,37 @@ def metrics():
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def change_log(tmp_path):
     url = f"sqlite:///{tmp_path}/x.db"
     migrate.upgrade(url)
-    found = factory.open_change_log(factory.urls_of(url)[0])
-    yield found
-    found.close()
+    opened = factory.open_change_log(factory.urls_of(url)[0])
+    yield opened
+    opened.close()
 
 
-def _planning(metrics, ledger=None, **more):
-    return Planning(metrics, PlannerSettings(), SETTINGS, lambda *_: (6, 6), ledger=ledger, **more)
+def _planning(metrics, change_log=None, **more):
+    return Planning(metrics, PlannerSettings(), SETTINGS, lambda *_: (6, 6), change_log=change_log, **more)
 
 
-def test_a_negative_value_of_one_service_costs_nobody_a_plan(metrics):
-    made = _planning(metrics).plan_if_due(NOW, TOPOLOGY)
-    found = {one.service.name: one for one in made.recommendations}
-    assert isinstance(found["good"], Recommendation)
-    assert isinstance(found["bad"], Recommendation)
-    assert found["bad"].derivation["data"]["negative"] == 1
-    bare = found["bare"]
+def test_a_negative_value_of_one_service_does_not_stop_any_plan(metrics):
+    plan = _planning(metrics).plan_if_due(NOW, TOPOLOGY)
+    results = {item.service.name: item for item in plan.recommendations}
+    assert isinstance(results["good"], Recommendation)
+    assert isinstance(results["bad"], Recommendation)
+    assert results["bad"].derivation["data"]["negative"] == 1
+    bare = results["bare"]
     assert isinstance(bare, NoRecommendation)
     assert (bare.reason, bare.detail) == (NoPlanReason.NO_CALIBRATION, "plan.refused_no_values")
 
 
 def test_a_clock_that_jumps_ahead_and_back_does_not_end_planning(metrics):
-    making = _planning(metrics, looks_back=False)
+    making = _planning(metrics, with_hindsight=False)
     assert making.plan_if_due(NOW + timedelta(days=1), TOPOLOGY) is not None
     assert making.plan_if_due(NOW, TOPOLOGY) is not None
     assert making.plan_if_due(NOW + timedelta(minutes=1), TOPOLOGY) is None
 
 
-def test_a_planner_that_fails_costs_no_cycle(metrics, monkeypatch):
+def test_a_failing_planner_keeps_the_last_plan(metrics, monkeypatch):
     making = _planning(metrics)
     first = making.plan_if_due(NOW, TOPOLOGY)
 
@@ -115,84 +115,84 @@ def _starts(count, node=0.0):
         yield Startup(f"s{number}", POD, began, service="good", phases=phases, ready_at=ready)
 
 
-def test_the_lead_time_is_measured_on_the_ledger_s_starts(metrics, ledger):
-    ledger.save_startups(list(_starts(8)))
-    made = _planning(metrics, ledger, looks_back=False).plan_if_due(NOW, TOPOLOGY)
-    found = {one.service.name: one for one in made.recommendations}
-    lead = found["good"].derivation["lead"]
+def test_the_lead_time_is_measured_on_the_start_ups_of_the_change_log(metrics, change_log):
+    change_log.save_startups(list(_starts(8)))
+    plan = _planning(metrics, change_log, with_hindsight=False).plan_if_due(NOW, TOPOLOGY)
+    results = {item.service.name: item for item in plan.recommendations}
+    lead = results["good"].derivation["lead"]
     assert (lead["source"], lead["starts"], lead["gpus_free"]) == ("measured", 8, 3)
     assert [part["name"] for part in lead["parts"]] == ["pull", "weight_load", "margin"]
-    assert found["good"].lead_time == timedelta(seconds=132)
-    assert found["bad"].derivation["lead"]["source"] == "configured"
-    earlier = _planning(metrics, ledger, looks_back=False).plan_if_due(NOW - timedelta(hours=6), TOPOLOGY)
-    then = {one.service.name: one for one in earlier.recommendations}["good"].derivation["lead"]
-    assert (then["source"], then["starts"]) == ("configured", 2), "starts of later than that instant are not known"
+    assert results["good"].lead_time == timedelta(seconds=132)
+    assert results["bad"].derivation["lead"]["source"] == "configured"
+    earlier = _planning(metrics, change_log, with_hindsight=False).plan_if_due(NOW - timedelta(hours=6), TOPOLOGY)
+    then = {item.service.name: item for item in earlier.recommendations}["good"].derivation["lead"]
+    assert (then["source"], then["starts"]) == ("configured", 2), "later starts are not known"
 
 
-def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
-    _planning(metrics, ledger).plan_if_due(NOW, TOPOLOGY)
-    at, paper = ledger.document(hindsight.PAPER)
+def test_hindsight_is_stored(metrics, change_log):
+    _planning(metrics, change_log).plan_if_due(NOW, TOPOLOGY)
+    at, document = change_log.document(hindsight.DOCUMENT)
     assert at == NOW
-    (good, _) = sorted(paper["services"], key=lambda one: one["service"] != "good")
+    (good, _) = sorted(document["services"], key=lambda entry: entry["service"] != "good")
     assert good["first_start_at"] < good["peak_at"]
     assert good["without_starts"]["waited"] > 10_000 > good["with_plan"]["waited"]
     for language in ("en", "zh"):
-        said = hindsight.sentence(good, language)
-        assert f"{good['without_starts']['waited']:,}" in said
-        assert "{" not in said
-    assert not hindsight.is_due(ledger, NOW + timedelta(hours=1))
-    assert hindsight.is_due(ledger, NOW + timedelta(hours=7))
+        text = hindsight.sentence(good, language)
+        assert f"{good['without_starts']['waited']:,}" in text
+        assert "{" not in text
+    assert not hindsight.is_due(change_log, NOW + timedelta(hours=1))
+    assert hindsight.is_due(change_log, NOW + timedelta(hours=7))
 
 
 def load_test(**changes):
-    made = Calibration(
+    calibration = Calibration(
         GOOD, "H100", 300.0, 16.0, 25.0, 2, 1, 480.0, 900, "measured", "prior", "", "",
         NOW - timedelta(days=3), {}, "load_test", NOW + timedelta(days=3),
     )  # fmt: skip
-    return replace(made, **changes)
+    return replace(calibration, **changes)
 
 
-def counted(metrics, *tests):
-    made = _planning(metrics, tests=lambda: tests).plan_if_due(NOW, TOPOLOGY)
-    return next(one for one in made.recommendations if one.service == GOOD)
+def recommended(metrics, *tests):
+    plan = _planning(metrics, tests=lambda: tests).plan_if_due(NOW, TOPOLOGY)
+    return next(item for item in plan.recommendations if item.service == GOOD)
 
 
-def test_a_load_test_counts_where_engines_show_too_little_and_the_plan_says_so(metrics):
+def test_a_load_test_is_used_and_reported_if_the_engines_show_too_little(metrics):
     imported = load_test(source="vllm", measured_at=NOW - timedelta(days=1), batch=8.0)
-    found = counted(metrics, imported, load_test())
-    assert found.derivation["inputs"]["batch"]["value"] == 16.0
-    assert found.derivation["calibration"]["source"] == "load_test"
-    assert any("load_test" in line for line in derivation.lines(found))
-    assert counted(metrics, imported).derivation["inputs"]["batch"]["value"] == 8.0
+    recommendation = recommended(metrics, imported, load_test())
+    assert recommendation.derivation["inputs"]["batch"]["value"] == 16.0
+    assert recommendation.derivation["calibration"]["source"] == "load_test"
+    assert any("load_test" in line for line in derivation.lines(recommendation))
+    assert recommended(metrics, imported).derivation["inputs"]["batch"]["value"] == 8.0
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"valid_until": NOW}, "too_old"),
         ({"gpu_type": "A100"}, "other_gpu"),
         ({"tensor_parallel": 4}, "other_group"),
     ],
 )
-def test_a_load_test_of_something_else_is_passed_over_with_the_reason(metrics, changes, why):
-    found = counted(metrics, load_test(**changes))
-    assert found.derivation["inputs"]["batch"]["value"] == 32.0
-    assert found.derivation["calibration"]["source"] == "configured"
-    assert any(why in line for line in derivation.lines(found, "zh"))
+def test_a_load_test_that_does_not_apply_is_rejected_with_the_reason(metrics, changes, reason):
+    recommendation = recommended(metrics, load_test(**changes))
+    assert recommendation.derivation["inputs"]["batch"]["value"] == 32.0
+    assert recommendation.derivation["calibration"]["source"] == "configured"
+    assert any(reason in line for line in derivation.lines(recommendation, "zh"))
 
 
-def test_replicas_are_split_as_their_engines_say_unless_the_configuration_does(metrics):
+def test_tp_and_pp_of_engines_apply_unless_configured(metrics):
     labels = {**TOPOLOGY.labels, REPLICA: {"tensor_parallel": "4", "pipeline_parallel": "many"}}
-    said = Topology.build(TOPOLOGY.edges, TOPOLOGY.entities, labels)
+    topology = Topology.build(TOPOLOGY.edges, TOPOLOGY.entities, labels)
     bare = ServiceSettings.model_validate(
         {name: value for name, value in SETTINGS[0].model_dump(exclude_unset=True).items() if name != "tensor_parallel"}
     )
-    found = {}
-    for name, settings in (("told", SETTINGS), ("bare", [bare])):
+    results = {}
+    for name, settings in (("configured", SETTINGS), ("bare", [bare])):
         making = Planning(metrics, PlannerSettings(), settings, lambda *_: (6, 6))
-        made = making.plan_if_due(NOW, said)
-        found[name] = next(one for one in made.recommendations if one.service == GOOD)
-    assert found["told"].gpus == 2 * found["told"].target_replicas
-    assert found["bare"].gpus == 4 * found["bare"].target_replicas
-    assert found["bare"].derivation["nodes"]["gpus_per_node"] == 4
-    assert found["bare"].derivation["nodes"]["source"] == "topology"
+        plan = making.plan_if_due(NOW, topology)
+        results[name] = next(item for item in plan.recommendations if item.service == GOOD)
+    assert results["configured"].gpus == 2 * results["configured"].target_replicas
+    assert results["bare"].gpus == 4 * results["bare"].target_replicas
+    assert results["bare"].derivation["nodes"]["gpus_per_node"] == 4
+    assert results["bare"].derivation["nodes"]["source"] == "topology"

@@ -1,4 +1,4 @@
-"""Prefill and decode replicas of one service are planned, limited and guarded apart."""
+"""Prefill and decode replicas of one service are planned, limited and guarded separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.config.settings import PlannerSettings
 from service.config.slo_settings import SloSettings
 from service.planning import role_pools
 from service.planning.planning import Planning
-from service.planning.slo_inputs import Promises
+from service.planning.slo_inputs import SloInputs
 from store import memory
 from tests.service.cli.test_cli import answer
 
@@ -66,16 +66,16 @@ def planned(metrics, *services, slos=()):
         PlannerSettings(),
         list(services),
         lambda service, known: (2, 2) if known else (0, 0),
-        looks_back=False,
-        promises=Promises(slos, "c"),
+        with_hindsight=False,
+        slo_inputs=SloInputs(slos, "c"),
     )
-    return {one.service.name: one for one in planning.plan_if_due(NOW, TOPOLOGY).recommendations}
+    return {item.service.name: item for item in planning.plan_if_due(NOW, TOPOLOGY).recommendations}
 
 
-def test_each_pool_is_counted_by_what_its_own_replicas_do(metrics):
-    found = planned(metrics)
-    assert set(found) == {"chat-prefill", "chat-decode"}
-    prompts, answers = found["chat-prefill"], found["chat-decode"]
+def test_each_pool_is_sized_by_its_own_replicas(metrics):
+    recommendations = planned(metrics)
+    assert set(recommendations) == {"chat-prefill", "chat-decode"}
+    prompts, answers = recommendations["chat-prefill"], recommendations["chat-decode"]
     assert isinstance(prompts, Recommendation)
     # prefill: one token a request, 4 at once at 2.5 tokens/s: 10 requests/s a replica; decode: 40 at once, 100 at 25/s
     assert prompts.derivation["inputs"]["tokens"]["value"] == pytest.approx(1.0)
@@ -84,37 +84,37 @@ def test_each_pool_is_counted_by_what_its_own_replicas_do(metrics):
     assert answers.derivation["capacity_now"] == pytest.approx(2 * 10 / 1.25)
     assert prompts.gpus == 2 * prompts.target_replicas
     assert answers.gpus == 4 * answers.target_replicas
-    # 88 in flight in the whole service are not held against the 4 seats of a prefill replica
+    # 88 in flight in the whole service do not count for the 4 seats of a prefill replica
     assert prompts.target_replicas <= 4
 
 
 def test_a_pool_takes_its_own_settings_and_its_share_of_the_quota(metrics):
     whole = ServiceSettings(name="chat", namespace="prod", quota_gpus=12, floor=2, batch=99, tokens_per_request=7)
     own = ServiceSettings(name="chat-decode", namespace="prod", ceiling=2)
-    found = planned(metrics, whole, own)
-    assert found["chat-prefill"].floor == 2
-    assert found["chat-decode"].ceiling == 2
-    assert found["chat-prefill"].derivation["inputs"]["batch"]["value"] == pytest.approx(4.0)
-    limits = {name: one.derivation["limits"]["quota_gpus"] for name, one in found.items()}
+    recommendations = planned(metrics, whole, own)
+    assert recommendations["chat-prefill"].floor == 2
+    assert recommendations["chat-decode"].ceiling == 2
+    assert recommendations["chat-prefill"].derivation["inputs"]["batch"]["value"] == pytest.approx(4.0)
+    limits = {name: item.derivation["limits"]["quota_gpus"] for name, item in recommendations.items()}
     assert limits == {"chat-prefill": 4, "chat-decode": 8}
 
 
-def test_each_pool_is_bounded_by_its_own_part_of_the_promise(metrics):
+def test_each_pool_is_limited_by_its_own_part_of_the_slo(metrics):
     chat = ServiceSettings(name="chat", namespace="prod", model="Llama-3.1-8B", prompt_tokens=2000)
     slos = [
         SloSettings(name="first", service="chat", sli="ttft", limit="1s", objective=0.95),
         SloSettings(name="further", service="chat", sli="tpot", limit="39ms", objective=0.95),
     ]
-    plain, found = planned(metrics, chat), planned(metrics, chat, slos=slos)
+    plain, recommendations = planned(metrics, chat), planned(metrics, chat, slos=slos)
     for name, sli in (("chat-prefill", "ttft"), ("chat-decode", "tpot")):
-        facts = found[name].derivation["slo"]
+        facts = recommendations[name].derivation["slo"]
         assert (facts["verdict"], facts["binds"]["sli"]) == ("bounded", sli)
         assert 0.3 < facts["requests_per_second"] / facts["calibrated"]["requests_per_second"] < 1.0
-        assert found[name].target_replicas >= plain[name].target_replicas
+        assert recommendations[name].target_replicas >= plain[name].target_replicas
         assert plain[name].derivation["slo"]["verdict"] == "no_objective"
 
 
-def test_what_has_one_role_or_a_replica_that_does_both_is_one_service():
+def test_a_service_with_one_role_or_a_mixed_replica_stays_one_service():
     assert role_pools.planned(role_pools.with_pools(TOPOLOGY)) == (DECODE, PREFILL)
     both = EntityRef("c", EntityKind.REPLICA, "prod", "both-0")
     mixed = Topology.build([*TOPOLOGY.edges, (both, CHAT)], labels=TOPOLOGY.labels)
@@ -125,7 +125,7 @@ def test_what_has_one_role_or_a_replica_that_does_both_is_one_service():
     assert DECODE in role_pools.planned(role_pools.with_pools(there))
 
 
-def test_engines_say_their_role():
+def test_the_role_is_read_from_engine_arguments():
     def role(*words):
         return engine_args({"args": list(words)}).facts(engine=True).get("role")
 
@@ -137,22 +137,22 @@ def test_engines_say_their_role():
 
 
 def test_the_command_line_sizes_both_pools(tmp_path):
-    asked = ("capacity", "disaggregated", "--model", "Llama-3.1-8B", "--gpu", "H100", "--qps", "40", "--prompt", "2000",
-             "--tokens", "200", "--prefill-tp", "1", "--decode-tp", "1")  # fmt: skip
-    found = answer(*asked, "--ttft", "1s", "--tpot", "40ms", cwd=tmp_path)
-    assert found["kept"]
-    assert found["gpus"] == found["prefill"]["gpus"] + found["decode"]["gpus"] > 2
-    assert found["ttft_seconds"] <= 1.0
-    assert len(found["derivation"]) == 8
-    never = answer(*asked, "--ttft", "1ms", cwd=tmp_path, code=1)
+    command = ("capacity", "disaggregated", "--model", "Llama-3.1-8B", "--gpu", "H100", "--qps", "40",
+               "--prompt", "2000", "--tokens", "200", "--prefill-tp", "1", "--decode-tp", "1")  # fmt: skip
+    result = answer(*command, "--ttft", "1s", "--tpot", "40ms", cwd=tmp_path)
+    assert result["kept"]
+    assert result["gpus"] == result["prefill"]["gpus"] + result["decode"]["gpus"] > 2
+    assert result["ttft_seconds"] <= 1.0
+    assert len(result["derivation"]) == 8
+    never = answer(*command, "--ttft", "1ms", cwd=tmp_path, code=1)
     assert (never["kept"], never["reason"]) == (False, "prompt")
     assert "s for 95 % of requests" in never["derivation"][0]
-    assert answer(*asked, "--ttft", "1us", cwd=tmp_path, code=1)["best_seconds"] == never["best_seconds"]
-    links = [answer(*asked, "--link", text, cwd=tmp_path)["inputs"]["link"] for text in ("50GB/s", "50e9", "50 MB/s")]
+    assert answer(*command, "--ttft", "1us", cwd=tmp_path, code=1)["best_seconds"] == never["best_seconds"]
+    links = [answer(*command, "--link", text, cwd=tmp_path)["inputs"]["link"] for text in ("50GB/s", "50e9", "50 MB/s")]
     assert links == [50e9, 50e9, 50e6]
-    wrong = answer(*asked, "--link", "50Gb/s", cwd=tmp_path, code=2)
+    wrong = answer(*command, "--link", "50Gb/s", cwd=tmp_path, code=2)
     assert "--link: '50Gb/s' has a small b" in wrong["error"]["message"]
-    wrong = answer(*asked, "--link", "50", "--decode-gpu", "abacus", cwd=tmp_path, code=2)
+    wrong = answer(*command, "--link", "50", "--decode-gpu", "abacus", cwd=tmp_path, code=2)
     assert "abacus" in wrong["error"]["message"]
-    wrong = answer(*asked, "--link", "0", cwd=tmp_path, code=2)
+    wrong = answer(*command, "--link", "0", cwd=tmp_path, code=2)
     assert "--link must be above 0" in wrong["error"]["message"]

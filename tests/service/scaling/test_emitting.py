@@ -1,4 +1,4 @@
-"""The plan on a real control plane: what is patched, what is left to its owner, and what a dry run leaves behind."""
+"""The plan on a real control plane: patched objects, objects of other owners, and dry runs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def act(replicas: int, *, dry_run: bool = False, kind: ActionKind = ActionKind.S
 
 
 def by(cluster: Cluster | None, *aims: dict[str, Any]) -> autoscalers.AutoscalerActuator:
-    door = {}
+    api = {}
     if cluster is not None:
-        door = {
+        api = {
             "url": cluster.url, "bearer_token_file": str(cluster.token_file("admin")), "insecure_skip_verify": True,
         }  # fmt: skip
     emit = [{"service": "chat", **aim} for aim in aims]
-    return emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": door}))
+    return emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": api}))
 
 
 @pytest.fixture
@@ -78,18 +78,18 @@ def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> 
     assert "2 -> 5" in dry.detail
     assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 2, "a dry run changes nothing"
     assert actuator.perform(act(5)).status is OutcomeStatus.DONE
-    found = cluster.get(f"{HPAS}/chat")
-    assert found["spec"]["minReplicas"] == 5
-    assert found["metadata"]["annotations"]["outrider.io/plan"] == "2026-11-21T12:00:00Z"
-    version = found["metadata"]["resourceVersion"]
-    again = actuator.perform(act(5))
-    assert again.status is OutcomeStatus.ALREADY
+    patched = cluster.get(f"{HPAS}/chat")
+    assert patched["spec"]["minReplicas"] == 5
+    assert patched["metadata"]["annotations"]["outrider.io/plan"] == "2026-11-21T12:00:00Z"
+    version = patched["metadata"]["resourceVersion"]
+    repeated = actuator.perform(act(5))
+    assert repeated.status is OutcomeStatus.ALREADY
     assert cluster.get(f"{HPAS}/chat")["metadata"]["resourceVersion"] == version, "not written again"
     bounded = actuator.perform(act(50))
     assert "bounded by spec.maxReplicas" in bounded.detail
     assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 8
     deployed = cluster.get(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
-    managers = [one["manager"] for one in deployed["metadata"]["managedFields"]]
+    managers = [field["manager"] for field in deployed["metadata"]["managedFields"]]
     assert autoscalers.FIELD_MANAGER not in managers, "the workload itself is left alone"
 
 
@@ -107,7 +107,7 @@ def test_replicas_that_an_hpa_sets_are_left_to_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.control_plane
-def test_what_argo_cd_sets_is_left_to_it(cluster: Cluster) -> None:
+def test_replicas_that_argo_cd_sets_are_left_to_it(cluster: Cluster) -> None:
     path = deployment(cluster, SPACE)
     cluster.patch(path, {"spec": {"replicas": 6}}, by="argocd-controller")
     with pytest.raises(ActuationError, match="field manager argocd-controller"):
@@ -115,7 +115,7 @@ def test_what_argo_cd_sets_is_left_to_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.control_plane
-def test_one_object_that_may_not_be_changed_holds_all_of_them(cluster: Cluster) -> None:
+def test_one_object_that_cannot_be_changed_stops_all(cluster: Cluster) -> None:
     deployment(cluster, SPACE)
     hpa(cluster)
     actuator = by(cluster, {"type": "hpa"}, {"type": "knative"})
@@ -125,10 +125,10 @@ def test_one_object_that_may_not_be_changed_holds_all_of_them(cluster: Cluster) 
 
 
 @pytest.mark.control_plane
-def test_an_account_without_the_right_is_told_what_it_needs(cluster: Cluster) -> None:
-    door = {"url": cluster.url, "bearer_token_file": str(cluster.token_file("stranger")), "insecure_skip_verify": True}
+def test_an_account_without_permission_gets_a_hint(cluster: Cluster) -> None:
+    api = {"url": cluster.url, "bearer_token_file": str(cluster.token_file("stranger")), "insecure_skip_verify": True}
     emit = [{"service": "chat", "type": "hpa"}]
-    actuator = emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": door}))
+    actuator = emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": api}))
     with pytest.raises(ActuationError, match="403") as refused:
         actuator.perform(act(4))
     assert "patch" in refused.value.hint
@@ -137,7 +137,7 @@ def test_an_account_without_the_right_is_told_what_it_needs(cluster: Cluster) ->
 def test_other_actions_and_services_without_an_aim_are_refused() -> None:
     with pytest.raises(ActuationError, match="does not support cordon"):
         by(None, {"type": "hpa"}).perform(act(3, kind=ActionKind.CORDON))
-    with pytest.raises(ActuationError, match="names nothing"):
+    with pytest.raises(ActuationError, match="has no entry to scale"):
         by(None).perform(act(3))
     with pytest.raises(ActuationError, match="no Kubernetes API is configured"):
         by(None, {"type": "hpa"}).perform(act(3))
@@ -146,7 +146,7 @@ def test_other_actions_and_services_without_an_aim_are_refused() -> None:
 def test_a_webhook_is_posted_with_its_key_and_not_in_a_dry_run() -> None:
     seen: list[tuple[str, dict[str, Any]]] = []
 
-    class Door(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append((self.headers["Idempotency-Key"], body))
@@ -156,7 +156,7 @@ def test_a_webhook_is_posted_with_its_key_and_not_in_a_dry_run() -> None:
         def log_message(self, *_args: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Door)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/scale"

@@ -1,4 +1,4 @@
-"""KEDA's side of the external scaler: a real gRPC client against the real server."""
+"""External scaler of KEDA: a real gRPC client against the real server."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
 @pytest.fixture
 def scaler():
     numbers = {("prod", "chat"): 5}
-    made = KedaScaler(lambda namespace, name: numbers.get((namespace, name)), "127.0.0.1", 0, look_seconds=0.02)
-    with grpc.insecure_channel(f"127.0.0.1:{made.port}") as channel:
+    server = KedaScaler(lambda namespace, name: numbers.get((namespace, name)), "127.0.0.1", 0, poll_seconds=0.02)
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         yield channel, numbers
-    made.stop()
+    server.stop()
 
 
 def _call(channel, method, request, answer):
-    made = channel.unary_unary(
+    call = channel.unary_unary(
         f"/{SERVICE}/{method}",
-        request_serializer=lambda one: one.SerializeToString(),
+        request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=MESSAGES[answer].FromString,
     )
-    return made(request, timeout=5)
+    return call(request, timeout=5)
 
 
 def _ref(**metadata):
@@ -37,12 +37,12 @@ def test_the_wire_format_is_keda_s():
     assert MESSAGES["MetricValue"](metricName="m", metricValue=3).SerializeToString() == b"\x0a\x01m\x10\x03"
 
 
-def test_the_number_of_the_plan_is_told(scaler):
+def test_the_planned_replicas_are_returned(scaler):
     channel, _ = scaler
     (spec,) = _call(channel, "GetMetricSpec", _ref(), "GetMetricSpecResponse").metricSpecs
     assert (spec.metricName, spec.targetSize) == (METRIC, 1)
-    asked = MESSAGES["GetMetricsRequest"](scaledObjectRef=_ref(), metricName=METRIC)
-    (value,) = _call(channel, "GetMetrics", asked, "GetMetricsResponse").metricValues
+    request = MESSAGES["GetMetricsRequest"](scaledObjectRef=_ref(), metricName=METRIC)
+    (value,) = _call(channel, "GetMetrics", request, "GetMetricsResponse").metricValues
     assert (value.metricValue, value.metricValueFloat) == (5, 5.0)
     assert _call(channel, "IsActive", _ref(), "IsActiveResponse").result is True
     named = MESSAGES["ScaledObjectRef"](
@@ -55,7 +55,7 @@ def test_a_change_is_pushed(scaler):
     channel, numbers = scaler
     follow = channel.unary_stream(
         f"/{SERVICE}/StreamIsActive",
-        request_serializer=lambda one: one.SerializeToString(),
+        request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=MESSAGES["IsActiveResponse"].FromString,
     )
     stream = follow(_ref(), timeout=10)
@@ -65,7 +65,7 @@ def test_a_change_is_pushed(scaler):
     stream.cancel()
 
 
-def test_without_a_fresh_plan_there_is_no_number(scaler):
+def test_without_a_fresh_plan_the_scaler_is_unavailable(scaler):
     channel, numbers = scaler
     numbers.clear()
     with pytest.raises(grpc.RpcError) as refused:

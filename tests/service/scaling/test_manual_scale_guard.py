@@ -1,4 +1,4 @@
-"""A number that is sent by hand obeys the guard rails that hold the live loop."""
+"""A manually sent replica count obeys the guard rails of the live loop."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def acted(minutes: float, status: ActionStatus = ActionStatus.DONE) -> Action:
 
 
 def state(*actions: Action) -> MemoryStateStore:
-    made = MemoryStateStore()
-    made.commit(CycleCommit(CycleRecord("c1", NOW, NOW, 1, 1, 0, 0, 0, 0), actions=actions))
-    return made
+    store = MemoryStateStore()
+    store.commit(CycleCommit(CycleRecord("c1", NOW, NOW, 1, 1, 0, 0, 0, 0), actions=actions))
+    return store
 
 
-def test_the_cooldown_of_the_live_loop_holds_a_number_sent_by_hand() -> None:
+def test_the_cooldown_of_the_live_loop_refuses_a_manual_scale() -> None:
     assert manual_scale_guard.refusal(Policy(), state(), PLAN, NOW) is None
     assert manual_scale_guard.refusal(Policy(), state(acted(5)), PLAN, NOW) == "cooldown"
     assert manual_scale_guard.refusal(Policy(), state(acted(11)), PLAN, NOW) is None
@@ -60,17 +60,17 @@ def test_the_cooldown_of_the_live_loop_holds_a_number_sent_by_hand() -> None:
         emitting.send(Settings(), state(acted(5)), PLAN, NOW, Policy(), dry_run=True)
 
 
-def test_what_was_sent_by_hand_counts_too_unless_it_was_a_dry_run() -> None:
-    for dry_run, held in (("False", "cooldown"), ("True", None)):
+def test_earlier_manual_scales_count_unless_they_were_dry_runs() -> None:
+    for dry_run, reason in (("False", "cooldown"), ("True", None)):
         known = state()
         detail = {"action": f"emit:{CHAT.key}:1:6", "said": "", "dry_run": dry_run}
         known.append_audit(
             [AuditRecord(NOW - timedelta(minutes=2), AuditEvent.ACTION_PERFORMED, "scale", "done", detail=detail)]
         )
-        assert manual_scale_guard.refusal(Policy(), known, PLAN, NOW) == held
+        assert manual_scale_guard.refusal(Policy(), known, PLAN, NOW) == reason
 
 
-def test_rates_and_survivors_hold_it() -> None:
+def test_rates_and_survivors_refuse_it() -> None:
     assert manual_scale_guard.refusal(Policy(max_actions_per_hour=0), state(), PLAN, NOW) == "rate_limit"
     too_few = replace(PLAN, target_replicas=2, derivation={"need_now": 3})
     assert manual_scale_guard.refusal(Policy(), state(), too_few, NOW) is not None

@@ -102,7 +102,7 @@ def test_a_split_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("12\nmany\n")
     split = ("capacity", "split", "--long-ratio", ".5")
     assert answer(*split, "--prompts", "empty.txt", cwd=tmp_path, code=1)["reason"] == "no_prompts"
-    assert "words.txt:2: 'many' is no number of tokens" in message(*split, "--prompts", "words.txt", cwd=tmp_path)
+    assert "words.txt:2: 'many' is not a number of tokens" in message(*split, "--prompts", "words.txt", cwd=tmp_path)
     assert "missing.txt cannot be read" in message(*split, "--prompts", "missing.txt", cwd=tmp_path)
     assert "no prompt lengths given" in message(*split, cwd=tmp_path)
     assert "no service is named 'x'" in message(*split, "--service", "x", cwd=tmp_path)

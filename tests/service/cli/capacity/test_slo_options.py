@@ -1,4 +1,4 @@
-"""Promises of the configuration and the command line: from the store to what ``capacity plan`` and ``explain`` say."""
+"""SLOs of the configuration and the command line: from the store to what ``capacity plan`` and ``explain`` say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.config.service_settings import ServiceSettings
 from service.config.settings import Settings, StoreSettings
 from service.config.slo_settings import SloSettings
 from service.planning import node_sizes
-from service.planning.slo_inputs import Asked, Promises
+from service.planning.slo_inputs import PlanOverrides, SloInputs
 from service.wiring import stores as wiring_stores
 from tests.planner.performance.test_memory_fit import LLAMA
 from tests.service.cli.test_cli import answer, run
@@ -242,7 +242,7 @@ def test_objectives_are_those_of_the_service_its_namespace_and_its_cluster():
         return SloSettings.model_validate({"name": "x", "sli": "ttft", "limit": "1s", "objective": 0.9, **changes})
 
     def about(service, *slos, **asked):
-        return [one.sli for one in Promises(slos, "default", Asked(**asked)).objectives(service)]
+        return [one.sli for one in SloInputs(slos, "default", PlanOverrides(**asked)).objectives(service)]
 
     assert about(CHAT, slo()) == ["ttft"]
     assert about(CHAT, slo(service="chat"), slo(service="chat", namespace="serving")) == ["ttft", "ttft"]
@@ -251,7 +251,7 @@ def test_objectives_are_those_of_the_service_its_namespace_and_its_cluster():
     asked = (Objective("ttft", 2.0),)
     assert about(CHAT, slo(), slo(sli="tpot", limit="50ms"), objectives=asked) == ["ttft", "tpot"]
     pool = EntityRef("default", EntityKind.SERVICE, "serving", "chat-decode")
-    assert [one.name for one in Promises([slo(service="chat")], "default").objectives(pool, CHAT)] == ["x"]
+    assert [one.name for one in SloInputs([slo(service="chat")], "default").objectives(pool, CHAT)] == ["x"]
 
 
 def test_node_sizes_are_the_usual_ones_of_each_type():

@@ -152,7 +152,7 @@ def test_people_read_it_in_their_language(folder: Path) -> None:
     ("arguments", "said"),
     [
         (("--format", "nginx"), "--format 'nginx' is not known"),
-        (("--current", "r.json"), "r.json is no HTTPRoute"),
+        (("--current", "r.json"), "r.json is not an HTTPRoute"),
         (("--current", "absent.yaml"), "absent.yaml cannot be read"),
         (("--current", "cut.yaml"), "cut.yaml:3: not YAML"),
         (("--current", "other.yaml"), "no backend is a replica of chat-70b"),
