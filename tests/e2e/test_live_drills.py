@@ -80,7 +80,7 @@ def running(request, tmp_path) -> Iterator[Running]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
 
     with contextlib.chdir(tmp_path):
-        watched = on_loop(demo.watched(Fleet(default_spec(), seed=7, start=START), days=days))
+        watched = on_loop(demo.monitor(Fleet(default_spec(), seed=7, start=START), days=days))
         settings = ApiSettings(token="secret", control_url=watched.server.base_url)
         app = create_app(watched.platform.state, watched.platform.metrics, settings)
         try:

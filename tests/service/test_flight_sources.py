@@ -64,7 +64,7 @@ def replayed(folder: Path) -> Collected:
     """The last round of a recording."""
     fleet = reader.read_fleet(folder)
     collector = ScrapeManager(fleet.targets)
-    for group in replay.rounds(list(fleet.scrapes()), STEP):
+    for group in replay.group_cycles(list(fleet.scrapes()), STEP):
         found = collector.absorb(group, group[-1].at)
     return found
 
@@ -73,7 +73,7 @@ def all_of(folder: Path) -> dict[tuple[EntityRef, SignalKey], float]:
     """The newest value of each signal of a recording."""
     fleet = reader.read_fleet(folder)
     collector, found = ScrapeManager(fleet.targets), dict[tuple[EntityRef, SignalKey], float]()
-    for group in replay.rounds(list(fleet.scrapes()), STEP):
+    for group in replay.group_cycles(list(fleet.scrapes()), STEP):
         found |= present(collector.absorb(group, group[-1].at))
     return found
 
