@@ -93,4 +93,4 @@ def test_a_bad_line_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "service.cli", "replay", str(folder), "-o", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["message"].startswith(f"{folder}/events.jsonl:1: no event")
+    assert json.loads(done.stdout)["error"]["message"].startswith(f"{folder}/events.jsonl:1: not an event")
