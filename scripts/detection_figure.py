@@ -249,7 +249,7 @@ def of_fleet(figure: Figure) -> History:
             truth = inject(fleet, fault.id, fault.entity, duration=timedelta(minutes=fault.minutes), seed=SEED)
             history.truths[fault.id] = (truth.entity, (minute, minute + fault.minutes))
         fleet.step(STEP)
-        collected = source.look(fleet.now)
+        collected = source.collect_now(fleet.now)
         history.topology = collected.topology
         history.take(minute + 0.25, fleet.now, collected, detection)
     return history
