@@ -19,7 +19,7 @@ from benchmarks.common import Result, main, result
 from benchmarks.fleet import rival_detectors
 from outrider import log
 from service.drills import commands, scenario_choice
-from service.drills.runner import Seen, run_all
+from service.drills.runner import DrillRun, run_all
 from simulator.scenarios import SCORING_SEEDS, TUNING_SEEDS
 
 LIMIT_SECONDS = 600.0  # for the scenarios of one seed
@@ -50,10 +50,10 @@ def run() -> list[Result]:
     """One line a figure, how long was watched, and the time that the slowest seed took."""
     log.configure(level="critical")
     quick = os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
-    seeds, seen, seconds = _seeds(), list[Seen](), list[float]()
+    seeds, seen, seconds = _seeds(), list[DrillRun](), list[float]()
     for seed in seeds:
         started = time.perf_counter()
-        seen += run_all(scenario_choice.some(QUICK if quick else None), seed, _tell, compare=rival_detectors.compare)
+        seen += run_all(scenario_choice.select(QUICK if quick else None), seed, _tell, compare=rival_detectors.compare)
         seconds.append(time.perf_counter() - started)
     scored = commands.table(seen)
     lines = [_line(scored, *figure) for figure in FIGURES]

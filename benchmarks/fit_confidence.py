@@ -94,7 +94,7 @@ def main() -> int:
     log.configure(level="critical")
     answers: list[RankedAnswer] = []
     for seed in given.seeds:
-        seen = run_all(scenario_choice.some(given.only), seed, lambda *_: None)
+        seen = run_all(scenario_choice.select(given.only), seed, lambda *_: None)
         answers += answers_of([one.run for one in seen], GRACE)
     old = confidence.packaged()
     new = fit(answers, old)

@@ -227,7 +227,7 @@ def of_recording(name: str) -> History:
     watchers: list[Detector] = [*(make() for make in DETECTORS.values()), *compile_slos([slo])]
     detection, history = Detection(watchers, recorded.step), History(step_minutes=recorded.step / timedelta(minutes=1))
     start: datetime | None = None
-    for group in replay.rounds(reader.merged(recorded.tracks), recorded.step):
+    for group in replay.group_cycles(reader.merged(recorded.tracks), recorded.step):
         at = group[-1].at
         start = start or at
         collected = manager.absorb(group, at)
@@ -249,7 +249,7 @@ def of_fleet(figure: Figure) -> History:
             truth = inject(fleet, fault.id, fault.entity, duration=timedelta(minutes=fault.minutes), seed=SEED)
             history.truths[fault.id] = (truth.entity, (minute, minute + fault.minutes))
         fleet.step(STEP)
-        collected = source.look(fleet.now)
+        collected = source.collect_now(fleet.now)
         history.topology = collected.topology
         history.take(minute + 0.25, fleet.now, collected, detection)
     return history

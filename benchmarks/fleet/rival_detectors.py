@@ -18,7 +18,7 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
-from service.drills.recording import Matrix, Recorded
+from service.drills.recording import Matrix, RecordedRun
 from simulator.scoring.grouping import FiredAlert
 from simulator.scoring.score import Run, ScoredIncident
 
@@ -92,10 +92,10 @@ class _Alarm:
     fault: str
 
 
-def by_rules(rules: Sequence[StaticRule]) -> Callable[[Recorded, Recorded], list[_Alarm]]:
+def by_rules(rules: Sequence[StaticRule]) -> Callable[[RecordedRun, RecordedRun], list[_Alarm]]:
     """Returns a rival with static limits only."""
 
-    def look(seen: Recorded, _: Recorded) -> list[_Alarm]:
+    def look(seen: RecordedRun, _: RecordedRun) -> list[_Alarm]:
         result: list[_Alarm] = []
         for rule in rules:
             matrix = seen.matrices.get(rule.kind)
@@ -110,7 +110,7 @@ def by_rules(rules: Sequence[StaticRule]) -> Callable[[Recorded, Recorded], list
     return look
 
 
-def by_z_score(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
+def by_z_score(seen: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
     """Every signal of every entity against its own mean and deviation in the quiet run."""
     result: list[_Alarm] = []
     for matrix, learned in _pairs(seen, quiet):
@@ -119,7 +119,7 @@ def by_z_score(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
     return result
 
 
-def by_forest(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
+def by_forest(seen: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
     """One isolation forest per kind over all entities pooled, on raw values."""
     result: list[_Alarm] = []
     for kind, matrix in seen.matrices.items():
@@ -141,13 +141,13 @@ def _trained(learned: Matrix, keys: tuple[SignalKey, ...]) -> tuple[IsolationFor
     return forest, float(np.quantile(-forest.score_samples(train), FOREST_QUANTILE))
 
 
-def _pairs(seen: Recorded, quiet: Recorded) -> Iterator[tuple[Matrix, Matrix]]:
+def _pairs(seen: RecordedRun, quiet: RecordedRun) -> Iterator[tuple[Matrix, Matrix]]:
     for kind, matrix in seen.matrices.items():
         if kind in quiet.matrices:
             yield matrix.plain(), quiet.matrices[kind].plain()
 
 
-RIVALS: Mapping[str, Callable[[Recorded, Recorded], list[_Alarm]]] = {
+RIVALS: Mapping[str, Callable[[RecordedRun, RecordedRun], list[_Alarm]]] = {
     "static thresholds": by_rules(STATIC),
     "z-score per metric": by_z_score,
     "pooled isolation forest": by_forest,
@@ -155,12 +155,12 @@ RIVALS: Mapping[str, Callable[[Recorded, Recorded], list[_Alarm]]] = {
 }
 
 
-def compare(run: Run, recorded: Recorded, quiet: Recorded) -> dict[str, Run]:
+def compare(run: Run, recorded: RecordedRun, quiet: RecordedRun) -> dict[str, Run]:
     """Returns the run as each rival would have had it; a ``Comparison`` of ``service.drills.runner``."""
     return {name: _run_of_rival(name, run, recorded, quiet) for name in RIVALS}
 
 
-def _run_of_rival(name: str, run: Run, recorded: Recorded, quiet: Recorded) -> Run:
+def _run_of_rival(name: str, run: Run, recorded: RecordedRun, quiet: RecordedRun) -> Run:
     """A rival groups nothing: each of its alarms is an incident of its own."""
     opened = incidents(name, recorded, quiet)
     fired = tuple(
@@ -169,7 +169,7 @@ def _run_of_rival(name: str, run: Run, recorded: Recorded, quiet: Recorded) -> R
     return replace(run, incidents=opened, alerts=len(opened), acted=(), fired=fired)
 
 
-def incidents(name: str, seen: Recorded, quiet: Recorded) -> tuple[ScoredIncident, ...]:
+def incidents(name: str, seen: RecordedRun, quiet: RecordedRun) -> tuple[ScoredIncident, ...]:
     """Returns the incidents of a rival: alarms of one entity close together are one incident."""
     found: list[ScoredIncident] = []
     newest: dict[EntityRef, tuple[int, float]] = {}

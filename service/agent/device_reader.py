@@ -1,4 +1,4 @@
-"""Which library an agent reads its devices with."""
+"""Library that an agent reads its devices with: DCGM or NVML."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from outrider.clock import Clock
 
 
 def opener(source: str, clock: Clock) -> Callable[[], Reader]:
-    """How to open ``nvml``, ``dcgm``, or with ``auto`` whichever answers, DCGM first."""
+    """Returns the function that opens ``nvml``, ``dcgm``, or for ``auto`` the first that responds, DCGM first."""
     if source == "dcgm":
         return lambda: Dcgm(clock)
     return (lambda: _best(clock)) if source == "auto" else lambda: Nvml(clock)
 
 
 def _best(clock: Clock) -> Reader:
-    """DCGM brings profiling on every board since Volta; NVML is there wherever the driver is."""
+    """Prefers DCGM: it has profiling metrics since Volta. NVML is part of every driver."""
     try:
-        found = Dcgm(clock)
-        found.read()
+        reader = Dcgm(clock)
+        reader.read()
     except AcceleratorsUnavailableError as error:
         log.get("agent").info("reads_nvml", because=error.message)
         return Nvml(clock)
-    return found
+    return reader

@@ -1,12 +1,12 @@
-"""The agent of a GPU node: what the devices and the kernel of one machine say, over HTTP. Reads only.
+"""The agent of a GPU node: device metrics and kernel log of one node, over HTTP. Read only.
 
-    GET /metrics              the devices, in dcgm-exporter's names
+    GET /metrics              metrics of the devices, named as in dcgm-exporter
     GET /klog?after=SEQUENCE  records of the kernel log, with the headers Boot-Id and Boot-Time
-    GET /xids?after=SEQUENCE  XIDs that the driver told this process, in the same form
-    GET /healthz              200 while the process answers
+    GET /xids?after=SEQUENCE  XIDs that the driver reported to this process, in the same form
+    GET /healthz              200 while the process responds
 
-One thread asks the library, for pages and for XIDs in turn, so that no two calls overlap; a page is read at
-most once a second, whoever asks. A library that hangs holds up no door: the page says so.
+One thread calls the library, so that calls never overlap. Metrics are read at most once a second, for all clients.
+If the library hangs, all endpoints still respond, and ``/metrics`` reports the hang.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from outrider.clock import Clock
 from outrider.errors import OutriderError, UnavailableError
 from service.agent.logs import KernelRecords, XidRecords
 
-FRESH = timedelta(seconds=1)  # how long a page answers everybody
-PATIENCE = timedelta(seconds=8)  # Prometheus gives up after 10 s
-LISTEN = timedelta(milliseconds=100)  # how long a page may have to wait for the ear of the driver
-REST = timedelta(seconds=1)  # between two tries to listen where there is nothing to listen to
-RELOOK = timedelta(seconds=10)  # between looks of our own while there is nothing to listen to and nobody asks
+FRESH = timedelta(seconds=1)  # a page is reused for all clients
+READ_TIMEOUT = timedelta(seconds=8)  # below the scrape timeout of Prometheus, 10 s
+LISTEN = timedelta(milliseconds=100)  # one wait for driver events; delays a read at most this long
+LISTEN_RETRY = timedelta(seconds=1)  # between attempts if the library has no events
+REREAD = timedelta(seconds=10)  # between own reads without events and without requests
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def once(open_reader: Callable[[], Reader], clock: Clock, node: str) -> str:
-    """The page, read once. Raises AcceleratorsAwayError."""
-    begun, reader = clock.monotonic(), open_reader()
+    """Returns the exposition page, read once. Raises AcceleratorsUnavailableError."""
+    started, reader = clock.monotonic(), open_reader()
     try:
-        reading = reader.read()
+        snapshot = reader.read()
     finally:
         reader.close()
-    around = pages.AgentInfo(node, reader.name, metadata.version("outrider"), clock.monotonic() - begun)
-    return pages.exposition_page(reading, XidLedger(), around, clock.now())
+    info = pages.AgentInfo(node, reader.name, metadata.version("outrider"), clock.monotonic() - started)
+    return pages.exposition_page(snapshot, XidLedger(), info, clock.now())
 
 
 class Agent:
-    """Reads one machine. ``open_reader`` may raise AcceleratorsAwayError: it is tried again at every page."""
+    """Reads one node. If ``open_reader`` raises AcceleratorsUnavailableError, every page retries it."""
 
     def __init__(self, open_reader: Callable[[], Reader], clock: Clock, node: str, kernel: KernelFile | None) -> None:
-        """``kernel`` is this machine's kernel log, None for an agent without that door."""
+        """``kernel`` is the kernel log of this node, None for an agent that does not serve it."""
         self._open, self._clock, self._node = open_reader, clock, node
         self._reader: Reader | None = None
         self._source = "none"
@@ -60,90 +60,90 @@ class Agent:
         self._ledger = XidLedger()
         self._page: tuple[float, int, str] | None = None
         self._reading: asyncio.Task[tuple[int, str]] | None = None
-        self._said = ""
+        self._logged_error = ""
         self.kernel = None if kernel is None else KernelRecords(kernel)
         self.xids = XidRecords(clock)
 
-    # --- the page -------------------------------------------------------------------------------------
+    # --- exposition page ------------------------------------------------------------------------------
 
     async def page(self) -> tuple[int, str]:
-        """HTTP status and page. Answers within ``PATIENCE``."""
+        """Returns HTTP status and page, within ``READ_TIMEOUT``."""
         now = self._clock.monotonic()
         if self._page is not None and now - self._page[0] < FRESH.total_seconds():
             return self._page[1:]
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="read accelerators")
         try:
-            return await asyncio.wait_for(asyncio.shield(self._reading), PATIENCE.total_seconds())
+            return await asyncio.wait_for(asyncio.shield(self._reading), READ_TIMEOUT.total_seconds())
         except TimeoutError:
-            said = f"the driver has not answered for {PATIENCE.total_seconds():g} s"
-            return self._no(UnavailableError(said, hint="nvidia-smi probably hangs too: see the kernel log"))
+            message = f"the driver has not responded for {READ_TIMEOUT.total_seconds():g} s"
+            return self._failure(UnavailableError(message, hint="nvidia-smi probably hangs too: see the kernel log"))
 
     async def _read(self) -> tuple[int, str]:
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._look, begun)
+            response = await asyncio.get_running_loop().run_in_executor(self._thread, self._read_devices, started)
         except AcceleratorsUnavailableError as error:
-            answer = self._no(error)
-        self._page = (self._clock.monotonic(), *answer)
-        return answer
+            response = self._failure(error)
+        self._page = (self._clock.monotonic(), *response)
+        return response
 
-    def _look(self, begun: float) -> tuple[int, str]:
-        """In the thread of the library."""
+    def _read_devices(self, started: float) -> tuple[int, str]:
+        """Runs in the thread of the library."""
         if self._reader is None:
             self._reader = self._open()
             self._source = self._reader.name
         try:
-            reading = self._reader.read()
+            snapshot = self._reader.read()
         except AcceleratorsUnavailableError:
-            reader, self._reader = self._reader, None  # another library may be the one to ask next
+            reader, self._reader = self._reader, None  # the next read may open another library
             reader.close()
             raise
-        around = self._around(self._clock.monotonic() - begun)
-        if self._said:
-            self._said = ""
-            log.get("agent").info("read_again", source=self._source, devices=len(reading.devices))
-        return 200, pages.exposition_page(reading, self._ledger, around, self._clock.now())
+        info = self._info(self._clock.monotonic() - started)
+        if self._logged_error:
+            self._logged_error = ""
+            log.get("agent").info("read_again", source=self._source, devices=len(snapshot.devices))
+        return 200, pages.exposition_page(snapshot, self._ledger, info, self._clock.now())
 
-    def _no(self, error: OutriderError) -> tuple[int, str]:
-        """What cannot be read is said in the log once, and on the page as comments with a 503."""
-        if error.message != self._said:
-            self._said = error.message
+    def _failure(self, error: OutriderError) -> tuple[int, str]:
+        """Logs an error once, and returns it as comments of the page with status 503."""
+        if error.message != self._logged_error:
+            self._logged_error = error.message
             log.get("agent").warning("cannot_read", error=error.message, hint=error.hint)
-        told = "".join(f"# {line}\n" for line in (error.message, error.hint) if line)
-        return 503, told + pages.agent_lines(self._around(0.0), up=False)
+        comments = "".join(f"# {line}\n" for line in (error.message, error.hint) if line)
+        return 503, comments + pages.agent_lines(self._info(0.0), up=False)
 
-    def _around(self, seconds: float) -> pages.AgentInfo:
+    def _info(self, seconds: float) -> pages.AgentInfo:
         return pages.AgentInfo(self._node, self._source, metadata.version("outrider"), seconds)
 
     # --- XIDs -----------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Hear XIDs until cancelled. The first look opens the library; later ones are the pages' business."""
+        """Receives XIDs until cancelled. The first read opens the library; later ones follow requests."""
         await self.page()
         listening = False
         while True:
-            heard = await asyncio.get_running_loop().run_in_executor(self._thread, self._ear)
-            for xid in heard or ():
-                self._note(xid)
-            if heard is None:
-                if listening or self._page is None or self._clock.monotonic() - self._page[0] > RELOOK.total_seconds():
+            xids = await asyncio.get_running_loop().run_in_executor(self._thread, self._wait)
+            for xid in xids or ():
+                self._record(xid)
+            if xids is None:
+                if listening or self._page is None or self._clock.monotonic() - self._page[0] > REREAD.total_seconds():
                     self._page = None
-                    await self.page()  # listens anew to what is there now
-                await asyncio.sleep(REST.total_seconds())
-            listening = heard is not None
+                    await self.page()  # reopens the library
+                await asyncio.sleep(LISTEN_RETRY.total_seconds())
+            listening = xids is not None
 
-    def _ear(self) -> list[Xid] | None:
+    def _wait(self) -> list[Xid] | None:
         return None if self._reader is None else self._reader.wait(LISTEN)
 
-    def _note(self, xid: Xid) -> None:
+    def _record(self, xid: Xid) -> None:
         self._ledger.add(xid)
         self.xids.add(xid)
-        self._page = None  # the next page tells of it
+        self._page = None  # the next page contains it
         log.get("agent").warning("xid", code=xid.code, device=xid.device.uuid, pci=xid.device.pci)
 
     async def close(self) -> None:
-        """Let go of the library, unless it hangs."""
+        """Closes the library, unless it hangs."""
         if self._reading is not None and not self._reading.done():
             self._reading.cancel()
         elif self._reader is not None:
@@ -154,7 +154,7 @@ class Agent:
 
 
 def application(agent: Agent) -> web.Application:
-    """The doors of an agent."""
+    """HTTP endpoints of an agent."""
     app = web.Application()
 
     async def metrics(_: web.Request) -> web.Response:
@@ -164,10 +164,10 @@ def application(agent: Agent) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def doors(_: web.Request) -> web.Response:
+    async def index(_: web.Request) -> web.Response:
         return web.Response(text="outrider agent: /metrics /klog /xids /healthz\n")
 
-    app.router.add_get("/", doors)
+    app.router.add_get("/", index)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/klog", partial(_records, agent, "klog"))
@@ -176,20 +176,20 @@ def application(agent: Agent) -> web.Application:
     return app
 
 
-async def _records(agent: Agent, door: str, request: web.Request) -> web.Response:
+async def _records(agent: Agent, endpoint: str, request: web.Request) -> web.Response:
     after = request.query.get("after", "")
     if after and not after.isdecimal():
-        return web.Response(status=400, text=f"after={after} is no sequence number\n")
-    if door == "klog" and agent.kernel is None:
-        return web.Response(status=404, text="this agent reads no kernel log: see --kmsg\n")
-    records = agent.xids if door == "xids" or agent.kernel is None else agent.kernel
+        return web.Response(status=400, text=f"after={after} is not a sequence number\n")
+    if endpoint == "klog" and agent.kernel is None:
+        return web.Response(status=404, text="this agent does not serve the kernel log: see --kmsg\n")
+    records = agent.xids if endpoint == "xids" or agent.kernel is None else agent.kernel
     try:
-        told = await asyncio.to_thread(records.after, int(after) if after else None)
+        response = await asyncio.to_thread(records.after, int(after) if after else None)
     except OSError as error:
-        said = f"the kernel log cannot be read: {error.strerror}; reading /dev/kmsg needs CAP_SYSLOG\n"
-        return web.Response(status=503, text=said)
-    headers = {"Boot-Id": told.boot_id, "Boot-Time": told.boot_time}
-    return web.Response(text=told.text, headers={name: value for name, value in headers.items() if value})
+        message = f"the kernel log cannot be read: {error.strerror}; reading /dev/kmsg needs CAP_SYSLOG\n"
+        return web.Response(status=503, text=message)
+    headers = {"Boot-Id": response.boot_id, "Boot-Time": response.boot_time}
+    return web.Response(text=response.text, headers={name: value for name, value in headers.items() if value})
 
 
 async def _listening(agent: Agent, _: web.Application) -> AsyncIterator[None]:
@@ -203,15 +203,15 @@ async def _listening(agent: Agent, _: web.Application) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def serving(agent: Agent, host: str, port: int) -> AsyncIterator[str]:
-    """Serve an agent; yields its address. Raises UnavailableError when the port is taken."""
+    """Serves an agent; yields its address. Raises UnavailableError if the port is in use."""
     runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise UnavailableError(f"port {port} on {host} is taken", hint="choose another with --port") from error
-        found = runner.addresses[0]
-        yield f"http://{found[0]}:{found[1]}"
+            raise UnavailableError(f"port {port} on {host} is in use", hint="select another with --port") from error
+        address = runner.addresses[0]
+        yield f"http://{address[0]}:{address[1]}"
     finally:
         await runner.cleanup()

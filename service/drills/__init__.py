@@ -1,6 +1,5 @@
-"""Drills: a simulated fleet breaks on command, a platform watches it, and the truth is compared with what it saw.
+"""Drills: faults injected into a simulated fleet, scored against the findings of a platform that monitors it.
 
-Here the simulator meets the platform. The platform has its own doors only: pages or batches and
-events go in, alerts and actions come out; what is really broken stays on this side. Called by the
-command line, the API, scheduled game days and the benchmarks.
+This package joins simulator and platform. The platform receives pages, batches and events, and returns alerts and
+actions; it never reads the ground truth. Called by the command line, the API, game days and the benchmarks.
 """

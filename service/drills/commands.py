@@ -1,4 +1,4 @@
-"""What ``outrider drill`` does, as documents for ``-o json``."""
+"""Commands of ``outrider drill``, with results as documents for ``-o json``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.documents import serialization
 from service.drills import dataset, remote_drill, scenario_choice
-from service.drills.runner import Progress, Seen, job, quiet_run, run, run_all
+from service.drills.runner import DrillRun, Progress, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
 from simulator.scoring.score import (
     InjectedFault,
@@ -26,8 +26,8 @@ from simulator.scoring.score import (
 )
 
 
-def listed() -> list[dict[str, Any]]:
-    """``drill list``."""
+def list_scenarios() -> list[dict[str, Any]]:
+    """Returns the JSON of ``drill list``."""
     return [
         {
             "id": scenario.id,
@@ -43,49 +43,49 @@ def listed() -> list[dict[str, Any]]:
 
 
 def run_one(name: str, *, seed: int, load: str | None, progress: Progress) -> dict[str, Any]:
-    """``drill run`` on a private platform."""
-    scenario = scenario_choice.one(name, load)
+    """Returns the JSON of ``drill run`` on a private platform."""
+    scenario = scenario_choice.find(name, load)
     prepared = job(scenario, seed)
     progress("prepare", 1.0)
-    seen = run(prepared, lambda share: progress("drills", share))
-    return result(scenario, seen, seed)
+    finished = run(prepared, lambda share: progress("drills", share))
+    return result(scenario, finished, seed)
 
 
 def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) -> dict[str, Any]:
-    """``drill run --api``: the same on a running platform that watches a simulated fleet."""
-    return remote_drill.drill(scenario_choice.one(name), api=api, token=token, seed=seed, progress=progress)
+    """Returns the JSON of ``drill run --api``: the drill on a running platform that monitors a simulated fleet."""
+    return remote_drill.drill(scenario_choice.find(name), api=api, token=token, seed=seed, progress=progress)
 
 
-def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
-    """What became of a run, negative states too: these are passed when nothing loud was opened.
+def result(scenario: Scenario, run: Run, seed: int) -> dict[str, Any]:
+    """Returns the result of a run. A negative scenario passes if no incident of high priority opened.
 
-    Of several faults the first one is described, its truth lists the others, and every one of them has to pass.
+    With several faults, the result describes the first and its truth lists the others. All of them must pass.
     """
     if scenario.negative:
-        state, figures = scenario.faults[0].fault, score([seen])
+        state, figures = scenario.faults[0].fault, score([run])
         return {
             "fault": state,
             "seed": seed,
-            "detected": bool(seen.incidents),
+            "detected": bool(run.incidents),
             "detect_seconds": None,
             "named_entity_correct": False,
             "named_fault_correct": False,
-            "notified": any(incident.notified_at is not None for incident in seen.incidents),
+            "notified": any(incident.notified_at is not None for incident in run.incidents),
             "remediated": False,
             "recover_seconds": None,
-            "pages": pages_of(seen),
-            "false_pages": false_pages_of(seen),
+            "pages": pages_of(run),
+            "false_pages": false_pages_of(run),
             "passed": figures["right_abstention"] == 1.0,
             "negative": True,
             "truth": {"fault": None, "state": state},
         }
-    first, *others = (_truth(verdict.injected) for verdict in verdicts(seen))
-    judged = [_judged(verdict) for verdict in verdicts(seen)]
-    return {**asdict(drill_result(seen, seed, {**first, "others": others})), "negative": False, "verdicts": judged}
+    first, *others = (_truth(verdict.injected) for verdict in verdicts(run))
+    results = [_verdict(verdict) for verdict in verdicts(run)]
+    return {**asdict(drill_result(run, seed, {**first, "others": others})), "negative": False, "verdicts": results}
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
-    """What was named for a fault, and whether it had to be put right and was."""
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """Returns the suspected cause of a fault, and its remedy if it has one."""
     incident = verdict.incident
     entity, fault = incident.hypotheses[0] if incident and incident.hypotheses else (None, None)
     return {
@@ -107,18 +107,18 @@ def _truth(injected: InjectedFault) -> dict[str, Any]:
 
 
 def score_all(*, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:
-    """``drill score``: the figures of every scenario."""
-    seen = run_all(scenario_choice.some(only), seed, progress, workers=workers)
-    return {"seed": seed, "tuning_seed": seed in TUNING_SEEDS, **table(seen)}
+    """Returns the JSON of ``drill score``: the figures of every scenario."""
+    runs = run_all(scenario_choice.select(only), seed, progress, workers=workers)
+    return {"seed": seed, "tuning_seed": seed in TUNING_SEEDS, **table(runs)}
 
 
-def table(seen: Sequence[Seen]) -> dict[str, Any]:
-    """The pooled figures of these runs, of one or more seeds, and those of the compared detectors."""
-    found = score([one.run for one in seen])
-    names = list(seen[0].rivals) if seen else []
+def table(runs: Sequence[DrillRun]) -> dict[str, Any]:
+    """Returns the pooled figures of runs of one or more seeds, and those of the compared detectors."""
+    figures = score([drill.run for drill in runs])
+    names = list(runs[0].rivals) if runs else []
     if names:
-        found["baselines"] = {name: _short(score([one.rivals[name] for one in seen])) for name in names}
-    return found
+        figures["baselines"] = {name: _short(score([drill.rivals[name] for drill in runs])) for name in names}
+    return figures
 
 
 def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export(folder: Path, *, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:
-    """``drill export``."""
-    chosen = scenario_choice.some(only)
+    """Writes the data set of ``drill export``. Returns its JSON."""
+    chosen = scenario_choice.select(only)
     with dataset.filling(folder):
         dataset.write_quiet(folder, quiet_run(seed))
-        seen = run_all(chosen, seed, progress, workers=workers, folder=folder)
-        return dataset.write_index(folder, chosen, [one.run for one in seen], seed)
+        runs = run_all(chosen, seed, progress, workers=workers, folder=folder)
+        return dataset.write_index(folder, chosen, [drill.run for drill in runs], seed)

@@ -1,4 +1,4 @@
-"""A running platform's way to its simulated fleet: faults are ordered at the fleet's own door, over HTTP."""
+"""HTTP client that injects faults into the simulated fleet of a running platform."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ _TIMEOUT_SECONDS = 10
 
 
 class FaultControl:
-    """A client of ``/control/faults``."""
+    """Client of ``/control/faults``."""
 
     def __init__(self, control_url: str) -> None:
-        """``control_url`` is the root of the fleet's server."""
+        """``control_url`` is the base URL of the fleet server."""
         self._url = control_url.rstrip("/") + "/control/faults"
 
     def known(self) -> list[dict[str, Any]]:
-        """Every fault that can be ordered. Raises UnavailableError."""
-        found: list[dict[str, Any]] = self._ask("GET", "")["known"]
-        return found
+        """Returns every fault that can be injected. Raises UnavailableError."""
+        faults: list[dict[str, Any]] = self._request("GET", "")["known"]
+        return faults
 
     def listed(self) -> list[dict[str, Any]]:
-        """Every fault ordered so far, newest first, with the truth. Raises UnavailableError."""
-        found: list[dict[str, Any]] = self._ask("GET", "")["ordered"]
-        return found
+        """Returns every injected fault with its ground truth, newest first. Raises UnavailableError."""
+        faults: list[dict[str, Any]] = self._request("GET", "")["ordered"]
+        return faults
 
     def start(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Order one. Raises UsageError when the fleet refuses, UnavailableError when it does not answer."""
-        return self._ask("POST", "", order)
+        """Injects a fault. Raises UsageError if the fleet refuses it, UnavailableError if it does not respond."""
+        return self._request("POST", "", order)
 
     def stop(self, name: str) -> dict[str, Any]:
-        """End one before its time."""
-        return self._ask("POST", "/stop", {"id": name})
+        """Ends a fault early."""
+        return self._request("POST", "/stop", {"id": name})
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        away = "the simulated fleet's control door does not answer"
-        hint = "drills need a simulated fleet, such as that of outrider demo"
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        message = "the control endpoint of the simulated fleet does not respond"
+        hint = "drills need a simulated fleet, for example outrider demo"
         try:
-            answer = httpx.request(method, self._url + path, json=body, timeout=_TIMEOUT_SECONDS)
-            found: dict[str, Any] = answer.json()
+            response = httpx.request(method, self._url + path, json=body, timeout=_TIMEOUT_SECONDS)
+            document: dict[str, Any] = response.json()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise UnavailableError(away, hint=hint) from error
-        if answer.is_success:
-            return found
-        said = found.get("error", {}) if isinstance(found, dict) else {}
-        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise UnavailableError(away, hint=hint)
-        raise UsageError(said.get("message", "the fleet refused"), hint=said.get("hint", ""))
+            raise UnavailableError(message, hint=hint) from error
+        if response.is_success:
+            return document
+        error_fields = document.get("error", {}) if isinstance(document, dict) else {}
+        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise UnavailableError(message, hint=hint)
+        raise UsageError(error_fields.get("message", "the fleet refused the fault"), hint=error_fields.get("hint", ""))

@@ -1,8 +1,8 @@
-"""The labelled data set: what a platform could see of every scenario, and what was really broken.
+"""The labeled data set: signals and events of every scenario, with the ground truth.
 
-One folder a scenario: a Parquet file per kind of entity (one row per instant and entity, one column
-per signal), ``events.jsonl``, and ``truth.json``, which a detector must not read. Beside them ``quiet``,
-a part without any fault to learn from, an index, the scoring rules and the licence.
+One folder per scenario: a Parquet file per entity kind (one row per timestamp and entity, one column per signal),
+``events.jsonl``, and ``truth.json``, which a detector must not read. The data set also has ``quiet``, a run without
+faults to learn from, an index, the scoring rules and the license.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from outrider.documents import serialization
 from outrider.errors import UsageError
-from service.drills.recording import Matrix, Recorded
+from service.drills.recording import Matrix, RecordedRun
 from simulator.scenarios import Scenario
 from simulator.scoring.score import InjectedFault, Run
 
@@ -31,9 +31,9 @@ QUIET = "quiet"
 
 @contextmanager
 def filling(folder: Path) -> Iterator[None]:
-    """A new or empty folder to fill; empty again when that is cut short. Raises UsageError when it holds something."""
+    """Creates the folder; empties it again if filling fails. Raises UsageError if it is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty", hint="name a new folder: a data set is never mixed with another")
+        raise UsageError(f"{folder} is not empty", hint="name a new folder: data sets are not merged")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
@@ -47,7 +47,7 @@ def filling(folder: Path) -> Iterator[None]:
 
 
 def write_index(folder: Path, chosen: Sequence[Scenario], runs: Sequence[Run], seed: int) -> dict[str, Any]:
-    """The index and the README of a data set whose scenarios are written; what was written in all."""
+    """Writes index and README of a data set, after its scenarios. Returns its size."""
     index = [_entry(scenario, run) for scenario, run in zip(chosen, runs, strict=True)]
     _json(folder / "index.json", {"seed": seed, "quiet": QUIET, "scenarios": index})
     text = resources.files("service.drills").joinpath("dataset.md").read_text(encoding="utf-8")
@@ -57,37 +57,37 @@ def write_index(folder: Path, chosen: Sequence[Scenario], runs: Sequence[Run], s
     return {"dir": str(folder), "scenarios": len(index), "seed": seed, "bytes": size}
 
 
-def write_scenario(folder: Path, run: Run, recorded: Recorded) -> None:
-    """One scenario's files, in a folder of its name."""
-    own = folder / run.scenario
-    _write_signals(own, recorded)
-    _json(own / "truth.json", _truth(run))
+def write_scenario(folder: Path, run: Run, recorded: RecordedRun) -> None:
+    """Writes the files of one scenario, in a folder of its name."""
+    scenario = folder / run.scenario
+    _write_signals(scenario, recorded)
+    _json(scenario / "truth.json", _truth(run))
 
 
-def write_quiet(folder: Path, recorded: Recorded) -> None:
-    """The part without any fault."""
+def write_quiet(folder: Path, recorded: RecordedRun) -> None:
+    """Writes the run without faults."""
     _write_signals(folder / QUIET, recorded)
 
 
-def _write_signals(own: Path, recorded: Recorded) -> None:
-    own.mkdir()
+def _write_signals(folder: Path, recorded: RecordedRun) -> None:
+    folder.mkdir()
     for kind, matrix in recorded.matrices.items():
-        pq.write_table(_table(matrix), own / f"{kind.value}.parquet", compression="zstd")
+        pq.write_table(_table(matrix), folder / f"{kind.value}.parquet", compression="zstd")
     lines = [json.dumps(serialization.event(event), ensure_ascii=False) for event in recorded.events]
-    (own / "events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _table(matrix: Matrix) -> pa.Table:
     instants, entities = len(matrix.times), len(matrix.entities)
     times = np.repeat((matrix.times * 1e3).astype(np.int64), entities)
     names = np.tile(np.array([entity.key for entity in matrix.entities], dtype=object), instants)
-    said = ~np.isnan(matrix.values).all(axis=2).ravel()  # an entity that was not there has no row
+    has_values = ~np.isnan(matrix.values).all(axis=2).ravel()  # an absent entity has no row
     columns = {
-        "at": pa.array(times[said], pa.timestamp("ms", tz="UTC")),
-        "entity": pa.array(names[said]).dictionary_encode(),
+        "at": pa.array(times[has_values], pa.timestamp("ms", tz="UTC")),
+        "entity": pa.array(names[has_values]).dictionary_encode(),
     }
-    for place, key in enumerate(matrix.keys):
-        values = matrix.values[:, :, place].ravel()[said]
+    for column, key in enumerate(matrix.keys):
+        values = matrix.values[:, :, column].ravel()[has_values]
         columns[str(key)] = pa.array(values.astype(np.float32), mask=np.isnan(values))
     return pa.table(columns)
 
@@ -99,18 +99,18 @@ def _truth(run: Run) -> dict[str, Any]:
         "start": serialization.instant(run.start),
         "end": serialization.instant(run.end),
         "targets": run.targets,
-        "faults": [_fault(one) for one in run.injected],
+        "faults": [_fault(injected) for injected in run.injected],
     }
 
 
-def _fault(one: InjectedFault) -> dict[str, Any]:
+def _fault(injected: InjectedFault) -> dict[str, Any]:
     return {
-        "fault": one.fault,
-        "entity": serialization.entity(one.entity),
-        "key": one.entity.key,
-        "start": serialization.instant(one.start),
-        "end": serialization.instant(one.end),
-        "path": sorted(entity.key for entity in one.path),
+        "fault": injected.fault,
+        "entity": serialization.entity(injected.entity),
+        "key": injected.entity.key,
+        "start": serialization.instant(injected.start),
+        "end": serialization.instant(injected.end),
+        "path": sorted(entity.key for entity in injected.path),
     }
 
 

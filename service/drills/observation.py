@@ -1,4 +1,4 @@
-"""What a platform said, read from its decisions; and what each injected fault did, read from the fleet."""
+"""Observation of a drill: incidents, alerts and actions of the platform, and the effect of each injected fault."""
 
 from __future__ import annotations
 
@@ -31,126 +31,128 @@ ALL = 1_000_000
 
 
 @dataclass(slots=True)
-class Watched:
+class ObservedFault:
     """One injected fault under observation.
 
-    ``path`` is taken when it begins; ``beside``, the other parts of the services on it, grows with them until shortly
-    after its end.
+    ``path`` is read when the fault starts. ``service_parts`` are the parts of the services on the path; it grows until
+    shortly after the end.
     """
 
     recovery: Recovery
     path: frozenset[EntityRef] = frozenset()
-    beside: frozenset[EntityRef] = frozenset()
-    seen: Topology | None = None  # of which ``beside`` was read
+    service_parts: frozenset[EntityRef] = frozenset()
+    topology: Topology | None = None  # source of ``service_parts``
 
     @property
     def truth(self) -> Truth:
-        """What was really broken."""
+        """Ground truth."""
         return self.recovery.injection.truth
 
-    def look(self, topology: Topology, now: datetime) -> None:
-        """Note what it does now."""
+    def observe(self, topology: Topology, now: datetime) -> None:
+        """Updates path, service parts and recovery."""
         if now >= self.truth.start and not self.path:
             self.path = path_of(self.truth, topology)
-        if self.truth.start <= now <= self.truth.end + GRACE and not topology.shares_graph(self.seen):
-            self.beside |= _parts_of_services(self.path, topology)
-            self.seen = topology
+        if self.truth.start <= now <= self.truth.end + GRACE and not topology.shares_graph(self.topology):
+            self.service_parts |= _parts_of_services(self.path, topology)
+            self.topology = topology
         self.recovery.update()
 
     def injected(self) -> InjectedFault:
-        """The fault as the score wants it."""
+        """Returns the fault for scoring."""
         truth, at = self.truth, self.recovery.at
         path = self.path or frozenset({truth.entity, *truth.touches})
         recovered = None if at is None else from_unix(at)
-        rings = (frozenset({truth.entity, *truth.touches}), path, self.beside)
+        rings = (frozenset({truth.entity, *truth.touches}), path, self.service_parts)
         return InjectedFault(truth.fault, truth.entity, truth.start, truth.end, path, recovered, rings)
 
 
 def path_of(truth: Truth, topology: Topology) -> frozenset[EntityRef]:
-    """The faulted entity with everything it rests on and everything that rests on it."""
-    own = {truth.entity, *truth.touches}
-    return frozenset(own) | topology.affected_by(truth.entity) | topology.causes_of(truth.entity)
+    """Returns the faulty entities with their dependencies and dependents."""
+    faulty = {truth.entity, *truth.touches}
+    return frozenset(faulty) | topology.affected_by(truth.entity) | topology.causes_of(truth.entity)
 
 
 _PARTS = (EntityKind.REPLICA, EntityKind.POD, EntityKind.CONTAINER)
 
 
 def _parts_of_services(path: frozenset[EntityRef], topology: Topology) -> frozenset[EntityRef]:
-    """What serves the services of a path: load that a fault takes from one part of them comes to the others."""
+    """Returns replicas, pods and containers of the services on a path: load of a failed part moves to the others."""
     services = (entity for entity in path if entity.kind is EntityKind.SERVICE)
     return frozenset(part for service in services for kind in _PARTS for part in topology.below(service, kind))
 
 
 @dataclass(slots=True)
-class Watch:
-    """Every fault of a scenario. ``posts`` says of each scrape target what it was last the target of."""
+class Observer:
+    """Observes every fault of a scenario. ``monitored`` maps each scrape target to its entity."""
 
-    faults: list[Watched] = field(default_factory=list)
-    posts: dict[EntityRef, EntityRef] = field(default_factory=dict)
-    seen: Topology | None = None  # of which ``posts`` were read
+    faults: list[ObservedFault] = field(default_factory=list)
+    monitored: dict[EntityRef, EntityRef] = field(default_factory=dict)
+    topology: Topology | None = None  # source of ``monitored``
 
-    def look(self, topology: Topology, now: datetime) -> None:
-        """Once a cycle."""
-        for one in self.faults:
-            one.look(topology, now)
-        if not topology.shares_graph(self.seen):
-            self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
-            self.seen = topology
+    def observe(self, topology: Topology, now: datetime) -> None:
+        """Observes all faults; called once per cycle."""
+        for fault in self.faults:
+            fault.observe(topology, now)
+        if not topology.shares_graph(self.topology):
+            self.monitored |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
+            self.topology = topology
 
     def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[FiredAlert, ...]:
-        """Alerts that fired, each with the incident that it was folded into."""
-        holding: dict[str, list[Incident]] = {}
-        for incident in sorted(incidents, key=_ended):
+        """Returns alerts that fired, each with its incident."""
+        grouped: dict[str, list[Incident]] = {}
+        for incident in sorted(incidents, key=_end_order):
             for fingerprint in incident.alerts:
-                holding.setdefault(fingerprint, []).append(incident)
-        heirs = {incident.id: heir for incident in incidents if (heir := _heir(incident)) is not None}
+                grouped.setdefault(fingerprint, []).append(incident)
+        successors = {
+            incident.id: successor for incident in incidents if (successor := _successor(incident)) is not None
+        }
         return tuple(
             FiredAlert(
-                self.posts.get(alert.entity, alert.entity),
+                self.monitored.get(alert.entity, alert.entity),
                 alert.starts_at,
-                _last(_holder(alert, holding.get(alert.fingerprint, ())), heirs),
+                _final_incident(_incident_of(alert, grouped.get(alert.fingerprint, ())), successors),
             )
-            for alert in fired(alerts)
+            for alert in fired_alerts(alerts)
         )
 
     def injected(self) -> tuple[InjectedFault, ...]:
-        """What was put in, negative states apart."""
-        return tuple(one.injected() for one in self.faults if not one.truth.negative)
+        """Returns the injected faults without negative states."""
+        return tuple(fault.injected() for fault in self.faults if not fault.truth.negative)
 
     def touched(self) -> frozenset[EntityRef]:
-        """Everything that the faults touch, negative states apart."""
-        return frozenset(entity for one in self.faults if not one.truth.negative for entity in one.truth.touches)
+        """Returns all entities that the faults touch, without negative states."""
+        return frozenset(entity for fault in self.faults if not fault.truth.negative for entity in fault.truth.touches)
 
 
-def _ended(incident: Incident) -> tuple[bool, datetime, str]:
-    """Orders incidents by their ends, those that are open last."""
+def _end_order(incident: Incident) -> tuple[bool, datetime, str]:
+    """Sort key of incidents: by end, open ones last."""
     return (incident.resolved_at is None, incident.resolved_at or incident.opened_at, incident.id)
 
 
-def _holder(alert: Alert, holding: Sequence[Incident]) -> str | None:
-    """The first incident that held this spell. Only an incident that ends hands on what outlives it."""
-    for incident in holding:
-        begun = alert.ends_at is None or incident.opened_at < alert.ends_at
-        if begun and (incident.resolved_at is None or incident.resolved_at > alert.starts_at):
+def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> str | None:
+    """Returns the first incident that contained this period of the alert. Later ones took it over."""
+    for incident in incidents:
+        is_open = alert.ends_at is None or incident.opened_at < alert.ends_at
+        if is_open and (incident.resolved_at is None or incident.resolved_at > alert.starts_at):
             return incident.id
     return alert.incident
 
 
-def _heir(incident: Incident) -> str | None:
-    """The incident that took this one over, None for one that was not."""
-    told = [entry.arguments for entry in incident.timeline if entry.what == ABSORBED_INTO]
-    return told[-1]["incident"] if told else None
+def _successor(incident: Incident) -> str | None:
+    """Returns the incident that absorbed this one, or None."""
+    merges = [entry.arguments for entry in incident.timeline if entry.what == ABSORBED_INTO]
+    return merges[-1]["incident"] if merges else None
 
 
-def _last(incident: str | None, heirs: Mapping[str, str]) -> str | None:
-    """The incident at the end of a chain of those that took each other over."""
-    while incident is not None and incident in heirs:
-        incident = heirs[incident]
+def _final_incident(incident: str | None, successors: Mapping[str, str]) -> str | None:
+    """Follows incidents that absorbed each other to the last one."""
+    while incident is not None and incident in successors:
+        incident = successors[incident]
     return incident
 
 
-def fired(alerts: Sequence[Alert]) -> list[Alert]:
-    """Alerts that fired, whatever became of them."""
+def fired_alerts(alerts: Sequence[Alert]) -> list[Alert]:
+    """Returns alerts that fired, in any later state."""
     return [
         alert
         for alert in alerts
@@ -158,26 +160,26 @@ def fired(alerts: Sequence[Alert]) -> list[Alert]:
     ]
 
 
-def opened(state: StateReader, since: datetime | None = None) -> tuple[ScoredIncident, ...]:
-    """Every incident as seen from outside."""
+def scored_incidents(state: StateReader, since: datetime | None = None) -> tuple[ScoredIncident, ...]:
+    """Returns every incident with the times of its messages."""
     entity_of = {alert.fingerprint: alert.entity for alert in state.alerts(limit=ALL)}
     messages = state.messages(limit=ALL)
-    told = _first(messages, also=True)
+    notified = _first_times(messages, also=True)
     pages = [message for message in messages if message.is_page]
-    paged, called = _first(pages), _first(pages, also=True)
+    paged, called = _first_times(pages), _first_times(pages, also=True)
     return tuple(
         replace(
-            _opened(incident, entity_of),
+            _scored(incident, entity_of),
             paged_at=paged.get(incident.id),
             called_at=called.get(incident.id),
-            notified_at=told.get(incident.id),
+            notified_at=notified.get(incident.id),
         )
         for incident in state.incidents(since=since, limit=ALL)
     )
 
 
-def acted(state: StateReader, since: datetime | None = None) -> tuple[ScoredAction, ...]:
-    """Every action that was really done."""
+def performed_actions(state: StateReader, since: datetime | None = None) -> tuple[ScoredAction, ...]:
+    """Returns every performed action, without dry runs."""
     return tuple(
         ScoredAction(action.because, action.kind.value, action.target, action.ended_at)
         for action in state.actions(since=since, limit=ALL)
@@ -189,8 +191,8 @@ def _was_done(action: Action) -> bool:
     return action.status is ActionStatus.DONE and not action.dry_run
 
 
-def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> ScoredIncident:
-    causes = tuple((one.entity, one.fault) for one in incident.hypotheses)
+def _scored(incident: Incident, entity_of: dict[str, EntityRef]) -> ScoredIncident:
+    causes = tuple((hypothesis.entity, hypothesis.fault) for hypothesis in incident.hypotheses)
     folded = {entity_of[fingerprint] for fingerprint in incident.alerts if fingerprint in entity_of}
     return ScoredIncident(
         id=incident.id,
@@ -199,14 +201,14 @@ def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> ScoredIncide
         priority=incident.priority,
         hypotheses=causes,
         entities=frozenset(folded | {entity for entity, _ in causes[:1]}),
-        confidences=tuple(one.confidence for one in incident.hypotheses),
+        confidences=tuple(hypothesis.confidence for hypothesis in incident.hypotheses),
     )
 
 
-def _first(messages: Sequence[Message], *, also: bool = False) -> dict[str, datetime]:
-    """When the first of these messages about each incident was written.
+def _first_times(messages: Sequence[Message], *, also: bool = False) -> dict[str, datetime]:
+    """Returns the time of the first message of each incident.
 
-    ``also`` counts a message for every incident that it tells of, else for the one it goes out under: it is one page.
+    With ``also`` a message counts for every incident it reports, otherwise only for its main one.
     """
     first: dict[str, datetime] = {}
     for message in messages:

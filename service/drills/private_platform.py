@@ -1,4 +1,4 @@
-"""A private platform beside a simulated fleet: stores in memory, the real cycle, actions obeyed at once."""
+"""A private platform for a simulated fleet: stores in memory, the real cycle, actions performed at once."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ HISTORY_STEP = timedelta(minutes=5)
 
 
 class Inbox:
-    """A channel that keeps what it delivers."""
+    """A channel that stores its messages."""
 
     def __init__(self) -> None:
         self.delivered: list[Message] = []
 
     def send(self, message: Message) -> None:
-        """Take it."""
+        """Stores the message."""
         self.delivered.append(message)
 
 
 class FleetActuator:
-    """Hands actions to the control doors of fleets in this process, as the HTTP door would."""
+    """Performs actions on fleets in this process, as their HTTP control endpoint does."""
 
     def __init__(self, fleets: Sequence[Fleet], clock: Clock) -> None:
-        """One door per cluster."""
-        self._doors = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
+        """``fleets`` have one cluster each."""
+        self._controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
         self._clock = clock
 
     def perform(self, action: Action) -> Outcome:
-        """Do it, or raise ActuationError for a target that is not there."""
+        """Performs the action. Raises ActuationError for an unknown target."""
         now = self._clock.now()
-        door = self._doors.get(action.target.cluster)
-        if door is None:
+        control = self._controls.get(action.target.cluster)
+        if control is None:
             raise ActuationError(f"no cluster is named {action.target.cluster!r}", retryable=False)
         try:
-            answer = door.act(action.id, action.kind, action.target, action.params, dry_run=action.dry_run)
+            result = control.act(action.id, action.kind, action.target, action.params, dry_run=action.dry_run)
         except UsageError as error:
             raise ActuationError(error.message, retryable=False, hint=error.hint) from error
-        return Outcome(action.id, OutcomeStatus(answer.status), answer.detail, now, now)
+        return Outcome(action.id, OutcomeStatus(result.status), result.detail, now, now)
 
 
 @dataclass(slots=True)
 class PrivatePlatform:
-    """A fleet, or several, with the platform that watches them."""
+    """One or more fleets with the platform that monitors them."""
 
     world: World
     source: FleetSource
@@ -81,23 +81,23 @@ class PrivatePlatform:
     inbox: Inbox = field(default_factory=Inbox)
 
     def step(self) -> Collected:
-        """One interval of fleet time: the world moves, the cycle looks, the dispatcher acts. What was collected."""
+        """Advances fleet time by one interval; runs the cycle and the dispatcher. Returns the collected values."""
         self.world.step(INTERVAL)
         now = self.world.now
         self.clock.set(now)
-        collected = self.source.look(now)
+        collected = self.source.collect_now(now)
         self.cycle.run_stages(now, collected)
         self.dispatcher.run_once()
         return collected
 
     def close(self) -> None:
-        """Give everything back."""
+        """Closes source and planner."""
         asyncio.run(self.source.close())
         self.cycle.parts.planning.close()
 
 
 def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatform:
-    """A platform for a world. ``learned`` comes from ``learn``."""
+    """Opens a platform for a world. ``learned`` is the result of ``learn``."""
     fleets = world.fleets
     settings = settings_of(fleets[0].spec)
     clock = ManualClock(world.now)
@@ -113,26 +113,26 @@ def open_platform(world: World, *, learned: bytes | None = None) -> PrivatePlatf
 
 
 def settings_of(spec: FleetSpec) -> Settings:
-    """The configuration of a private platform: it may act on everything the guard rails allow."""
-    written: dict[str, Any] = {
+    """Configuration of a private platform, which may perform all actions that the guard rails allow."""
+    document: dict[str, Any] = {
         "cluster": spec.cluster,
         "collect": {"interval": f"{INTERVAL.total_seconds():.0f}s"},
         "services": services_of(spec),
         "remediation": {"autonomy": "act", "dry_run": False},
     }
-    return Settings.model_validate(written)
+    return Settings.model_validate(document)
 
 
 @cache
 def learn(specs: tuple[FleetSpec, ...], seed: int, until: datetime) -> bytes:
-    """What the detectors know after 15 quiet days of these fleets, to be handed to ``open_platform``."""
+    """Returns detector state after 15 days of these fleets without faults, for ``open_platform``."""
     settings, state = settings_of(specs[0]), memory.MemoryStateStore()
     cycle = platform.cycle_in_memory(settings, ScrapeManager([]), ManualClock(until), interval=INTERVAL)
     with TemporaryDirectory(prefix="outrider-drill-") as folder:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
         metrics = factory.open_metrics(factory.urls_of(url)[1])
-        for block in _past(specs, seed, until):
+        for block in _history(specs, seed, until):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, platform.HISTORY)
         metrics.close()
@@ -140,6 +140,6 @@ def learn(specs: tuple[FleetSpec, ...], seed: int, until: datetime) -> bytes:
     return pickle.dumps(state.load_detector_states())
 
 
-def _past(specs: Sequence[FleetSpec], seed: int, until: datetime) -> Iterator[fleet_history.HistoryBlock]:
+def _history(specs: Sequence[FleetSpec], seed: int, until: datetime) -> Iterator[fleet_history.HistoryBlock]:
     for spec in specs:
         yield from fleet_history.backfill(spec, seed, until - platform.HISTORY, until, HISTORY_STEP)

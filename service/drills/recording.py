@@ -1,4 +1,4 @@
-"""Keeps what the collectors brought during a drill, as matrices: for the data set and for rival detectors."""
+"""Records the collected values of a drill as matrices, for the data set and for compared detectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """Values of one kind, shape (times, entities, keys); NaN where nothing was said. ``times`` are unix seconds."""
+    """Values of one kind, shape (times, entities, keys); NaN without a value. ``times`` are unix seconds."""
 
     times: Floats
     entities: tuple[EntityRef, ...]
@@ -36,19 +36,20 @@ class Matrix:
     values: Floats
 
     def plain(self) -> Matrix:
-        """Without the buckets of histograms."""
-        kept = [place for place, key in enumerate(self.keys) if key.bucket is None]
-        return Matrix(self.times, self.entities, tuple(self.keys[place] for place in kept), self.values[:, :, kept])
+        """Returns the matrix without histogram buckets."""
+        columns = [column for column, key in enumerate(self.keys) if key.bucket is None]
+        keys = tuple(self.keys[column] for column in columns)
+        return Matrix(self.times, self.entities, keys, self.values[:, :, columns])
 
     def column(self, name: str) -> Floats | None:
-        """The values of a plain signal, (times, entities); None when nobody publishes it."""
+        """Values of a plain signal, (times, entities); None if it is not published."""
         key = SignalKey(name)
         return self.values[:, :, self.keys.index(key)] if key in self.keys else None
 
 
 @dataclass(slots=True)
-class Recorded:
-    """One run as the platform saw it: a matrix a kind, and the events."""
+class RecordedRun:
+    """The input of the platform in one run: a matrix per kind, and the events."""
 
     matrices: Mapping[EntityKind, Matrix]
     events: tuple[Event, ...]
@@ -56,48 +57,50 @@ class Recorded:
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes in one round after the other."""
+    """Records the collected values of each cycle."""
 
-    rounds: list[tuple[datetime, tuple[SampleBatch, ...]]] = field(default_factory=list)
+    cycles: list[tuple[datetime, tuple[SampleBatch, ...]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    def take(self, at: datetime, collected: Collected) -> None:
-        """One round of collection."""
-        kept = tuple(batch for batch in collected.batches if batch.kind in KINDS)
-        self.rounds.append((at, kept))
+    def add(self, at: datetime, collected: Collected) -> None:
+        """Adds one cycle."""
+        batches = tuple(batch for batch in collected.batches if batch.kind in KINDS)
+        self.cycles.append((at, batches))
         self.events += collected.events
 
-    def recorded(self) -> Recorded:
-        """Everything taken in so far."""
-        found = {kind: matrix for kind in KINDS if (matrix := self._matrix(kind)).entities}
-        once = {event.id: event for event in self.events}  # one that came again knew more
-        return Recorded(found, tuple(once.values()))
+    def recorded(self) -> RecordedRun:
+        """Returns the run so far."""
+        matrices = {kind: matrix for kind in KINDS if (matrix := self._matrix(kind)).entities}
+        latest = {event.id: event for event in self.events}  # a repeated event has more attributes
+        return RecordedRun(matrices, tuple(latest.values()))
 
     def _matrix(self, kind: EntityKind) -> Matrix:
         batches = [
-            (number, one) for number, (_, all_of) in enumerate(self.rounds) for one in all_of if one.kind is kind
+            (number, batch)
+            for number, (_, batches) in enumerate(self.cycles)
+            for batch in batches
+            if batch.kind is kind
         ]
-        entities = _places(entity for _, batch in batches for entity in batch.entities)
-        keys = _places(key for _, batch in batches for key in batch.keys)
-        values = np.full((len(self.rounds), len(entities), len(keys)), np.nan)
+        entities = _positions(entity for _, batch in batches for entity in batch.entities)
+        keys = _positions(key for _, batch in batches for key in batch.keys)
+        values = np.full((len(self.cycles), len(entities), len(keys)), np.nan)
         for number, batch in batches:
             _put(values[number], batch, entities, keys)
-        times = np.array([at.timestamp() for at, _ in self.rounds])
+        times = np.array([at.timestamp() for at, _ in self.cycles])
         return Matrix(times, tuple(entities), tuple(keys), values)
 
 
-def _places(items: Iterable[Item]) -> dict[Item, int]:
-    return {item: place for place, item in enumerate(dict.fromkeys(items))}
+def _positions(items: Iterable[Item]) -> dict[Item, int]:
+    return {item: position for position, item in enumerate(dict.fromkeys(items))}
 
 
 def _put(row: Floats, batch: SampleBatch, entities: Mapping[EntityRef, int], keys: Mapping[SignalKey, int]) -> None:
     columns = [(column, keys[key]) for column, key in enumerate(batch.keys) if key in keys]
     if not columns:
         return
-    here = np.array([column for column, _ in columns])
-    there = np.array([place for _, place in columns])
+    source = np.array([column for column, _ in columns])
+    target = np.array([position for _, position in columns])
     rows = np.array([entities[entity] for entity in batch.entities])
-    said = batch.values[:, here]
-    known = ~np.isnan(said)
-    block = row[np.ix_(rows, there)]
-    row[np.ix_(rows, there)] = np.where(known, said, block)
+    values = batch.values[:, source]
+    previous = row[np.ix_(rows, target)]
+    row[np.ix_(rows, target)] = np.where(np.isnan(values), previous, values)

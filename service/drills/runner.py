@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from service.drills import dataset, observation
 from service.drills.private_platform import INTERVAL, PrivatePlatform, learn, open_platform
-from service.drills.recording import Recorded, Recorder
+from service.drills.recording import RecordedRun, Recorder
 from service.drills.simulated_source import FleetSource
 from simulator import scenarios
 from simulator.fleet import Fleet
@@ -28,77 +28,81 @@ from simulator.traffic.arrivals import with_load
 from simulator.world import World
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
-FIRST_HOUR, HOURS = 8, 12  # drills begin by day, where there is load to lose
+FIRST_HOUR, HOURS = 8, 12  # drills begin by day, when there is load
 WORKERS = 2
 QUIET = timedelta(minutes=30)
 
 Progress = Callable[[str, float], None]
 # (a run, the values it recorded, those of the quiet run): the runs of other detectors on the same values, by name
-Comparison = Callable[[Run, Recorded, Recorded], Mapping[str, Run]]
+Comparison = Callable[[Run, RecordedRun, RecordedRun], Mapping[str, Run]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario to run, with what its platform has learned before."""
+    """One scenario to run, with the learned state of its platform."""
 
     scenario: Scenario
     seed: int
     learned: bytes | None = None
 
 
-def begins(seed: int) -> datetime:
-    """When the drills of a seed begin: a day of the week, the weekend among them, and an hour of its day."""
+def start_of(seed: int) -> datetime:
+    """Returns the start of the drills of a seed: a day of the week, including weekends, and an hour of the day."""
     return MONDAY + timedelta(days=seed * 3 % 7, hours=FIRST_HOUR + seed * 7 % HOURS)
 
 
 def specs_of(scenario: Scenario, seed: int) -> tuple[FleetSpec, ...]:
-    """The fleets of a scenario under its load, whose event falls into the scenario."""
+    """Returns the fleets of a scenario with its load; the event of the load is during the scenario."""
     after, factor = scenarios.EVENTS.get(scenario.load, (timedelta(0), None))
-    event_at = (begins(seed) + after).timestamp()
-    return tuple(with_load(spec, scenario.load, event_at, factor) for spec in _usual(scenario))
+    event_at = (start_of(seed) + after).timestamp()
+    return tuple(with_load(spec, scenario.load, event_at, factor) for spec in _base_specs(scenario))
 
 
-def _usual(scenario: Scenario) -> tuple[FleetSpec, ...]:
+def _base_specs(scenario: Scenario) -> tuple[FleetSpec, ...]:
     return (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
 
 
 def job(scenario: Scenario, seed: int) -> Job:
-    """A scenario with a platform that has seen 15 days of these fleets under their usual load."""
-    return Job(scenario, seed, learn(_usual(scenario), seed, begins(seed)))
+    """Returns a job whose platform has learned 15 days of these fleets under their usual load."""
+    return Job(scenario, seed, learn(_base_specs(scenario), seed, start_of(seed)))
 
 
-def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorder | None = None) -> Run:
-    """Run a scenario to its end. ``told`` hears the share done; ``recorder`` keeps what was collected."""
-    start = begins(one.seed)
-    fleets = [deepcopy(_fresh(spec, one.seed)) for spec in specs_of(one.scenario, one.seed)]
+def run(job: Job, progress: Callable[[float], None] | None = None, recorder: Recorder | None = None) -> Run:
+    """Runs a scenario. ``progress`` receives the completed ratio; ``recorder`` records the collected values."""
+    start = start_of(job.seed)
+    fleets = [deepcopy(_fresh(spec, job.seed)) for spec in specs_of(job.scenario, job.seed)]
     world = World(fleets)
-    with _private(world, one.learned) as platform:
-        scenarios.arrange(world, one.scenario, one.seed)
-        watch = observation.Watch(
-            [observation.Watched(Recovery(fleet, injection)) for fleet in fleets for injection in fleet.injections]
+    with _private(world, job.learned) as platform:
+        scenarios.arrange(world, job.scenario, job.seed)
+        observer = observation.Observer(
+            [
+                observation.ObservedFault(Recovery(fleet, injection))
+                for fleet in fleets
+                for injection in fleet.injections
+            ]
         )
-        targets, cycles = 0, round(one.scenario.minutes * 60 / INTERVAL.total_seconds())
+        targets, cycles = 0, round(job.scenario.minutes * 60 / INTERVAL.total_seconds())
         for cycle in range(cycles):
             collected = platform.step()
             now = platform.clock.now()
-            watch.look(collected.topology, now)
+            observer.observe(collected.topology, now)
             targets = max(targets, len(platform.source.health))
             if recorder is not None:
-                recorder.take(now, collected)
-            if told is not None:
-                told((cycle + 1) / cycles)
-        return _seen(one.scenario, platform, watch, start, targets)
+                recorder.add(now, collected)
+            if progress is not None:
+                progress((cycle + 1) / cycles)
+        return _finished(job.scenario, platform, observer, start, targets)
 
 
 @lru_cache(maxsize=8)
 def _fresh(spec: FleetSpec, seed: int) -> Fleet:
-    """A fleet as its drills find it; its hours of running in are the same for all of them. To be copied."""
-    return Fleet(spec, seed=seed, start=begins(seed))
+    """Returns a fleet after its warm-up, shared by all drills. Callers copy it."""
+    return Fleet(spec, seed=seed, start=start_of(seed))
 
 
 @contextmanager
 def _private(world: World, learned: bytes | None) -> Iterator[PrivatePlatform]:
-    """A platform for a world, which is whole again afterwards, whatever interrupted it."""
+    """Opens a platform for a world, and restores the world afterwards, also after an interrupt."""
     platform = open_platform(world, learned=learned)
     try:
         yield platform
@@ -107,28 +111,28 @@ def _private(world: World, learned: bytes | None) -> Iterator[PrivatePlatform]:
         platform.close()
 
 
-def _seen(
-    scenario: Scenario, platform: PrivatePlatform, watch: observation.Watch, start: datetime, targets: int
+def _finished(
+    scenario: Scenario, platform: PrivatePlatform, observer: observation.Observer, start: datetime, targets: int
 ) -> Run:
     alerts, incidents = platform.state.alerts(limit=observation.ALL), platform.state.incidents(limit=observation.ALL)
-    seen = watch.fired(alerts, incidents)
+    fired = observer.fired(alerts, incidents)
     return Run(
         scenario=scenario.id,
         start=start,
         end=platform.clock.now(),
         targets=targets,
-        injected=watch.injected(),
-        incidents=observation.opened(platform.state),
-        alerts=len(seen),
-        acted=observation.acted(platform.state),
+        injected=observer.injected(),
+        incidents=observation.scored_incidents(platform.state),
+        alerts=len(fired),
+        acted=observation.performed_actions(platform.state),
         negative=scenario.negative,
-        storm=len(watch.touched()) >= STORM_ENTITIES,
-        fired=seen,
+        storm=len(observer.touched()) >= STORM_ENTITIES,
+        fired=fired,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DrillRun:
     """A run, and the runs of other detectors on the same values by name."""
 
     run: Run
@@ -136,11 +140,11 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _WorkerOptions:
     """Options of a worker. ``quiet`` is the run that compared detectors learn from, None without ``compare``."""
 
     compare: Comparison | None = None
-    quiet: Recorded | None = None
+    quiet: RecordedRun | None = None
     folder: Path | None = None
 
 
@@ -152,72 +156,74 @@ def run_all(
     workers: int = WORKERS,
     compare: Comparison | None = None,
     folder: Path | None = None,
-) -> list[Seen]:
+) -> list[DrillRun]:
     """Runs every scenario once, on several processes, and returns the runs in the order of ``chosen``.
 
     ``compare`` runs other detectors on the same values. With ``folder`` each scenario is written there.
     """
     learned, quiet = _prepared(chosen, seed, workers, record_quiet=compare is not None)
-    jobs = [Job(scenario, seed, learned[_usual(scenario)]) for scenario in chosen]
-    wanted = _Wanted(compare, quiet, folder)
+    jobs = [Job(scenario, seed, learned[_base_specs(scenario)]) for scenario in chosen]
+    options = _WorkerOptions(compare, quiet, folder)
     progress("prepare", 1.0)
-    found: list[Seen] = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_begin, initargs=(wanted,)) as pool:
+    runs: list[DrillRun] = []
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("fork"), initializer=_start_worker, initargs=(options,)
+    ) as pool:
         try:
-            for number, seen in enumerate(pool.map(_work, jobs), start=1):
-                found.append(seen)
+            for number, finished in enumerate(pool.map(_work, jobs), start=1):
+                runs.append(finished)
                 progress("drills", number / len(jobs))
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # whoever interrupts waits for what runs, and not for the rest
+            pool.shutdown(cancel_futures=True)  # after an interrupt only running jobs finish
             raise
-    return found
+    return runs
 
 
 def _prepared(
     chosen: Sequence[Scenario], seed: int, workers: int, *, record_quiet: bool
-) -> tuple[dict[tuple[FleetSpec, ...], bytes], Recorded | None]:
+) -> tuple[dict[tuple[FleetSpec, ...], bytes], RecordedRun | None]:
     """Learned state of the platforms of each world, and the recorded quiet run; one process each."""
-    worlds = list(dict.fromkeys(_usual(scenario) for scenario in chosen))
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_alone) as pool:
+    worlds = list(dict.fromkeys(_base_specs(scenario) for scenario in chosen))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_limit_threads) as pool:
         quiet = pool.submit(quiet_run, seed) if record_quiet else None
-        learned = [pool.submit(learn, world, seed, begins(seed)) for world in worlds]
-        known = {world: found.result() for world, found in zip(worlds, learned, strict=True)}
-        return known, quiet.result() if quiet else None
+        learned = [pool.submit(learn, world, seed, start_of(seed)) for world in worlds]
+        states = {world: future.result() for world, future in zip(worlds, learned, strict=True)}
+        return states, quiet.result() if quiet else None
 
 
-def quiet_run(seed: int) -> Recorded:
+def quiet_run(seed: int) -> RecordedRun:
     """Records half an hour without faults, for detectors that learn a baseline."""
     recorder = Recorder()
-    fleet = Fleet(drill_spec(), seed=seed, start=begins(seed) - QUIET)
+    fleet = Fleet(drill_spec(), seed=seed, start=start_of(seed) - QUIET)
     source = FleetSource(World([fleet]))
     for _ in range(round(QUIET / INTERVAL)):
         fleet.step(INTERVAL)
-        recorder.take(fleet.now, source.look(fleet.now))
+        recorder.add(fleet.now, source.collect_now(fleet.now))
     return recorder.recorded()
 
 
-def _work(one: Job) -> Seen:
-    (wanted,) = _asked
-    if wanted.compare is None and wanted.folder is None:
-        return Seen(run(one))
+def _work(job: Job) -> DrillRun:
+    (options,) = _worker_options
+    if options.compare is None and options.folder is None:
+        return DrillRun(run(job))
     recorder = Recorder()
-    seen = run(one, recorder=recorder)
+    finished = run(job, recorder=recorder)
     recorded = recorder.recorded()
-    if wanted.folder is not None:
-        dataset.write_scenario(wanted.folder, seen, recorded)
-    if wanted.compare is None or wanted.quiet is None:
-        return Seen(seen)
-    return Seen(seen, wanted.compare(seen, recorded, wanted.quiet))
+    if options.folder is not None:
+        dataset.write_scenario(options.folder, finished, recorded)
+    if options.compare is None or options.quiet is None:
+        return DrillRun(finished)
+    return DrillRun(finished, options.compare(finished, recorded, options.quiet))
 
 
-_asked: list[_Wanted] = []  # of a worker, handed over once at its start and not with every job
+_worker_options: list[_WorkerOptions] = []  # of a worker, set once at its start
 
 
-def _begin(wanted: _Wanted) -> None:
-    _alone()
-    _asked[:] = [wanted]
+def _start_worker(options: _WorkerOptions) -> None:
+    _limit_threads()
+    _worker_options[:] = [options]
 
 
-def _alone() -> None:
-    """The processes share the cores among them: numeric libraries need no threads of their own."""
+def _limit_threads() -> None:
+    """Limits numeric libraries to one thread: the processes share the cores."""
     threadpool_limits(1)

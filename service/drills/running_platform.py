@@ -1,4 +1,4 @@
-"""Drills on a running platform: ordered at the fleet's door, kept in the store, judged from what was decided."""
+"""Drills on a running platform: injected over HTTP, stored, and scored from the stored decisions."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def start(
     now: datetime,
     game_day: str | None = None,
 ) -> Drill:
-    """Break something now and keep the truth, with the path of what broke as it is at this moment.
+    """Injects a fault now and stores its ground truth, with the current dependency path of the faulty entity.
 
-    Raises UsageError when the fleet refuses, UnavailableError when none answers; both are audited.
+    Raises UsageError if the fleet refuses it, UnavailableError if the fleet does not respond. Both are audited.
     """
     try:
-        told = control.start(order)
+        injected = control.start(order)
     except OutriderError as error:
-        why = {"error": error.message}
-        refused = AuditRecord(now, AuditEvent.DRILL_REFUSED, order["fault"], game_day or BY_HAND, by=by, detail=why)
+        detail = {"error": error.message}
+        refused = AuditRecord(now, AuditEvent.DRILL_REFUSED, order["fault"], game_day or BY_HAND, by=by, detail=detail)
         state.append_audit([refused])
         raise
-    truth = _truth(told)
+    truth = _truth(injected)
     drill = Drill(
-        id=told["id"],
+        id=injected["id"],
         fault=truth.fault,
         entity=truth.entity,
         seed=int(order.get("seed", 0)),
@@ -72,9 +72,9 @@ def start(
 
 
 def stop(state: StateStore, control: FaultControl, drill: Drill, *, by: str, now: datetime) -> Drill:
-    """End a drill before its time. Raises UsageError when it is over."""
+    """Ends a drill early. Raises UsageError if it is over."""
     if drill.stopped_at is not None or now >= drill.ends_at:
-        raise UsageError(f"the drill {drill.id!r} is over", hint="GET /api/v1/drills shows when each one ended")
+        raise UsageError(f"the drill {drill.id!r} is over", hint="GET /api/v1/drills lists the end of each drill")
     control.stop(drill.id)
     stopped = replace(drill, stopped_at=max(now, drill.starts_at))
     state.save_drill(stopped)
@@ -82,16 +82,17 @@ def stop(state: StateStore, control: FaultControl, drill: Drill, *, by: str, now
     return stopped
 
 
-def judged(state: StateReader, drills: Sequence[Drill], told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each drill with the truth and what was found of it. ``told`` is what the fleet's door says of each.
+def judge(state: StateReader, drills: Sequence[Drill], faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns each drill with its ground truth and its findings. ``faults`` are those listed by the fleet.
 
-    One incident answers to one fault, so ``drills`` must be all there are and never a part of them.
+    ``drills`` must be all drills, because an incident counts for one fault only.
     """
     if not drills:
         return []
-    recovered = {one["id"]: one["recovered_at"] for one in told}
+    recovered = {fault["id"]: fault["recovered_at"] for fault in faults}
     first = min(drill.starts_at for drill in drills)
-    incidents = tuple(one for one in observation.opened(state, since=first) if one.opened_at >= first)
+    scored = observation.scored_incidents(state, since=first)
+    incidents = tuple(incident for incident in scored if incident.opened_at >= first)
     injected = {drill.id: _injected(drill, recovered.get(drill.id)) for drill in drills}
     run = Run(
         scenario="live",
@@ -101,22 +102,24 @@ def judged(state: StateReader, drills: Sequence[Drill], told: Sequence[Mapping[s
         injected=tuple(injected[drill.id] for drill in drills if not drill.negative),
         incidents=incidents,
         alerts=0,
-        acted=observation.acted(state, since=first),
+        acted=observation.performed_actions(state, since=first),
     )
-    found = {(one.injected.fault, one.injected.entity, one.injected.start): one for one in verdicts(run)}
-    answered = {one.incident.id for one in found.values() if one.incident is not None}
-    free = [one for one in incidents if one.id not in answered]
+    by_fault = {
+        (verdict.injected.fault, verdict.injected.entity, verdict.injected.start): verdict for verdict in verdicts(run)
+    }
+    matched = {verdict.incident.id for verdict in by_fault.values() if verdict.incident is not None}
+    unmatched = [incident for incident in incidents if incident.id not in matched]
     verdict_of = {
-        drill.id: _of_a_state(injected[drill.id], free)
+        drill.id: _negative_verdict(injected[drill.id], unmatched)
         if drill.negative
-        else found[drill.fault, drill.entity, drill.starts_at]
+        else by_fault[drill.fault, drill.entity, drill.starts_at]
         for drill in drills
     }
     return [drill_json(drill, verdict_of[drill.id], recovered.get(drill.id)) for drill in drills]
 
 
 def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict[str, Any]:
-    """A drill with its truth beside what was found. A state is passed when nothing loud was opened about it."""
+    """Returns a drill with ground truth and findings. A negative one passes without a high-priority incident."""
     incident = verdict.incident
     cause = incident.hypotheses[0] if incident and incident.hypotheses else None
     named = verdict.entity_correct and verdict.fault_correct
@@ -141,27 +144,27 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
         "named_entity_correct": verdict.entity_correct,
         "named_fault_correct": verdict.fault_correct,
         "rank": verdict.rank,
-        "notified": _was_told(incident),
+        "notified": _was_notified(incident),
         "remediated": verdict.repaired_after is not None,
         "recover_seconds": verdict.repaired_after,
         "passed": right,
     }
 
 
-def _was_told(incident: ScoredIncident | None) -> bool:
+def _was_notified(incident: ScoredIncident | None) -> bool:
     return incident is not None and incident.notified_at is not None
 
 
-def _of_a_state(state: InjectedFault, free: Sequence[ScoredIncident]) -> Verdict:
-    """The verdict on a state that is no fault: ``incident`` is one that should not have been opened."""
-    loud = (
-        one
-        for one in sorted(free, key=lambda one: (one.opened_at, one.id))
-        if one.priority in LOUD
-        and state.start <= one.opened_at <= state.end + GRACE
-        and not state.path.isdisjoint(one.entities)
+def _negative_verdict(state: InjectedFault, unmatched: Sequence[ScoredIncident]) -> Verdict:
+    """Returns the verdict on a state that is not a fault; its ``incident`` should not have opened."""
+    false_incidents = (
+        incident
+        for incident in sorted(unmatched, key=lambda incident: (incident.opened_at, incident.id))
+        if incident.priority in LOUD
+        and state.start <= incident.opened_at <= state.end + GRACE
+        and not state.path.isdisjoint(incident.entities)
     )
-    return Verdict("live", state, next(loud, None), None, False, False, False, None)
+    return Verdict("live", state, next(false_incidents, None), None, False, False, False, None)
 
 
 def _injected(drill: Drill, recovered_at: str | None) -> InjectedFault:
@@ -170,20 +173,20 @@ def _injected(drill: Drill, recovered_at: str | None) -> InjectedFault:
     return InjectedFault(drill.fault, drill.entity, drill.starts_at, drill.over_at, path, at)
 
 
-def _truth(told: Mapping[str, Any]) -> Truth:
+def _truth(injected: Mapping[str, Any]) -> Truth:
     return Truth(
-        told["fault"],
-        _entity(told["entity"]),
-        parse_rfc3339(told["start"]),
-        parse_rfc3339(told["end"]),
-        tuple(told["symptoms"]),
-        tuple(_entity(one) for one in told["touches"]),
-        told["negative"],
+        injected["fault"],
+        _entity(injected["entity"]),
+        parse_rfc3339(injected["start"]),
+        parse_rfc3339(injected["end"]),
+        tuple(injected["symptoms"]),
+        tuple(_entity(entity) for entity in injected["touches"]),
+        injected["negative"],
     )
 
 
-def _entity(written: Mapping[str, Any]) -> EntityRef:
-    return EntityRef(written["cluster"], EntityKind(written["kind"]), written["namespace"], written["name"])
+def _entity(fields: Mapping[str, Any]) -> EntityRef:
+    return EntityRef(fields["cluster"], EntityKind(fields["kind"]), fields["namespace"], fields["name"])
 
 
 def _audit(state: StateStore, event: AuditEvent, drill: Drill, at: datetime, by: str) -> None:

@@ -1,4 +1,4 @@
-"""Which scenarios to run: those shipped, one by its id, or one made for a single fault."""
+"""Selection of scenarios: all shipped ones, one by its id, or one for a single fault."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from simulator.traffic.shapes import SHAPES
 
 @cache
 def scenarios() -> tuple[Scenario, ...]:
-    """Every scenario that comes with the simulator."""
+    """Returns every scenario of the simulator."""
     return shipped.load()
 
 
-def one(name: str, load: str | None = None) -> Scenario:
-    """The scenario of that id; else the fault of that id alone. Raises UsageError naming near matches."""
+def find(name: str, load: str | None = None) -> Scenario:
+    """Returns the scenario with this id, else one for the fault with this id. Raises UsageError with close matches."""
     by_id = {scenario.id: scenario for scenario in scenarios()}
-    found = by_id.get(name)
-    if found is None and name in FAULTS:
+    scenario = by_id.get(name)
+    if scenario is None and name in FAULTS:
         planned = PlannedFault(name, LEAD, FAULTS[name].lasts)
-        found = Scenario(name, (planned,), negative=FAULTS[name].negative)
-    if found is None:
+        scenario = Scenario(name, (planned,), negative=FAULTS[name].negative)
+    if scenario is None:
         near = _near(name, dict.fromkeys([*by_id, *FAULTS]))
         raise UsageError(
             f"no fault or scenario is named {name!r}", hint=near or f"outrider drill list shows all {len(by_id)}"
         )
-    return found if load is None else replace(found, load=_shape(load))
+    return scenario if load is None else replace(scenario, load=_shape(load))
 
 
-def some(names: Sequence[str] | None) -> tuple[Scenario, ...]:
-    """All scenarios, or those named, each once."""
-    return scenarios() if not names else tuple(one(name) for name in dict.fromkeys(names))
+def select(names: Sequence[str] | None) -> tuple[Scenario, ...]:
+    """Returns the named scenarios, each once; all for None."""
+    return scenarios() if not names else tuple(find(name) for name in dict.fromkeys(names))
 
 
 def _shape(load: str) -> str:
     known = [name for name in SHAPES if name != "trace"]  # a trace needs a file
     shapes = f"load shapes are: {', '.join(known)}"
     if _is_zero(load):
-        raise UsageError("a load of zero asks nothing of anybody", hint=shapes)
+        raise UsageError("a load of zero sends no requests", hint=shapes)
     if load not in known:
         raise UsageError(f"no load shape is named {load!r}", hint=_near(load, known) or shapes)
     return load
@@ -59,6 +59,6 @@ def _is_zero(load: str) -> bool:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    """A question for the names that are close, empty when none is."""
+    """Suggests close names; empty without any."""
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else ""

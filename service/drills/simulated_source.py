@@ -1,4 +1,4 @@
-"""A simulated world as a source of the cycle, without a network: the pages it would serve are absorbed as they are."""
+"""A simulated world as a source of the cycle, in process: its exposition pages are read without HTTP."""
 
 from __future__ import annotations
 
@@ -19,61 +19,64 @@ from simulator.world import ClusterTarget, World
 
 _FAILED = {
     "refused": (CollectReason.REFUSED, "refuses connections"),
-    "timeout": (CollectReason.TIMEOUT, "did not answer in time"),
+    "timeout": (CollectReason.TIMEOUT, "did not respond in time"),
 }
 
 
 class FleetSource:
-    """Collects from a world in this process. What fails on the wire fails here with the same reason."""
+    """Collects from a world in this process. Failures have the same reasons as over HTTP."""
 
     def __init__(self, world: World) -> None:
-        """``world`` is moved elsewhere; this only looks."""
+        """``world`` is advanced elsewhere; this class only reads it."""
         self._world = world
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = ScrapeManager([])
         self._deduplicator = EventDeduplicator()  # an XID of the kernel log also shows on a page
-        self._heard = [EventFeed(fleet) for fleet in world.fleets]
+        self._event_feeds = [EventFeed(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
     @property
     def health(self) -> list[TargetHealth]:
-        """How each target fares."""
+        """Health of each target."""
         return self._collector.health
 
     async def collect(self, at: datetime) -> Collected:
-        """One round."""
-        return self.look(at)
+        """Collects once."""
+        return self.collect_now(at)
 
-    def look(self, at: datetime) -> Collected:
-        """One round, at once."""
-        asked = [(one, self._target(one)) for one in self._world.targets()]
-        listed = tuple(target for _, target in asked)
+    def collect_now(self, at: datetime) -> Collected:
+        """Collects once, synchronously."""
+        pairs = [(simulated, self._target(simulated)) for simulated in self._world.targets()]
+        listed = tuple(target for _, target in pairs)
         if listed != self._collector.targets:
             self._collector.set_targets(listed)
-        scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
+        scrapes = [
+            _scrape(target, self._pages[simulated.fleet.spec.cluster].answer(simulated.target), at)
+            for simulated, target in pairs
+        ]
         collected = self._collector.absorb(scrapes, at)
-        heard = [event for one in self._heard for event in one.news()]
-        return replace(collected, events=self._deduplicator.deduplicate((*heard, *collected.events)))
+        events = [event for feed in self._event_feeds for event in feed.news()]
+        return replace(collected, events=self._deduplicator.deduplicate((*events, *collected.events)))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
-    def _target(self, one: ClusterTarget) -> Target:
-        """The target as the collectors know it; read anew only when it changed."""
-        known = self._known.get(one.name)
-        if known is None or known[0] != one:
+    def _target(self, simulated: ClusterTarget) -> Target:
+        """Returns the target of the collectors; built again only if it changed."""
+        known = self._known.get(simulated.name)
+        if known is None or known[0] != simulated:
             (target,) = configured.targets_of(
-                one.fleet.spec.cluster, [one.as_config(f"http://fleet.invalid{one.target.path}")]
+                simulated.fleet.spec.cluster, [simulated.as_config(f"http://fleet.invalid{simulated.target.path}")]
             )
-            known = self._known[one.name] = (one, target)
+            known = self._known[simulated.name] = (simulated, target)
         return known[1]
 
 
 def _scrape(target: Target, answer: Answer, at: datetime) -> Scrape:
     error = None
     if answer.body is None:
-        reason, said = _FAILED.get(answer.status, (CollectReason.HTTP_STATUS, f"answered {answer.status}"))
-        error = CollectError(f"{target.name}: {target.url} {said}", reason=reason)
+        reason, message = _FAILED.get(answer.status, (CollectReason.HTTP_STATUS, f"returned {answer.status}"))
+        error = CollectError(f"{target.name}: {target.url} {message}", reason=reason)
     return Scrape(
         target=target,
         at=at,

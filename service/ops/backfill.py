@@ -1,7 +1,7 @@
-"""History of an existing Prometheus into the store, span by span, so that baselines need not wait for days.
+"""Imports the history of an existing Prometheus into the store, span by span, so that baselines exist at once.
 
-Raw samples go through the same evaluator as live ones. Every span is one transaction for each kind of
-entity: a run that was interrupted is run again, and what it wrote before is replaced by the same.
+Raw samples go through the same evaluator as live ones. Every span is one transaction per entity kind. An interrupted
+run can be repeated: it writes the same values again.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from service.sources.factory import prometheus_source
 from service.wiring import stores as wiring_stores
 from store.tsdb.metric_store import SqlMetricStore
 
-_One = TypeVar("_One", EntityRef, SignalKey, int)
-SPAN = 3 * LOOK_BACK  # written at once
+_Item = TypeVar("_Item", EntityRef, SignalKey, int)
+SPAN = 3 * LOOK_BACK  # per transaction
 
 
 def run(settings: Settings, start: datetime, until: datetime, progress: Callable[[str, float], None]) -> dict[str, Any]:
-    """Fill the store of a configuration from its Prometheus, and say what came.
+    """Imports history from the configured Prometheus. Returns the JSON of ``outrider collect backfill``.
 
-    Raises UsageError without a Prometheus or a span, UnavailableError when an engine works on the store or
-    the server does not answer.
+    Raises UsageError without a Prometheus or with an empty span, UnavailableError if an engine uses the store or the
+    server does not respond.
     """
     prometheus = settings.collect.prometheus
     if prometheus is None:
-        raise UsageError("there is no Prometheus to read history from", hint="name one under collect.prometheus.url")
+        raise UsageError("no Prometheus is configured to read history from", hint="set collect.prometheus.url")
     if start >= until:
-        raise UsageError("the span to fill is empty", hint="--since must lie before --until")
+        raise UsageError("the span to import is empty", hint="--since must be before --until")
     with leading(settings), wiring_stores.stores(settings) as (_, store):
         source = prometheus_source(prometheus, settings.cluster, since=start)
-        found = asyncio.run(_filled(source, store, start, until, settings.collect.interval, progress))
+        imported = asyncio.run(_import(source, store, start, until, settings.collect.interval, progress))
     return {
-        "from": rfc3339(found.start),
-        "to": rfc3339(found.until),
-        "targets": len(found.targets),
-        "values": found.values,
-        "events": found.events,
+        "from": rfc3339(imported.start),
+        "to": rfc3339(imported.until),
+        "targets": len(imported.targets),
+        "values": imported.values,
+        "events": imported.events,
     }
 
 
-async def _filled(source: PrometheusSource, *how: Any) -> Filled:
+async def _import(source: PrometheusSource, *arguments: Any) -> ImportStats:
     try:
-        return await backfill(source, *how)
+        return await backfill(source, *arguments)
     finally:
         await source.close()
 
 
 @dataclass(slots=True)
-class Filled:
-    """What a back-fill brought."""
+class ImportStats:
+    """Counts of an import, and its span so far."""
 
     start: datetime
     until: datetime
@@ -77,39 +77,39 @@ async def backfill(
     until: datetime,
     interval: timedelta,
     progress: Callable[[str, float], None],
-) -> Filled:
-    """Read [start, until) and write it on a grid of ``interval``. ``source`` must begin at ``start``.
+) -> ImportStats:
+    """Reads [start, until) and writes it on a grid of ``interval``. ``source`` must begin at ``start``.
 
-    Raises UnavailableError when the server stops answering; what was written until then stays.
+    Raises UnavailableError if the server stops responding. Values written before remain.
     """
-    found, waiting = Filled(start, start), list[SampleBatch]()
+    stats, pending = ImportStats(start, start), list[SampleBatch]()
 
     def write(at: datetime) -> None:
-        found.values += sum(_write(store, kind, waiting, interval) for kind in EntityKind)
-        found.until = at
-        waiting.clear()
+        stats.values += sum(_write(store, kind, pending, interval) for kind in EntityKind)
+        stats.until = at
+        pending.clear()
 
     try:
         async for at, collected in source.history(until):
             if collected is not None:
-                waiting += collected.batches
-                found.targets.update(target.name for target in source.targets)
+                pending += collected.batches
+                stats.targets.update(target.name for target in source.targets)
                 if collected.events:
                     store.write(at, (), collected.events)
-                    found.events += len(collected.events)
-            if at - found.until >= SPAN or at == until:
+                    stats.events += len(collected.events)
+            if at - stats.until >= SPAN or at == until:
                 write(at)
             progress("backfill", (at - start) / (until - start))
     except CollectError as error:
         raise UnavailableError(
-            f"the history could not be read beyond {found.until:%Y-%m-%d %H:%M}Z: {error.message}",
-            hint="run the same command again: it goes on where the store has nothing",
+            f"the history could not be read beyond {stats.until:%Y-%m-%d %H:%M}Z: {error.message}",
+            hint="run the same command again; it can be repeated safely",
         ) from error
-    return found
+    return stats
 
 
 def _write(store: SqlMetricStore, kind: EntityKind, batches: Iterable[SampleBatch], interval: timedelta) -> int:
-    """One kind of entity as a block: gauges are the last value of a step, increases its sum."""
+    """Writes one entity kind as a block: the last value of a step for gauges, the sum for increases."""
     own = [batch for batch in batches if batch.kind is kind]
     if not own:
         return 0
@@ -119,7 +119,7 @@ def _write(store: SqlMetricStore, kind: EntityKind, batches: Iterable[SampleBatc
     slots = _numbered(sorted({int(batch.scraped_at.timestamp() // seconds) for batch in own}))
     shape = (len(entities), len(slots), len(keys))
     values, status = np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
-    for batch in sorted(own, key=lambda one: one.scraped_at):
+    for batch in sorted(own, key=lambda batch: batch.scraped_at):
         slot = slots[int(batch.scraped_at.timestamp() // seconds)]
         rows = np.array([entities[entity] for entity in batch.entities], dtype=np.intp)
         columns = np.array([keys[key] for key in batch.keys], dtype=np.intp)
@@ -128,14 +128,14 @@ def _write(store: SqlMetricStore, kind: EntityKind, batches: Iterable[SampleBatc
     return store.write_block(kind, times, list(keys), list(entities), values, status)
 
 
-def _put(values: np.ndarray, status: np.ndarray, place: tuple[np.ndarray, int, np.ndarray], batch: SampleBatch) -> None:
-    """Add a batch to its step; a cell that has a value already loses it to a better or later one only."""
-    held, held_status = values[place], status[place]
-    adds = np.array([_is_increase(key) for key in batch.keys])
-    both = adds & (held_status == CellStatus.PRESENT) & (batch.status == CellStatus.PRESENT)
-    better = batch.status <= held_status
-    values[place] = np.where(both, held + batch.values, np.where(better, batch.values, held))
-    status[place] = np.where(better, batch.status, held_status)
+def _put(values: np.ndarray, status: np.ndarray, index: tuple[np.ndarray, int, np.ndarray], batch: SampleBatch) -> None:
+    """Adds a batch to its step. A later value replaces an earlier one, unless its status is worse."""
+    previous, previous_status = values[index], status[index]
+    is_sum = np.array([_is_increase(key) for key in batch.keys])
+    both = is_sum & (previous_status == CellStatus.PRESENT) & (batch.status == CellStatus.PRESENT)
+    better = batch.status <= previous_status
+    values[index] = np.where(both, previous + batch.values, np.where(better, batch.values, previous))
+    status[index] = np.where(better, batch.status, previous_status)
 
 
 def _is_increase(key: SignalKey) -> bool:
@@ -144,5 +144,5 @@ def _is_increase(key: SignalKey) -> bool:
     return key.name in catalog.signals() and catalog.signal(key.name).kind is SignalKind.DELTA
 
 
-def _numbered(found: Iterable[_One]) -> dict[_One, int]:
-    return {one: number for number, one in enumerate(dict.fromkeys(found))}
+def _numbered(items: Iterable[_Item]) -> dict[_Item, int]:
+    return {item: number for number, item in enumerate(dict.fromkeys(items))}

@@ -1,4 +1,4 @@
-"""What people do with the databases of a store: check, back up, restore, prune. Results are ready for JSON."""
+"""Operations on the databases of a store: check, backup, restore, prune. Results are ready for JSON."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from store.tsdb import retention
 from store.write_buffer.segments import CycleFiles
 
 Progress = Callable[[str, float], None]
-_VALUES_ELSEWHERE = "values are kept by the server of store.metrics: back it up by its own means"
+_VALUES_ELSEWHERE = "values are on the server of store.metrics: back it up separately"
 
 
 def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, Any]:
-    """What is damaged, a report a database. Raises StoreError."""
+    """Returns the damage found, one report per database. Raises StoreError."""
     spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
 
-    def spooled() -> checks.BufferedCycles:
+    def buffered() -> checks.BufferedCycles:
         return checks.BufferedCycles(spool.instants(), spool.given_up(), spool.trouble())
 
-    kept_here = settings.store.metrics is None
-    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)
+    is_local = settings.store.metrics is None
+    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=buffered if is_local else None)
     return {
         "revision": revisions.text({report.name: report.revision for report in reports}),
         "sound": not any(report.problems for report in reports),
@@ -45,26 +45,28 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
 
 
 def backup(settings: Settings, file: Path, now: datetime, *, force: bool, progress: Progress) -> dict[str, Any]:
-    """Write a backup. Raises UsageError and StoreError."""
+    """Writes a backup. Raises UsageError and StoreError."""
     started = time.monotonic()
-    made = backups.backup(
+    written = backups.backup(
         settings.store.url, file, program=metadata.version("outrider"), now=now, force=force, progress=progress
     )
-    members = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in made.manifest.members.items()}
+    members = {
+        name: {"bytes": member.bytes, "sha256": member.sha256} for name, member in written.manifest.members.items()
+    }
     return {
-        "revision": revisions.text(made.manifest.revisions),
-        "file": str(made.file),
-        "bytes": made.bytes,
+        "revision": revisions.text(written.manifest.revisions),
+        "file": str(written.file),
+        "bytes": written.bytes,
         "seconds": round(time.monotonic() - started, 3),
-        "engine": made.manifest.engine,
-        "made_at": rfc3339(made.manifest.made_at),
+        "engine": written.manifest.engine,
+        "made_at": rfc3339(written.manifest.made_at),
         "members": [{"name": name, **member} for name, member in members.items()],
         "notes": [] if settings.store.metrics is None else [_VALUES_ELSEWHERE],
     }
 
 
 def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progress: Progress) -> dict[str, Any]:
-    """Put a backup in the place of the store, while no engine may start on it. Raises UsageError, UnavailableError."""
+    """Replaces the store by a backup; meanwhile no engine can start. Raises UsageError, UnavailableError."""
     started = time.monotonic()
     with leading(settings):
         done = restores.restore(settings.store.url, file, now=now, force=force, progress=progress)
@@ -79,9 +81,9 @@ def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progr
 
 
 def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
-    """Do the upkeep that is due, and say what went. Safe beside an engine at work, but for ``vacuum``.
+    """Runs maintenance that is due, and returns what was removed. Safe while an engine runs, except with ``vacuum``.
 
-    Raises StoreError, UnavailableError when an engine works and ``vacuum`` is asked for.
+    Raises StoreError, and UnavailableError if an engine runs and ``vacuum`` is set.
     """
     if vacuum:
         with leading(settings):
@@ -90,12 +92,12 @@ def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress
 
 
 def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
-    kept = settings.store.retention
+    limits = settings.store.retention
     with wiring_stores.stores(settings) as (state, metrics):
         before = _sizes(settings)
-        done = metrics.prune(now, kept.retention, vacuum=vacuum)
+        done = metrics.prune(now, limits.retention, vacuum=vacuum)
         progress("metrics", 1.0)
-        decisions = state.prune(now, kept.of_state)
+        decisions = state.prune(now, limits.of_state)
         progress("state", 1.0)
     after = _sizes(settings)
     return {
@@ -105,19 +107,19 @@ def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progre
         "refused": done.refused,
         "put_off": done.put_off,
         "databases": [
-            {"name": name, "place": place, "bytes_before": before[name][1], "bytes_after": size}
-            for name, (place, size) in after.items()
+            {"name": name, "place": location, "bytes_before": before[name][1], "bytes_after": size}
+            for name, (location, size) in after.items()
         ],
     }
 
 
 def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
-    found = {}
+    sizes = {}
     for name, database in migrate.databases_of(settings.store.url, create=False).items():
         try:
             if database.exists():
                 with database.reading() as connection:
-                    found[str(name)] = database.place, introspection.size(connection, name)
+                    sizes[str(name)] = database.place, introspection.size(connection, name)
         finally:
             database.close()
-    return found
+    return sizes

@@ -1,7 +1,7 @@
-"""The demo: a simulated fleet over real HTTP pages, the whole loop, a fixed story.
+"""The demo: a simulated fleet with HTTP exporters, the whole loop, and a fixed sequence of faults.
 
-Fleet time moves only by ``step``: headless runs go in lockstep as fast as they can; with a dashboard the
-first minutes run in lockstep, so that it opens on a live incident, then fleet time follows the clock.
+Only ``step`` moves fleet time. Headless runs step as fast as possible. With a dashboard the first minutes run that way,
+so that it opens on a live incident. Then fleet time follows the clock.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Demo:
     game_days: GameDays
 
     async def step(self) -> None:
-        """One interval of fleet time: the fleet moves, a game day may begin, the cycle looks, the dispatcher acts."""
+        """Advances fleet time by one interval, starts due game days, and runs the cycle and the dispatcher once."""
         self.fleet.step(self.interval)
         self.clock.set(self.fleet.now)
         await asyncio.to_thread(self.game_days.run_due, self.fleet.now)
@@ -68,14 +68,14 @@ class Demo:
         await asyncio.to_thread(self.platform.dispatcher.run_once)
 
     def discover(self) -> None:
-        """Watch the targets the fleet lists now: replicas come and go on purpose."""
+        """Updates the targets to those that the fleet lists now: replicas are added and removed."""
         listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
         collector = self.platform.collector.pages
         if isinstance(collector, ScrapeManager) and listed != collector.targets:
             collector.set_targets(listed)
 
     async def close(self) -> None:
-        """Stop the fleet and release the store."""
+        """Stops the fleet and releases the store."""
         await self.platform.close()
         await self.server.close()
         self.leader.release()
@@ -84,7 +84,7 @@ class Demo:
 def settings_of(
     spec: FleetSpec, control_url: str, targets: list[dict[str, Any]], port: int, api_port: int
 ) -> dict[str, Any]:
-    """The demo's configuration as it would stand in a file: what an operator of this fleet would write."""
+    """Configuration of the demo, as an operator of this fleet would write it."""
     return {
         "cluster": spec.cluster,
         "store": {"url": f"sqlite:///{FOLDER}/demo.db"},
@@ -103,7 +103,7 @@ def settings_of(
 
 
 def game_days(config: Path | None) -> list[GameDaySettings]:
-    """The game days of a configuration, which need be nothing else than its ``game_days``. Raises ConfigError."""
+    """Returns the ``game_days`` of a configuration, which may contain nothing else. Raises ConfigError."""
     return [] if config is None else load(config, fleet=default_spec().cluster).game_days
 
 
@@ -116,55 +116,55 @@ async def start(
     progress: Progress,
     days: Sequence[GameDaySettings] = (),
 ) -> Demo:
-    """Make the fleet, its history and its platform on a fresh store; the story is set."""
+    """Starts the fleet with history and planned faults, and its platform on a new store."""
     spec = default_spec()
     fleet = Fleet(spec, seed=seed, start=start_at)
-    demo = await watched(fleet, port=port, api_port=api_port, days=days)
+    demo = await monitor(fleet, port=port, api_port=api_port, days=days)
     _backfill(demo.platform, spec, seed, start_at, progress)
     demo.platform.warm(start_at)
     story.arrange(fleet, seed)
     return demo
 
 
-async def watched(
+async def monitor(
     fleet: Fleet, *, port: int = 8501, api_port: int = 8600, days: Sequence[GameDaySettings] = ()
 ) -> Demo:
-    """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
+    """Serves a fleet and monitors it with a platform on a new store, without history or faults."""
     leader = FileLeader(LOCK)
-    leader.acquire()  # another demo in this folder keeps its store
+    leader.acquire()  # fails if another demo runs in this folder
     server = await http.serve(fleet)
-    written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
-    settings = _write_settings(written)
+    document = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
+    settings = _write_settings(document)
     clock = ManualClock(fleet.now)
     platform = wiring_platform.platform(settings, clock, lockstep=True)
     scheduled = GameDays(platform.state, server.base_url, days)
     return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled)
 
 
-def _write_settings(written: dict[str, Any]) -> Settings:
-    """Start from an empty store and leave the configuration where the other processes read it."""
+def _write_settings(document: dict[str, Any]) -> Settings:
+    """Deletes the old store, and writes the configuration for the other processes."""
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("demo*.db*"):
         old.unlink()
-    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     (FOLDER / "demo.yaml").write_text(text, encoding="utf-8")
-    return Settings.model_validate(written)
+    return Settings.model_validate(document)
 
 
 def _backfill(
     platform: wiring_platform.Platform, spec: FleetSpec, seed: int, end: datetime, progress: Progress
 ) -> None:
-    begin = end - wiring_platform.HISTORY
-    for block in fleet_history.backfill(spec, seed, begin, end, HISTORY_STEP):
+    start_at = end - wiring_platform.HISTORY
+    for block in fleet_history.backfill(spec, seed, start_at, end, HISTORY_STEP):
         platform.metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
-        done = (block.times[-1] - begin.timestamp()) / wiring_platform.HISTORY.total_seconds()
+        done = (block.times[-1] - start_at.timestamp()) / wiring_platform.HISTORY.total_seconds()
         progress("history", min(1.0, float(done)))
 
 
 async def headless(
     *, minutes: float, seed: int, language: Language, progress: Progress, days: Sequence[GameDaySettings] = ()
 ) -> dict[str, Any]:
-    """Run N minutes of fleet time in lockstep; return what was seen."""
+    """Runs N minutes of fleet time as fast as possible. Returns the JSON of ``outrider demo --headless``."""
     start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
     demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress, days=days)
     try:
@@ -172,13 +172,13 @@ async def headless(
         for cycle in range(cycles):
             await demo.step()
             progress("fleet", (cycle + 1) / cycles)
-        return seen(demo, language)
+        return summary(demo, language)
     finally:
         await demo.close()
 
 
-def seen(demo: Demo, language: Language) -> dict[str, Any]:
-    """The JSON of ``outrider demo --headless``."""
+def summary(demo: Demo, language: Language) -> dict[str, Any]:
+    """Returns cycles, alerts, incidents, plan and actions so far as JSON."""
     state = demo.platform.state
     records = state.cycles(limit=1_000_000)
     alerts = [
@@ -203,13 +203,13 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
 
 
 def _looked_back(demo: Demo) -> list[dict[str, Any]]:
-    """What the plan would have done with each service's last climb to a peak, and what without it."""
+    """Returns the hindsight results of each service: its last climb to a peak, with and without the plan."""
     kept = demo.platform.change_log.document(hindsight.DOCUMENT)
     return [] if kept is None else list(kept[1]["services"])
 
 
 async def follow(demo: Demo, *, speed: float, stop: asyncio.Event) -> None:
-    """Let fleet time follow the clock, ``speed`` times as fast, until told to stop."""
+    """Advances fleet time ``speed`` times as fast as the clock, until ``stop`` is set."""
     clock = SystemClock()
     due = clock.monotonic()
     while not stop.is_set():
@@ -217,7 +217,7 @@ async def follow(demo: Demo, *, speed: float, stop: asyncio.Event) -> None:
         await demo.step()
         wait = due - clock.monotonic()
         if wait < 0:
-            due = clock.monotonic()  # too slow for this speed: go on from here instead of racing
+            due = clock.monotonic()  # too slow for this speed: do not catch up
             continue
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), wait)

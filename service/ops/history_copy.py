@@ -1,4 +1,4 @@
-"""The history of the database goes to the server that keeps the values from now on."""
+"""Copies history from the database to the server of ``store.metrics``."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from store.remote.metric_store import PrometheusMetricStore
 
 
 def run(settings: Settings, start: datetime, until: datetime, progress: Callable[[str, float], None]) -> dict[str, Any]:
-    """Copy [start, until) from ``store.url`` to ``store.metrics``, and say what came over.
+    """Copies [start, until) from ``store.url`` to ``store.metrics``. Returns the JSON of the command.
 
-    A platform may run on the server meanwhile: nothing here decides. Raises UsageError without a server or a
-    span, StoreUnavailableError when the server does not answer.
+    An engine may use the server meanwhile. Raises UsageError without a server or with an empty span,
+    StoreUnavailableError if the server does not respond.
     """
     remote = remote_of(settings)
     if remote is None:
-        raise UsageError("there is no server to copy to", hint="name one under store.metrics")
+        raise UsageError("no server is configured to copy to", hint="set store.metrics")
     if start >= until:
-        raise UsageError("the span to copy is empty", hint="--since must lie before --until")
+        raise UsageError("the span to copy is empty", hint="--since must be before --until")
     url = factory.urls_of(settings.store.url)[1]
     source, target = factory.open_metrics(url), PrometheusMetricStore(remote, url)
     before = Counter(source.condition().refused)
     try:
-        found = backfill.copy_history(source, target, start, until, settings.collect.interval, progress)
+        copied = backfill.copy_history(source, target, start, until, settings.collect.interval, progress)
         refused = Counter(source.condition().refused) - before
     finally:
         target.close()
         source.close()
     return {
         "from": rfc3339(start),
-        "to": rfc3339(found.until),
-        "values": found.values,
-        "events": found.events,
+        "to": rfc3339(copied.until),
+        "values": copied.values,
+        "events": copied.events,
         "refused": dict(refused),
     }

@@ -1,4 +1,4 @@
-"""One look at pages, for ``collect once`` and ``doctor``: values that need two scrapes are named, not guessed."""
+"""Reads pages once, for ``collect once`` and ``doctor``. Values that need two scrapes are listed without a value."""
 
 from __future__ import annotations
 
@@ -29,45 +29,49 @@ from outrider.text.i18n import Language
 from service.config.settings import Settings
 from service.engine import fleet_state
 from service.ops import signal_listing
-from service.ops.page_reader import Fate, Look, looks_of, none_answered
+from service.ops.page_reader import ReadStatus, TargetScrape, require_any_page, scrape_pages
 from service.sources import factory
 
 
 async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
-    """The JSON of ``outrider collect once``. Raises UsageError for a page that cannot be read."""
+    """Returns the JSON of ``outrider collect once``. Raises UsageError for a page that cannot be read."""
     at = clock.now()
     if not pages and settings.collect.prometheus is not None:
         return await _from_prometheus(settings, clock)
-    looks, sources = await _looks(settings, pages, at)
-    collector = ScrapeManager([look.target for look in looks])
-    collected = collector.absorb([look.scrape for look in looks], at)
-    kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
-    found = _rows(kept)
-    odd: dict[str, str | None] = {}
-    for look in looks:
-        page = _page_of(collector, look)
+    scrapes, sources = await _scrapes(settings, pages, at)
+    collector = ScrapeManager([read.target for read in scrapes])
+    collected = collector.absorb([read.scrape for read in scrapes], at)
+    scraped = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
+    signals = _rows(scraped)
+    warnings: dict[str, str | None] = {}
+    for read in scrapes:
+        page = _page_of(collector, read)
         if page is not None:
-            found += [signal_listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
-            found += [
-                signal_listing.without_value(one.entity, one.signal, "untrusted")
-                for one in invalid_histograms(registry.adapter(look.target.adapter), page, look.target)
+            quantiles = collector.normaliser.since_start(read.target, page)
+            signals += [signal_listing.since_start(quantile) for quantile in quantiles]
+            signals += [
+                signal_listing.without_value(histogram.entity, histogram.signal, "untrusted")
+                for histogram in invalid_histograms(registry.adapter(read.target.adapter), page, read.target)
             ]
-            odd[look.target.name] = _warning(look.scrape, page)
-        found += [
+            warnings[read.target.name] = _warning(read.scrape, page)
+        signals += [
             signal_listing.without_value(entity, name, "needs_two_scrapes")
-            for entity, name in _needs_two(collector, look.target)
+            for entity, name in _needs_two(collector, read.target)
         ]
-    health = [{**serialization.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
-    whole = {look.target.name: look.scrape.samples for look in looks if look.scrape.exploded}
+    health = [
+        {**serialization.target(target), "warning": warnings.get(target.target)}
+        for target in (*collector.health, *sources)
+    ]
+    total_samples = {read.target.name: read.scrape.samples for read in scrapes if read.scrape.exploded}
     for row in health:
-        row["samples"] = whole.get(row["target"], row["samples"])
-    none_answered(collector.health or sources)
-    return {"at": rfc3339(at), "targets": health, "signals": found}
+        row["samples"] = total_samples.get(row["target"], row["samples"])
+    require_any_page(collector.health or sources)
+    return {"at": rfc3339(at), "targets": health, "signals": signals}
 
 
 @asynccontextmanager
 async def _prometheus(settings: Settings, clock: Clock) -> AsyncIterator[PrometheusSource]:
-    """The configured Prometheus; a failure of its own is told as what is away."""
+    """Opens the configured Prometheus. Its own failures are raised as UnavailableError."""
     assert settings.collect.prometheus is not None
     source = factory.prometheus_source(settings.collect.prometheus, settings.cluster, clock=clock)
     try:
@@ -79,7 +83,7 @@ async def _prometheus(settings: Settings, clock: Clock) -> AsyncIterator[Prometh
 
 
 async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """One reading of the configured Prometheus. Raises UnavailableError when it cannot be reached."""
+    """Reads the configured Prometheus once. Raises UnavailableError if it cannot be reached."""
     source = factory.source(settings, clock)
     try:
         at = clock.now()
@@ -89,120 +93,121 @@ async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     server, *rest = source.health
     if not server.up:
         raise UnavailableError(server.error or "Prometheus cannot be reached", hint="check collect.prometheus.url")
-    none_answered(rest)
-    found = _rows(signal_listing.newest(collected))
-    return {"at": rfc3339(at), "targets": [serialization.target(one) for one in rest], "signals": found}
+    require_any_page(rest)
+    signals = _rows(signal_listing.newest(collected))
+    return {"at": rfc3339(at), "targets": [serialization.target(target) for target in rest], "signals": signals}
 
 
 async def doctor(
     settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock, language: Language = "en"
 ) -> dict[str, Any]:
-    """The JSON of ``outrider doctor``, features and fixes in a language. A target that cannot be read has its error."""
+    """Returns the JSON of ``outrider doctor`` in a language. A target that cannot be read has an error."""
     if not pages and settings.collect.prometheus is not None:
         return await _doctor_of_prometheus(settings, clock, language)
-    found, fates, parser = [], list[Fate](), Parser()
-    looks, sources = await _looks(settings, pages, clock.now())
-    for look in looks:
+    targets, statuses, parser = [], list[ReadStatus](), Parser()
+    scrapes, sources = await _scrapes(settings, pages, clock.now())
+    for read in scrapes:
         try:
-            page = _page(parser, look)
+            page = _page(parser, read)
         except CollectError as error:
-            found.append(_undiagnosed(look.target.name, look.target.adapter, error.message))
-            fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
+            targets.append(_undiagnosed(read.target.name, read.target.adapter, error.message))
+            statuses.append(ReadStatus(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
-        fates.append(Fate(up=True))
+        statuses.append(ReadStatus(up=True))
         diagnosis = examine.check_coverage(
-            registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ()
+            registry.adapter(read.target.adapter), page, None if read.scrape.exploded else ()
         )
-        found.append(_diagnosed(look.target, diagnosis, language, _warning(look.scrape, page)))
-    none_answered(fates or sources)
-    found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
-    return {"targets": found}
+        targets.append(_diagnosed(read.target, diagnosis, language, _warning(read.scrape, page)))
+    require_any_page(statuses or sources)
+    targets += [_undiagnosed(source.target, source.adapter, str(source.error)) for source in sources if source.error]
+    return {"targets": targets}
 
 
-async def _looks(
+async def _scrapes(
     settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
-) -> tuple[list[Look], tuple[TargetHealth, ...]]:
-    """``looks_of``, each page cut down to what its adapter reads when it has more series than its target may."""
-    looks, sources = await looks_of(settings, pages, at)
-    reads = (registry.adapter(look.target.adapter).reads for look in looks)
-    kept = [replace(look, scrape=within_limit(look.scrape, read)) for look, read in zip(looks, reads, strict=True)]
-    return kept, sources
+) -> tuple[list[TargetScrape], tuple[TargetHealth, ...]]:
+    """Reads pages. A page above the series limit of its target keeps only the metrics that its adapter reads."""
+    scrapes, sources = await scrape_pages(settings, pages, at)
+    names = (registry.adapter(read.target.adapter).reads for read in scrapes)
+    limited = [replace(read, scrape=within_limit(read.scrape, name)) for read, name in zip(scrapes, names, strict=True)]
+    return limited, sources
 
 
-def _page(parser: Parser, look: Look) -> Page:
-    """The page of a look. Raises CollectError naming the target."""
-    name, scrape = look.target.name, look.scrape
+def _page(parser: Parser, read: TargetScrape) -> Page:
+    """Parses the page of a target. Raises CollectError with the name of the target."""
+    name, scrape = read.target.name, read.scrape
     if scrape.body is None:
-        raise scrape.error or CollectError(f"{name} gave no page", reason=CollectReason.OTHER)
+        raise scrape.error or CollectError(f"{name} returned no page", reason=CollectReason.OTHER)
     try:
         page = parser.parse(scrape.body, openmetrics=scrape.openmetrics)
     except CollectError as error:
         raise CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint) from error
-    wrong = refusal(name, registry.adapter(look.target.adapter), page, had_one=False)
-    if wrong is not None:
-        raise wrong
+    error = refusal(name, registry.adapter(read.target.adapter), page, had_one=False)
+    if error is not None:
+        raise error
     return page
 
 
 async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Language) -> dict[str, Any]:
-    """The same of what a Prometheus scrapes, with the jobs of it that nothing here reads."""
-    found, fates = [], list[Fate]()
+    """``doctor`` for the targets of a Prometheus, with the jobs that no adapter reads."""
+    targets, statuses = [], list[ReadStatus]()
     async with _prometheus(settings, clock) as source:
         at = clock.now()
-        for look in await source.newest_pages(at):
-            target = look.scrape.target
-            if look.page is None:
-                error = look.scrape.error or CollectError("its last scrape failed", reason=CollectReason.OTHER)
-                found.append(_undiagnosed(target.name, target.adapter, error.message))
-                fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
+        for read in await source.newest_pages(at):
+            target = read.scrape.target
+            if read.page is None:
+                error = read.scrape.error or CollectError("its last scrape failed", reason=CollectReason.OTHER)
+                targets.append(_undiagnosed(target.name, target.adapter, error.message))
+                statuses.append(ReadStatus(up=False, error=error.message, reason=error.reason, hint=error.hint))
                 continue
-            fates.append(Fate(up=True))
-            diagnosis = examine.check_coverage(registry.adapter(target.adapter), look.page, look.names)
-            found.append(_diagnosed(target, diagnosis, language))
+            statuses.append(ReadStatus(up=True))
+            diagnosis = examine.check_coverage(registry.adapter(target.adapter), read.page, read.names)
+            targets.append(_diagnosed(target, diagnosis, language))
         unread = await source.jobs_without_adapter(at)
-    none_answered(fates)
-    return {"targets": found, "jobs_without_adapter": unread}
+    require_any_page(statuses)
+    return {"targets": targets, "jobs_without_adapter": unread}
 
 
 def _diagnosed(
     target: Target, diagnosis: examine.SignalCoverage, language: Language, warning: str | None = None
 ) -> dict[str, Any]:
-    about: dict[str, Any] = {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language)}
-    return {**about, "error": None, "warning": warning}
+    fields: dict[str, Any] = {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language)}
+    return {**fields, "error": None, "warning": warning}
 
 
 def _undiagnosed(target: str, adapter: str, error: str) -> dict[str, Any]:
-    about: dict[str, Any] = {"target": target, "adapter": adapter, "present": [], "missing": []}
-    return {**about, "unknown_metrics": 0, "error": error, "warning": None}
+    fields: dict[str, Any] = {"target": target, "adapter": adapter, "present": [], "missing": []}
+    return {**fields, "unknown_metrics": 0, "error": error, "warning": None}
 
 
-def _page_of(collector: ScrapeManager, look: Look) -> Page | None:
-    """The page as the collector read it; None where it could not."""
-    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
+def _page_of(collector: ScrapeManager, read: TargetScrape) -> Page | None:
+    """Returns the page as the collector parsed it; None if it failed."""
+    is_up = any(health.target == read.target.name and health.up for health in collector.health)
+    if read.scrape.body is None or not is_up:
         return None
-    return collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
+    return collector.parser.parse(read.scrape.body, openmetrics=read.scrape.openmetrics)
 
 
 def _warning(scrape: Scrape, page: Page) -> str | None:
-    """What speaks against a page that can be read; None when nothing does."""
+    """Returns the problems of a readable page; None without any."""
     return "; ".join(warnings_of(scrape, page, registry.adapter(scrape.target.adapter))) or None
 
 
 def _rows(collected: Collected) -> list[dict[str, Any]]:
-    """Every value, and what is not believed."""
+    """Returns a row for every value and every untrusted cell."""
     return [
         row
         for row in (*signal_listing.signals(collected), *signal_listing.untrusted(collected))
-        if not _is_watcher(row)
+        if not _is_internal_target(row)
     ]
 
 
 def _needs_two(collector: ScrapeManager, target: Target) -> list[tuple[Any, str]]:
-    """Entities and names that one scrape cannot tell; histograms are told since the start instead."""
-    found = collector.normaliser.needs_two(target.name)
-    return list(dict.fromkeys((entity, key.name) for entity, key in found if key.bucket is None))
+    """Returns entities and signals that need two scrapes. Histograms are listed since the process start."""
+    keys = collector.normaliser.needs_two(target.name)
+    return list(dict.fromkeys((entity, key.name) for entity, key in keys if key.bucket is None))
 
 
-def _is_watcher(row: dict[str, Any]) -> bool:
+def _is_internal_target(row: dict[str, Any]) -> bool:
     entity = row["entity"]
     return bool(entity["kind"] == EntityKind.WORKLOAD.value and entity["namespace"] == fleet_state.TARGETS_NAMESPACE)

@@ -1,4 +1,4 @@
-"""One asking of each probe, for ``outrider probe``."""
+"""Runs each probe once, for ``outrider probe``."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from service.config.probe_settings import ProbeSettings, probes_usable
 from service.config.settings import Settings
 from service.sources.probe_source import probe_of
 
-_QUESTION = {"model", "prompt", "max_tokens"}
-_OF_SCHEME = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc", "tls": "tls", "dns": "dns"}
+_REQUEST_OPTIONS = {"model", "prompt", "max_tokens"}
+_TYPE_OF_SCHEME = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc", "tls": "tls", "dns": "dns"}
 
 
-async def once(given: Sequence[ProbeSettings], cluster: str, clock: Clock, language: Language) -> dict[str, Any]:
-    """The JSON of ``outrider probe``: every probe asked once, side by side."""
+async def once(selected: Sequence[ProbeSettings], cluster: str, clock: Clock, language: Language) -> dict[str, Any]:
+    """Runs every probe once, concurrently. Returns the JSON of ``outrider probe``."""
     at = clock.now()
-    probes = [probe_of(one, cluster) for one in given]
+    probes = [probe_of(settings, cluster) for settings in selected]
     try:
         results = await asyncio.gather(*(probe.run(at) for probe in probes))
     finally:
         await asyncio.gather(*(probe.close() for probe in probes))
-    told = zip(given, probes, results, strict=True)
-    rows = [_row(one, probe, result, language) for one, probe, result in told]
+    runs = zip(selected, probes, results, strict=True)
+    rows = [_row(settings, probe, result, language) for settings, probe, result in runs]
     return {"at": rfc3339(at), "probes": rows}
 
 
-def _row(given: ProbeSettings, probe: Probe, result: ProbeResult, language: Language) -> dict[str, Any]:
+def _row(settings: ProbeSettings, probe: Probe, result: ProbeResult, language: Language) -> dict[str, Any]:
     return {
         "probe": probe.name,
-        "type": given.type,
+        "type": settings.type,
         "service": serialization.entity(probe.service),
         "address": probe.address,
         "success": result.outcome.success,
@@ -56,11 +56,11 @@ def _row(given: ProbeSettings, probe: Probe, result: ProbeResult, language: Lang
 
 
 def chosen(settings: Settings, names: Sequence[str]) -> list[ProbeSettings]:
-    """The probes of a configuration with these names; all of them for none. Raises UsageError."""
-    known = {one.label: one for one in settings.probes}
+    """Returns the configured probes with these names; all without a name. Raises UsageError."""
+    known = {probe.label: probe for probe in settings.probes}
     if not known:
         raise UsageError(
-            "the configuration names no probe", hint="name a door: outrider probe --url https://chat.example/v1"
+            "no probes are configured", hint="name an endpoint: outrider probe --url https://chat.example/v1"
         )
     for name in names:
         if name not in known:
@@ -69,32 +69,33 @@ def chosen(settings: Settings, names: Sequence[str]) -> list[ProbeSettings]:
     return [known[name] for name in names] if names else list(known.values())
 
 
-def asking(given: ProbeSettings, more: Mapping[str, Any]) -> ProbeSettings:
-    """The probe with another question, where it asks one. Raises UsageError for one that cannot be asked."""
-    return _valid({**given.model_dump(exclude_unset=True), **more}) if given.type == "generation" else given
+def with_request(probe: ProbeSettings, options: Mapping[str, Any]) -> ProbeSettings:
+    """Returns a generation probe with other request options, any other probe unchanged. Raises UsageError."""
+    return _valid({**probe.model_dump(exclude_unset=True), **options}) if probe.type == "generation" else probe
 
 
-def at_url(url: str, kind: str | None, more: Mapping[str, Any]) -> ProbeSettings:
-    """A probe of a door that no configuration names. Raises UsageError for one that cannot be asked.
+def at_url(url: str, kind: str | None, options: Mapping[str, Any]) -> ProbeSettings:
+    """Returns a probe of an endpoint that is not configured. Raises UsageError if it cannot be probed.
 
-    ``kind`` None: by the scheme; an http address with a model, or that ends as a generation API does, is one.
+    If ``kind`` is None, the scheme decides. An HTTP URL with request options or with the path of a generation API is
+    a generation probe.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise UsageError(f"{url!r} is no address", hint="write it as https://host:port/path") from error
-    scheme = _OF_SCHEME.get(parts.scheme)
+        raise UsageError(f"{url!r} is not a URL", hint="write it as https://host:port/path") from error
+    scheme = _TYPE_OF_SCHEME.get(parts.scheme)
     if scheme is None or not host:
-        raise UsageError(f"{url!r} is no address that can be probed", hint=f"it begins with one of {_schemes()}")
+        raise UsageError(f"{url!r} cannot be probed", hint=f"the URL must begin with one of {_schemes()}")
     generates = scheme == "http" and (
-        bool(_QUESTION & more.keys()) or parts.path.rstrip("/").endswith(("/completions", "/v1"))
+        bool(_REQUEST_OPTIONS & options.keys()) or parts.path.rstrip("/").endswith(("/completions", "/v1"))
     )
-    found = kind or ("generation" if generates else scheme)
-    document: dict[str, Any] = {"type": found, "service": host, "name": host, **more}
-    if found in ("tls", "dns"):
+    probe_type = kind or ("generation" if generates else scheme)
+    document: dict[str, Any] = {"type": probe_type, "service": host, "name": host, **options}
+    if probe_type in ("tls", "dns"):
         document["host"] = host
-        if found == "tls":
+        if probe_type == "tls":
             document["port"] = port or 443
     else:
         document["url"] = url
@@ -105,13 +106,13 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
     try:
         probe = ProbeSettings.model_validate(document)
     except pydantic.ValidationError as error:
-        said = error.errors()[0]
-        option = "-".join(str(part).replace("_", "-") for part in said["loc"][:1])
-        raise UsageError(f"--{option}: {yaml_words.describe(said)}") from error
+        first = error.errors()[0]
+        option = "-".join(str(part).replace("_", "-") for part in first["loc"][:1])
+        raise UsageError(f"--{option}: {yaml_words.describe(first)}") from error
     for problem in probes_usable([probe], yaml_file.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe
 
 
 def _schemes() -> str:
-    return ", ".join(f"{scheme}://" for scheme in _OF_SCHEME)
+    return ", ".join(f"{scheme}://" for scheme in _TYPE_OF_SCHEME)

@@ -1,4 +1,4 @@
-"""Pages read once, by hand: from files, from addresses, or from the targets of a configuration."""
+"""Reads exposition pages once: from files, from addresses, or from the configured targets."""
 
 from __future__ import annotations
 
@@ -20,46 +20,51 @@ from outrider.errors import CollectReason, UnavailableError, UsageError
 from service.config.settings import Settings
 from service.sources import discovery, factory
 
-_MEND = {CollectReason.NOT_METRICS, CollectReason.TRUNCATED, CollectReason.TOO_LARGE, CollectReason.TOO_MANY_SERIES}
-_TOLD = 3  # errors that one sentence holds
+_INPUT_ERRORS = {
+    CollectReason.NOT_METRICS,
+    CollectReason.TRUNCATED,
+    CollectReason.TOO_LARGE,
+    CollectReason.TOO_MANY_SERIES,
+}
+_MAX_ERRORS = 3  # listed in one message
 _ADDRESS = re.compile(r"((localhost|\d+(\.\d+){3}|\[[0-9a-fA-F:]+\])(:\d+)?|[\w.-]+:\d+)(/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One target with its one scrape."""
+class TargetScrape:
+    """One target with its only scrape."""
 
     target: Target
     scrape: Scrape
 
 
-class Fared(Protocol):
-    """How a target fared; ``TargetHealth`` is one."""
+class TargetStatus(Protocol):
+    """Result of reading a target, such as ``TargetHealth``."""
 
     @property
     def up(self) -> bool | None:
-        """Whether a page of it was read."""
+        """True if its page was read."""
         ...
 
     @property
     def error(self) -> str | None:
-        """Why not, in a sentence."""
+        """Message of the failure."""
         ...
 
     @property
     def reason(self) -> str | None:
-        """Why not, as one of ``CollectReason``."""
+        """Reason of the failure, a ``CollectReason``."""
         ...
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """Remedy."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """How a target fared where no collector keeps its health."""
+class ReadStatus:
+    """Result of reading a target without a collector."""
 
     up: bool
     error: str | None = None
@@ -67,38 +72,39 @@ class Fate:
     hint: str = ""
 
 
-def none_answered(found: Sequence[Fared]) -> None:
-    """Refuse to call it done when there are targets and none of them gave a page.
+def require_any_page(targets: Sequence[TargetStatus]) -> None:
+    """Raises an error if there are targets and none of them returned a page.
 
-    Raises UsageError when each answered with what is no page of it (the call or the file is to be mended),
-    UnavailableError otherwise.
+    It is UsageError if every response is not a valid page (the arguments or the file are wrong), otherwise
+    UnavailableError.
     """
-    if not found or any(one.up for one in found):
+    if not targets or any(target.up for target in targets):
         return
-    said = [one.error or "no page could be read" for one in found]
-    told = said[0] if len(said) == 1 else f"none of {len(said)} targets could be read: {'; '.join(said[:_TOLD])}"
-    more = f"; and {len(said) - _TOLD} more" if len(said) > _TOLD else ""
-    mend = all(one.reason in _MEND for one in found)
-    hint = next((one.hint for one in found if one.hint), "")
-    raise (UsageError if mend else UnavailableError)(told + more, hint=hint or "check the addresses of the targets")
+    errors = [target.error or "no page could be read" for target in targets]
+    count = len(errors)
+    message = errors[0] if count == 1 else f"none of {count} targets could be read: {'; '.join(errors[:_MAX_ERRORS])}"
+    more = f"; and {count - _MAX_ERRORS} more" if count > _MAX_ERRORS else ""
+    is_usage = all(target.reason in _INPUT_ERRORS for target in targets)
+    hint = next((target.hint for target in targets if target.hint), "")
+    raise (UsageError if is_usage else UnavailableError)(message + more, hint=hint or "check the target addresses")
 
 
-async def looks_of(
+async def scrape_pages(
     settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
-) -> tuple[list[Look], tuple[TargetHealth, ...]]:
-    """Every page once, and how each source of targets fares. Raises UsageError when there is nothing to look at."""
-    wanted = _named_apart([_of_page(settings.cluster, adapter, place) for adapter, place in pages])
+) -> tuple[list[TargetScrape], tuple[TargetHealth, ...]]:
+    """Reads every page once. Also returns the health of the target sources. Raises UsageError without a target."""
+    wanted = _with_unique_names([_target_of_page(settings.cluster, adapter, location) for adapter, location in pages])
     sources: tuple[TargetHealth, ...] = ()
     if not pages:
-        found = await discovery.discover_once(settings, factory.targets(settings), at)
-        wanted, sources = [(target, None) for target in found.targets], found.health
+        snapshot = await discovery.discover_once(settings, factory.targets(settings), at)
+        wanted, sources = [(target, None) for target in snapshot.targets], snapshot.health
         if not wanted and not sources:
             raise UsageError(
                 "no targets are configured",
-                hint="name a page, such as --page vllm=http://host:8000/metrics, or write a configuration with"
-                " collect.targets, collect.discover or collect.prometheus in it: outrider config init",
+                hint="name a page, such as --page vllm=http://host:8000/metrics, or configure collect.targets,"
+                " collect.discover or collect.prometheus: outrider config init",
             )
-    looks = []
+    scrapes = []
     to_fetch = [target for target, body in wanted if body is None]
     scraper = Scraper()
     try:
@@ -107,42 +113,42 @@ async def looks_of(
         await scraper.close()
     for target, body in wanted:
         scrape = fetched[target.name] if body is None else reader.page_scrape(target, body, at)
-        looks.append(Look(target, scrape))
-    return looks, sources
+        scrapes.append(TargetScrape(target, scrape))
+    return scrapes, sources
 
 
-def _named_apart(wanted: Sequence[tuple[Target, bytes | None]]) -> list[tuple[Target, bytes | None]]:
-    """Two files or servers of one name are two targets, though they speak about what they are named after."""
+def _with_unique_names(wanted: Sequence[tuple[Target, bytes | None]]) -> list[tuple[Target, bytes | None]]:
+    """Numbers targets with the same name, such as two files."""
     count: Counter[str] = Counter()
-    found = []
+    renamed = []
     for target, body in wanted:
         count[target.name] += 1
-        times = count[target.name]
-        found.append((target if times == 1 else replace(target, name=f"{target.name}-{times}"), body))
-    return found
+        number = count[target.name]
+        renamed.append((target if number == 1 else replace(target, name=f"{target.name}-{number}"), body))
+    return renamed
 
 
-def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | None]:
+def _target_of_page(cluster: str, adapter: str, location: str) -> tuple[Target, bytes | None]:
     registry.adapter(adapter)
-    if place.startswith(("http://", "https://")):
-        name = place.split("//", 1)[1].split("/", 1)[0]
-        return target_of(cluster, {"name": name, "adapter": adapter, "url": place}), None
-    path = Path(place)
+    if location.startswith(("http://", "https://")):
+        name = location.split("//", 1)[1].split("/", 1)[0]
+        return target_of(cluster, {"name": name, "adapter": adapter, "url": location}), None
+    path = Path(location)
     try:
-        body = reader.decompressed(path.read_bytes(), place)
+        body = reader.decompressed(path.read_bytes(), location)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise UsageError(f"{place} cannot be read: {said}", hint=_hint(adapter, place)) from error
-    # A page that was saved by hand often lacks the end of its last line, which over HTTP would mean a cut.
-    whole = body if not body or body.endswith(b"\n") else body + b"\n"
-    return target_of(cluster, {"name": Path(path.name.removesuffix(".gz")).stem, "adapter": adapter}), whole
+        message = error.strerror if isinstance(error, OSError) else "it is not a path"
+        raise UsageError(f"{location} cannot be read: {message}", hint=_hint(adapter, location)) from error
+    # Saved pages often lack the last line end, which over HTTP would mean a truncated page.
+    page = body if not body or body.endswith(b"\n") else body + b"\n"
+    return target_of(cluster, {"name": Path(path.name.removesuffix(".gz")).stem, "adapter": adapter}), page
 
 
-def _hint(adapter: str, place: str) -> str:
-    """What somebody who wrote this may have meant."""
-    scheme, colon, _ = place.partition("://")
+def _hint(adapter: str, location: str) -> str:
+    """Suggests the correct spelling of a location."""
+    scheme, colon, _ = location.partition("://")
     if colon:
-        return f"{scheme}:// is not read; name a file, or an address that begins with http:// or https://"
-    if _ADDRESS.fullmatch(place):
-        return f"an address begins with http://: --page {adapter}=http://{place}"
+        return f"{scheme}:// is not supported; name a file, or an address that begins with http:// or https://"
+    if _ADDRESS.fullmatch(location):
+        return f"an address begins with http://: --page {adapter}=http://{location}"
     return "name a file or an http:// address"

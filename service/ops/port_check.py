@@ -1,4 +1,4 @@
-"""Whether the ports of a platform are free, asked before anything is prepared."""
+"""Checks that ports are free, before a platform is prepared."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from outrider.errors import UnavailableError
 
 
-def need(places: dict[str, tuple[str, int]]) -> None:
-    """Raise UnavailableError naming the first port that somebody else holds; ``places`` by option or key."""
-    for option, (host, port) in places.items():
+def require_free(addresses: dict[str, tuple[str, int]]) -> None:
+    """Raises UnavailableError for the first port in use. ``addresses`` are (host, port) by option or key."""
+    for option, (host, port) in addresses.items():
         if port == 0:
             continue
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -19,5 +19,5 @@ def need(places: dict[str, tuple[str, int]]) -> None:
                 probe.bind((host, port))
             except OSError as error:
                 raise UnavailableError(
-                    f"port {port} on {host} is taken", hint=f"choose another with {option}"
+                    f"port {port} on {host} is in use", hint=f"select another with {option}"
                 ) from error

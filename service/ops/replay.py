@@ -1,4 +1,4 @@
-"""Runs recorded pages through the same cycle at their own times, on a store in memory."""
+"""Replays recorded pages through the same cycle with their timestamps, on a store in memory."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DEFAULT_STEP = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What one path holds: a recording for each target, not yet read, and the events."""
+class Recording:
+    """Content of one path: a track per target, read later, and the events."""
 
     tracks: list[Track]
     events: list[Event] = field(default_factory=list)
 
     @property
     def step(self) -> timedelta:
-        """The median spacing of the scrapes of one target; the usual one where that says nothing."""
+        """Median interval between scrapes of a target; ``DEFAULT_STEP`` if unknown."""
         gaps = [np.diff(np.sort(np.frombuffer(track.times))) for track in self.tracks]
         spacing = np.concatenate(gaps) if gaps else np.empty(0)
         step = timedelta(seconds=float(np.median(spacing))) if spacing.size else DEFAULT_STEP
@@ -46,38 +46,38 @@ class Recorded:
 
     @property
     def notes(self) -> list[str]:
-        """What was odd about the files, in sentences."""
+        """Messages about lines out of order."""
         return [
             f"{track.path}:{track.misplaced}: this line is earlier than the one before it; the lines of the file"
-            " are taken in the order of their times"
+            " are replayed in the order of their timestamps"
             for track in self.tracks
             if track.misplaced is not None
         ]
 
 
-def load(path: Path, adapter: str) -> Recorded:
-    """A recording of one target, or a folder with a recorded fleet. Raises UsageError naming the line."""
+def load(path: Path, adapter: str) -> Recording:
+    """Opens the recording of one target, or a folder with a recorded fleet. Raises UsageError with the line."""
     if not path.exists():
         raise UsageError(
             f"{path} does not exist", hint="name a *.metrics.jsonl.gz file or the folder of a recorded fleet"
         )
     if path.is_dir():
         fleet = reader.read_fleet(path)
-        return Recorded(fleet.tracks(), sorted(fleet.events, key=lambda event: event.at))
+        return Recording(fleet.tracks(), sorted(fleet.events, key=lambda event: event.at))
     registry.adapter(adapter)
-    return Recorded([reader.track(path, reader.target_of_file(path, adapter))])
+    return Recording([reader.track(path, reader.target_of_file(path, adapter))])
 
 
-def rounds(scrapes: Iterable[Scrape], step: timedelta) -> Iterator[list[Scrape]]:
-    """Group scrapes in time order into cycles: each target at most once, within one step."""
+def group_cycles(scrapes: Iterable[Scrape], step: timedelta) -> Iterator[list[Scrape]]:
+    """Groups scrapes in time order into cycles: each target at most once, within one step."""
     group: list[Scrape] = []
-    known: set[str] = set()
+    names: set[str] = set()
     for scrape in scrapes:
-        if group and (scrape.target.name in known or scrape.at - group[0].at >= step * 0.9):
+        if group and (scrape.target.name in names or scrape.at - group[0].at >= step * 0.9):
             yield group
-            group, known = [], set()
+            group, names = [], set()
         group.append(scrape)
-        known.add(scrape.target.name)
+        names.add(scrape.target.name)
     if group:
         yield group
 
@@ -85,40 +85,40 @@ def rounds(scrapes: Iterable[Scrape], step: timedelta) -> Iterator[list[Scrape]]
 def replay(
     paths: Sequence[Path], *, adapter: str, emit: Sequence[str], settings: Settings, language: Language
 ) -> dict[str, Any]:
-    """Run each recording through a platform of its own and join what they saw."""
+    """Replays each recording on its own platform and joins the results."""
     result: dict[str, Any] = {
         "from": None, "to": None, "cycles": 0, "signals": [], "alerts": [], "incidents": [], "notes": []
     }  # fmt: skip
     starts, ends = [], []
     for path in paths:
-        recorded = load(path, adapter)
-        times = [at for track in recorded.tracks if track.times for at in (min(track.times), max(track.times))]
+        recording = load(path, adapter)
+        times = [at for track in recording.tracks if track.times for at in (min(track.times), max(track.times))]
         if not times:
-            raise UsageError(f"{path} contains no scrape", hint="outrider record makes recordings; each line is JSON")
+            raise UsageError(f"{path} contains no scrape", hint="outrider record writes recordings; each line is JSON")
         starts.append(from_unix(min(times)))
-        ends.append(_run(recorded, starts[-1], settings, language, emit, result))
+        ends.append(_run(recording, starts[-1], settings, language, emit, result))
     if starts:
         result["from"], result["to"] = rfc3339(min(starts)), rfc3339(max(ends))
     return result
 
 
 def _run(
-    recorded: Recorded,
+    recording: Recording,
     start: datetime,
     settings: Settings,
     language: Language,
     emit: Sequence[str],
     result: dict[str, Any],
 ) -> datetime:
-    """Returns the instant of the last cycle."""
+    """Replays one recording into ``result``. Returns the time of the last cycle."""
     clock = ManualClock(start)
-    collector = ScrapeManager([track.target for track in recorded.tracks])
-    step, events = recorded.step, deque(recorded.events)
+    collector = ScrapeManager([track.target for track in recording.tracks])
+    step, events = recording.step, deque(recording.events)
     cycle = platform.cycle_in_memory(settings, collector, clock, interval=step)
-    result["notes"] += recorded.notes
-    once_up = False
+    result["notes"] += recording.notes
+    any_up = False
 
-    def digest(group: list[Scrape], at: datetime) -> None:
+    def run_cycle(group: list[Scrape], at: datetime) -> None:
         clock.set(at)
         due = [events.popleft() for _ in range(len(events)) if events[0].at <= at]
         collected = collector.absorb(group, at)
@@ -128,14 +128,14 @@ def _run(
         if "signals" in emit:
             result["signals"] += signal_listing.signals(collected, with_instant=True)
 
-    for group in rounds(reader.merged(recorded.tracks), step):
-        digest(group, group[-1].at)
-        once_up = once_up or any(one.up for one in collector.health)
-    if events and events[0].at <= clock.now() + step:  # what happened before the next scrape would have come
-        digest([], clock.now() + step)
+    for group in group_cycles(reader.merged(recording.tracks), step):
+        run_cycle(group, group[-1].at)
+        any_up = any_up or any(health.up for health in collector.health)
+    if events and events[0].at <= clock.now() + step:  # events before the time of the next scrape
+        run_cycle([], clock.now() + step)
     if events:
-        result["notes"].append(_too_late(events, clock.now()))
-    if not once_up and all(one.reason == CollectReason.NOT_METRICS for one in collector.health):
+        result["notes"].append(_not_replayed(events, clock.now()))
+    if not any_up and all(health.reason == CollectReason.NOT_METRICS for health in collector.health):
         raise UsageError(collector.health[0].error or "no page could be read", hint=collector.health[0].hint)
     state = cycle.parts.state
     alerts = state.alerts(limit=100_000)
@@ -153,7 +153,7 @@ def _run(
     return clock.now()
 
 
-def _too_late(events: Sequence[Event], end: datetime) -> str:
+def _not_replayed(events: Sequence[Event], end: datetime) -> str:
     count = f"{len(events)} events are" if len(events) > 1 else "1 event is"
     return f"{count} later than the last scrapes, which end at {rfc3339(end)}, and not replayed; {_first(events[0])}"
 

@@ -1,4 +1,4 @@
-"""Collected batches as the flat list of signals that the command line prints."""
+"""Flattens collected batches to the list of signals that the command line prints."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def signals(collected: Collected, *, with_instant: bool = False) -> list[dict[str, Any]]:
-    """Every value of a round: gauges and deltas as they are, histograms as quantiles."""
+    """Returns every value of a collection: gauges and deltas unchanged, histograms as quantiles."""
     return [row for batch in collected.batches for row in _rows(batch, with_instant=with_instant)]
 
 
 def untrusted(collected: Collected) -> list[dict[str, Any]]:
-    """What a page says and nobody can believe: no value, and that as the reason."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """Returns a row without a value for each untrusted cell, with the reason ``untrusted``."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for batch in collected.batches:
         for row, index in np.argwhere(batch.status == CellStatus.UNTRUSTED):
             entity, key = batch.entities[row], batch.keys[index]
-            found[entity, key.name, key.quantile] = {**without_value(entity, key.name, "untrusted"), **_statistic(key)}
-    return list(found.values())
+            rows[entity, key.name, key.quantile] = {**without_value(entity, key.name, "untrusted"), **_statistic(key)}
+    return list(rows.values())
 
 
 def without_value(entity: EntityRef, name: str, reason: str) -> dict[str, Any]:
-    """A signal that has no value, and why."""
-    known = catalog.signals().get(name)
-    unit = known.unit if known else ""
+    """Returns the row of a signal without a value."""
+    signal = catalog.signals().get(name)
+    unit = signal.unit if signal else ""
     return {"entity": serialization.entity(entity), "signal": name, "value": None, "unit": unit, "reason": reason}
 
 
 def newest(collected: Collected) -> Collected:
-    """The newest scrape of each source alone: a Prometheus hands on the last two, so that increases are known."""
+    """Keeps only the newest scrape of each source. Prometheus delivers the last two, so that increases are known."""
     last: dict[str, datetime] = {}
     for batch in collected.batches:
         last[batch.source] = max(batch.scraped_at, last.get(batch.source, batch.scraped_at))
-    kept = tuple(batch for batch in collected.batches if batch.scraped_at == last[batch.source])
-    return replace(collected, batches=kept)
+    batches = tuple(batch for batch in collected.batches if batch.scraped_at == last[batch.source])
+    return replace(collected, batches=batches)
 
 
 def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]:
@@ -60,32 +60,32 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
             if batch.status[row, index] in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
                 yield {**head, **_value(key.name, float(batch.values[row, index])), **_statistic(key)}
         for name in histograms:
-            yield from ({**head, **found} for found in _quantiles(batch, row, name))
+            yield from ({**head, **quantile} for quantile in _quantiles(batch, row, name))
 
 
-def since_start(found: CumulativeQuantile) -> dict[str, Any]:
-    """A quantile of a single page."""
+def since_start(quantile: CumulativeQuantile) -> dict[str, Any]:
+    """Returns the row of a quantile since the process start, from a single page."""
     row = {
-        "entity": serialization.entity(found.entity),
-        **_value(found.signal, found.value),
-        "quantile": found.quantile,
+        "entity": serialization.entity(quantile.entity),
+        **_value(quantile.signal, quantile.value),
+        "quantile": quantile.quantile,
     }
-    return {**row, **_bound(below=found.below, above=found.above), "since": "start"}
+    return {**row, **_bound(below=quantile.below, above=quantile.above), "since": "start"}
 
 
 def _statistic(key: SignalKey) -> dict[str, Any]:
-    """Of a distribution: which quantile the source worked out, or that it gives the mean alone."""
+    """Returns the quantile that the source computed, or that it publishes only the mean."""
     if key.quantile is not None:
         return {"quantile": key.quantile}
     if key.bucket is not None:
         return {}
-    known = catalog.signals().get(key.name)
-    return {"statistic": "mean"} if known is not None and known.kind is SignalKind.HISTOGRAM else {}
+    signal = catalog.signals().get(key.name)
+    return {"statistic": "mean"} if signal is not None and signal.kind is SignalKind.HISTOGRAM else {}
 
 
 def _value(name: str, value: float) -> dict[str, Any]:
-    known = catalog.signals().get(name)
-    return {"signal": name, "value": serialization.finite(value), "unit": known.unit if known else ""}
+    signal = catalog.signals().get(name)
+    return {"signal": name, "value": serialization.finite(value), "unit": signal.unit if signal else ""}
 
 
 def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, Any]]:
@@ -97,11 +97,11 @@ def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, An
     for quantile in QUANTILES:
         values, below = catalog.bucket_quantile(increments[None, :], signal.bounds, quantile)
         if not np.isnan(values[0]):
-            found = {**_value(name, float(values[0])), "quantile": quantile}
+            fields = {**_value(name, float(values[0])), "quantile": quantile}
             above = catalog.above_last_bucket(increments[None, :], quantile)
-            yield {**found, **_bound(below=bool(below[0]), above=bool(above[0]))}
+            yield {**fields, **_bound(below=bool(below[0]), above=bool(above[0]))}
 
 
 def _bound(*, below: bool, above: bool) -> dict[str, bool]:
-    """That the value is no quantile but the end of what the buckets tell."""
+    """Marks a value that is a bound of the buckets instead of the quantile."""
     return {"below_first_bucket": True} if below else {"above_last_bucket": True} if above else {}

@@ -1,4 +1,4 @@
-"""One look at the workloads of every configured cluster, without a store: ``outrider audit workloads``."""
+"""Audits the workloads of every configured cluster once, without a store: ``outrider audit workloads``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from service.sources.kube_clients import KubeClientPool
 
 
 async def once(settings: Settings, at: datetime, language: Language) -> dict[str, Any]:
-    """The findings of every cluster. Raises UsageError without one, UnavailableError when one cannot be read."""
-    given = [one for one in settings.events if one.type == "kubernetes"]
-    if not given:
+    """Returns the findings of all clusters. Raises UsageError without a cluster, UnavailableError if one fails."""
+    clusters = [configured for configured in settings.events if configured.type == "kubernetes"]
+    if not clusters:
         raise UsageError(
             "no Kubernetes API is configured",
-            hint="add {type: kubernetes, url: https://...} under events:; docs/howto/watch-kubernetes.md shows how",
+            hint="add {type: kubernetes, url: https://...} under events:; see docs/howto/watch-kubernetes.md",
         )
-    found: list[WorkloadFinding] = []
-    for one in given:
-        source = event_source(one, settings.cluster, KubeClientPool([one]))
+    findings: list[WorkloadFinding] = []
+    for cluster in clusters:
+        source = event_source(cluster, settings.cluster, KubeClientPool([cluster]))
         assert isinstance(source, KubernetesEventSource)  # by its type
         try:
             _, errors = await source.read(at, [])
             if errors:
                 raise UnavailableError(errors[0].message, hint=errors[0].hint)
-            found += audit(source.objects, source.replicas, source.cluster)
+            findings += audit(source.objects, source.replicas, source.cluster)
         finally:
             await source.close()
-    rows = [one.as_dict() | {"found": one.message(language), "do": one.advice(language)} for one in found]
+    rows = [
+        finding.as_dict() | {"found": finding.message(language), "do": finding.advice(language)} for finding in findings
+    ]
     return {"at": rfc3339(at), "findings": rows}

@@ -151,12 +151,12 @@ def test_the_plan_starts_replicas_before_the_last_peak_and_says_what_came_withou
 async def chapter(fault, entity, minutes):
     """Two quiet minutes, then a fault; returns its truth, what was seen, and the fleet as it is then."""
     fleet = Fleet(default_spec(), seed=SEED, start=START)
-    running = await demo.watched(fleet)
+    running = await demo.monitor(fleet)
     try:
         truth = inject(fleet, fault, entity, START + timedelta(minutes=2), timedelta(minutes=10), SEED)
         for _ in range(round(timedelta(minutes=minutes) / running.interval)):
             await running.step()
-        return truth, demo.seen(running, "en"), fleet
+        return truth, demo.summary(running, "en"), fleet
     finally:
         await running.close()
 

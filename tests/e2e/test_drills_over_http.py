@@ -66,9 +66,9 @@ class OverHttp:
         return self._collector.health
 
     async def collect(self, at: datetime) -> Collected:
-        return self.look(at)
+        return self.collect_now(at)
 
-    def look(self, at: datetime) -> Collected:
+    def collect_now(self, at: datetime) -> Collected:
         self._on_loop(self._server.sync())
         listed = self._server.targets()
         wanted = configured.targets_of(listed["cluster"], listed["targets"])

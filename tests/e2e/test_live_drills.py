@@ -80,7 +80,7 @@ def running(request, tmp_path) -> Iterator[Running]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
 
     with contextlib.chdir(tmp_path):
-        watched = on_loop(demo.watched(Fleet(default_spec(), seed=7, start=START), days=days))
+        watched = on_loop(demo.monitor(Fleet(default_spec(), seed=7, start=START), days=days))
         settings = ApiSettings(token="secret", control_url=watched.server.base_url)
         app = create_app(watched.platform.state, watched.platform.metrics, settings)
         try:
@@ -177,7 +177,7 @@ def silent(_stage: str, _share: float) -> None:
 def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None:
     url = str(running.client.base_url)
     result = remote_drill.drill(
-        scenario_choice.one("exporter-down"),
+        scenario_choice.find("exporter-down"),
         api=url,
         token="secret",
         seed=3,
@@ -195,7 +195,7 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
     running.step()
     with pytest.raises(KeyboardInterrupt):
         remote_drill.drill(
-            scenario_choice.one("engine-hung"),
+            scenario_choice.find("engine-hung"),
             api=str(running.client.base_url),
             token="secret",
             seed=3,
@@ -204,7 +204,7 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
         )
     (ordered,) = FaultControl(running.demo.server.base_url).listed()
     assert not ordered["running"]
-    with pytest.raises(UnavailableError, match="no API answers"):
+    with pytest.raises(UnavailableError, match="no API responds"):
         remote_drill.Api("http://127.0.0.1:9", "secret").get("/overview")
 
 
@@ -212,7 +212,7 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
     running.step()
     with pytest.raises(KeyboardInterrupt):
         remote_drill.drill(
-            scenario_choice.one("engine-hung"),
+            scenario_choice.find("engine-hung"),
             api=str(running.client.base_url),
             token="secret",
             seed=3,
@@ -226,7 +226,7 @@ def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
 def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) -> None:
     running.step(2)
     result = remote_drill.drill(
-        scenario_choice.one("engine-idle"),
+        scenario_choice.find("engine-idle"),
         api=str(running.client.base_url),
         token="secret",
         seed=3,

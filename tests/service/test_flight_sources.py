@@ -64,7 +64,7 @@ def replayed(folder: Path) -> Collected:
     """The last round of a recording."""
     fleet = reader.read_fleet(folder)
     collector = ScrapeManager(fleet.targets)
-    for group in replay.rounds(list(fleet.scrapes()), STEP):
+    for group in replay.group_cycles(list(fleet.scrapes()), STEP):
         found = collector.absorb(group, group[-1].at)
     return found
 
@@ -73,7 +73,7 @@ def all_of(folder: Path) -> dict[tuple[EntityRef, SignalKey], float]:
     """The newest value of each signal of a recording."""
     fleet = reader.read_fleet(folder)
     collector, found = ScrapeManager(fleet.targets), dict[tuple[EntityRef, SignalKey], float]()
-    for group in replay.rounds(list(fleet.scrapes()), STEP):
+    for group in replay.group_cycles(list(fleet.scrapes()), STEP):
         found |= present(collector.absorb(group, group[-1].at))
     return found
 
@@ -203,7 +203,7 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
         flight_recorder.record(Settings.model_validate(written), 2 * STEP, tmp_path / "two", clock, silent)
     )
     assert answer["left_out"] == [
-        "KPIs carts, orders of shop: a recording holds the main KPI of a service alone, see receive.main_kpi"
+        "KPIs carts, orders of shop: a recording holds only the main KPI of a service, see receive.main_kpi"
     ]
     spool.close()
 

@@ -23,7 +23,7 @@ Api = Annotated[str | None, typer.Option("--api", help="URL of a running platfor
 @leaf(app, "list", example="outrider drill list -o json")
 def list_(context: Context) -> None:
     """List the scenarios. `drill run` also accepts the id of a fault or a state."""
-    context.show(commands.listed(), lambda shown: _listed(shown, context.language))
+    context.show(commands.list_scenarios(), lambda shown: _listed(shown, context.language))
 
 
 @leaf(app, "run", example="outrider drill run gpu-lost --seed 7 -o json")

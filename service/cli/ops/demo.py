@@ -52,7 +52,7 @@ def add(app: typer.Typer) -> None:
         log.configure(level="error")  # what fails here is part of the story
         days = demo.game_days(context.config)
         if not headless:
-            port_check.need({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
+            port_check.require_free({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
             asyncio.run(_with_dashboard(context, seed, port, api_port, speed, days))
             return
         with bars(context) as progress:

@@ -46,7 +46,7 @@ def add(root: typer.Typer) -> None:
         settings = context.settings()
         if url is None:
             chosen = one_off_probe.chosen(settings, name or [])
-            chosen = [one_off_probe.asking(one, asked) for one in chosen]
+            chosen = [one_off_probe.with_request(one, asked) for one in chosen]
         else:
             more: dict[str, Any] = {"timeout": timeout, "bearer_token_file": bearer_token_file}
             asked |= {key: value for key, value in more.items() if value is not None}

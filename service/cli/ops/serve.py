@@ -32,7 +32,7 @@ def add(app: typer.Typer) -> None:
         places = {"api.port": (settings.api.host, settings.api.port)}
         if settings.dashboard.enabled:
             places["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
-        port_check.need(places)
+        port_check.require_free(places)
         if not process.may_stand_by(settings):
             leader.check_alone(settings)
         wiring_stores.upgrade(settings)

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.fleet import rival_detectors
 from outrider.model import EntityKind, EntityRef, SignalKey
-from service.drills.recording import Matrix, Recorded
+from service.drills.recording import Matrix, RecordedRun
 
 
 def test_flags_must_last() -> None:
@@ -20,7 +20,7 @@ def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
     values[2:5, 1] = 90.0
     key = SignalKey("hw_accel_temperature_celsius")
     matrix = Matrix(np.arange(6) * 15.0, gpus, (key,), values)
-    recorded = Recorded({EntityKind.GPU: matrix}, ())
+    recorded = RecordedRun({EntityKind.GPU: matrix}, ())
     (result,) = rival_detectors.incidents("static thresholds", recorded, recorded)
     assert result.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
     assert result.opened_at.timestamp() == 45.0

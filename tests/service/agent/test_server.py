@@ -1,4 +1,4 @@
-"""The agent of a GPU node as its users meet it: a process with a driver below it and Outrider above it."""
+"""The agent of a GPU node end to end: a process that reads a driver and is read by Outrider."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def driver(library, tmp_path):
-    found = Driver(library, tmp_path / "state")
-    found.set(gpus=2, **{"0.gpm": 0, "1.gpm": 0})
-    return found
+    driver = Driver(library, tmp_path / "state")
+    driver.set(gpus=2, **{"0.gpm": 0, "1.gpm": 0})
+    return driver
 
 
 class Agent:
@@ -59,9 +59,9 @@ class Agent:
     def _address(self) -> str:
         end = time.monotonic() + LIMIT
         while time.monotonic() < end and self._process.poll() is None:
-            found = re.search(r"agent of node-1: (http://\S+)/metrics", Path(self.log.name).read_text())
-            if found:
-                return found[1]
+            match = re.search(r"agent of node-1: (http://\S+)/metrics", Path(self.log.name).read_text())
+            if match:
+                return match[1]
             time.sleep(0.05)
         raise AssertionError(Path(self.log.name).read_text())
 
@@ -73,14 +73,14 @@ class Agent:
         return httpx.get(f"{self.url}{path}", params=params, timeout=LIMIT)
 
     def until(self, path: str, text: str) -> str:
-        """The answer of a door once it has this text."""
+        """Returns the response of an endpoint once it contains this text."""
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
-            found = self.get(path).text
-            if text in found:
-                return found
+            response = self.get(path).text
+            if text in response:
+                return response
             time.sleep(0.05)
-        raise AssertionError(found)
+        raise AssertionError(response)
 
     def end(self) -> int:
         self._process.terminate()
@@ -98,19 +98,19 @@ def _boot() -> float:
 
 @pytest.fixture
 def agent(driver, tmp_path):
-    one = Agent(driver, tmp_path)
-    yield one
-    assert one.end() == 0
+    process = Agent(driver, tmp_path)
+    yield process
+    assert process.end() == 0
 
 
-def test_the_page_is_that_of_dcgm_exporter(agent) -> None:
-    answer = agent.get("/metrics")
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+def test_the_page_matches_that_of_dcgm_exporter(agent) -> None:
+    response = agent.get("/metrics")
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     labels = (
         f'gpu="1",UUID="{SECOND}",pci_bus_id="00000000:3C:00.0",device="nvidia1",'
         'modelName="NVIDIA H100 80GB HBM3",Hostname="node-1",DCGM_FI_DRIVER_VERSION="580.95.05"'
     )
-    lines = answer.text.splitlines()
+    lines = response.text.splitlines()
     assert f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 45" in lines
     assert f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 312.5" in lines
     assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter" in lines
@@ -119,13 +119,13 @@ def test_the_page_is_that_of_dcgm_exporter(agent) -> None:
     assert any(line.startswith('outrider_agent_up{source="nvml",') and line.endswith(" 1") for line in lines)
 
 
-def test_an_xid_of_the_driver_is_at_two_doors_with_its_time_and_device(driver, agent) -> None:
+def test_two_endpoints_report_an_xid_with_its_time_and_device(driver, agent) -> None:
     agent.get("/metrics")
     before = SystemClock().now()
     driver.xid(1, 94, 7)
-    told = agent.until("/xids", "Xid")
-    assert "NVRM: GPU at PCI:0000:3c:00: GPU-00000001" in told
-    assert ",source=nvml;NVRM: Xid (PCI:0000:3c:00 GPU-I:07): 94, uuid=GPU-00000001" in told
+    records = agent.until("/xids", "Xid")
+    assert "NVRM: GPU at PCI:0000:3c:00: GPU-00000001" in records
+    assert ",source=nvml;NVRM: Xid (PCI:0000:3c:00 GPU-I:07): 94, uuid=GPU-00000001" in records
     agent.until("/metrics", 'xid="94"} 1')
     assert agent.get("/xids", after="0").text.count("\n") == 1
     assert agent.get("/xids", after="1").text == ""
@@ -134,14 +134,14 @@ def test_an_xid_of_the_driver_is_at_two_doors_with_its_time_and_device(driver, a
     assert SystemClock().now() - before < timedelta(seconds=LIMIT)
 
 
-def test_the_kernel_log_is_handed_on_record_by_record(agent) -> None:
+def test_the_kernel_log_is_served_record_by_record(agent) -> None:
     agent.kernel(7, "NVRM: loading")
     agent.kernel(8, "what a program wrote", priority=14)
     agent.kernel(9, "next")
-    answer = agent.get("/klog")
-    assert [line.split(",")[1] for line in answer.text.splitlines()] == ["7", "9"]
-    assert answer.headers["Boot-Id"]
-    assert answer.headers["Boot-Time"].endswith("Z")
+    response = agent.get("/klog")
+    assert [line.split(",")[1] for line in response.text.splitlines()] == ["7", "9"]
+    assert response.headers["Boot-Id"]
+    assert response.headers["Boot-Time"].endswith("Z")
     assert agent.get("/klog", after="7").text.endswith(";next\n")
     assert agent.get("/klog", after="9").text == ""
     agent.kernel(10, "later")
@@ -149,7 +149,7 @@ def test_the_kernel_log_is_handed_on_record_by_record(agent) -> None:
     assert len(agent.get("/klog").text.splitlines()) == 3
 
 
-def test_a_lost_device_and_a_reloaded_driver_end_nothing(driver, agent) -> None:
+def test_the_agent_survives_a_lost_device_and_a_reloaded_driver(driver, agent) -> None:
     assert FIRST in agent.get("/metrics").text
     driver.set(**{"1.lost": 1})
     page = agent.until("/metrics", f'outrider_agent_gpu_lost{{gpu="1",UUID="{SECOND}"')
@@ -159,8 +159,8 @@ def test_a_lost_device_and_a_reloaded_driver_end_nothing(driver, agent) -> None:
         time.sleep(0.1)
         page = agent.get("/metrics").text
     driver.set(driver=0)
-    said = agent.until("/metrics", "# no NVIDIA device can be read: the NVIDIA driver")
-    assert 'outrider_agent_up{source="nvml"' in said
+    page = agent.until("/metrics", "# no NVIDIA device can be read: the NVIDIA driver")
+    assert 'outrider_agent_up{source="nvml"' in page
     assert agent.get("/metrics").status_code == 503
     driver.set(driver=1, **{"1.lost": None})
     assert SECOND in agent.until("/metrics", "DCGM_FI_DEV_GPU_TEMP")
@@ -168,7 +168,7 @@ def test_a_lost_device_and_a_reloaded_driver_end_nothing(driver, agent) -> None:
     assert "Xid (PCI:0000:3b:00): 31" in agent.until("/xids", "Xid")
 
 
-def test_outrider_reads_an_agent_and_one_fault_of_three_doors_is_one_event(driver, agent) -> None:
+def test_one_fault_at_three_endpoints_of_an_agent_is_one_event(driver, agent) -> None:
     settings = Settings.model_validate(
         {
             "collect": {
@@ -194,43 +194,43 @@ def test_outrider_reads_an_agent_and_one_fault_of_three_doors_is_one_event(drive
             source = factory.source(settings, SystemClock())
             stack.push_async_callback(source.close)
             first = await source.collect(SystemClock().now())
-            gpus = next(one for one in first.batches if one.kind is EntityKind.GPU)
-            assert {one.name for one in gpus.entities} == {FIRST, SECOND}
+            gpus = next(batch for batch in first.batches if batch.kind is EntityKind.GPU)
+            assert {entity.name for entity in gpus.entities} == {FIRST, SECOND}
             assert {one.name: one.error for one in source.health if one.error} == {}
             agent.kernel(1, "NVRM: Xid (PCI:0000:3c:00): 79, pid=7, name=python3, GPU has fallen off the bus.", 0.2)
             driver.xid(1, 79)
             await asyncio.to_thread(agent.until, "/metrics", 'xid="79"} 1')
-            (told,) = (await source.collect(SystemClock().now())).events
-            assert (told.kind, told.entity, told.code) == (EventKind.XID, gpu, "79")
-            assert told.attributes["sources"] == "kernel_log, nvml, gpus-node-1"
-            assert told.attributes["pid"] == "7"
+            (event,) = (await source.collect(SystemClock().now())).events
+            assert (event.kind, event.entity, event.code) == (EventKind.XID, gpu, "79")
+            assert event.attributes["sources"] == "kernel_log, nvml, gpus-node-1"
+            assert event.attributes["pid"] == "7"
             assert (await source.collect(SystemClock().now())).events == ()
 
     asyncio.run(scene())
 
 
-def test_once_prints_the_page_or_one_sentence(driver) -> None:
+def test_once_prints_the_page_or_an_error(driver) -> None:
     command = [sys.executable, "-m", "service.cli", "agent", "--once", "--node", "n", "--source", "nvml"]
-    found = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=True)
-    assert "DCGM_FI_DEV_GPU_TEMP{" in found.stdout
+    result = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=True)
+    assert "DCGM_FI_DEV_GPU_TEMP{" in result.stdout
     driver.set(driver=0)
     gone = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=False)
     assert gone.returncode == 3
     assert gone.stderr.startswith("outrider: no NVIDIA device can be read: the NVIDIA driver is not loaded\n  modprobe")
 
 
-def test_a_port_that_is_taken_is_one_sentence(driver, agent) -> None:
+def test_a_port_in_use_is_an_error(driver, agent) -> None:
     port = agent.url.rpartition(":")[2]
     command = [sys.executable, "-m", "service.cli", "agent", "--host", "127.0.0.1", "--port", port, "--source", "nvml"]
-    found = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=False)
-    assert found.returncode == 3
-    assert f"port {port} on 127.0.0.1 is taken" in found.stderr
+    result = subprocess.run(command, env=driver.environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 3
+    assert f"port {port} on 127.0.0.1 is in use" in result.stderr
 
 
-def test_it_loads_nothing_of_the_platform(driver) -> None:
+def test_the_agent_imports_no_heavy_packages(driver) -> None:
     heavy = "{'pandas', 'sklearn', 'scipy', 'sqlalchemy', 'streamlit', 'fastapi', 'prophet'}"
     program = f"import service.cli.ops.agent, sys; print(sorted({heavy} & sys.modules.keys()))"
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], env=driver.environment, capture_output=True, text=True, check=True
     )
-    assert found.stdout == "[]\n"
+    assert result.stdout == "[]\n"

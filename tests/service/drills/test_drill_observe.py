@@ -63,7 +63,7 @@ def incident(name: str, opened: float, resolved: float | None, *alerts: Alert) -
 def test_each_spell_of_an_alert_lies_in_the_incident_of_its_time():
     first, second = alert(1, 4), alert(10, 14)
     held = [incident("later", 11, None, second), incident("earlier", 2, 5, first)]
-    found = observation.Watch().fired([first, second], held)
+    found = observation.Observer().fired([first, second], held)
     assert found == (FiredAlert(CHAT, at(1), "earlier"), FiredAlert(CHAT, at(10), "later"))
 
 
@@ -71,7 +71,7 @@ def test_what_outlives_its_incident_belonged_to_the_first_one_that_held_it():
     lasting = alert(1)
     for opened in (1, 3):  # before the first one or after it
         held = [incident("first", 2, 5, lasting), incident("second", opened, None, lasting)]
-        assert observation.Watch().fired([lasting], held) == (FiredAlert(CHAT, at(1), "first"),)
+        assert observation.Observer().fired([lasting], held) == (FiredAlert(CHAT, at(1), "first"),)
 
 
 def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
@@ -80,17 +80,17 @@ def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
         incident("first", 2, 5, lasting),
         timeline=(TimelineEntry(at(5), "incidents.timeline.absorbed_into", {"incident": "second"}),),
     )
-    assert observation.Watch().fired([lasting], [moved, incident("second", 3, None)])[0].incident == "second"
+    assert observation.Observer().fired([lasting], [moved, incident("second", 3, None)])[0].incident == "second"
 
 
 def test_an_alert_that_nobody_holds_is_alone_and_one_that_never_fired_is_none():
     never = alert(3, 4, REPLICA, reason=AlertReason.NEVER_FIRED)
-    assert observation.Watch().fired([alert(1), never], []) == (FiredAlert(CHAT, at(1), None),)
+    assert observation.Observer().fired([alert(1), never], []) == (FiredAlert(CHAT, at(1), None),)
 
 
 def test_the_alert_of_a_scrape_target_is_about_what_it_is_the_target_of():
-    watch = observation.Watch(posts={TARGET: REPLICA})
-    assert watch.fired([alert(1, entity=TARGET)], [])[0].entity == REPLICA
+    observer = observation.Observer(monitored={TARGET: REPLICA})
+    assert observer.fired([alert(1, entity=TARGET)], [])[0].entity == REPLICA
 
 
 class Counted:
@@ -120,21 +120,21 @@ def test_places_are_looked_up_anew_only_when_the_graph_is_another():
     labels = {TARGET: {"stands_for": REPLICA.key}}
     first = Counted(Topology.build([(REPLICA, CHAT)], [TARGET], labels))
     truth = Truth("engine-dead", CHAT, at(1), at(9), (), (CHAT,))
-    watched = observation.Watched(Standing(truth))
-    watch = observation.Watch([watched])
-    watch.look(first, at(0))
-    assert watch.posts == {TARGET: REPLICA}
-    assert watched.beside == frozenset()
-    watch.look(first, at(1))
-    assert watched.beside == {REPLICA}
+    watched = observation.ObservedFault(Standing(truth))
+    observer = observation.Observer([watched])
+    observer.observe(first, at(0))
+    assert observer.monitored == {TARGET: REPLICA}
+    assert watched.service_parts == frozenset()
+    observer.observe(first, at(1))
+    assert watched.service_parts == {REPLICA}
     asked = first.asked
     for minute in range(2, 6):
-        watch.look(first, at(minute))
+        observer.observe(first, at(minute))
     assert first.asked == asked
     other = replace(REPLICA, name="chat-1")
-    watch.look(Topology.build([(other, CHAT)], [TARGET], {TARGET: {"stands_for": other.key}}), at(6))
-    assert watch.posts == {TARGET: other}
-    assert watched.beside == {REPLICA, other}
+    observer.observe(Topology.build([(other, CHAT)], [TARGET], {TARGET: {"stands_for": other.key}}), at(6))
+    assert observer.monitored == {TARGET: other}
+    assert watched.service_parts == {REPLICA, other}
 
 
 def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
@@ -145,7 +145,7 @@ def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
     )
     record = CycleRecord("c", at(1), 0.1, 1, 1, 1, 0, 0, 0)
     state.commit(CycleCommit(record, incidents=(one, other), messages=(message,)))
-    seen = {found.id: found for found in observation.opened(state)}
+    seen = {found.id: found for found in observation.scored_incidents(state)}
     assert (seen["one"].paged_at, seen["one"].notified_at) == (at(1), at(1))
     assert (seen["other"].paged_at, seen["other"].notified_at) == (None, at(1))
     assert (seen["one"].called_at, seen["other"].called_at) == (at(1), at(1))

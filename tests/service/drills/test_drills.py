@@ -17,7 +17,7 @@ from outrider.model import EntityKind
 from outrider.vocabulary.faults import faults
 from service.drills import commands, dataset, runner, scenario_choice
 from service.drills.private_platform import PrivatePlatform, open_platform
-from service.drills.recording import Recorded, Recorder
+from service.drills.recording import RecordedRun, Recorder
 from simulator import scenarios
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
@@ -37,7 +37,7 @@ def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def hung() -> tuple[runner.Run, Recorded]:
+def hung() -> tuple[runner.Run, RecordedRun]:
     recorder = Recorder()
     seen = runner.run(runner.Job(short("engine-hung"), 7), recorder=recorder)
     return seen, recorder.recorded()
@@ -106,58 +106,58 @@ def test_the_same_seed_gives_the_same_run(hung) -> None:
 
 
 def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None:
-    assert scenario_choice.one("gpu-lost").faults[0].fault == "gpu-lost"
-    assert scenario_choice.one("gpu-lost", "bursty").load == "bursty"
+    assert scenario_choice.find("gpu-lost").faults[0].fault == "gpu-lost"
+    assert scenario_choice.find("gpu-lost", "bursty").load == "bursty"
     with pytest.raises(UsageError, match="gpu-lots") as refused:
-        scenario_choice.one("gpu-lots")
+        scenario_choice.find("gpu-lots")
     assert "gpu-lost" in refused.value.hint
     with pytest.raises(UsageError, match="no load shape") as refused:
-        scenario_choice.one("gpu-lost", "weakly")
+        scenario_choice.find("gpu-lost", "weakly")
     assert "weekly" in refused.value.hint
 
 
 def test_hints_name_each_thing_once_and_count_what_the_list_shows() -> None:
     with pytest.raises(UsageError) as refused:
-        scenario_choice.one("gpu-lots")
+        scenario_choice.find("gpu-lots")
     named = refused.value.hint.removeprefix("did you mean ").removesuffix("?").split(" or ")
     assert len(set(named)) == len(named)
     with pytest.raises(UsageError) as refused:
-        scenario_choice.one("zzzzzzzzzz")
-    assert refused.value.hint == f"outrider drill list shows all {len(commands.listed())}"
+        scenario_choice.find("zzzzzzzzzz")
+    assert refused.value.hint == f"outrider drill list shows all {len(commands.list_scenarios())}"
     with pytest.raises(UsageError) as refused:
-        scenario_choice.one("gpu-lost", "zzzzzzzzzz")
+        scenario_choice.find("gpu-lost", "zzzzzzzzzz")
     assert all(shape in refused.value.hint for shape in scenarios.SCORING_SHAPES)
     for zero in ("0", "0.0"):
         with pytest.raises(UsageError, match="a load of zero"):
-            scenario_choice.one("gpu-lost", zero)
+            scenario_choice.find("gpu-lost", zero)
 
 
 def test_a_scenario_named_twice_is_run_once() -> None:
-    assert [one.id for one in scenario_choice.some(["gpu-lost", "engine-hung", "gpu-lost"])] == [
+    assert [one.id for one in scenario_choice.select(["gpu-lost", "engine-hung", "gpu-lost"])] == [
         "gpu-lost",
         "engine-hung",
     ]
 
 
 def test_every_fault_has_a_drill() -> None:
-    names = {row["id"] for row in commands.listed()}
+    names = {row["id"] for row in commands.list_scenarios()}
     assert len(names) >= 80
     for fault in faults():
-        assert scenario_choice.one(fault).faults[0].fault == fault
-    for row in commands.listed():
+        assert scenario_choice.find(fault).faults[0].fault == fault
+    for row in commands.list_scenarios():
         assert set(row) >= {"id", "faults", "negative"}
 
 
 def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
     (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
     assert {service.traffic.shape for service in spec.services} == {"bursty"}
-    assert {service.traffic.event_at for service in spec.services} == {runner.begins(11).timestamp() + 120}
+    assert {service.traffic.event_at for service in spec.services} == {runner.start_of(11).timestamp() + 120}
 
 
 def loads(shape: str, seed: int, minutes: int) -> list[Load]:
     """What comes to each service in the minutes of a drill."""
     (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
-    times = runner.begins(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
+    times = runner.start_of(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
     return [load_of(service, times, seed) for service in spec.services]
 
 
@@ -180,7 +180,7 @@ def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
 def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
     seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
     (spec,) = runner.specs_of(Scenario("s", (PlannedFault("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
-    fleet = Fleet(spec, seed=seed, start=runner.begins(seed))
+    fleet = Fleet(spec, seed=seed, start=runner.start_of(seed))
     before = fleet.bank.counters.buckets["ttft"].sum(axis=0).copy()
     fleet.step(15 * MINUTE)
     answered = fleet.bank.counters.buckets["ttft"].sum(axis=0) - before
@@ -190,7 +190,7 @@ def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
 
 
 def test_drills_begin_on_every_sort_of_day() -> None:
-    days = [runner.begins(seed).weekday() for seed in scenarios.SCORING_SEEDS]
+    days = [runner.start_of(seed).weekday() for seed in scenarios.SCORING_SEEDS]
     assert any(day >= 5 for day in days)
     assert any(day < 5 for day in days)
 

@@ -69,7 +69,7 @@ def store(*incidents: Incident, messages: tuple[Message, ...] = ()) -> MemorySta
 def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     first, second = drill("first"), drill("second", T0 + MINUTE, entity=NODE)
-    found = running_platform.judged(state, [second, first], [])
+    found = running_platform.judge(state, [second, first], [])
     assert [(one["id"], one["incident"]) for one in found] == [("second", None), ("first", "i")]
 
 
@@ -85,7 +85,7 @@ def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
 )
 def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[Incident], right: bool) -> None:
     state = drill("idle", fault="engine-idle", negative=True)
-    (found,) = running_platform.judged(store(*opened), [state], [])
+    (found,) = running_platform.judge(store(*opened), [state], [])
     assert found["negative"]
     assert (found["passed"], found["detected"]) == (right, not right)
 
@@ -93,16 +93,16 @@ def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[In
 def test_what_a_fault_opened_is_not_held_against_a_state_beside_it() -> None:
     state = store(incident("i", T0 + 3 * MINUTE))
     fault, idle = drill("fault"), drill("idle", fault="engine-idle", negative=True)
-    found = {one["id"]: one for one in running_platform.judged(state, [fault, idle], [])}
+    found = {one["id"]: one for one in running_platform.judge(state, [fault, idle], [])}
     assert found["fault"]["incident"] == "i"
     assert found["idle"]["passed"]
 
 
 def test_people_were_told_by_a_message_of_any_priority() -> None:
     opened = incident("i", T0 + MINUTE, Priority.P2)
-    (found,) = running_platform.judged(store(opened, messages=(message("i"),)), [drill("a")], [])
+    (found,) = running_platform.judge(store(opened, messages=(message("i"),)), [drill("a")], [])
     assert found["notified"]
-    (found,) = running_platform.judged(store(opened), [drill("a")], [])
+    (found,) = running_platform.judge(store(opened), [drill("a")], [])
     assert not found["notified"]
 
 
@@ -200,19 +200,19 @@ def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monke
 )
 def test_a_running_platform_is_not_asked_for_what_it_cannot_do(name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        remote_drill.drill(scenario_choice.one(name), api="", token="", seed=1, progress=lambda *_: None)
+        remote_drill.drill(scenario_choice.find(name), api="", token="", seed=1, progress=lambda *_: None)
     assert "--api" in refused.value.hint
 
 
 def test_the_entity_of_a_scenario_is_ordered() -> None:
-    scenario = scenario_choice.one("engine-hung")
+    scenario = scenario_choice.find("engine-hung")
     named = replace(scenario, faults=(replace(scenario.faults[0], entity="chat-0"),))
     assert remote_drill._order(named, 3)["entity"] == "chat-0"
     assert "entity" not in remote_drill._order(scenario, 3)
 
 
 def test_a_wrong_address_is_told_before_a_missing_token() -> None:
-    with pytest.raises(UnavailableError, match="no API answers"):
+    with pytest.raises(UnavailableError, match="no API responds"):
         remote_drill.token_for("http://127.0.0.1:9", Settings)
 
 
@@ -235,7 +235,7 @@ def test_a_signal_while_the_order_is_under_way_still_ends_the_drill(monkeypatch)
     monkeypatch.setattr(remote_drill.Api, "post", post)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
-        remote_drill.drill(scenario_choice.one("engine-hung"), api="", token="", seed=1, progress=lambda *_: None)
+        remote_drill.drill(scenario_choice.find("engine-hung"), api="", token="", seed=1, progress=lambda *_: None)
     assert posted == ["/drills", "/drills/d/stop"]
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -1,4 +1,4 @@
-"""History of a real Prometheus lies in the store as if it had been collected at the time."""
+"""Imported history of a real Prometheus equals collected history."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SERVERS = ("prometheus", "promtool")
 RUNNING, TOKENS = SignalKey("engine_requests_running"), SignalKey("engine_generation_tokens_total")
 
 
-def asked(url: str) -> float:
-    """Calls of its API that a Prometheus counts so far."""
+def api_calls(url: str) -> float:
+    """Returns the API calls that a Prometheus has counted."""
     page = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
     return sum(
         float(line.split()[-1])
@@ -39,17 +39,17 @@ def asked(url: str) -> float:
 
 
 @pytest.mark.live
-def test_history_is_read_once_and_the_same_again(tmp_path, monkeypatch) -> None:
-    why = kept_pages.missing(SERVERS)
-    if why is not None:
-        pytest.skip(why)
-    kept = kept_pages.kept_fleet(rounds=50)
-    start, until = kept.instants[0] - STEP, kept.instants[-1] + STEP
-    jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
-    told: list[float] = []
-    tight = tmp_path / "tight"
-    tight.mkdir()
-    with kept_pages.prometheus(tmp_path, kept) as url:
+def test_a_repeated_import_writes_the_same_values(tmp_path, monkeypatch) -> None:
+    reason = kept_pages.missing(SERVERS)
+    if reason is not None:
+        pytest.skip(reason)
+    fleet = kept_pages.kept_fleet(rounds=50)
+    start, until = fleet.instants[0] - STEP, fleet.instants[-1] + STEP
+    jobs = {scrape.target.adapter: scrape.target.adapter for scrape in fleet.scrapes}
+    shares: list[float] = []
+    other_folder = tmp_path / "tight"
+    other_folder.mkdir()
+    with kept_pages.prometheus(tmp_path, fleet) as url:
         settings = Settings.model_validate(
             {
                 "cluster": "c",
@@ -57,75 +57,78 @@ def test_history_is_read_once_and_the_same_again(tmp_path, monkeypatch) -> None:
                 "collect": {"prometheus": {"url": url, "jobs": jobs}},
             }
         )
-        first = backfill.run(settings, start, until, lambda _, share: told.append(share))
+        first = backfill.run(settings, start, until, lambda _, share: shares.append(share))
         again = backfill.run(settings, start, until, lambda *_: None)
-        before = asked(url)
-        long = backfill.run(settings, until - timedelta(days=15), until, lambda *_: None)
-        queries = asked(url) - before
-        monkeypatch.setattr(source, "_MOST_SAMPLES", 10_000)  # many spans, each of a few minutes
-        elsewhere = settings.model_copy(update={"store": StoreSettings(url=f"sqlite:///{tight}/o.db")})
-        narrow = backfill.run(elsewhere, start, until, lambda *_: None)
-    assert first == again == narrow
-    assert {**long, "from": first["from"]} == first
-    assert queries < 80  # days without anything cost next to nothing
-    assert first["targets"] == len({scrape.target.name for scrape in kept.scrapes})
+        before = api_calls(url)
+        longer = backfill.run(settings, until - timedelta(days=15), until, lambda *_: None)
+        queries = api_calls(url) - before
+        monkeypatch.setattr(source, "_MOST_SAMPLES", 10_000)  # many spans of a few minutes each
+        other = settings.model_copy(update={"store": StoreSettings(url=f"sqlite:///{other_folder}/o.db")})
+        in_short_spans = backfill.run(other, start, until, lambda *_: None)
+    assert first == again == in_short_spans
+    assert {**longer, "from": first["from"]} == first
+    assert queries < 80  # empty days need few queries
+    assert first["targets"] == len({scrape.target.name for scrape in fleet.scrapes})
     assert first["values"] > 50_000
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     with wiring_stores.stores(settings) as (_, store):
         window = store.read_windows(EntityKind.REPLICA, (RUNNING, TOKENS), start, until, STEP)
     assert len(window.entities) >= 4
     assert np.isfinite(window.column(RUNNING)).sum(axis=1).min() == 50
     assert np.isfinite(window.column(TOKENS)).sum(axis=1).min() == 49  # the first scrape has no increase
-    engine = next(scrape for scrape in reversed(kept.scrapes) if scrape.target.name == window.entities[0].name)
+    engine = next(scrape for scrape in reversed(fleet.scrapes) if scrape.target.name == window.entities[0].name)
     assert engine.body is not None
     lines = [line for line in engine.body.decode().splitlines() if line.startswith("vllm:num_requests_running")]
     assert window.column(RUNNING)[0][np.isfinite(window.column(RUNNING)[0])][-1] == float(lines[0].split()[-1])
 
 
-def test_without_a_prometheus_or_a_span_there_is_nothing_to_fill(tmp_path) -> None:
+def test_import_requires_a_prometheus_and_a_span(tmp_path) -> None:
     at = kept_pages.START
     settings = Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/o.db"}})
     with pytest.raises(UsageError, match="no Prometheus"):
         backfill.run(settings, at, at + STEP, lambda *_: None)
-    there = {"store": {"url": f"sqlite:///{tmp_path}/o.db"}, "collect": {"prometheus": {"url": "http://127.0.0.1:9"}}}
+    configured = {
+        "store": {"url": f"sqlite:///{tmp_path}/o.db"},
+        "collect": {"prometheus": {"url": "http://127.0.0.1:9"}},
+    }
     with pytest.raises(UsageError, match="empty"):
-        backfill.run(Settings.model_validate(there), at, at, lambda *_: None)
+        backfill.run(Settings.model_validate(configured), at, at, lambda *_: None)
     with pytest.raises(UnavailableError, match="could not be read beyond"):
-        backfill.run(Settings.model_validate(there), at, at + timedelta(hours=1), lambda *_: None)
+        backfill.run(Settings.model_validate(configured), at, at + timedelta(hours=1), lambda *_: None)
 
 
-def test_the_command_says_what_is_missing(tmp_path, monkeypatch) -> None:
+def test_the_command_requires_a_prometheus(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(app, ["collect", "backfill", "--since", rfc3339(kept_pages.START), "-o", "json"])
-    assert isinstance(found.exception, UsageError)
+    result = CliRunner().invoke(app, ["collect", "backfill", "--since", rfc3339(kept_pages.START), "-o", "json"])
+    assert isinstance(result.exception, UsageError)
 
 
 @pytest.mark.live
 def test_promtool_accepts_every_recording_rule(tmp_path) -> None:
-    why = kept_pages.missing(("promtool",))
-    if why is not None:
-        pytest.skip(why)
+    reason = kept_pages.missing(("promtool",))
+    if reason is not None:
+        pytest.skip(reason)
     document, left_out = recording_rules.rules(registry.ADAPTERS, jobs={"mindie": ["npu-serving", "it's"]})
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    found = subprocess.run(["promtool", "check", "rules", str(file)], check=False, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    result = subprocess.run(["promtool", "check", "rules", str(file)], check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     rules = [rule for group in document["groups"] for rule in group["rules"]]
-    assert f"SUCCESS: {len(rules)} rules found" in found.stdout
-    told = {rule["record"].split(":")[1] for rule in rules}
-    wanted = {signal for name in registry.ADAPTERS for signal in registry.adapter(name).rules}
-    assert wanted - told == {signal for missing in left_out.values() for signal in missing} - told
-    assert len(wanted - told) <= 5
+    assert f"SUCCESS: {len(rules)} rules found" in result.stdout
+    recorded = {rule["record"].split(":")[1] for rule in rules}
+    expected = {signal for name in registry.ADAPTERS for signal in registry.adapter(name).rules}
+    assert expected - recorded == {signal for missing in left_out.values() for signal in missing} - recorded
+    assert len(expected - recorded) <= 5
     (group,) = [group for group in document["groups"] if group["name"] == "outrider_mindie"]
     assert all('job=~"npu\\\\-serving|it\'s"' in rule["expr"] for rule in group["rules"])
 
 
 def test_rules_are_printed_for_one_adapter(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(app, ["collect", "rules", "--adapter", "vllm", "--window", "2m", "-o", "json"])
-    assert found.exit_code == 0, found.output
-    (group,) = json.loads(found.stdout)["groups"]
+    result = CliRunner().invoke(app, ["collect", "rules", "--adapter", "vllm", "--window", "2m", "-o", "json"])
+    assert result.exit_code == 0, result.output
+    (group,) = json.loads(result.stdout)["groups"]
     running = next(rule for rule in group["rules"] if rule["record"] == "outrider:engine_requests_running")
     assert "vllm:num_requests_running" in running["expr"]
     assert any("[2m]" in rule["expr"] for rule in group["rules"])

@@ -1,4 +1,4 @@
-"""Pages by hand: two of one name stand apart, and a page that is none is an error."""
+"""``collect once`` and ``doctor`` on pages: duplicate names, invalid pages, warnings and hints."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def pages(tmp_path: Path, monkeypatch) -> Path:
 
 
 @pytest.mark.usefixtures("pages")
-def test_two_files_of_one_name_are_two_targets() -> None:
-    found = run("collect", "once", "--page", "vllm=a/metrics.txt", "--page", "dcgm=b/metrics.txt")
-    shown = json.loads(found.stdout)
-    assert [(one["target"], one["adapter"]) for one in shown["targets"]] == [
+def test_two_files_with_the_same_name_are_two_targets() -> None:
+    result = run("collect", "once", "--page", "vllm=a/metrics.txt", "--page", "dcgm=b/metrics.txt")
+    shown = json.loads(result.stdout)
+    assert [(target["target"], target["adapter"]) for target in shown["targets"]] == [
         ("metrics", "vllm"),
         ("metrics-2", "dcgm"),
     ]
-    values = {one["signal"]: one["value"] for one in shown["signals"]}
+    values = {row["signal"]: row["value"] for row in shown["signals"]}
     assert values["engine_requests_running"] == 3
     assert values["hw_accel_temperature_celsius"] == 41
 
@@ -68,17 +68,17 @@ def test_a_page_that_cannot_be_read_is_an_error(command: tuple[str, ...], page: 
 OLD = 'npu_chip_info_temperature{id="0",vdie_id="A"} 43 1676000000000\n'
 
 
-def test_an_old_page_from_a_file_shows_its_values_and_says_that_it_is_old(pages: Path) -> None:
+def test_an_old_page_from_a_file_is_shown_with_a_warning(pages: Path) -> None:
     (pages / "old.txt").write_text(OLD, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "npu_exporter=old.txt", "--page", "dcgm=b/metrics.txt").stdout)
-    assert {one["signal"]: one["value"] for one in shown["signals"]}["hw_accel_temperature_celsius"] == 41
-    assert 43 in [one["value"] for one in shown["signals"]]
+    assert {row["signal"]: row["value"] for row in shown["signals"]}["hw_accel_temperature_celsius"] == 41
+    assert 43 in [row["value"] for row in shown["signals"]]
     old, dcgm = shown["targets"]
     assert "old: shown unchanged because this is a file" in old["warning"]
     assert dcgm["warning"] is None
 
 
-def test_an_old_page_of_a_server_is_not_believed(pages: Path) -> None:
+def test_an_old_page_from_a_server_is_not_trusted(pages: Path) -> None:
     (pages / "metrics").write_text(OLD, encoding="utf-8")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(pages))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -88,10 +88,10 @@ def test_an_old_page_of_a_server_is_not_believed(pages: Path) -> None:
         )
         server.shutdown()
     assert "old: rejected" in shown["targets"][0]["warning"]
-    assert 43 not in [one["value"] for one in shown["signals"]]
+    assert 43 not in [row["value"] for row in shown["signals"]]
 
 
-def test_two_types_of_a_metric_are_named(pages: Path) -> None:
+def test_contradicting_types_of_a_metric_are_a_warning(pages: Path) -> None:
     kind = "# TYPE vllm:num_requests_running {}\n"
     (pages / "two.txt").write_text(kind.format("gauge") + kind.format("counter") + ENGINE, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=two.txt").stdout)
@@ -109,7 +109,7 @@ def histogram(**counts: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         (histogram(b01="5", b1="3", inf="9"), 'falls: 3 at le="1" after 5 at le="0.1"'),
         (histogram(b01="5", b1="7", inf="6"), 'falls: 6 at le="+Inf" after 7 at le="1"'),
@@ -119,14 +119,14 @@ def histogram(**counts: str) -> str:
         (histogram(b01="5", b1="7") + f'{HISTOGRAM}_count{{engine="1",model_name="m"}} 6\n', "falls: 6 at"),
     ],
 )
-def test_buckets_that_are_no_histogram_have_no_quantile_and_are_named(pages: Path, text: str, why: str) -> None:
+def test_invalid_histograms_have_no_quantile_and_a_warning(pages: Path, text: str, reason: str) -> None:
     (pages / "odd.txt").write_text(ENGINE + text, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=odd.txt").stdout)
-    told = f'rejected histograms: {HISTOGRAM}{{engine="1",model_name="m"}} {why}'
-    assert shown["targets"][0]["warning"].startswith(told)
-    (row,) = [one for one in shown["signals"] if one["signal"] == "engine_ttft_seconds"]
+    warning = f'rejected histograms: {HISTOGRAM}{{engine="1",model_name="m"}} {reason}'
+    assert shown["targets"][0]["warning"].startswith(warning)
+    (row,) = [row for row in shown["signals"] if row["signal"] == "engine_ttft_seconds"]
     assert (row["value"], row["reason"], row["unit"]) == (None, "untrusted", "seconds")
-    assert json.loads(run("doctor", "--page", "vllm=odd.txt").stdout)["targets"][0]["warning"].startswith(told)
+    assert json.loads(run("doctor", "--page", "vllm=odd.txt").stdout)["targets"][0]["warning"].startswith(warning)
 
 
 @pytest.mark.parametrize(
@@ -136,37 +136,39 @@ def test_buckets_that_are_no_histogram_have_no_quantile_and_are_named(pages: Pat
         histogram(b01="2", b1="7") + f'{HISTOGRAM}_count{{engine="1",model_name="m"}} 9\n',
     ],
 )
-def test_sound_buckets_keep_their_quantiles(pages: Path, text: str) -> None:
+def test_valid_histograms_have_quantiles(pages: Path, text: str) -> None:
     (pages / "sound.txt").write_text(ENGINE + text, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=sound.txt").stdout)
     assert shown["targets"][0]["warning"] is None
-    rows = [one for one in shown["signals"] if one["signal"] == "engine_ttft_seconds"]
+    rows = [row for row in shown["signals"] if row["signal"] == "engine_ttft_seconds"]
     assert rows[0]["value"] == pytest.approx(0.55)  # rank 4.5: halfway from 2 to 7, so halfway from 0.1 to 1
-    assert all(one.get("reason") is None for one in rows)
+    assert all(row.get("reason") is None for row in rows)
 
 
-def test_what_is_not_believed_is_a_row_without_a_value(pages: Path) -> None:
+def test_an_untrusted_value_is_a_row_without_a_value(pages: Path) -> None:
     text = 'vllm:num_requests_running{engine="0"} +Inf\nvllm:num_requests_waiting{engine="0"} -3\n'
     (pages / "inf.txt").write_text(text, encoding="utf-8")
     shown = json.loads(run("collect", "once", "--page", "vllm=inf.txt").stdout)
-    rows = {one["signal"]: one for one in shown["signals"] if one["entity"]["kind"] == "replica"}
+    rows = {row["signal"]: row for row in shown["signals"] if row["entity"]["kind"] == "replica"}
     for name in ("engine_requests_running", "engine_requests_waiting"):
         assert (rows[name]["value"], rows[name]["reason"], rows[name]["unit"]) == (None, "untrusted", "requests")
     assert "not trusted" in run("collect", "once", "--page", "vllm=inf.txt", output="table").stdout
-    assert len({(str(one["entity"]), one["signal"]) for one in shown["signals"]}) == len(shown["signals"])
+    assert len({(str(row["entity"]), row["signal"]) for row in shown["signals"]}) == len(shown["signals"])
 
 
-def test_a_series_that_stands_twice_is_named_with_its_values(pages: Path) -> None:
+def test_a_repeated_series_is_a_warning_with_its_values(pages: Path) -> None:
     line = 'vllm:num_requests_running{model_name="m",engine="0"}'
     (pages / "dup.txt").write_text(f"{line} 1\n{line} 7\nother 2\nother 2\n", encoding="utf-8")
-    told = 'repeated series, the first line counts: vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
+    warning = (
+        'repeated series, the first line counts: vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
+    )
     for command in (("collect", "once"), ("doctor",)):
         (target,) = json.loads(run(*command, "--page", "vllm=dup.txt").stdout)["targets"]
-        assert (target["error"], target["warning"]) == (None, told)
-        assert told in " ".join(run(*command, "--page", "vllm=dup.txt", output="table").stdout.split())
+        assert (target["error"], target["warning"]) == (None, warning)
+        assert warning in " ".join(run(*command, "--page", "vllm=dup.txt", output="table").stdout.split())
 
 
-def test_an_exploded_page_says_so(pages: Path) -> None:
+def test_a_page_above_the_series_limit_has_a_warning(pages: Path) -> None:
     paths = "".join(f'http_seconds{{path="/{number}"}} 1\n' for number in range(100_000))
     (pages / "large.txt").write_text(paths + ENGINE, encoding="utf-8")
     for command in (("collect", "once"), ("doctor",)):
@@ -176,54 +178,54 @@ def test_an_exploded_page_says_so(pages: Path) -> None:
         )
 
 
-def test_doctor_refuses_a_page_that_the_platform_refuses(pages: Path) -> None:
+def test_commands_refuse_a_page_that_the_engine_refuses(pages: Path) -> None:
     own = "".join(f'vllm:num_requests_running{{user="{number}"}} 1\n' for number in range(100_001))
     (pages / "own.txt").write_text(own, encoding="utf-8")
     for command in (("collect", "once"), ("doctor",)):
-        found = run(*command, "--page", "vllm=own.txt")
-        assert isinstance(found.exception, UsageError)
-        assert "100001 of them are vllm:num_requests_running, most by label user" in found.exception.message
+        result = run(*command, "--page", "vllm=own.txt")
+        assert isinstance(result.exception, UsageError)
+        assert "100001 of them are vllm:num_requests_running, most by label user" in result.exception.message
 
 
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
 @pytest.mark.parametrize("body", ["[" * 200_000, '{"status": "success", "data": []}', "null"], ids=len)
-def test_a_prometheus_that_answers_nonsense_is_away(pages: Path, command: tuple[str, ...], body: str) -> None:
-    with answering(200, body) as url:
+def test_a_prometheus_with_an_invalid_response_is_unavailable(pages: Path, command: tuple[str, ...], body: str) -> None:
+    with responding(200, body) as url:
         settings = f"collect: {{prometheus: {{url: '{url}'}}}}\n"
         (pages / "nonsense.yaml").write_text(settings, encoding="utf-8")
-        found = run(*command, "--config", "nonsense.yaml")
-    assert isinstance(found.exception, UnavailableError)  # which ends with 3
-    assert found.exception.message.startswith("Prometheus at http://127.0.0.1:")
+        result = run(*command, "--config", "nonsense.yaml")
+    assert isinstance(result.exception, UnavailableError)  # exit code 3
+    assert result.exception.message.startswith("Prometheus at http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("name", ["page.gz", "page.txt"])
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
-def test_a_gzipped_page_is_read_whatever_it_is_called(pages: Path, command: tuple[str, ...], name: str) -> None:
+def test_a_gzipped_page_is_read_with_any_file_name(pages: Path, command: tuple[str, ...], name: str) -> None:
     (pages / name).write_bytes(gzip.compress(ENGINE.encode()))
     shown = json.loads(run(*command, "--page", f"vllm={name}").stdout)
     assert shown["targets"][0]["target"] == "page"
     assert "engine_requests_running" in json.dumps(shown.get("signals") or shown["targets"][0]["present"])
 
 
-def test_a_broken_gzip_file_is_named(pages: Path) -> None:
+def test_a_broken_gzip_file_is_an_error(pages: Path) -> None:
     (pages / "cut.gz").write_bytes(gzip.compress(ENGINE.encode() * 1000)[:-12])
-    found = run("collect", "once", "--page", "vllm=cut.gz")
-    assert isinstance(found.exception, UsageError)
-    assert "cut.gz is a broken gzip file" in found.exception.message
+    result = run("collect", "once", "--page", "vllm=cut.gz")
+    assert isinstance(result.exception, UsageError)
+    assert "cut.gz is a broken gzip file" in result.exception.message
 
 
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
-def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> None:
-    found = run(*command)
-    assert isinstance(found.exception, UsageError)
-    assert "--page vllm=http" in found.exception.hint
+def test_without_targets_the_error_has_a_hint(command: tuple[str, ...]) -> None:
+    result = run(*command)
+    assert isinstance(result.exception, UsageError)
+    assert "--page vllm=http" in result.exception.hint
 
 
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
 @pytest.mark.parametrize(
-    ("page", "said", "hint"),
+    ("page", "message", "hint"),
     [
         ("tgi=a/metrics.txt", "no metric of tgi; it matches vllm", "adapter vllm"),
         ("vllm=empty.txt", "the metrics page is empty", "vLLM"),
@@ -233,19 +235,19 @@ def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> Non
         ("vllm=nowhere.txt", "cannot be read", "name a file"),
     ],
 )
-def test_what_is_wrong_with_a_page_is_said_with_what_to_do(
-    pages: Path, command: tuple[str, ...], page: str, said: str, hint: str
+def test_a_wrong_page_is_an_error_with_a_hint(
+    pages: Path, command: tuple[str, ...], page: str, message: str, hint: str
 ) -> None:
     (pages / "empty.txt").write_text("", encoding="utf-8")
     error = run(*command, "--page", page).exception
     assert isinstance(error, UsageError)
-    assert said in error.message
+    assert message in error.message
     assert hint in error.hint
 
 
 @contextmanager
-def answering(status: int, page: str = "") -> Iterator[str]:
-    class Door(BaseHTTPRequestHandler):
+def responding(status: int, page: str = "") -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.end_headers()
@@ -258,7 +260,7 @@ def answering(status: int, page: str = "") -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Door)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -274,8 +276,8 @@ def answering(status: int, page: str = "") -> Iterator[str]:
     [(401, "bearer_token_file"), (403, "permission"), (404, "/metrics"), (500, "log"), (503, "not ready")],
 )
 @pytest.mark.usefixtures("pages")
-def test_each_status_has_its_own_hint(status: int, hint: str) -> None:
-    with answering(status) as url:
+def test_each_http_status_has_its_own_hint(status: int, hint: str) -> None:
+    with responding(status) as url:
         error = run("collect", "once", "--page", f"vllm={url}").exception
     assert isinstance(error, UnavailableError)
     assert f"HTTP {status}" in error.message
@@ -283,8 +285,8 @@ def test_each_status_has_its_own_hint(status: int, hint: str) -> None:
 
 
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
-def test_it_is_not_done_when_no_target_of_a_configuration_answered(pages: Path, command: tuple[str, ...]) -> None:
-    def configured(*urls: str) -> None:
+def test_it_is_an_error_if_no_configured_target_responds(pages: Path, command: tuple[str, ...]) -> None:
+    def configure(*urls: str) -> None:
         targets = [
             {"name": f"t{n}", "adapter": "vllm", "url": url, "entity": {"kind": "replica", "name": f"t{n}"}}
             for n, url in enumerate(urls)
@@ -292,19 +294,19 @@ def test_it_is_not_done_when_no_target_of_a_configuration_answered(pages: Path, 
         (pages / "outrider.yaml").write_text(json.dumps({"collect": {"targets": targets}}), encoding="utf-8")
 
     down = "http://127.0.0.1:9/metrics"
-    configured(down, down)
+    configure(down, down)
     error = run(*command).exception
     assert isinstance(error, UnavailableError)
     assert "none of 2 targets could be read: t0: " in error.message
     assert "; t1: " in error.message
-    with answering(200, ENGINE) as url:
-        configured(down, url)
+    with responding(200, ENGINE) as url:
+        configure(down, url)
         shown = json.loads(run(*command).stdout)
-    assert [bool(one["error"]) for one in shown["targets"]] == [True, False]
+    assert [bool(target["error"]) for target in shown["targets"]] == [True, False]
 
 
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
-def test_an_error_names_the_target_it_is_about(pages: Path, command: tuple[str, ...]) -> None:
+def test_an_error_names_its_target(pages: Path, command: tuple[str, ...]) -> None:
     (pages / "broken.txt").write_text("vllm:num_requests_running{ 1\n", encoding="utf-8")
     shown = json.loads(run(*command, "--page", "vllm=broken.txt", "--page", "vllm=a/metrics.txt").stdout)
     broken, whole = shown["targets"]
@@ -319,7 +321,7 @@ def test_an_error_names_the_target_it_is_about(pages: Path, command: tuple[str, 
 
 
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
-def test_of_a_page_that_explodes_only_what_is_read_is_parsed(
+def test_a_page_above_the_series_limit_is_parsed_in_part(
     pages: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[int] = []
@@ -338,11 +340,11 @@ def test_of_a_page_that_explodes_only_what_is_read_is_parsed(
     if command == ("doctor",):
         assert "engine_requests_running" in target["present"]
         assert target["unknown_metrics"] is None
-        assert f"(limit {DEFAULT_LIMIT_SERIES})" in target["warning"]
+        assert f"are read (limit {DEFAULT_LIMIT_SERIES})" in target["warning"]
         assert target["warning"] in table_of(*command, "--page", "vllm=many.txt")
     else:
         assert target["samples"] > DEFAULT_LIMIT_SERIES
-        assert {one["signal"]: one["value"] for one in shown["signals"]}["engine_requests_running"] == 3
+        assert {row["signal"]: row["value"] for row in shown["signals"]}["engine_requests_running"] == 3
     (pages / "all.txt").write_text(
         "".join(f'vllm:num_requests_running{{path="{number}"}} 1\n' for number in range(DEFAULT_LIMIT_SERIES + 1)),
         encoding="utf-8",

@@ -1,4 +1,4 @@
-"""Recordings as people bring them: out of order, at one instant, with events beyond their end."""
+"""Replay of imperfect recordings: out of order, at one time, with events after their end."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def replayed(path: Path, *emit: str) -> dict[str, Any]:
     return replay.replay([path], adapter="vllm", emit=emit, settings=Settings(), language="en")
 
 
-def test_lines_out_of_order_are_replayed_forward_and_said_to_be(tmp_path: Path) -> None:
+def test_lines_out_of_order_are_replayed_in_order_with_a_note(tmp_path: Path) -> None:
     path = written(tmp_path / "x.metrics.jsonl.gz", [START + at for at in (0, 15, 45, 30, 60)])
-    found = replayed(path, "signals")
-    instants = [row["at"] for row in found["signals"]]
+    result = replayed(path, "signals")
+    instants = [row["at"] for row in result["signals"]]
     assert instants == sorted(instants)
-    assert found["cycles"] == 5
-    (note,) = found["notes"]
+    assert result["cycles"] == 5
+    (note,) = result["notes"]
     assert note.startswith(f"{path}:4: this line is earlier than the one before it")
     assert replay.load(path, "vllm").step == timedelta(seconds=15)
     back = replayed(written(tmp_path / "back.metrics.jsonl.gz", [START - 5 * number for number in range(5)]))
@@ -59,13 +59,13 @@ def test_lines_out_of_order_are_replayed_forward_and_said_to_be(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("times", [[START] * 5, [START]])
-def test_without_a_spacing_the_usual_step_is_taken(tmp_path: Path, times: list[float]) -> None:
+def test_the_default_step_is_used_without_a_scrape_interval(tmp_path: Path, times: list[float]) -> None:
     path = written(tmp_path / "x.metrics.jsonl.gz", times)
     assert replay.load(path, "vllm").step == replay.DEFAULT_STEP
     assert replayed(path)["cycles"] == len(times)
 
 
-def test_the_step_is_the_median_spacing_of_each_target(tmp_path: Path) -> None:
+def test_the_step_is_the_median_scrape_interval(tmp_path: Path) -> None:
     folder = fleet(tmp_path / "f")
     (folder / "targets.yaml").write_text(
         "cluster: c\ntargets:\n- {name: a, adapter: vllm}\n- {name: b, adapter: vllm}\n", encoding="utf-8"
@@ -74,23 +74,23 @@ def test_the_step_is_the_median_spacing_of_each_target(tmp_path: Path) -> None:
     assert replay.load(folder, "vllm").step == timedelta(seconds=10)
 
 
-def test_an_event_after_the_last_scrape_is_replayed_or_told(tmp_path: Path) -> None:
+def test_an_event_after_the_last_scrape_is_replayed_or_noted(tmp_path: Path) -> None:
     last = START + 75
     folder = fleet(tmp_path / "f", {"at": last + 3600, "code": "13"}, {"at": last + 9})
-    found = replayed(folder, "incidents")
-    assert [one["suspected_cause"]["fault"] for one in found["incidents"]] == ["gpu-lost"]
-    assert found["cycles"] == 7
+    result = replayed(folder, "incidents")
+    assert [incident["suspected_cause"]["fault"] for incident in result["incidents"]] == ["gpu-lost"]
+    assert result["cycles"] == 7
     end = from_unix(last + 15).isoformat().replace("+00:00", "Z")
-    assert found["to"] == end
-    (note,) = found["notes"]
+    assert result["to"] == end
+    (note,) = result["notes"]
     assert note.startswith(f"1 event is later than the last scrapes, which end at {end}, and not replayed")
     assert "xid 13 of gpu/GPU-1" in note
 
 
-def test_a_bad_line_is_an_answer_and_no_traceback(tmp_path: Path) -> None:
+def test_a_bad_line_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     folder = fleet(tmp_path / "f")
     (folder / "events.jsonl").write_bytes(b"\xff\xfe{}\n")
     command = [sys.executable, "-m", "service.cli", "replay", str(folder), "-o", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["message"].startswith(f"{folder}/events.jsonl:1: no event")
+    assert json.loads(done.stdout)["error"]["message"].startswith(f"{folder}/events.jsonl:1: not an event")

@@ -122,9 +122,9 @@ def test_a_taken_port_is_named_before_anything_is_prepared():
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(UnavailableError, match=str(port)) as caught:
-            port_check.need({"--port": ("127.0.0.1", port)})
+            port_check.require_free({"--port": ("127.0.0.1", port)})
         assert "--port" in caught.value.hint
-    port_check.need({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
+    port_check.require_free({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
 
 
 def test_a_demo_beside_a_running_one_keeps_its_hands_off_the_store(tmp_path, monkeypatch):
@@ -134,6 +134,6 @@ def test_a_demo_beside_a_running_one_keeps_its_hands_off_the_store(tmp_path, mon
     store = demo.FOLDER / "demo.db"
     store.write_text("kept")
     with pytest.raises(UnavailableError, match="another engine"):
-        asyncio.run(demo.watched(Fleet(default_spec(), seed=1)))
+        asyncio.run(demo.monitor(Fleet(default_spec(), seed=1)))
     assert store.read_text() == "kept"
     leader.release()

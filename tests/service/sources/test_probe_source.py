@@ -202,12 +202,12 @@ def test_probes_of_a_configuration_are_asked_by_hand(tmp_path, door) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--url", "chat.example"), "is no address"),
+        (("--url", "chat.example"), "cannot be probed"),
         (("--url", "http://x", "--type", "telnet"), "--type"),
         (("--url", "http://x", "--max-tokens", "0"), "--max-tokens"),
         (("--url", "http://x", "--timeout", "soon"), "--timeout"),
         (("--url", "grpc://x"), "expected grpc://host:port"),
-        (("--url", "http://[x"), "is no address"),
+        (("--url", "http://[x"), "is not a URL"),
     ],
 )
 def test_doors_that_cannot_be_asked_are_told(arguments, said, tmp_path, monkeypatch) -> None:
@@ -219,7 +219,7 @@ def test_doors_that_cannot_be_asked_are_told(arguments, said, tmp_path, monkeypa
 def test_without_any_probe_the_command_says_how_to_name_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, found = run("probe")
-    assert "names no probe" in str(found["error"])
+    assert "no probes are configured" in str(found["error"])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -61,6 +61,6 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
 
 
 def test_the_list_of_drills_follows_the_language():
-    assert drill._listed(commands.listed(), "zh").splitlines()[0].split() == [
+    assert drill._listed(commands.list_scenarios(), "zh").splitlines()[0].split() == [
         "场景", "故障", "无故障", "负载", "分钟",
     ]  # fmt: skip
