@@ -56,7 +56,7 @@ def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
         found = _as_recommendation(action)
         return [
             (
-                scaling_manifests.render(found, one.aim(action.target.namespace)),
+                scaling_manifests.render(found, one.target(action.target.namespace)),
                 Hook(one.url, one.token_file) if one.url else None,
             )
             for one in scaling.emit
@@ -84,7 +84,7 @@ def documents(
             if service is not None:
                 raise UsageError(f"{service} has no plan: {item.reason.value}", hint="see outrider capacity explain")
             continue
-        aims = [one.aim(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
+        aims = [one.target(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
         found += [(item, one) for one in scaling_manifests.documents(item, aims, forecasts.get(item.service), url=url)]
     return found
 

@@ -27,7 +27,7 @@ from outrider.topology import Topology
 from service.sources.composite_source import SilentContributor
 
 AUDIT_EVERY = timedelta(minutes=5)
-AUDIT_PAPER = "workload_audit"
+AUDIT_DOCUMENT = "workload_audit"
 MOST_MISSED = 10_000
 # an increase of either means that the replica has served
 _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_requests_finished_total"))
@@ -110,7 +110,7 @@ class ChangeLogContributor(SilentContributor):
                 for cluster in self._clusters
                 for finding in audit(cluster.objects, cluster.replicas, cluster.cluster)
             ]
-            self._change_log.put_document(AUDIT_PAPER, {"findings": findings}, at)
+            self._change_log.put_document(AUDIT_DOCUMENT, {"findings": findings}, at)
 
     async def close(self) -> None:
         """Closes the change log."""

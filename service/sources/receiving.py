@@ -17,7 +17,7 @@ from service.config.settings import Settings, read_secret
 from store import factory, migrate
 
 
-def doors(settings: Settings) -> IngestSettings | None:
+def ingest_settings(settings: Settings) -> IngestSettings | None:
     """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for a bad token."""
     given = settings.receive
     if not given.enabled:

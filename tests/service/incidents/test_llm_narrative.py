@@ -193,7 +193,7 @@ def test_only_a_configured_explainer_is_offered():
     ("text", "key", "said"),
     [
         ("explainer: {url: ftp://x}", "explainer.url", "begins with http"),
-        ("explainer: {url: http://x/v1}", "explainer.model", "is needed"),
+        ("explainer: {url: http://x/v1}", "explainer.model", "is required"),
         ("explainer: {url: http://x/v1, model: m, timeout: 1h}", "explainer.timeout", ""),
         ("explainer: {url: http://x/v1, model: m, key: abc}", "explainer.key", "unknown key"),
     ],

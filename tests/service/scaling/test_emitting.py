@@ -137,7 +137,7 @@ def test_an_account_without_the_right_is_told_what_it_needs(cluster: Cluster) ->
 def test_other_actions_and_services_without_an_aim_are_refused() -> None:
     with pytest.raises(ActuationError, match="does not support cordon"):
         by(None, {"type": "hpa"}).perform(act(3, kind=ActionKind.CORDON))
-    with pytest.raises(ActuationError, match="names nothing"):
+    with pytest.raises(ActuationError, match="has no entry"):
         by(None).perform(act(3))
     with pytest.raises(ActuationError, match="no Kubernetes API is configured"):
         by(None, {"type": "hpa"}).perform(act(3))
