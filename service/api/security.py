@@ -76,8 +76,8 @@ def sender(
     x_scope_orgid: Annotated[str, Header()] = "",
 ) -> str:
     """Sender: its address, with the tenant it names. Raises DeniedError, audited, without a valid token."""
-    doors = ctx.settings.doors
-    own = doors.token if doors is not None else ""
+    ingest = ctx.settings.ingest
+    own = ingest.token if ingest is not None else ""
     if not _holds(authorization, own) and not _holds(authorization, ctx.settings.token):
         _audit_refusal(request, ctx, authorization)
         raise DeniedError(

@@ -1,1 +1,1 @@
-"""The configuration: one YAML file, checked to the line, handed down as values."""
+"""The configuration: one YAML file, validated with line numbers, passed on as values."""

@@ -26,16 +26,16 @@ def _target(name: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """Default objectives of a service; the values come from ``outrider.vocabulary.indicators``.
+class SloDefaults:
+    """Default SLOs of a service; the values come from ``outrider.vocabulary.indicators``.
 
-    ``broken_below_ratio`` is the success ratio below which the SLO is violated, ``ttft_p99_seconds`` the limit of the
+    ``violated_below_ratio`` is the success ratio below which the SLO is violated, ``ttft_p99_seconds`` the limit of the
     99th percentile, ``ttft_seconds`` the limit of SLA attainment.
     """
 
     availability_ratio: float = _target("availability")
     success_ratio: float = _target("success")
-    broken_below_ratio: float = indicators.SUCCESS_LIMIT_RATIO
+    violated_below_ratio: float = indicators.SUCCESS_LIMIT_RATIO
     sla_attainment_ratio: float = _target("sla_attainment")
     ttft_seconds: float = indicators.TTFT_LIMIT_SECONDS
     ttft_p99_seconds: float = _target("ttft_p99")
@@ -75,7 +75,7 @@ class ApiSettings:
     ``token`` is the admin token; empty means that every write is refused. ``token_for_reads`` None: reads require the
     token unless the API listens on loopback. ``hosts`` are the accepted host names, a guard against DNS rebinding;
     ``("*",)`` accepts every name. ``interval`` is the time between cycles. ``control_url`` is the control endpoint of
-    the simulated fleet, None for a real one. ``doors`` None disables ingestion. ``spool`` is the folder of buffered
+    the simulated fleet, None for a real one. ``ingest`` None disables ingestion. ``spool`` is the folder of buffered
     cycles. ``metrics`` None means that the values are in the store too. ``rules`` are the active rules: the values that
     a judged alert evaluated are stored with the verdict.
     """
@@ -91,9 +91,9 @@ class ApiSettings:
     store_url: str = "sqlite:///.outrider/outrider.db"
     spool: CycleFiles | None = None
     metrics: Remote | None = None
-    promise: Promise = Promise()
+    slo_defaults: SloDefaults = SloDefaults()
     control_url: str | None = None
-    doors: IngestSettings | None = None
+    ingest: IngestSettings | None = None
     webhooks: Webhooks = Webhooks()
     slos: tuple[Slo, ...] = ()
     external_scaler_port: int | None = None

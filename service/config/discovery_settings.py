@@ -75,7 +75,7 @@ class DiscoverSettings(AccessSettings):
     )
     drop: dict[str, str] = Field({}, description="Map from label to a regular expression of targets to exclude.")
     labels: dict[str, str] = Field(
-        {}, description=f"our label -> the source's label that gives it; ours are {', '.join(KEPT)}"
+        {}, description=f"Map from label of Outrider to label of the source. Labels of Outrider: {', '.join(KEPT)}."
     )
     scrape: ScrapeSettings = Field(ScrapeSettings(), description="Scrape options of the discovered targets.")
 
@@ -86,52 +86,51 @@ class DiscoverSettings(AccessSettings):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{label}: {pattern!r} is not a valid regular expression: {error}") from error
+                raise ValueError(f"{label}: {pattern!r} is not a regular expression: {error}") from error
         return value
 
     @field_validator("labels")
     @classmethod
-    def _our_labels(cls, value: dict[str, str]) -> dict[str, str]:
+    def _known_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for label in value:
             if label not in KEPT:
-                raise ValueError(
-                    f"{label!r} is none of our labels{yaml_file.near(label, KEPT)}; ours are {', '.join(KEPT)}"
-                )
+                raise ValueError(f"unknown label {label!r}{yaml_file.near(label, KEPT)}; known: {', '.join(KEPT)}")
         return value
 
     @field_validator("targets")
     @classmethod
     def _addresses(cls, value: list[str]) -> list[str]:
-        for one in value:
-            if not is_address(one):
-                raise ValueError(f"expected host:port, not {one!r}")
+        for address in value:
+            if not is_address(address):
+                raise ValueError(f"expected host:port, not {address!r}")
         return value
 
     @property
     def label(self) -> str:
-        """Name of the source, given or derived."""
+        """Name of the source, configured or derived."""
         return self.name or self.type
 
 
-def discover_usable(given: Sequence[DiscoverSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def discovery_problems(sources: Sequence[DiscoverSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each source has a unique name, the keys of its type, and no key of another type."""
     seen: set[str] = set()
-    for index, one in enumerate(given):
-        place: tuple[str | int, ...] = ("collect", "discover", index)
-        if one.label in seen:
-            yield document.problem((*place, "name"), f"a second source of targets is named {one.label!r}")
-        seen.add(one.label)
-        needed = _NEEDED[one.type]
-        if not getattr(one, needed):
-            yield document.problem((*place, needed), f"is needed by a source of type {one.type}")
-        for key in sorted(one.model_fields_set & _ANY_OWN - _OWN[one.type]):
+    for index, source in enumerate(sources):
+        path: tuple[str | int, ...] = ("collect", "discover", index)
+        if source.label in seen:
+            yield document.problem((*path, "name"), f"duplicate source name {source.label!r}")
+        seen.add(source.label)
+        needed = _NEEDED[source.type]
+        if not getattr(source, needed):
+            yield document.problem((*path, needed), f"is required by a source of type {source.type}")
+        for key in sorted(source.model_fields_set & _ANY_OWN - _OWN[source.type]):
             types = ", ".join(kind for kind, keys in _OWN.items() if key in keys)
-            yield document.problem((*place, key), f"is for sources of type {types}, not {one.type}")
-        for key, names in (("adapter", [one.adapter] if one.adapter else []), ("adapters", one.adapters.values())):
+            yield document.problem((*path, key), f"is for sources of type {types}, not {source.type}")
+        for key, names in (
+            ("adapter", [source.adapter] if source.adapter else []),
+            ("adapters", source.adapters.values()),
+        ):
             for name in (name for name in names if name not in ADAPTERS):
-                known = yaml_file.near(name, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
-                yield document.problem((*place, key), f"no adapter {name!r}{known}")
-        if one.type == "dns" and one.record != "SRV" and one.scrape.port is None:
-            yield document.problem(
-                (*place, "scrape"), f"{one.record} records bring no port: name one under scrape.port"
-            )
+                hint = yaml_file.near(name, ADAPTERS) or f"; valid adapters: {', '.join(ADAPTERS)}"
+                yield document.problem((*path, key), f"unknown adapter {name!r}{hint}")
+        if source.type == "dns" and source.record != "SRV" and source.scrape.port is None:
+            yield document.problem((*path, "scrape"), f"{source.record} records have no port; set scrape.port")

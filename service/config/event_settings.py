@@ -66,23 +66,25 @@ class EventSettings(AccessSettings):
     timeout: Duration = Field(timedelta(seconds=5), description="Deadline of a read.")
 
 
-def events_usable(events: Sequence[EventSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def event_problems(events: Sequence[EventSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each source has a unique name and the one address that its type requires."""
     seen: set[str] = set()
-    for index, one in enumerate(events):
-        place, name = ("events", index), one.name or one.type
+    for index, source in enumerate(events):
+        path, name = ("events", index), source.name or source.type
         if name in seen:
-            yield document.problem((*place, "name"), f"a second source of events is named {name!r}")
+            yield document.problem((*path, "name"), f"duplicate source name {name!r}")
         seen.add(name)
-        if one.type != "kernel_log":
-            if one.url is None:
-                yield document.problem((*place, "url"), f"is needed by a source of type {one.type}")
-            if one.path is not None:
-                yield document.problem((*place, "path"), "is for sources of type kernel_log")
-            if one.type == "loki" and not one.query.strip().startswith("{"):
-                said = 'is needed by a source of type loki; expected a LogQL selector such as {namespace="serving"}'
-                yield document.problem((*place, "query"), said)
-        elif (one.url is None) == (one.path is None):
-            yield document.problem(place, "expected either url or path")
-        elif one.node is None and (one.path is not None or "{node}" not in (one.url or "")):
-            yield document.problem(place, "expected node: the name of the node whose log this is")
+        if source.type != "kernel_log":
+            if source.url is None:
+                yield document.problem((*path, "url"), f"is required by a source of type {source.type}")
+            if source.path is not None:
+                yield document.problem((*path, "path"), "is for sources of type kernel_log")
+            if source.type == "loki" and not source.query.strip().startswith("{"):
+                message = (
+                    'is required by a source of type loki; expected a LogQL selector such as {namespace="serving"}'
+                )
+                yield document.problem((*path, "query"), message)
+        elif (source.url is None) == (source.path is None):
+            yield document.problem(path, "expected either url or path")
+        elif source.node is None and (source.path is not None or "{node}" not in (source.url or "")):
+            yield document.problem(path, "expected node: the name of the node that writes the log")

@@ -22,9 +22,9 @@ def _known(name: str) -> str:
         raise ValueError(f"{error.message}; {error.hint}") from error
 
 
-def types_doubted(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """GPU types of services without a data sheet: plans count them, but no SLO bounds the count."""
-    found = []
+def gpu_type_warnings(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
+    """Warns of GPU types without a data sheet: plans count them, but SLOs do not limit their number."""
+    warnings = []
     services = value.get("services")
     for index, service in enumerate(services if isinstance(services, list) else ()):
         name = service.get("gpu_type") if isinstance(service, dict) else None
@@ -32,9 +32,9 @@ def types_doubted(value: Mapping[str, Any], document: yaml_file.Document) -> lis
             try:
                 gpu(name)
             except UsageError as error:
-                said = f"{error.message}, so no data sheet counts for it; {error.hint}"
-                found.append(document.problem(("services", index, "gpu_type"), said))
-    return found
+                message = f"{error.message}, so plans use no data sheet; {error.hint}"
+                warnings.append(document.problem(("services", index, "gpu_type"), message))
+    return warnings
 
 
 class GpuOfferSettings(Section):
@@ -56,9 +56,7 @@ class GpuOfferSettings(Section):
     @model_validator(mode="after")
     def _currency_of_a_price(self) -> Self:
         if self.price_per_gpu_hour is None and self.currency != DEFAULT_CURRENCY:
-            raise ValueError(
-                f"a price in {self.currency} is missing: give price_per_gpu_hour, the prior is in {DEFAULT_CURRENCY}"
-            )
+            raise ValueError(f"price_per_gpu_hour is missing for {self.currency}; the prior is in {DEFAULT_CURRENCY}")
         return self
 
     def offer(self) -> Offer:

@@ -1,4 +1,4 @@
-"""Files given to commands: read and written, or rejected with one sentence."""
+"""Reads and writes the files of commands. Errors are one sentence each."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ KEY = ("knowledge", "folder")
 
 
 def of(folder: Path | None) -> Knowledge:
-    """Catalog with the files of a folder on top. Raises ConfigError with file, line and key of every error."""
+    """Returns the catalog with the files of a folder on top. Raises ConfigError with file, line and key of errors."""
     return fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
 
 
-def folder_usable(folder: Path | None, document: yaml_file.Document) -> tuple[ConfigProblem, ...]:
+def folder_problems(folder: Path | None, document: yaml_file.Document) -> tuple[ConfigProblem, ...]:
     """Checks the configured folder and its files."""
     try:
         of(folder)
@@ -28,14 +28,14 @@ def folder_usable(folder: Path | None, document: yaml_file.Document) -> tuple[Co
 
 
 def _texts(folder: Path) -> Mapping[str, str]:
-    hint = "give knowledge.folder a folder with *.yaml files"
+    hint = "set knowledge.folder to a folder with *.yaml files"
     try:
-        found = sorted(one for one in folder.iterdir() if one.suffix == ".yaml" and one.is_file())
-        texts = {str(one): one.read_text(encoding="utf-8") for one in found}
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".yaml" and path.is_file())
+        texts = {str(path): path.read_text(encoding="utf-8") for path in paths}
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"a file of {folder} is not valid UTF-8: {error}", hint="encode it as UTF-8") from error
     if not texts:
-        raise ConfigError(f"the folder {folder} holds no *.yaml file", hint=hint)
+        raise ConfigError(f"the folder {folder} contains no *.yaml file", hint=hint)
     return texts

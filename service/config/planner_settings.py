@@ -23,8 +23,8 @@ class LoadEventSettings(Section):
 
     @field_validator("end")
     @classmethod
-    def _after_start(cls, value: datetime, known: ValidationInfo) -> datetime:
-        start = known.data.get("start")
+    def _after_start(cls, value: datetime, info: ValidationInfo) -> datetime:
+        start = info.data.get("start")
         if start is not None and value <= start:
             raise ValueError("must be after start")
         return value
@@ -63,8 +63,8 @@ class PlannerSettings(Section):
     @field_validator("holidays")
     @classmethod
     def _country_exists(cls, value: str | None) -> str | None:
-        import holidays  # noqa: PLC0415 - it takes a while, and few ask for it
+        import holidays  # noqa: PLC0415 - slow to import, rarely needed
 
         if value is not None and value not in holidays.list_supported_countries():
-            raise ValueError("no holidays are known for this country; use an ISO code such as DE or CN")
+            raise ValueError("unknown country; expected an ISO code such as DE or CN")
         return value

@@ -89,55 +89,59 @@ class ProbeSettings(AccessSettings):
         try:
             re.compile(value or "")
         except re.error as error:
-            raise ValueError(f"is not a valid regular expression: {error}") from error
+            raise ValueError(f"is not a regular expression: {error}") from error
         return value
 
     @field_validator("every", "timeout", "idle")
     @classmethod
-    def _some_time(cls, value: timedelta) -> timedelta:
+    def _positive(cls, value: timedelta) -> timedelta:
         if value <= timedelta(0):
             raise ValueError("expected more than 0s")
         return value
 
     @property
     def label(self) -> str:
-        """Name of the probe, given or derived."""
+        """Name of the probe, configured or derived."""
         return self.name or f"{self.type}-{self.service}"
 
     def entity(self, cluster: str) -> EntityRef:
-        """Probed service."""
+        """The probed service as an entity."""
         return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
 
 
-def probes_usable(probes: Sequence[ProbeSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def probe_problems(probes: Sequence[ProbeSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each probe has a unique name, the address of its type, and no key of another type."""
     seen: set[str] = set()
-    for index, one in enumerate(probes):
-        place: tuple[str | int, ...] = ("probes", index)
-        if one.label in seen:
-            yield document.problem(
-                (*place, "name"), f"a second probe is named {one.label!r}; give it a name of its own"
-            )
-        seen.add(one.label)
-        needed = _NEEDED[one.type]
-        if getattr(one, needed) is None:
-            yield document.problem((*place, needed), f"is needed by a probe of type {one.type}")
-        for key in sorted(one.model_fields_set - _SHARED - _OWN[one.type]):
+    for index, probe in enumerate(probes):
+        path: tuple[str | int, ...] = ("probes", index)
+        if probe.label in seen:
+            yield document.problem((*path, "name"), f"duplicate probe name {probe.label!r}")
+        seen.add(probe.label)
+        needed = _NEEDED[probe.type]
+        if getattr(probe, needed) is None:
+            yield document.problem((*path, needed), f"is required by a probe of type {probe.type}")
+        for key in sorted(probe.model_fields_set - _SHARED - _OWN[probe.type]):
             types = ", ".join(kind for kind in TYPES if key in _OWN[kind])
-            yield document.problem((*place, key), f"is for probes of type {types}, not {one.type}")
-        yield from _address(one, place, document)
+            yield document.problem((*path, key), f"is for probes of type {types}, not {probe.type}")
+        yield from _address(probe, path, document)
 
 
-def _address(one: ProbeSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    if one.url is not None:
-        schemes = ("grpc", "grpcs") if one.type == "grpc" else ("http", "https")
+def _address(
+    probe: ProbeSettings, path: tuple[str | int, ...], document: yaml_file.Document
+) -> Iterator[ConfigProblem]:
+    if probe.url is not None:
+        schemes = ("grpc", "grpcs") if probe.type == "grpc" else ("http", "https")
         try:
-            parts = urlsplit(one.url)
-            good = parts.scheme in schemes and bool(parts.hostname) and (one.type != "grpc" or parts.port is not None)
+            parts = urlsplit(probe.url)
+            valid = (
+                parts.scheme in schemes and bool(parts.hostname) and (probe.type != "grpc" or parts.port is not None)
+            )
         except ValueError:
-            good = False
-        if not good:
-            wanted = "grpc://host:port or grpcs://host:port" if one.type == "grpc" else "an http:// or https:// address"
-            yield document.problem((*place, "url"), f"expected {wanted}, not {one.url!r}")
-    if one.type == "grpc" and one.tls is not None and one.tls.insecure_skip_verify:
-        yield document.problem((*place, "tls"), "gRPC always looks at the certificate: name its ca_file instead")
+            valid = False
+        if not valid:
+            expected = (
+                "grpc://host:port or grpcs://host:port" if probe.type == "grpc" else "an http:// or https:// address"
+            )
+            yield document.problem((*path, "url"), f"expected {expected}, not {probe.url!r}")
+    if probe.type == "grpc" and probe.tls is not None and probe.tls.insecure_skip_verify:
+        yield document.problem((*path, "tls"), "gRPC always verifies the certificate; set ca_file instead")

@@ -100,17 +100,17 @@ class ReceiveSettings(Section):
     )
 
 
-def receive_usable(given: ReceiveSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def receive_problems(settings: ReceiveSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that adapters exist, expressions compile, and targets are not removed before they are down."""
-    for index, rule in enumerate(given.rules):
-        place = ("receive", "rules", index)
+    for index, rule in enumerate(settings.rules):
+        path = ("receive", "rules", index)
         if rule.adapter is not None and rule.adapter not in ADAPTERS:
-            near = yaml_file.near(rule.adapter, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
-            yield document.problem((*place, "adapter"), f"unknown adapter {rule.adapter!r}{near}")
-        for label, text in rule.match.items():
+            hint = yaml_file.near(rule.adapter, ADAPTERS) or f"; valid adapters: {', '.join(ADAPTERS)}"
+            yield document.problem((*path, "adapter"), f"unknown adapter {rule.adapter!r}{hint}")
+        for label, pattern in rule.match.items():
             try:
-                re.compile(text)
+                re.compile(pattern)
             except re.error as error:
-                yield document.problem((*place, "match", label), f"is not a valid regular expression: {error}")
-    if given.forget_after <= given.silent_after:
+                yield document.problem((*path, "match", label), f"is not a regular expression: {error}")
+    if settings.forget_after <= settings.silent_after:
         yield document.problem(("receive", "forget_after"), "must be longer than silent_after")

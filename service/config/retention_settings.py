@@ -18,7 +18,7 @@ from store.tsdb.retention import Retention
 _SHORTEST = {"raw": timedelta(hours=1), "ten_minutes": timedelta(days=1), "hours": timedelta(days=1)}
 _DEFAULT = Retention()
 _STATE = StateRetention()
-_SHORTEST_DECISIONS = timedelta(days=7)  # the weekly report looks so far back
+_SHORTEST_DECISIONS = timedelta(days=7)  # the weekly report reads this much
 
 
 class RetentionSettings(Section):
@@ -56,15 +56,15 @@ class RetentionSettings(Section):
         return StateRetention(decisions=self.decisions, forecasts=self.forecasts)
 
 
-def retention_usable(settings: RetentionSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def retention_problems(settings: RetentionSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each tier is kept at least as long as the finer one, and long enough to be rolled up."""
-    where = ("store", "retention")
+    path = ("store", "retention")
     for name, least in _SHORTEST.items():
         if getattr(settings, name) < least:
-            yield document.problem((*where, name), f"is too short; expected {format_duration(least)} at least")
+            yield document.problem((*path, name), f"is too short; expected at least {format_duration(least)}")
     if settings.decisions < _SHORTEST_DECISIONS:
-        wanted = format_duration(_SHORTEST_DECISIONS)
-        yield document.problem((*where, "decisions"), f"is too short; expected {wanted} at least")
+        least = _SHORTEST_DECISIONS
+        yield document.problem((*path, "decisions"), f"is too short; expected at least {format_duration(least)}")
     for finer, coarser in (("raw", "ten_minutes"), ("ten_minutes", "hours")):
         if getattr(settings, finer) > getattr(settings, coarser):
-            yield document.problem((*where, coarser), f"is shorter than {finer}; expected as long at least")
+            yield document.problem((*path, coarser), f"is shorter than {finer}; expected at least as long")

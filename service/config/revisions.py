@@ -7,5 +7,5 @@ from typing import Any
 
 
 def text(revisions: Mapping[Any, str | None]) -> str:
-    """Revisions, for example ``state 0001, metrics 0001``."""
+    """Returns revisions as text, for example ``state 0001, metrics 0001``."""
     return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))

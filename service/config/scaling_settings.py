@@ -39,7 +39,7 @@ class EmitSettings(Section):
     timezone: TimeZone = Field("UTC", description="Time zone of the cron scaler, for example Asia/Shanghai.")
     file: str = Field("", description="Path in the Git repository that the kustomize patch is for.")
 
-    def aim(self, namespace: str | None) -> ScalingTarget:
+    def target(self, namespace: str | None) -> ScalingTarget:
         """The receiver, for the planner's renderer; ``namespace`` is that of the service."""
         return ScalingTarget(
             kind=self.type,
@@ -50,7 +50,7 @@ class EmitSettings(Section):
         )
 
 
-class KubernetesDoor(Section):
+class KubernetesApiSettings(Section):
     """API server whose autoscalers are patched."""
 
     url: str | None = Field(None, description="URL as https://host:port. Default inside a pod: its own cluster.")
@@ -88,7 +88,9 @@ class ScalingSettings(Section):
     warm_up: Duration = Field(timedelta(0), description="Time from ready until a replica takes its full share of load.")
     shadow: bool = Field(False, description="Compute and report plans without acting on them.")
     emit: list[EmitSettings] = Field([], description="Receivers of the plan; see `outrider capacity emit`.")
-    kubernetes: KubernetesDoor = Field(KubernetesDoor(), description="API server whose autoscalers are patched.")
+    kubernetes: KubernetesApiSettings = Field(
+        KubernetesApiSettings(), description="API server whose autoscalers are patched."
+    )
     external_scaler_port: Port | None = Field(
         None, description="Address of KEDA's external-push scaler (gRPC) in the API process; requires the extra grpc."
     )
@@ -111,21 +113,23 @@ class ScalingSettings(Section):
         return LeadSettings(self.margin, self.node_provision, self.warm_up)
 
 
-def emit_usable(
+def emit_problems(
     scaling: ScalingSettings, services: Sequence[str], actuator: str, document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
     """Checks that every receiver is complete, and that a service has at most one that acts: two would conflict."""
     acting: set[str] = set()
-    for index, one in enumerate(scaling.emit):
-        where = ("planner", "scaling", "emit", index)
-        if services and one.service not in services:
-            known = yaml_file.near(one.service, services) or "; name it under services"
-            yield document.problem((*where, "service"), f"no service is named {one.service!r}{known}")
-        if one.type == "webhook" and not one.url:
-            yield document.problem((*where, "url"), "is needed by a webhook")
-        if one.type in _OF_KUBERNETES:
-            if one.service in acting:
-                yield document.problem((*where, "type"), f"{one.service} has another object already; one may act")
-            acting.add(one.service)
+    for index, receiver in enumerate(scaling.emit):
+        path = ("planner", "scaling", "emit", index)
+        if services and receiver.service not in services:
+            hint = yaml_file.near(receiver.service, services) or "; name it under services"
+            yield document.problem((*path, "service"), f"no service is named {receiver.service!r}{hint}")
+        if receiver.type == "webhook" and not receiver.url:
+            yield document.problem((*path, "url"), "is required by a webhook")
+        if receiver.type in _OF_KUBERNETES:
+            if receiver.service in acting:
+                yield document.problem(
+                    (*path, "type"), f"{receiver.service} already has a receiver that acts; only one may act"
+                )
+            acting.add(receiver.service)
     if actuator == "autoscalers" and not scaling.emit:
-        yield document.problem(("planner", "scaling", "emit"), "is needed by the actuator autoscalers")
+        yield document.problem(("planner", "scaling", "emit"), "is required by the actuator autoscalers")

@@ -73,28 +73,27 @@ class ServiceSettings(Section):
 
 
 def setting_of(services: Iterable[ServiceSettings], service: EntityRef) -> ServiceSettings:
-    """Settings of a service; an entry without a namespace applies to every namespace."""
+    """Returns the settings of a service; an entry without a namespace applies to every namespace."""
     for setting in services:
         if setting.name == service.name and setting.namespace in (None, service.namespace):
             return setting
     return ServiceSettings(name=service.name, namespace=service.namespace)
 
 
-def services_usable(services: Sequence[ServiceSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def service_problems(services: Sequence[ServiceSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that limits do not contradict each other, names are unique, and models can be read."""
     for index, service in enumerate(services):
         if service.floor > service.ceiling:
             yield document.problem(("services", index, "floor"), "is above the ceiling")
         group = service.tensor_parallel * service.pipeline_parallel
         if service.quota_gpus is not None and service.quota_gpus < service.floor * group:
-            wanted = f"{service.floor} replicas of {group} GPUs" if group > 1 else f"{service.floor}"
-            said = (
-                f"is not enough for the floor of {wanted}; expected {service.floor * group} or more, or a lower floor"
+            floor = f"{service.floor} replicas of {group} GPUs" if group > 1 else f"{service.floor}"
+            message = (
+                f"is not enough for the floor of {floor}; expected {service.floor * group} or more, or a lower floor"
             )
-            yield document.problem(("services", index, "quota_gpus"), said)
-        if any(service.name == one.name and service.namespace == one.namespace for one in services[:index]):
-            said = f"{service.name} is listed twice; name it once"
-            yield document.problem(("services", index, "name"), said)
+            yield document.problem(("services", index, "quota_gpus"), message)
+        if any(service.name == other.name and service.namespace == other.namespace for other in services[:index]):
+            yield document.problem(("services", index, "name"), f"duplicate service name {service.name!r}")
         if service.config_json is not None:
             try:
                 model_files.shape_of(service.config_json, service.model)

@@ -1,4 +1,4 @@
-"""The configuration: one YAML file, checked to the line, handed down as values.
+"""The configuration: one YAML file, validated with line numbers, passed on as values.
 
 Every field states its meaning, unit and default. ``${NAME}`` in a text is replaced from the environment. A key that
 ends in ``_file`` names a file whose content is the secret.
@@ -23,19 +23,19 @@ from outrider.vocabulary.slo import Slo
 from service.config import knowledge_overlay
 from service.config.collect_settings import CollectSettings
 from service.config.detect_settings import DetectSettings
-from service.config.discovery_settings import discover_usable
-from service.config.event_settings import EventSettings, events_usable
+from service.config.discovery_settings import discovery_problems
+from service.config.event_settings import EventSettings, event_problems
 from service.config.explainer_settings import ExplainerSettings
-from service.config.gpu_settings import GpuOfferSettings, types_doubted
+from service.config.gpu_settings import GpuOfferSettings, gpu_type_warnings
 from service.config.planner_settings import PlannerSettings
-from service.config.probe_settings import ProbeSettings, probes_usable
-from service.config.receive_settings import ReceiveSettings, receive_usable
-from service.config.retention_settings import RetentionSettings, retention_usable
-from service.config.scaling_settings import emit_usable
-from service.config.service_settings import ServiceSettings, services_usable
+from service.config.probe_settings import ProbeSettings, probe_problems
+from service.config.receive_settings import ReceiveSettings, receive_problems
+from service.config.retention_settings import RetentionSettings, retention_problems
+from service.config.scaling_settings import emit_problems
+from service.config.service_settings import ServiceSettings, service_problems
 from service.config.settings_base import Duration, Port, Ratio, Section, TimeZone
-from service.config.settings_targets import adapters_usable, doubts, targets_apart
-from service.config.slo_settings import SloSettings, slos_usable
+from service.config.settings_targets import adapter_problems, duplicate_targets, target_warnings
+from service.config.slo_settings import SloSettings, slo_problems
 from service.config.store_settings import RemoteMetricsSettings
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -231,13 +231,13 @@ class Settings(Section):
     log: LogSettings = Field(LogSettings(), description="Diagnostic logs.")
 
     @property
-    def promises(self) -> tuple[Slo, ...]:
+    def resolved_slos(self) -> tuple[Slo, ...]:
         """SLOs for detectors, rules and the API."""
-        return tuple(one.slo(self.cluster) for one in self.slos)
+        return tuple(slo.slo(self.cluster) for slo in self.slos)
 
 
 def find(option: Path | None) -> Path | None:
-    """``--config``, else ``$OUTRIDER_CONFIG``, else ``./outrider.yaml`` if it exists, else None."""
+    """Returns ``--config``, else ``$OUTRIDER_CONFIG``, else ``./outrider.yaml`` if it exists, else None."""
     if option is not None:
         return option
     named = os.environ.get("OUTRIDER_CONFIG")
@@ -254,14 +254,14 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     """
     if path is None:
         return Settings()
-    found, problems, _ = review(path, fleet=fleet)
-    if problems or found is None:
+    settings, problems, _ = review(path, fleet=fleet)
+    if problems or settings is None:
         raise yaml_file.refuse(problems)
-    return found
+    return settings
 
 
 def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, list[ConfigProblem], list[ConfigProblem]]:
-    """A configuration, all its errors, and its warnings. Raises ConfigError if the file is not a YAML mapping."""
+    """Returns a configuration, its errors and its warnings. Raises ConfigError if the file is not a YAML mapping."""
     document = yaml_file.read(path)
     problems: list[ConfigProblem] = []
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
@@ -273,14 +273,16 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     except pydantic.ValidationError as error:
         problems += yaml_file.problems_of(error, document, Settings)
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
-        # what hangs together is looked at in the sections that can be read
-        problems += _consistency(Settings.model_validate({k: v for k, v in value.items() if k not in wrong}), document)
-    problems += adapters_usable(value, document, path.parent)
-    problems += targets_apart(value, document)
+        # sections that can be read are also checked against each other
+        problems += _consistency_problems(
+            Settings.model_validate({k: v for k, v in value.items() if k not in wrong}), document
+        )
+    problems += adapter_problems(value, document, path.parent)
+    problems += duplicate_targets(value, document)
     if settings is not None:
-        problems += _consistency(settings, document)
-        problems += _game_days_usable(settings, document, fleet)
-    return settings, problems, [*doubts(value, document), *types_doubted(value, document)]
+        problems += _consistency_problems(settings, document)
+        problems += _game_day_problems(settings, document, fleet)
+    return settings, problems, [*target_warnings(value, document), *gpu_type_warnings(value, document)]
 
 
 def _substitute(value: Any, path: yaml_file.Path_, document: yaml_file.Document, problems: list[ConfigProblem]) -> Any:
@@ -294,61 +296,61 @@ def _substitute(value: Any, path: yaml_file.Path_, document: yaml_file.Document,
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in os.environ:
-            problems.append(document.problem(path, f"the environment has no variable {name}"))
+            problems.append(document.problem(path, f"environment variable {name} is not set"))
         return os.environ.get(name, match.group(0))
 
     return _VARIABLE.sub(replace, value)
 
 
-def _consistency(settings: Settings, document: yaml_file.Document) -> list[ConfigProblem]:
-    problems = list(retention_usable(settings.store.retention, document))
-    problems += events_usable(settings.events, document)
-    problems += receive_usable(settings.receive, document)
-    problems += discover_usable(settings.collect.discover, document)
+def _consistency_problems(settings: Settings, document: yaml_file.Document) -> list[ConfigProblem]:
+    problems = list(retention_problems(settings.store.retention, document))
+    problems += event_problems(settings.events, document)
+    problems += receive_problems(settings.receive, document)
+    problems += discovery_problems(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
-        said = "is for scraping; the targets of collect.prometheus are those that it scrapes"
-        problems.append(document.problem(("collect", "discover"), said))
-    problems += probes_usable(settings.probes, document)
-    problems += slos_usable(settings.slos, document)
-    problems += knowledge_overlay.folder_usable(settings.knowledge.folder, document)
+        message = "cannot be combined with collect.prometheus, which brings its own targets"
+        problems.append(document.problem(("collect", "discover"), message))
+    problems += probe_problems(settings.probes, document)
+    problems += slo_problems(settings.slos, document)
+    problems += knowledge_overlay.folder_problems(settings.knowledge.folder, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:
-                known = yaml_file.near(name, settings.notify.channels) or "; name it under notify.channels"
+                hint = yaml_file.near(name, settings.notify.channels) or "; name it under notify.channels"
                 problems.append(
-                    document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{known}")
+                    document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{hint}")
                 )
-    problems += services_usable(settings.services, document)
+    problems += service_problems(settings.services, document)
     named = [service.name for service in settings.services]
-    problems += emit_usable(settings.planner.scaling, named, settings.remediation.actuator, document)
+    problems += emit_problems(settings.planner.scaling, named, settings.remediation.actuator, document)
     if settings.explainer.url is not None and not settings.explainer.model:
-        problems.append(document.problem(("explainer", "model"), "is needed by an explainer with an address"))
+        problems.append(document.problem(("explainer", "model"), "is required if url is set"))
     if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
-        problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
+        problems.append(document.problem(("remediation", "control_url"), "is required by the simulated actuator"))
     return problems
 
 
-def _game_days_usable(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:
+def _game_day_problems(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:
     """Checks that game days have a simulated fleet, a cluster of it, and a window within the week."""
-    found = []
+    problems = []
     watched = {settings.cluster, *(target.entity.cluster or settings.cluster for target in settings.collect.targets)}
     clusters = watched if fleet is None else {fleet}
     for index, day in enumerate(settings.game_days):
-        where = ("game_days", index)
+        path = ("game_days", index)
         if fleet is None and settings.remediation.actuator != "simulated":
             message = "needs a simulated fleet; set remediation.actuator: simulated and its control_url"
-            found.append(document.problem(where, message))
+            problems.append(document.problem(path, message))
         if day.cluster is not None and day.cluster not in clusters:
             known = yaml_file.near(day.cluster, clusters) or f"; known: {', '.join(sorted(clusters))}"
-            found.append(document.problem((*where, "cluster"), f"no cluster is named {day.cluster!r}{known}"))
+            problems.append(document.problem((*path, "cluster"), f"no cluster is named {day.cluster!r}{known}"))
         if not timedelta(minutes=2) < day.window < timedelta(days=7):
-            message = "does not fit; expected more than 2m and less than 7d"
-            found.append(document.problem((*where, "window"), message))
-    return found
+            message = "is out of range; expected more than 2m and less than 7d"
+            problems.append(document.problem((*path, "window"), message))
+    return problems
 
 
 def read_secret(path: Path) -> str:
-    """Content of a secret file without the line end. Raises ConfigError that names the file."""
+    """Returns the content of a secret file without the line end. Raises ConfigError with the path."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -25,7 +25,7 @@ def _duration(value: Any) -> timedelta:
 
 
 def amount_in(unit: str) -> BeforeValidator:
-    """A number, optionally with its unit; another unit is rejected with both named."""
+    """Returns a validator of a number with an optional unit; the error for another unit names both."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -39,11 +39,11 @@ def amount_in(unit: str) -> BeforeValidator:
 
 
 def _name_servers(value: list[str]) -> list[str]:
-    for one in value:
+    for server in value:
         try:
-            NameServer.parse(one)
+            NameServer.parse(server)
         except ValueError as error:
-            raise ValueError(f"expected an IP address such as 10.0.0.10 or 10.0.0.10:5353, not {one!r}") from error
+            raise ValueError(f"expected an IP address such as 10.0.0.10 or 10.0.0.10:5353, not {server!r}") from error
     return value
 
 

@@ -1,4 +1,4 @@
-"""Checks of targets, jobs and adapters on the raw file, even if other parts are invalid."""
+"""Checks targets, jobs and adapters on the raw file, even if other parts are invalid."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collectors.mapping import registry, signatures
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.text import yaml_file
 
-_SURELY = 0.8  # labels of one's own are welcome: only what is surely a slip of the pen is told
+_TYPO_SIMILARITY = 0.8  # other labels are allowed; only probable typos are reported
 
 
-def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, folder: Path) -> list[ConfigProblem]:
+def adapter_problems(value: Mapping[str, Any], document: yaml_file.Document, folder: Path) -> list[ConfigProblem]:
     """Registers own adapters; reports their errors and unknown adapter names."""
     problems: list[ConfigProblem] = []
     collect = _mapping(value.get("collect"))
@@ -27,10 +27,10 @@ def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, fold
         except UsageError as error:
             problems.append(document.problem(("collect", "adapters", index), error.message))
     if problems:
-        return problems  # names of adapters that could not be read would be told as unknown
+        return problems  # adapters that could not be read would be reported as unknown
     for path, name in _adapters_named(collect):
         if name not in registry.ADAPTERS:
-            hint = yaml_file.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
+            hint = yaml_file.near(name, registry.ADAPTERS) or f"; valid adapters: {', '.join(registry.ADAPTERS)}"
             problems.append(document.problem(path, f"unknown adapter {name!r}{hint}"))
     return problems
 
@@ -44,33 +44,33 @@ def _adapters_named(collect: Mapping[str, Any]) -> Iterator[tuple[yaml_file.Path
             yield ("collect", "prometheus", "jobs", str(job)), name
 
 
-def targets_apart(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """Reports targets with the name of another one."""
+def duplicate_targets(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
+    """Reports duplicate target names."""
     problems, seen = [], set[str]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
         name = target.get("name")
         if isinstance(name, str) and name in seen:
-            where = ("collect", "targets", index, "name")
-            problems.append(document.problem(where, f"a second target is named {name!r}"))
+            path = ("collect", "targets", index, "name")
+            problems.append(document.problem(path, f"duplicate target name {name!r}"))
         seen.add(str(name))
     return problems
 
 
-def doubts(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
-    """Warnings: a label close to a known one, one metrics page read twice for one entity."""
-    found, pages = [], dict[str, int]()
+def target_warnings(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
+    """Warns of a label that resembles a known one, and of a metrics page that is read twice for one entity."""
+    warnings, pages = [], dict[str, int]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
-        where: yaml_file.Path_ = ("collect", "targets", index)
+        path: yaml_file.Path_ = ("collect", "targets", index)
         for label in map(str, _mapping(target.get("labels"))):
-            near = yaml_file.near(label, KEPT, cutoff=_SURELY) if label not in KEPT else ""
+            near = yaml_file.near(label, KEPT, cutoff=_TYPO_SIMILARITY) if label not in KEPT else ""
             if near:
-                found.append(document.problem((*where, "labels", label), f"{label!r} is none of our labels{near}"))
+                warnings.append(document.problem((*path, "labels", label), f"unknown label {label!r}{near}"))
         page = f"{target.get('url')} {sorted(map(str, _mapping(target.get('entity')).items()))}"
         if page in pages and target.get("url"):
-            said = f"the same page for the same entity as collect.targets[{pages[page]}]: it would count twice"
-            found.append(document.problem((*where, "url"), said))
+            message = f"same metrics page and entity as collect.targets[{pages[page]}]; its values would count twice"
+            warnings.append(document.problem((*path, "url"), message))
         pages.setdefault(page, index)
-    return found
+    return warnings
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -79,4 +79,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _listed(value: Any, kind: type) -> Iterator[tuple[int, Any]]:
     if isinstance(value, list):
-        yield from ((index, one) for index, one in enumerate(value) if isinstance(one, kind))
+        yield from ((index, entry) for index, entry in enumerate(value) if isinstance(entry, kind))

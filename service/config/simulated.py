@@ -11,7 +11,7 @@ PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configure
 
 
 def services_of(spec: FleetSpec) -> list[dict[str, Any]]:
-    """``services`` of a configuration for this fleet."""
+    """Returns ``services`` of a configuration for this fleet."""
     return [
         {
             "name": service.name,

@@ -37,7 +37,7 @@ _COUNTED = ("svc_requests_total", "engine_http_requests_total")
 _BOUND = re.compile(r'\ble\s*=\s*"([0-9.]+)"')
 _CODE = re.compile(r'\b\w*(?:status|code)\w*\s*(=~|!~|=|!=)\s*"([^"]*)"')
 _FAILED = re.compile(r"\(?5(?:\.\.|\.\*|\.\+|\d\d|xx|\[0-9\]\{2\}|\[0-9\]\[0-9\]|\\d\\d|\\d\{2\})?\)?")
-_KNOWN = "a histogram of TTFT, TPOT or latency with le, or requests answered 5xx, that an adapter reads"
+_KNOWN = "a histogram of TTFT, TPOT or latency with le, or a count of requests with status 5xx, that an adapter reads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class _Sli:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Entries for ``slos``. Raises ConfigError with file, line, key and expected value of every error."""
+    """Returns entries for ``slos``. Raises ConfigError with file, line, key and expected value of every error."""
     text = _text(path)
     reader = _Reader()
-    found = [one for document in _documents(text, str(path)) for one in reader.read(document)]
+    entries = [entry for document in _documents(text, str(path)) for entry in reader.read(document)]
     if reader.problems:
         raise yaml_file.refuse(reader.problems)
-    if not found:
-        raise ConfigError(f"{path} holds no SLO", hint=f"give it documents of {OPENSLO} (kind: SLO) or of {SLOTH}")
-    return found
+    if not entries:
+        raise ConfigError(f"{path} contains no SLO", hint=f"expected {OPENSLO} documents (kind: SLO) or {SLOTH}")
+    return entries
 
 
 def _text(path: Path) -> str:
@@ -66,19 +66,19 @@ def _text(path: Path) -> str:
 
 
 def _documents(text: str, file: str) -> Iterator[Document]:
-    """Documents of a file, with the line numbers of the file."""
-    begun, lines = 0, [*text.splitlines(), "---"]
+    """Yields the documents of a file, with the line numbers of the file."""
+    start, lines = 0, [*text.splitlines(), "---"]
     for number, line in enumerate(lines):
         if line.rstrip() == "---":
-            part = "\n" * begun + "\n".join(lines[begun:number]) + "\n"
-            begun = number + 1
+            part = "\n" * start + "\n".join(lines[start:number]) + "\n"
+            start = number + 1
             if part.strip():
                 yield yaml_file.parse(part, file)
 
 
 class _Reader(Shapes):
     def read(self, document: Document) -> Iterable[dict[str, Any]]:
-        """Objectives of one document; none if the document is of another kind."""
+        """Returns the objectives of one document; none if the document is of another kind."""
         top = self.mapping(document, (), document.value)
         if top.get("version") == SLOTH:
             return self._sloth(document, top)
@@ -89,18 +89,18 @@ class _Reader(Shapes):
         return ()
 
     def _sloth(self, document: Document, top: Mapping[str, Any]) -> list[dict[str, Any]]:
-        found = []
-        for place, one in enumerate(self.items(document, ("slos",), top.get("slos", []))):
-            path: Path_ = ("slos", place)
-            entry = self.mapping(document, path, one)
+        entries = []
+        for index, item in enumerate(self.items(document, ("slos",), top.get("slos", []))):
+            path: Path_ = ("slos", index)
+            entry = self.mapping(document, path, item)
             sli = self.mapping(document, (*path, "sli"), entry.get("sli", {}))
             events = self.mapping(document, (*path, "sli", "events"), sli.get("events", {}))
             at = (*path, "sli", "events") if "events" in sli else (*path, "sli")
             bad, total = events.get("error_query"), events.get("total_query")
             share = self._share(document, (*path, "objective"), entry.get("objective"), 100.0)
-            told = self._sli(document, at, str(bad or ""), str(total or ""), good=False)
-            found.append(self._entry(document, (*path, "name"), entry.get("name"), top.get("service"), share, told))
-        return [one for one in found if one]
+            parsed = self._sli(document, at, str(bad or ""), str(total or ""), good=False)
+            entries.append(self._entry(document, (*path, "name"), entry.get("name"), top.get("service"), share, parsed))
+        return [entry for entry in entries if entry]
 
     def _openslo(self, document: Document, top: Mapping[str, Any]) -> list[dict[str, Any]]:
         spec = self.mapping(document, ("spec",), top.get("spec", {}))
@@ -122,14 +122,14 @@ class _Reader(Shapes):
         ratio = self.mapping(document, at, ratio)
         good = "good" in ratio
         events = self._query(document, (*at, "good" if good else "bad"), ratio)
-        told = self._sli(document, at, events, self._query(document, (*at, "total"), ratio), good=good)
-        found = self._entry(document, ("metadata", "name"), name, spec.get("service"), share, told)
-        for place, window in enumerate(self.items(document, ("spec", "timeWindow"), spec.get("timeWindow", []))):
-            if found and isinstance(window, dict):
-                found["window"] = str(window.get("duration", "30d"))
+        parsed = self._sli(document, at, events, self._query(document, (*at, "total"), ratio), good=good)
+        entry = self._entry(document, ("metadata", "name"), name, spec.get("service"), share, parsed)
+        for index, window in enumerate(self.items(document, ("spec", "timeWindow"), spec.get("timeWindow", []))):
+            if entry and isinstance(window, dict):
+                entry["window"] = str(window.get("duration", "30d"))
                 if window.get("isRolling", True) is not True:
-                    self.expected(document, ("spec", "timeWindow", place, "isRolling"), "true", window["isRolling"])
-        return [found] if found else []
+                    self.expected(document, ("spec", "timeWindow", index, "isRolling"), "true", window["isRolling"])
+        return [entry] if entry else []
 
     def _query(self, document: Document, path: Path_, ratio: Mapping[str, Any]) -> str:
         part = self.mapping(document, path, ratio.get(str(path[-1]), {}))
@@ -144,35 +144,35 @@ class _Reader(Shapes):
         return round(share, 12)
 
     def _entry(
-        self, document: Document, path: Path_, name: Any, service: Any, share: float, told: _Sli | None
+        self, document: Document, path: Path_, name: Any, service: Any, share: float, parsed: _Sli | None
     ) -> dict[str, Any]:
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            self.expected(document, path, "a name of small letters, digits and hyphens", name)
-        if told is None:
+            self.expected(document, path, "a name of lowercase letters, digits and hyphens", name)
+        if parsed is None:
             return {}
-        limit = {} if told.limit is None else {"limit": f"{told.limit:g}s"}
-        keeper = {"service": service} if isinstance(service, str) else {}
-        return {"name": name, **keeper, "sli": told.sli, **limit, "objective": share}
+        limit = {} if parsed.limit is None else {"limit": f"{parsed.limit:g}s"}
+        owner = {"service": service} if isinstance(service, str) else {}
+        return {"name": name, **owner, "sli": parsed.sli, **limit, "objective": share}
 
     def _sli(self, document: Document, path: Path_, events: str, total: str, *, good: bool) -> _Sli | None:
-        """SLI of the queries. Reports a problem if no signal matches."""
+        """Returns the SLI of the queries. Reports a problem if no signal matches."""
         for metric, (sli, scale) in _histograms().items():
             if _names(metric, total) and _names(metric, events):
                 bound = _BOUND.search(events)
-                ladder = catalog.signal(LATENCIES[sli]).bounds
+                bounds = catalog.signal(LATENCIES[sli]).bounds
                 limit = float(bound[1]) * scale if bound else math.nan
-                if any(math.isclose(limit, one) for one in ladder):
+                if any(math.isclose(limit, possible) for possible in bounds):
                     return _Sli(sli, limit)
-                wanted = ", ".join(f"{one:g}" for one in ladder)
+                allowed = ", ".join(f"{possible:g}" for possible in bounds)
                 self.expected(
-                    document, path, f"a bound le of {metric} that is one of {wanted} seconds", bound and bound[0]
+                    document, path, f"a bound le of {metric} that is one of {allowed} seconds", bound and bound[0]
                 )
                 return None
         if any(_names(metric, total) and _names(metric, events) for metric in _counts()):
-            codes = [(sign in ("!~", "!="), said) for sign, said in _CODE.findall(events)]
+            codes = [(sign in ("!~", "!="), pattern) for sign, pattern in _CODE.findall(events)]
             if len(codes) == 1 and codes[0][0] == good and _FAILED.fullmatch(codes[0][1]):
                 return _Sli(SUCCESS)
-            self.expected(document, path, "a query that takes answers 5xx, and no others, for bad", events)
+            self.expected(document, path, "a query that counts only status 5xx as bad", events)
             return None
         self.expected(document, path, f"queries over {_KNOWN}", total or events)
         return None
@@ -185,34 +185,35 @@ def _names(metric: str, query: str) -> bool:
 
 @cache
 def _histograms() -> Mapping[str, tuple[str, float]]:
-    """Histograms that adapters read, as (SLI, seconds per unit)."""
+    """Returns the histograms that adapters read, as (SLI, seconds per unit)."""
     return {
         name: (_TIMED[signal], float(entry.get("scale", 1.0)))
-        for signal, said in _signals()
+        for signal, rules in _signals()
         if signal in _TIMED
-        for entry in _mappings(said)
+        for entry in _mappings(rules)
         for name in _texts(entry.get("histogram"))
     }
 
 
 @cache
 def _counts() -> frozenset[str]:
-    """Request counts that adapters read."""
-    entries = [entry for signal, said in _signals() if signal in _COUNTED for entry in _mappings(said)]
+    """Returns the request counts that adapters read."""
+    entries = [entry for signal, rules in _signals() if signal in _COUNTED for entry in _mappings(rules)]
     return frozenset(name for entry in entries for name in _texts(entry.get("delta")))
 
 
 @cache
 def _signals() -> tuple[tuple[str, Any], ...]:
     folder = resources.files("collectors").joinpath("adapters")
-    files = [yaml.safe_load(one.read_text(encoding="utf-8")) for one in folder.iterdir() if one.name.endswith(".yaml")]
+    paths = [path for path in folder.iterdir() if path.name.endswith(".yaml")]
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
     return tuple(item for file in files for item in file.get("signals", {}).items())
 
 
-def _mappings(said: Any) -> list[dict[str, Any]]:
-    """Rules of an adapter for a signal: one, or several of which the first match applies."""
-    return [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, dict)]
+def _mappings(rules: Any) -> list[dict[str, Any]]:
+    """Returns the rules of an adapter for a signal: one, or several of which the first match applies."""
+    return [rule for rule in (rules if isinstance(rules, list) else [rules]) if isinstance(rule, dict)]
 
 
-def _texts(said: Any) -> list[str]:
-    return [said] if isinstance(said, str) else [one for one in said or () if isinstance(one, str)]
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [text for text in value or () if isinstance(text, str)]

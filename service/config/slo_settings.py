@@ -67,14 +67,14 @@ class SloSettings(Section):
         return catalog.signal(LATENCIES[self.sli]).bounds if self.sli in LATENCIES else ()
 
     def slo(self, cluster: str) -> Slo:
-        """The SLO, for detectors. Not usable if ``slos_usable`` reports a problem."""
+        """The SLO, for detectors. Not usable if ``slo_problems`` reports a problem."""
         bad, total = _events(self.sli, self.ladder, self.limit)
         return Slo(
             name=self.name,
             objective=self.objective,
             bad=bad,
             total=total,
-            service=self._keeper(cluster),
+            service=self._service_entity(cluster),
             window=self.window,
             least_events=self.least_events,
             least_bad=self.least_bad,
@@ -84,7 +84,7 @@ class SloSettings(Section):
             limit_seconds=self.limit.total_seconds() if self.limit is not None else None,
         )
 
-    def _keeper(self, cluster: str) -> EntityRef | None:
+    def _service_entity(self, cluster: str) -> EntityRef | None:
         if self.service is None:
             return None
         return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
@@ -96,36 +96,36 @@ def _events(
     """Columns of bad events and of all events; slow requests are in the buckets above the limit."""
     if sli == SUCCESS or limit is None:
         return (SignalKey("svc_failed_total"),), (SignalKey("svc_requests_total"),)
-    buckets = tuple(SignalKey(LATENCIES[sli], bucket=place) for place in range(len(ladder) + 1))
+    buckets = tuple(SignalKey(LATENCIES[sli], bucket=index) for index in range(len(ladder) + 1))
     within = sum(bound <= limit.total_seconds() * (1.0 + 1e-9) for bound in ladder)
     return buckets[within:], buckets
 
 
-def slos_usable(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+def slo_problems(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Checks that each SLO has a unique name, a limit if its SLI needs one, and a window above the burn windows."""
     seen: set[str] = set()
-    for index, one in enumerate(slos):
-        place: tuple[str | int, ...] = ("slos", index)
-        if one.name in seen:
-            yield document.problem((*place, "name"), f"a second SLO is named {one.name!r}; give it a name of its own")
-        seen.add(one.name)
-        yield from _limit(one, place, document)
-        if not _SHORTEST <= one.window <= _LONGEST:
-            wanted = f"{format_duration(_SHORTEST)} to {format_duration(_LONGEST)}"
-            yield document.problem((*place, "window"), f"does not fit; expected {wanted}")
+    for index, slo in enumerate(slos):
+        path: tuple[str | int, ...] = ("slos", index)
+        if slo.name in seen:
+            yield document.problem((*path, "name"), f"duplicate SLO name {slo.name!r}")
+        seen.add(slo.name)
+        yield from _limit(slo, path, document)
+        if not _SHORTEST <= slo.window <= _LONGEST:
+            allowed = f"{format_duration(_SHORTEST)} to {format_duration(_LONGEST)}"
+            yield document.problem((*path, "window"), f"is out of range; expected {allowed}")
         for key in ("namespace", "cluster"):
-            if getattr(one, key) is not None and one.service is None:
-                yield document.problem((*place, key), "is of a service, and none is named; name it under service")
+            if getattr(slo, key) is not None and slo.service is None:
+                yield document.problem((*path, key), "requires service")
 
 
-def _limit(one: SloSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
-    if one.sli == SUCCESS:
-        if one.limit is not None:
-            yield document.problem((*place, "limit"), "is for ttft, tpot and latency; a success has none")
+def _limit(slo: SloSettings, path: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
+    if slo.sli == SUCCESS:
+        if slo.limit is not None:
+            yield document.problem((*path, "limit"), "applies to ttft, tpot and latency only")
         return
-    bounds = ", ".join(f"{bound:g}" for bound in one.ladder)
-    if one.limit is None:
-        yield document.problem((*place, "limit"), f"is missing; expected seconds out of {bounds}")
-    elif not any(abs(one.limit.total_seconds() - bound) <= 1e-9 * bound for bound in one.ladder):
-        found = f"{one.limit.total_seconds():g} s lies between two bounds of {LATENCIES[one.sli]}"
-        yield document.problem((*place, "limit"), f"{found}; expected one of {bounds}")
+    bounds = ", ".join(f"{bound:g}" for bound in slo.ladder)
+    if slo.limit is None:
+        yield document.problem((*path, "limit"), f"is missing; expected one of {bounds} seconds")
+    elif not any(abs(slo.limit.total_seconds() - bound) <= 1e-9 * bound for bound in slo.ladder):
+        message = f"{slo.limit.total_seconds():g} s is between two bounds of {LATENCIES[slo.sli]}"
+        yield document.problem((*path, "limit"), f"{message}; expected one of {bounds}")

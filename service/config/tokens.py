@@ -11,29 +11,29 @@ from service.config.settings import Settings, read_secret
 
 
 def token_file(settings: Settings) -> Path:
-    """Path of the token: ``api.token_file``, else ``admin.token`` next to the SQLite file, else in ``.outrider``."""
+    """Returns ``api.token_file``, else ``admin.token`` next to the SQLite file, else in ``.outrider``."""
     if settings.api.token_file is not None:
         return settings.api.token_file
     return folder_of(settings) / "admin.token"
 
 
 def folder_of(settings: Settings) -> Path:
-    """Folder for files next to the store."""
+    """Returns the folder for files next to the store."""
     return folder_beside(settings.store.url)
 
 
 def flights_of(store_url: str) -> Path:
-    """Folder of incident recordings."""
+    """Returns the folder of incident recordings."""
     return folder_beside(store_url) / "flight" / "incidents"
 
 
 def spool_of(settings: Settings) -> Path:
-    """Folder of buffered cycles."""
+    """Returns the folder of buffered cycles."""
     return settings.store.spool.folder or folder_of(settings) / "spool"
 
 
 def folder_beside(url: str) -> Path:
-    """Folder for files next to the store of that URL."""
+    """Returns the folder for files next to the store of that URL."""
     if url.startswith("sqlite:///"):
         return Path(url.removeprefix("sqlite:///")).parent
     return Path(".outrider")

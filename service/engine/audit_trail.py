@@ -17,7 +17,7 @@ from remediation.decide.limits import Decisions
 class CycleDecisions:
     """Everything that one cycle decided, and the state before it.
 
-    ``notify_reasons`` holds for every incident why a message is sent or is not.
+    ``notify_reasons`` holds for every incident the reason for a message, or for none.
     """
 
     alerts_before: Sequence[Alert]

@@ -78,7 +78,7 @@ class _Memory:
     forecasts: ForecastContext
     topology: RecentTopology
     standing: StandingReasons
-    events: EventDeduplicator  # two pages of one device; a recorded event and the page that shows it
+    events: EventDeduplicator  # from two sources of one device, or from a log and a metrics page
     last_at: datetime | None = None
     actions_read_at: datetime | None = None
     feedback_read_at: datetime | None = None
@@ -99,7 +99,7 @@ class Cycle:
         return self._memory.facts is not None
 
     def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
-        """Returns why an intent must not be performed now, None if it may."""
+        """Returns the reason not to perform an intent now, None if it may be performed."""
         if self._memory.facts is None:
             return DecisionReason.VALUES_NOT_TRUSTED
         return guards.recheck(action, self.parts.policy, self._memory.facts, now)
@@ -140,7 +140,7 @@ class Cycle:
         try:
             stored = cycle_inputs.read(parts.state, parts.metrics, now)
         except StoreUnavailableError:
-            parts.detection.detect(detection)  # nothing can be decided, but what was measured is learned
+            parts.detection.detect(detection)  # nothing can be decided, but the detectors learn from the values
             raise
         return CycleInputs(
             cycle_id=cycle_id,
@@ -173,7 +173,7 @@ class Cycle:
         return record
 
     def _with_derived_events(self, now: datetime, collected: Collected) -> Collected:
-        """Returns the round with each fault once, with derived events, and with its topology as of now."""
+        """Returns the batches with deduplicated and derived events, and with the topology as of now."""
         events = self._memory.events.deduplicate(collected.events)
         actions = self._events_of_actions(collected.topology, now)
         stops = derived_events.of_pod_stops(events, collected.topology)
@@ -181,7 +181,7 @@ class Cycle:
         return replace(collected, events=(*events, *actions, *stops), topology=topology)
 
     def _events_of_actions(self, topology: Topology, now: datetime) -> tuple[Event, ...]:
-        """Returns actions since the last cycle as events. They wait while the store is unavailable; values do not."""
+        """Returns actions since the last cycle as events. Deferred while the store is unavailable."""
         since = self._memory.actions_read_at or now
         try:
             events = tuple(derived_events.of_actions(self.parts.state, topology, since, now))
@@ -191,7 +191,7 @@ class Cycle:
         return events
 
     def _load_feedback(self, now: datetime) -> Sequence[AlertFeedback] | None:
-        """Returns operators' feedback every few minutes, else None. It waits while the store is unavailable."""
+        """Returns operators' feedback every few minutes, else None. Deferred while the store is unavailable."""
         last = self._memory.feedback_read_at
         if last is not None and timedelta(0) <= now - last < FEEDBACK_EVERY:
             return None

@@ -1,4 +1,4 @@
-"""Events that follow from what is known: actions that the platform performed, and pod stops that reach a replica."""
+"""Derived events: actions that the platform performed, and pod stops that affect a replica."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Detection:
     ) -> None:
         """``interval`` is the time between cycles; it decides how many slots a window holds.
 
-        ``also`` are keys kept in memory for other uses than detection. ``trial`` is the length of history that a
+        ``also`` are further keys to keep in memory, for uses other than detection. ``trial`` is the history that a
         statistical detector learns before it may alert.
         """
         self.detector_set = DetectorSet(detectors, interval, trial)

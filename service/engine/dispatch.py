@@ -34,7 +34,7 @@ class Gate(Protocol):
         ...
 
     def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
-        """Returns why an action must not be performed now, None if it may."""
+        """Returns the reason not to perform an action now, None if it may be performed."""
         ...
 
 
@@ -53,9 +53,9 @@ class Dispatcher:
         self._owner = f"{os.uname().nodename}:{os.getpid()}"
 
     def run_once(self) -> int:
-        """Runs one round over both queues. Returns the number of rows processed."""
+        """Processes both queues once. Returns the number of rows processed."""
         now = self._clock.now()
-        # a pause also stops what was decided or approved before it
+        # a pause also stops earlier decisions and approvals
         held = self._state.paused() or not self._gate.may_act()
         actions = () if held else self._state.claim_actions(self._owner, now, LEASE)
         for action in actions:
@@ -76,7 +76,7 @@ class Dispatcher:
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)
-        # instants are the platform's, which in a simulation are not the machine's
+        # times are those of the platform clock, which a simulation sets
         outcome = replace(outcome, started_at=started, ended_at=self._clock.now())
         self._state.finish_action(outcome)
         record = AuditRecord(
@@ -103,15 +103,15 @@ class Dispatcher:
         _log.info("message_delivered", message=message.id, channel=message.channel, reason=message.reason)
 
     def _notifier(self, channel: str) -> Notifier:
-        found = self._notifiers.get(channel)
-        if found is None:
+        notifier = self._notifiers.get(channel)
+        if notifier is None:
             raise DeliveryError(f"no channel is named {channel!r}", retryable=False, reason="no_channel")
-        return found
+        return notifier
 
     def _failed(self, message: Message, error: DeliveryError, now: datetime) -> None:
         age = now - message.created_at
         retry = error.retryable and age < GIVE_UP_AFTER
-        wait = min(LAST_RETRY, max(FIRST_RETRY, age))  # doubles the age each time: 5 s, 10 s, 20 s ... 10 min
+        wait = min(LAST_RETRY, max(FIRST_RETRY, age))  # the age of the message doubles: 5 s, 10 s, 20 s ... 10 min
         self._state.finish_message(
             message.id, delivered=False, now=now, retry_at=now + wait if retry else None, error=error.message
         )

@@ -1,4 +1,4 @@
-"""Facts about the fleet that the alert stage and the guard rails need, and the reads of the store behind them."""
+"""Fleet facts for alerting and the guard rails, and the store queries behind them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ NODE_READY = SignalKey("node_ready")
 NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE, NODE_READY)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
-UNLIMITED = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
+UNLIMITED = 1_000_000  # rows; an active alert that is not read would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
 
 
 def active_alerts(state: StateReader) -> tuple[Alert, ...]:
-    """All that are pending or firing."""
+    """Returns all pending and firing alerts."""
     return state.alerts(states=ACTIVE, limit=UNLIMITED)
 
 
 def alerts_at(state: StateReader, at: datetime) -> tuple[Alert, ...]:
-    """Those that fired at an earlier instant: begun by then, and not over."""
+    """Returns the alerts that were active at an earlier time, without those that never fired."""
     known = state.alerts(limit=UNLIMITED)
     return tuple(
         alert
@@ -63,27 +63,27 @@ def alerts_at(state: StateReader, at: datetime) -> tuple[Alert, ...]:
 
 
 def open_incidents(state: StateReader) -> tuple[Incident, ...]:
-    """All that are open."""
+    """Returns all open incidents."""
     return state.incidents(open_only=True, limit=UNLIMITED)
 
 
 def actions_since(state: StateReader, since: datetime) -> tuple[Action, ...]:
-    """Every action decided since an instant."""
+    """Returns every action decided since then."""
     return state.actions(since=since, limit=UNLIMITED)
 
 
 def weighed_actions(state: StateReader, sessions: Sequence[RemediationSession], since: datetime) -> tuple[Action, ...]:
-    """What the guard rails weigh: every action since an instant, and older ones of these sessions."""
-    found = {action.id: action for action in actions_since(state, since)}
+    """Returns the actions that the guard rails count: all since then, and older ones of these sessions."""
+    actions = {action.id: action for action in actions_since(state, since)}
     if sessions:
         first = min(since, *(session.opened_at for session in sessions))
         own = state.actions(sessions=[session.id for session in sessions], since=first, limit=UNLIMITED)
-        found |= {action.id: action for action in own}
-    return tuple(found.values())
+        actions |= {action.id: action for action in own}
+    return tuple(actions.values())
 
 
 def targets(collected: Collected) -> tuple[int, int]:
-    """(targets, targets up) of one round."""
+    """Returns (targets, targets up) of one cycle."""
     known = up = 0
     for batch in collected.batches:
         if batch.kind is EntityKind.WORKLOAD and UP in batch.keys:
@@ -95,13 +95,13 @@ def targets(collected: Collected) -> tuple[int, int]:
 
 
 def replicas(service: EntityRef, topology: Topology, values: RecentValues, alerts: Iterable[Alert]) -> tuple[int, int]:
-    """(current, ready) replicas: ready ones answer their scrape and no alert says they do not serve."""
+    """Returns (current, ready) replicas. Ready: the scrape succeeds, and no alert reports that it does not serve."""
     members = set(topology.below(service, EntityKind.REPLICA))
     return len(members), len(members & _serving(values, alerts))
 
 
 def ready_replicas(topology: Topology, values: RecentValues, alerts: Iterable[Alert]) -> dict[EntityRef, int]:
-    """How many replicas of each service are ready."""
+    """Returns the number of ready replicas of each service."""
     serving = _serving(values, alerts)
     return {
         service: len(serving.intersection(topology.below(service, EntityKind.REPLICA)))
@@ -111,7 +111,7 @@ def ready_replicas(topology: Topology, values: RecentValues, alerts: Iterable[Al
 
 def _serving(values: RecentValues, alerts: Iterable[Alert]) -> set[EntityRef]:
     broken = {alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in NOT_SERVING}
-    return _where(values, EntityKind.REPLICA, UP, 1.0) - broken
+    return _with_value(values, EntityKind.REPLICA, UP, 1.0) - broken
 
 
 def service_context(
@@ -121,7 +121,7 @@ def service_context(
     values: RecentValues,
     ready: Mapping[EntityRef, int] | None = None,
 ) -> ServiceContext:
-    """Which services burn their budget and which have lost their redundancy. ``ready`` when it is known already."""
+    """Returns the services that burn their budget or lost their redundancy. ``ready`` is computed if None."""
     return context_of(
         alerts,
         ready_replicas=ready_replicas(topology, values, alerts) if ready is None else ready,
@@ -131,12 +131,12 @@ def service_context(
 
 
 def needed(plan: Plan) -> dict[EntityRef, int]:
-    """Replicas each service needs for the load it has now."""
-    found = {}
+    """Returns the replicas that each service needs for its current load."""
+    needed_replicas = {}
     for item in plan.recommendations:
         if isinstance(item, Recommendation):
-            found[item.service] = int(item.derivation.get("need_now") or item.floor)
-    return found
+            needed_replicas[item.service] = int(item.derivation.get("need_now") or item.floor)
+    return needed_replicas
 
 
 def fleet_facts(
@@ -151,7 +151,7 @@ def fleet_facts(
 ) -> FleetFacts:
     """Returns the facts that the guard rails check."""
     nodes = set(topology.of_kind(EntityKind.NODE))
-    cordoned = _where(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
+    cordoned = _with_value(values, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ours = {node for session in sessions for node in session.cordoned}
     ready = ready_replicas(topology, values, alerts)
     doubtful = untrusted(alerts, topology, values)
@@ -166,81 +166,81 @@ def fleet_facts(
         needed_replicas=needed(plan),
         healthy=healthy(alerts, topology, values, doubtful),
         burning=service_context(alerts, plan, topology, values, ready).burning,
-        not_ready=frozenset(_where(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
+        not_ready=frozenset(_with_value(values, EntityKind.NODE, NODE_READY, 0.0) & nodes),
     )
 
 
 def untrusted(alerts: Sequence[Alert], topology: Topology, values: RecentValues) -> frozenset[EntityRef]:
-    """Entities whose values must not be acted on: a page about them is missing or not to be believed (safety rule 1).
+    """Returns entities that must not be acted on: a metrics page about them is missing or doubtful (safety rule 1).
 
-    A node with a silent exporter holds its cordon, a service with a silent replica its scale-in. A silent
-    replica that an alert explains (its engine is dead, its device or node is lost) is no missing page: it
-    is the news. So is a page of a node without a device of which an alert says that it is lost.
+    A node with a failed exporter is not cordoned, and a service with a failed replica scrape is not scaled in. A failed
+    scrape is not a gap if an alert explains it (dead engine, lost device or node). Nor is a partial page of a node with
+    a hardware alert.
     """
-    down = _where(values, EntityKind.WORKLOAD, UP, 0.0)
-    doubted = _where(values, EntityKind.WORKLOAD, TRUST, *DOUBTFUL)
-    partial = _where(values, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
+    down = _with_value(values, EntityKind.WORKLOAD, UP, 0.0)
+    doubted = _with_value(values, EntityKind.WORKLOAD, TRUST, *DOUBTFUL)
+    partial = _with_value(values, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
     explained, broken = _explained(alerts, topology), _broken_nodes(alerts, topology)
-    found: set[EntityRef] = set()
+    entities: set[EntityRef] = set()
     for target in down | doubted:
-        about = topology.label(target, "stands_for")
-        if not about:
+        key = topology.label(target, "stands_for")
+        if not key:
             continue
-        entity = EntityRef.from_key(about)
+        entity = EntityRef.from_key(key)
         if entity.kind is EntityKind.REPLICA:
-            found.update(() if entity in explained else topology.above(entity, EntityKind.SERVICE))
+            entities.update(() if entity in explained else topology.above(entity, EntityKind.SERVICE))
         elif target not in partial or entity not in broken:
-            found.add(entity)
-    return frozenset(found)
+            entities.add(entity)
+    return frozenset(entities)
 
 
 def _broken_nodes(alerts: Iterable[Alert], topology: Topology) -> set[EntityRef]:
-    """Nodes that an active alert about hardware speaks of, their own or a device's."""
-    found: set[EntityRef] = set()
+    """Returns nodes with an active hardware alert, of their own or of a device."""
+    nodes: set[EntityRef] = set()
     for alert in alerts:
         known = faults().get(alert.fault or "")
         if alert.state is not AlertState.RESOLVED and known is not None and known.layer is Layer.HARDWARE:
-            found.update((alert.entity, *topology.below(alert.entity, EntityKind.NODE)))
-    return found
+            nodes.update((alert.entity, *topology.below(alert.entity, EntityKind.NODE)))
+    return nodes
 
 
 def _explained(alerts: Sequence[Alert], topology: Topology) -> set[EntityRef]:
-    """Replicas that an active alert says do not serve, or that rest on something broken."""
-    found: set[EntityRef] = set()
+    """Returns replicas that do not serve according to an active alert, or that depend on a broken component."""
+    replicas_down: set[EntityRef] = set()
     for alert in alerts:
         known = faults().get(alert.fault or "")
         if alert.state is AlertState.RESOLVED or known is None:
             continue
         if alert.fault in NOT_SERVING or known.layer is Layer.HARDWARE or alert.fault == "node-lost":
-            found |= topology.affected_by(alert.entity)
-    return found
+            replicas_down |= topology.affected_by(alert.entity)
+    return replicas_down
 
 
 def healthy(
     alerts: Sequence[Alert], topology: Topology, values: RecentValues, doubtful: frozenset[EntityRef]
 ) -> frozenset[EntityRef]:
-    """Nodes and replicas that answer, are not ``doubtful``, and that no active alert speaks against."""
-    bad: set[EntityRef] = set()
+    """Returns nodes and replicas that respond, are not ``doubtful``, and have no active alert."""
+    alerted: set[EntityRef] = set()
     for alert in alerts:
         if alert.state is AlertState.RESOLVED:
             continue
-        bad.add(alert.entity)
+        alerted.add(alert.entity)
         known = faults().get(alert.fault or "")
         if known is not None and known.layer in (Layer.HARDWARE, Layer.PLATFORM):
-            bad.update(topology.below(alert.entity, EntityKind.NODE))
+            alerted.update(topology.below(alert.entity, EntityKind.NODE))
     nodes = set(topology.of_kind(EntityKind.NODE)) - doubtful
-    answering = _where(values, EntityKind.REPLICA, UP, 1.0)
-    return frozenset((nodes | answering) - bad)
+    responding = _with_value(values, EntityKind.REPLICA, UP, 1.0)
+    return frozenset((nodes | responding) - alerted)
 
 
-def _where(values: RecentValues, kind: EntityKind, key: SignalKey, *wanted: float) -> set[EntityRef]:
-    """Entities whose newest value is one of those wanted."""
+def _with_value(values: RecentValues, kind: EntityKind, key: SignalKey, *accepted: float) -> set[EntityRef]:
+    """Returns entities whose newest value is one of ``accepted``."""
     window = values.window(kind, (key,), RECENT)
     newest = windows.last_value(window, key)
-    return {entity for entity, found in zip(window.entities, newest, strict=True) if found in wanted}
+    return {entity for entity, value in zip(window.entities, newest, strict=True) if value in accepted}
 
 
 def is_blind(incident: Incident) -> bool:
-    """True for an open incident that says that the monitoring sees nothing."""
+    """True for an open incident about blind monitoring."""
     cause = incident.suspected_cause
     return incident.resolved_at is None and cause is not None and cause.fault == "monitor-blind"

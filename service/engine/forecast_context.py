@@ -1,8 +1,8 @@
-"""Forecasts for the present, for detectors: per service the newest forecast that was still early enough to act on.
+"""Forecasts for the present, for detectors: per service the newest forecast that was early enough to act on.
 
-A plan that is made after traffic changed already knows the change, but its replicas still have to start. So load is
-compared with the forecast of an hour ago; a service without one that old is compared with its first forecast.
-Plans from before a restart may have been made with other settings and are not used.
+A plan made after a traffic change includes the change, but its replicas still have to start. Load is therefore compared
+with the forecast of an hour ago, or with the first forecast of a newer service. Plans from before a restart may have
+other settings and are not used.
 """
 
 from __future__ import annotations

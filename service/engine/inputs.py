@@ -1,4 +1,4 @@
-"""Input of one cycle's decisions: everything that is read from the store and from memory, as values."""
+"""Input of one cycle's decisions: everything read from the store and from memory, as values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.engine import fleet_state
 from service.engine.audit_trail import StandingReasons
 from service.engine.detect import DetectionInputs, DetectionMemory
 
-EVENTS_WINDOW = timedelta(minutes=45)  # a rollout shows its fault once it has its share of the load
+EVENTS_WINDOW = timedelta(minutes=45)  # a faulty rollout shows only under its share of the load
 DECISIONS_WINDOW = timedelta(hours=24)  # limits are per day at most
 DRILLS_WINDOW = timedelta(hours=24)  # an incident of a drill may take as long to close
 
@@ -37,8 +37,8 @@ class StoredState:
 class CycleInputs:
     """Input of ``decide``.
 
-    ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds the
-    edges that went away a short time ago. ``uncommitted_topology`` is None if the store has the topology already.
+    ``plan`` is the plan that was made in this cycle, ``latest_plan`` the newest one. ``recent_topology`` also holds
+    recently removed edges. ``uncommitted_topology`` is None if the store has the topology already.
     """
 
     cycle_id: str

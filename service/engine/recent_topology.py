@@ -1,8 +1,8 @@
-"""The topology of the last quarter of an hour: current edges, and edges that went away a short time ago.
+"""The topology of the last 15 minutes: current and recently removed edges.
 
-A pod that its node lost is rescheduled within minutes, and from then on no page says that it was on that node. Its
-symptoms while it starts are still caused by that node. So an edge that went away stays for as long as a cause may
-explain later symptoms, for correlation only.
+A pod of a lost node is rescheduled within minutes, and from then on no metrics page relates it to that node. The node
+still causes its symptoms while it starts. A removed edge is therefore kept for as long as a cause may explain later
+symptoms, for correlation only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outrider.topology import Edge, Topology
 
 
 class RecentTopology:
-    """Remembers edges that went away. Belongs to one cycle, which hands in every topology in turn."""
+    """Remembers removed edges. Belongs to one cycle, which passes every topology in turn."""
 
     def __init__(self, span: timedelta = WINDOW) -> None:
         self._span = span
@@ -24,7 +24,7 @@ class RecentTopology:
         self._extended: Topology | None = None
 
     def extend(self, topology: Topology, now: datetime) -> Topology:
-        """Returns the topology with the edges that went away within the span; the same object if there are none."""
+        """Returns the topology with the edges removed within the span; the same object if there are none."""
         removed = {edge: at for edge, at in self._removed.items() if now - at < self._span}
         unchanged = topology.shares_graph(self._last) and len(removed) == len(self._removed)
         if not topology.shares_graph(self._last):

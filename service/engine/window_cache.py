@@ -97,10 +97,10 @@ class WindowCache:
         self._columns: dict[tuple[EntityKind, int], _ColumnMap] = {}
 
     def push(self, at: datetime, batches: Iterable[SampleBatch], events: Iterable[Event] = ()) -> None:
-        """Open the slot of a new cycle and put the cycle's values into it.
+        """Opens the slot of a new cycle and stores the cycle's values in it.
 
-        If several batches hold one cell, a present one wins. When the clock stepped back,
-        the slots that now lie in the future are left out of every window.
+        If several batches hold one cell, a present one wins. After a step back of the clock, slots in the future are
+        excluded from every window.
         """
         self._times[self._times >= at.timestamp()] = np.nan
         slot = self._cycles % self._slots
@@ -109,18 +109,18 @@ class WindowCache:
         for ring in self._rings.values():
             ring.values[:, slot] = np.nan
             ring.status[:, slot] = CellStatus.ABSENT
-        for alike in _alike(batches):
-            self._put(alike, slot)
+        for group in _groups(batches):
+            self._put(group, slot)
         if self._cycles % self._slots == 0:
             for ring in self._rings.values():
                 ring.forget(self._cycles - self._slots)
         oldest = np.nanmin(self._times)
-        # an event that comes once more, with more of what is known of it, takes the place of the one before
-        kept = {event.id: event for event in (*self._events, *events) if event.at.timestamp() > oldest}
-        self._events = list(kept.values())
+        # an event received again, with more attributes, replaces the earlier one
+        by_id = {event.id: event for event in (*self._events, *events) if event.at.timestamp() > oldest}
+        self._events = list(by_id.values())
 
     def _put(self, batches: Sequence[SampleBatch], slot: int) -> None:
-        """Put batches of one kind and with the same keys, at once where each entity stands in one of them."""
+        """Stores batches of one kind with the same keys; in one step if no entity occurs twice."""
         ring = self._rings.get(batches[0].kind)
         if ring is None:
             return
@@ -135,44 +135,44 @@ class WindowCache:
             return
         values = np.concatenate([batch.values for batch in batches])[:, source]
         status = np.concatenate([batch.status for batch in batches])[:, source]
-        endless = np.isinf(values)
-        if endless.any():  # no quantity is infinite: whoever says so is not believed, and no detector has to ask
-            values, status = np.where(endless, np.nan, values), np.where(endless, CellStatus.UNTRUSTED, status)
-        place = (rows[:, None], slot, target[None, :])
-        held_values, held_status = ring.values[place], ring.status[place]
-        better = (status < held_status) | ((status == held_status) & np.isnan(held_values))
-        ring.values[place] = np.where(better, values, held_values)
-        ring.status[place] = np.where(better, status, held_status)
+        infinite = np.isinf(values)
+        if infinite.any():  # no quantity is infinite: marked untrusted, so that detectors need no check
+            values, status = np.where(infinite, np.nan, values), np.where(infinite, CellStatus.UNTRUSTED, status)
+        cells = (rows[:, None], slot, target[None, :])
+        old_values, old_status = ring.values[cells], ring.status[cells]
+        better = (status < old_status) | ((status == old_status) & np.isnan(old_values))
+        ring.values[cells] = np.where(better, values, old_values)
+        ring.status[cells] = np.where(better, status, old_status)
 
     def _column_map(self, ring: _Ring, batch: SampleBatch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Returns the columns of the batch and of the ring. Cached by identity: hashing keys costs more."""
-        place = (batch.kind, id(batch.keys))
-        found = self._columns.get(place)
-        if found is None:
+        group = (batch.kind, id(batch.keys))
+        columns = self._columns.get(group)
+        if columns is None:
             pairs = [(index, ring.column_of[key]) for index, key in enumerate(batch.keys) if key in ring.column_of]
             source = np.array([pair[0] for pair in pairs], dtype=np.intp)
             target = np.array([pair[1] for pair in pairs], dtype=np.intp)
             if len(self._columns) > _MOST_MAPS:
                 self._columns.clear()
-            found = self._columns[place] = (batch.keys, source, target)  # the keys are held, so their id stays theirs
-        return found[1], found[2]
+            columns = self._columns[group] = (batch.keys, source, target)  # holding the keys keeps their id unique
+        return columns[1], columns[2]
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta, step: timedelta) -> Window:
-        """The slots within ``span`` before the newest cycle, oldest first."""
+        """Returns the slots within ``span`` before the newest cycle, oldest first."""
         ring = self._rings.get(kind)
         order = self._order(span)
         if ring is None:
             return _empty(kind, tuple(keys), self._times[order], step)
         count = len(ring.entities)
         columns = np.array([ring.column_of[key] for key in keys], dtype=np.intp)
-        place = np.ix_(np.arange(count), order, columns)
+        cells = np.ix_(np.arange(count), order, columns)
         return Window(
             kind=kind,
             entities=tuple(ring.entities),
             times=self._times[order],
             keys=tuple(keys),
-            values=ring.values[place],
-            status=ring.status[place],
+            values=ring.values[cells],
+            status=ring.status[cells],
             step=step,
             events=tuple(
                 event for event in self._events if event.entity.kind is kind or event.kind is EventKind.CHANGE
@@ -186,12 +186,12 @@ class WindowCache:
         if not held:
             return order
         recent = self._times[order] > self._times[order[-1]] - span.total_seconds()
-        found: NDArray[np.intp] = order[recent]
-        return found
+        slots: NDArray[np.intp] = order[recent]
+        return slots
 
 
-def _alike(batches: Iterable[SampleBatch]) -> Iterable[Sequence[SampleBatch]]:
-    """Batches with entities, grouped by kind and keys: a thousand pages are a handful of groups."""
+def _groups(batches: Iterable[SampleBatch]) -> Iterable[Sequence[SampleBatch]]:
+    """Returns batches with entities, grouped by kind and keys: a thousand metrics pages are a few groups."""
     groups: dict[tuple[EntityKind, int], list[SampleBatch]] = {}
     for batch in batches:
         if batch.entities:

@@ -1,4 +1,4 @@
-"""Which spells of alerts a verdict is about, and the values to keep with it."""
+"""Alert occurrences that operators judge, and the values stored with a verdict."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ from outrider.ports import MetricStore, StateReader
 from outrider.records.feedback import Feedback, Usefulness, judged
 from outrider.vocabulary.rules import Rule
 
-LONGEST = timedelta(hours=6)
-_MOST_KEPT = 100  # of one storm
+MAX_DURATION = timedelta(hours=6)  # of the values of one occurrence
+_MAX_STORED = 100  # verdicts with values per request
 _log = log.get("api")
 
 
-def fired(alert: Alert) -> bool:
-    """True when the spell was or is told: not one that is pending, or went before its waiting time was over."""
+def has_fired(alert: Alert) -> bool:
+    """True if the occurrence fires or fired. False if it is pending, or ended within its waiting time."""
     return alert.state is AlertState.FIRING or (
         alert.state is AlertState.RESOLVED and alert.reason is not AlertReason.NEVER_FIRED
     )
 
 
-def spell_of(state: StateReader, fingerprint: str, starts_at: datetime | None = None) -> Alert | None:
-    """The spell that began at an instant (to the millisecond, as it is printed), else the newest one that fired.
+def occurrence_of(state: StateReader, fingerprint: str, starts_at: datetime | None = None) -> Alert | None:
+    """Returns the occurrence that started at a time (to the millisecond, as printed), else the newest that fired.
 
-    None when there is no such alert or spell. Raises UsageError for a spell that has not fired.
+    None if there is no such alert or occurrence. Raises UsageError for an occurrence that has not fired.
     """
-    found = state.spells(fingerprint)
+    occurrences = state.spells(fingerprint)
     if starts_at is None:
-        named = next((one for one in found if fired(one)), found[0] if found else None)
+        alert = next((alert for alert in occurrences if has_fired(alert)), occurrences[0] if occurrences else None)
     else:
-        named = next((one for one in found if rfc3339(one.starts_at) == rfc3339(starts_at)), None)
-    if named is not None and not fired(named):
-        raise _unfired(named)
-    return named
+        alert = next((alert for alert in occurrences if rfc3339(alert.starts_at) == rfc3339(starts_at)), None)
+    if alert is not None and not has_fired(alert):
+        raise _not_fired(alert)
+    return alert
 
 
-def _unfired(alert: Alert) -> UsageError:
+def _not_fired(alert: Alert) -> UsageError:
     return UsageError(
-        f"alert {alert.fingerprint!r} has not fired, so nobody was told and there is nothing to judge",
-        hint="outrider alerts list --state firing shows those that have",
+        f"alert {alert.fingerprint!r} has not fired, so there is nothing to judge",
+        hint="outrider alerts list --state firing lists alerts that have fired",
     )
 
 
-def spells_of(state: StateReader, incident: Incident) -> tuple[Alert, ...]:
-    """The spells that fired and are folded into an incident, in the order they joined it."""
-    found = (_spell_in(state, fingerprint, incident) for fingerprint in incident.alerts)
-    return tuple(one for one in found if one is not None)
+def occurrences_in(state: StateReader, incident: Incident) -> tuple[Alert, ...]:
+    """Returns the fired occurrences of an incident's alerts, in the order they joined it."""
+    alerts = (_occurrence_in(state, fingerprint, incident) for fingerprint in incident.alerts)
+    return tuple(alert for alert in alerts if alert is not None)
 
 
-def _spell_in(state: StateReader, fingerprint: str, incident: Incident) -> Alert | None:
-    spells = [one for one in state.spells(fingerprint) if fired(one)]
-    own = [one for one in spells if one.incident == incident.id]
-    beside = [
-        one
-        for one in spells
-        if one.incident is None
-        and (incident.resolved_at is None or one.starts_at <= incident.resolved_at)
-        and (one.ends_at is None or one.ends_at >= incident.opened_at)
+def _occurrence_in(state: StateReader, fingerprint: str, incident: Incident) -> Alert | None:
+    occurrences = [alert for alert in state.spells(fingerprint) if has_fired(alert)]
+    own = [alert for alert in occurrences if alert.incident == incident.id]
+    concurrent = [
+        alert
+        for alert in occurrences
+        if alert.incident is None
+        and (incident.resolved_at is None or alert.starts_at <= incident.resolved_at)
+        and (alert.ends_at is None or alert.ends_at >= incident.opened_at)
     ]
-    return next(iter(own or beside), None)
+    return next(iter(own or concurrent), None)
 
 
 def verdicts(
     alerts: tuple[Alert, ...],
-    word: Usefulness,
+    verdict: Usefulness,
     *,
     by: str,
     at: datetime,
@@ -81,48 +81,47 @@ def verdicts(
     cause: str | None = None,
     comment: str = "",
 ) -> list[Feedback]:
-    """The same verdict on each of the alerts."""
-    return [judged(one, word, by=by, at=at, incident=incident, cause=cause, comment=comment) for one in alerts]
+    """Returns the same verdict on each of the alerts."""
+    return [judged(alert, verdict, by=by, at=at, incident=incident, cause=cause, comment=comment) for alert in alerts]
 
 
-def values_of(
-    said: Sequence[Feedback],
+def evaluated_values(
+    feedback: Sequence[Feedback],
     rules: Sequence[Rule],
     state: StateReader,
     metrics: MetricStore,
     interval: timedelta,
 ) -> dict[str, Window]:
-    """What rules with an expression looked at around each judged spell, by id of the verdict.
+    """Returns the values that each judged rule's expression evaluated around the occurrence, by verdict id.
 
-    Kept with the verdict, because raw values are gone in days: with them the spell can be replayed as long as
-    the verdict is kept. Of a spell that lasts long the first hours are enough. A verdict whose values cannot be
-    read is kept without.
+    They are stored with the verdict, since raw values are deleted after days, so that the occurrence can be replayed
+    later. A long occurrence is limited to ``MAX_DURATION``. A verdict whose values cannot be read is stored without.
     """
     known = {rule.name: rule for rule in rules if rule.expr is not None}
-    found: dict[str, Window] = {}
-    for one in said[:_MOST_KEPT]:
-        rule = known.get(one.rule)
-        spell = spell_of(state, one.fingerprint, one.starts_at) if rule else None
-        if rule is None or spell is None:
+    windows: dict[str, Window] = {}
+    for verdict in feedback[:_MAX_STORED]:
+        rule = known.get(verdict.rule)
+        alert = occurrence_of(state, verdict.fingerprint, verdict.starts_at) if rule else None
+        if rule is None or alert is None:
             continue
         try:
-            read = reader_of(rule, metrics, interval, (one.entity,))
-            end = min(spell.ends_at or one.at, spell.starts_at + LONGEST)
-            window = read(spell.starts_at - window_of(tunable_threshold_of(rule.name, rule.expr or "")), end + interval)
+            read = reader_of(rule, metrics, interval, (verdict.entity,))
+            end = min(alert.ends_at or verdict.at, alert.starts_at + MAX_DURATION)
+            window = read(alert.starts_at - window_of(tunable_threshold_of(rule.name, rule.expr or "")), end + interval)
         except StoreError as error:
-            _log.warning("values_not_kept", alert=one.fingerprint, error=error.message)
+            _log.warning("values_not_kept", alert=verdict.fingerprint, error=error.message)
             continue
         if not np.isnan(window.values).all():
-            found[one.id] = window
-    return found
+            windows[verdict.id] = window
+    return windows
 
 
 def reader_of(rule: Rule, metrics: MetricStore, interval: timedelta, entities: Sequence[EntityRef]) -> tuning.Read:
-    """Reads what the rule's expression looks at, of these entities, on the grid of cycles."""
+    """Returns a reader of the rule's signals for these entities, one slot per cycle."""
     keys = keys_of(rule)
     return lambda start, end: metrics.read_windows(rule.kind, keys, start, end, interval, entities)
 
 
 def keys_of(rule: Rule) -> tuple[SignalKey, ...]:
-    """The columns that the rule's expression looks at."""
+    """Returns the signals that the rule's expression reads."""
     return tunable_threshold_of(rule.name, rule.expr or "").whole.keys

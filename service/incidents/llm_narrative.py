@@ -1,8 +1,7 @@
-"""An explainer that an operator may add: a language model behind an OpenAI-compatible door retells an incident.
+"""Incident summaries by a language model behind an OpenAI-compatible endpoint.
 
-Off unless configured. It gets the explanation that stands already, findings in words and nothing else: no values, no
-logs, no names beyond those in it. What it answers is shown beside the explanation and goes nowhere: no decision, no
-incident and no message reads it.
+Off unless configured. The model receives the explanation as text and nothing else: no values and no logs. Its reply
+is shown next to the explanation only; no decision, incident or message uses it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from outrider.audit import redact_text
 from outrider.errors import DeliveryError
 from outrider.text.i18n import Language
 
-MOST_TEXT = 4000  # characters of an answer; more is no retelling
-MOST_ASKED = 12_000
-_TOKENS = 700
-_ASK = {
+MAX_REPLY_CHARACTERS = 4000  # a longer reply is rejected
+MAX_PROMPT_CHARACTERS = 12_000
+_MAX_TOKENS = 700
+_INSTRUCTIONS = {
     "en": "You explain an incident of a cluster that serves language models to the engineer on call. Use only the "
     "findings below. Name the cause with its confidence, what speaks for and against it, and what to check first. "
     "Do not guess beyond them. Answer in English, in at most 150 words, as plain text.",
@@ -35,7 +34,7 @@ _ASK = {
 
 
 class Reason:
-    """Why there is no text; they go to the API unchanged."""
+    """Reasons for a missing text, as the API returns them."""
 
     OFF = "off"
     BUSY = "busy"
@@ -45,7 +44,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Narrative:
-    """A text that a model wrote, unchecked; or None and the ``reason``."""
+    """A text that a model wrote, not verified; or None and the ``reason``."""
 
     text: str | None
     reason: str = ""
@@ -53,8 +52,8 @@ class Narrative:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Where the model answers: ``url`` ends in ``/v1`` as a rule. ``key_file`` holds the key, read at each call."""
+class LlmEndpoint:
+    """The API of the model. ``url`` usually ends in ``/v1``; ``key_file`` holds the API key, read at each request."""
 
     url: str
     model: str
@@ -63,79 +62,79 @@ class Door:
 
 
 class Explainer(Protocol):
-    """Whatever retells an explanation."""
+    """Summarizes an explanation."""
 
-    def retell(self, found: Explanation, language: Language) -> Narrative:
-        """The text, or why there is none. Raises nothing."""
+    def summarize(self, explanation: Explanation, language: Language) -> Narrative:
+        """Returns the text, or the reason for its absence. Raises nothing."""
         ...
 
 
 class NoExplainer:
     """The default."""
 
-    def retell(self, _found: Explanation, _language: Language) -> Narrative:
-        """Nothing."""
+    def summarize(self, _explanation: Explanation, _language: Language) -> Narrative:
+        """Returns no text."""
         return Narrative(None, Reason.OFF)
 
 
 class OpenAiExplainer:
-    """Asks ``/chat/completions``. One question at a time: a door that hangs holds up one reader and nothing else."""
+    """Requests ``/chat/completions``, one request at a time: an endpoint that hangs blocks one reader only."""
 
-    def __init__(self, door: Door) -> None:
-        """``door`` is asked when somebody wants to read, never before."""
-        self._door = door
-        self._asking = threading.Lock()
+    def __init__(self, endpoint: LlmEndpoint) -> None:
+        """``endpoint`` is called only when a reader opens an incident."""
+        self._endpoint = endpoint
+        self._requesting = threading.Lock()
 
-    def retell(self, found: Explanation, language: Language) -> Narrative:
-        """The text, or why there is none, within the door's timeout. Raises nothing."""
-        if not self._asking.acquire(blocking=False):
-            return Narrative(None, Reason.BUSY, self._door.model)
+    def summarize(self, explanation: Explanation, language: Language) -> Narrative:
+        """Returns the text, or the reason for its absence, within the endpoint's timeout. Raises nothing."""
+        if not self._requesting.acquire(blocking=False):
+            return Narrative(None, Reason.BUSY, self._endpoint.model)
         try:
-            answer = http.post(
+            response = http.post(
                 "explainer",
-                f"{self._door.url.rstrip('/')}/chat/completions",
-                json.dumps(question(found, language, self._door.model)).encode(),
+                f"{self._endpoint.url.rstrip('/')}/chat/completions",
+                json.dumps(chat_request(explanation, language, self._endpoint.model)).encode(),
                 self._headers(),
-                self._door.timeout,
+                self._endpoint.timeout,
             )
         except (DeliveryError, OSError, UnicodeDecodeError):
-            return Narrative(None, Reason.AWAY, self._door.model)
+            return Narrative(None, Reason.AWAY, self._endpoint.model)
         finally:
-            self._asking.release()
-        text = _text(answer.json())
-        return Narrative(text, "" if text else Reason.UNREADABLE, self._door.model)
+            self._requesting.release()
+        text = _reply_text(response.json())
+        return Narrative(text, "" if text else Reason.UNREADABLE, self._endpoint.model)
 
     def _headers(self) -> Mapping[str, str]:
-        """The key is read anew each time, so that one that was changed counts at once. Raises OSError."""
+        """Returns the headers. The key is read at each request, so a new one takes effect at once. Raises OSError."""
         headers = {"content-type": "application/json"}
-        if self._door.key_file is not None:
-            headers["authorization"] = f"Bearer {self._door.key_file.read_text(encoding='utf-8').strip()}"
+        if self._endpoint.key_file is not None:
+            headers["authorization"] = f"Bearer {self._endpoint.key_file.read_text(encoding='utf-8').strip()}"
         return headers
 
 
-def question(found: Explanation, language: Language, model: str) -> dict[str, Any]:
-    """What is sent: the explanation in words, without the runbook's path, secrets taken out."""
+def chat_request(explanation: Explanation, language: Language, model: str) -> dict[str, Any]:
+    """Returns the request body: the explanation as text, redacted, without the runbook's path."""
     lines = []
-    for section in explanation_text.sections(found, language):
+    for section in explanation_text.sections(explanation, language):
         if section.name != "runbook":
             lines += [f"{section.heading}:", *(f"- {line}" for line in section.lines)]
-    told = redact_text("\n".join(lines))[:MOST_ASKED]
+    prompt = redact_text("\n".join(lines))[:MAX_PROMPT_CHARACTERS]
     return {
         "model": model,
-        "messages": [{"role": "system", "content": _ASK[language]}, {"role": "user", "content": told}],
+        "messages": [{"role": "system", "content": _INSTRUCTIONS[language]}, {"role": "user", "content": prompt}],
         "temperature": 0,
-        "max_tokens": _TOKENS,
+        "max_tokens": _MAX_TOKENS,
         "stream": False,
     }
 
 
-def _text(answer: Any) -> str | None:
-    """The text of an answer of the usual shape, without control characters; None for anything else."""
+def _reply_text(body: Any) -> str | None:
+    """Returns the reply without control characters; None if the body has another shape or the reply is too long."""
     try:
-        said = answer["choices"][0]["message"]["content"]
+        content = body["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         return None
-    if not isinstance(said, str):
+    if not isinstance(content, str):
         return None
-    plain = "".join(char for char in said if char.isprintable() or char == "\n").strip()
-    return plain if plain and len(plain) <= MOST_TEXT else None
+    plain = "".join(char for char in content if char.isprintable() or char == "\n").strip()
+    return plain if plain and len(plain) <= MAX_REPLY_CHARACTERS else None

@@ -1,4 +1,4 @@
-"""What the verdicts of the last month say to detectors that learn from them."""
+"""Operator feedback of the last month, for detectors that learn from it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ EVERY = timedelta(minutes=5)
 
 
 def of(state: StateReader, rules: Sequence[Rule], now: datetime) -> tuple[AlertFeedback, ...]:
-    """One lesson a judged spell of the rules that the ensemble's findings make true."""
+    """Returns one entry per judged occurrence of the rules that use the multivariate detectors."""
     since = now - timedelta(seconds=KEPT_SECONDS)
     family = MultivariateDetector.family
-    heard = [rule.name for rule in rules if any(name.split("-")[0] == family for name in rule.detectors)]
-    said = [one for name in heard for one in state.feedback(rule=name, since=since, limit=fleet_state.UNLIMITED)]
+    names = [rule.name for rule in rules if any(name.split("-")[0] == family for name in rule.detectors)]
+    verdicts = [
+        verdict for name in names for verdict in state.feedback(rule=name, since=since, limit=fleet_state.UNLIMITED)
+    ]
     return tuple(
-        AlertFeedback(one.entity, one.starts_at, one.ends_at, one.useful) for one in tuning.judged_of(said, state, now)
+        AlertFeedback(alert.entity, alert.starts_at, alert.ends_at, alert.useful)
+        for alert in tuning.judged_of(verdicts, state, now)
     )

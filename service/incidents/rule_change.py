@@ -1,4 +1,4 @@
-"""Writes a proposal into a rules file of the user, with a backup and a record, and takes it back."""
+"""Applies a proposal to a rules file of the operator, with a backup and an audit record, and reverts it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A file as it is and as it will be. ``detail`` goes into the record."""
+    """A rules file before and after the change. ``detail`` goes into the audit record."""
 
     rule: str
     file: Path
@@ -39,29 +39,34 @@ class RuleChange:
 
     @property
     def diff(self) -> str:
-        """The change as people read it."""
+        """Unified diff of the change."""
         old, new = (text.decode("utf-8-sig").splitlines(keepends=True) for text in (self.before, self.after))
         return "".join(difflib.unified_diff(old, new, f"{self.file} (now)", f"{self.file} (then)"))
 
 
 def change_of(rule: Rule, setting: Setting, files: Sequence[Path]) -> RuleChange:
-    """The change that gives a rule another setting, in the file that has the rule, else in the last one.
+    """Returns the change that gives a rule another setting, in the file that has the rule, else in the last one.
 
-    Nothing is written. Raises UsageError when there is no file, or none that lets itself be changed.
+    Writes nothing. Raises UsageError if there is no file, or if it cannot be changed in place.
     """
     file = _file_of(rule.name, files)
     before = _read(file)
     text = before.decode("utf-8-sig")
-    dial = tunable_threshold_of(rule.name, rule.expr or "")
-    if setting.threshold is not None and setting.threshold != dial.threshold:
-        key, was, value = "expr", dial.text, dial.turned(setting.threshold)
+    tunable = tunable_threshold_of(rule.name, rule.expr or "")
+    if setting.threshold is not None and setting.threshold != tunable.threshold:
+        key, before_value, value = "expr", tunable.text, tunable.turned(setting.threshold)
         changed = editor.with_key(
-            text, str(file), rule.name, key, value, part=(dial.start, dial.end, format_threshold(setting.threshold))
+            text,
+            str(file),
+            rule.name,
+            key,
+            value,
+            part=(tunable.start, tunable.end, format_threshold(setting.threshold)),
         )
     else:
-        key, was, value = "wait", _spelt(rule.wait.total_seconds()), _spelt(setting.wait.total_seconds())
+        key, before_value, value = "wait", _duration(rule.wait.total_seconds()), _duration(setting.wait.total_seconds())
         changed = editor.with_key(text, str(file), rule.name, key, value)
-    detail = {"file": str(file), "key": key, "before": was, "after": value}
+    detail = {"file": str(file), "key": key, "before": before_value, "after": value}
     return RuleChange(rule.name, file, before, changed.encode(), detail)
 
 
@@ -75,11 +80,11 @@ def apply(
     event: AuditEvent = AuditEvent.RULE_TUNED,
     reason: str = "feedback",
 ) -> Path:
-    """Write the file; the old one is kept beside it, the path of which is returned.
+    """Writes the file. Returns the path of its backup, which is next to it.
 
-    The rules as they will be are loaded and compiled first, the record is written before the file, and the file
-    takes its place at once. Raises UsageError when the file changed meanwhile or cannot be written, ConfigError
-    or UsageError when the rules would not be valid.
+    The new rules are loaded and compiled first, the audit record is written before the file, and the file is replaced
+    atomically. Raises UsageError if the file changed in the meantime or cannot be written, ConfigError or UsageError if
+    the new rules are not valid.
     """
     target = change.file.resolve()
     stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -88,16 +93,16 @@ def apply(
     try:
         part.write_bytes(change.after)
         shutil.copymode(target, part)
-        threshold.compile_rules(rule_files.load_rules([part if one.resolve() == target else one for one in files]))
+        threshold.compile_rules(rule_files.load_rules([part if file.resolve() == target else file for file in files]))
         if _read(change.file) != change.before:
-            raise UsageError(f"{change.file} was changed just now", hint="look at it, then run the command again")
+            raise UsageError(f"{change.file} changed in the meantime", hint="check it, then run the command again")
         backup.write_bytes(change.before)
         detail = {**change.detail, "backup": str(backup), "sha256": _digest(change.after)}
         state.append_audit([AuditRecord(now, event, change.rule, reason, by=by, detail=detail)])
         part.replace(target)
     except OSError as error:
         raise UsageError(
-            f"{change.file} cannot be written: {error.strerror}", hint="write the change shown into it by hand"
+            f"{change.file} cannot be written: {error.strerror}", hint="make the change by hand"
         ) from error
     finally:
         with suppress(OSError):
@@ -105,27 +110,27 @@ def apply(
     return backup
 
 
-def back_change(rule: str, state: StateReader) -> RuleChange:
-    """The change that takes back the newest one of a rule that still stands.
+def revert_of(rule: str, state: StateReader) -> RuleChange:
+    """Returns the change that reverts the newest change of a rule that is still in force.
 
-    Raises UsageError when there is none, its backup is gone, or the file was changed since.
+    Raises UsageError if there is none, if its backup is missing, or if the file changed since.
     """
     undone: set[str] = set()
     for record in _records(state, rule):
         if record.event is AuditEvent.RULE_REVERTED:
             undone.add(record.detail["undoes"])
         elif record.detail["backup"] not in undone:
-            return _back(rule, record)
-    raise UsageError(f"no change of rule {rule} stands that could be taken back", hint="outrider remediate audit")
+            return _revert(rule, record)
+    raise UsageError(f"rule {rule} has no change to revert", hint="outrider remediate audit")
 
 
-def _back(rule: str, record: AuditRecord) -> RuleChange:
+def _revert(rule: str, record: AuditRecord) -> RuleChange:
     file, backup = Path(record.detail["file"]), Path(record.detail["backup"])
     now, old = _read(file), _read(backup)
     if _digest(now) != record.detail["sha256"]:
         raise UsageError(
-            f"{file} was changed since, so taking back the change of rule {rule} would lose that",
-            hint=f"take back later changes first, or change it by hand; the file of before is {backup}",
+            f"{file} changed since; reverting the change of rule {rule} would lose that",
+            hint=f"revert later changes first, or edit it by hand; the backup is {backup}",
         )
     detail = {
         "file": str(file),
@@ -138,24 +143,24 @@ def _back(rule: str, record: AuditRecord) -> RuleChange:
 
 
 def _records(state: StateReader, rule: str) -> Sequence[AuditRecord]:
-    events, found, after = (AuditEvent.RULE_TUNED, AuditEvent.RULE_REVERTED), [], None
+    events, records, after = (AuditEvent.RULE_TUNED, AuditEvent.RULE_REVERTED), [], None
     while page := state.audit(_PAGE, after):
-        found += [record for record in page if record.event in events and record.subject == rule]
-        place: Position = position_of(page[-1])
-        after = place
-    return found
+        records += [record for record in page if record.event in events and record.subject == rule]
+        position: Position = position_of(page[-1])
+        after = position
+    return records
 
 
 def _file_of(rule: str, files: Sequence[Path]) -> Path:
     if not files:
         raise UsageError(
-            "the configuration names no rules file, and the packaged rules are not changed",
+            "the configuration names no rules file, and packaged rules cannot be changed",
             hint="write a file with `version: 1` and `rules: []`, and name it under rules.files",
         )
     for file in reversed(files):
         listed = yaml_file.read(file).value
         rules = listed.get("rules") if isinstance(listed, dict) else None
-        if any(isinstance(one, dict) and one.get("name") == rule for one in rules or ()):
+        if any(isinstance(entry, dict) and entry.get("name") == rule for entry in rules or ()):
             return file
     return files[-1]
 
@@ -171,5 +176,5 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _spelt(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return format_duration(seconds).replace(" ", "")

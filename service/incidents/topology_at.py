@@ -1,6 +1,6 @@
-"""The topology that an incident is told by: that of its own time, not of the moment somebody reads of it.
+"""The topology of an incident: that of its opening, not of the time it is read.
 
-A pod that lost its card stands on another node minutes later; in the newest graph nothing joins it with that card.
+A pod that lost its GPU runs on another node minutes later; the newest topology no longer relates it to that GPU.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from outrider.topology import Topology
 
 
 def of_incident(state: StateReader, incident: Incident, newest: Topology | None = None) -> Topology:
-    """The graph at the incident's opening, as correlation saw it: with the edges that had left it shortly before.
+    """Returns the topology at the incident's opening, with the edges removed shortly before, as correlation used it.
 
-    What came into being since, such as a replica that joined a surge, has the edges of the newest graph, which is
-    read when it is not given. That graph alone where nothing is kept of the opening. It bears the opening's instant.
+    Entities added since, such as a replica of a surge, have the edges of ``newest``, which defaults to the stored one.
+    If no topology of the opening is stored, ``newest`` is returned. Its time is that of the opening.
     """
     newest = state.topology() if newest is None else newest
-    then = state.topology(incident.opened_at)
-    if not then.entities:
+    opening = state.topology(incident.opened_at)
+    if not opening.entities:
         return newest
     before = state.topology(incident.opened_at - WINDOW)
-    since = newest.entities - then.entities
-    edges = [*then.edges, *before.edges, *(edge for edge in newest.edges if not since.isdisjoint(edge))]
-    labels = {**before.labels, **{one: newest.labels[one] for one in since & newest.labels.keys()}, **then.labels}
-    return Topology.build(edges, then.entities | before.entities | since, labels, incident.opened_at)
+    added = newest.entities - opening.entities
+    edges = [*opening.edges, *before.edges, *(edge for edge in newest.edges if not added.isdisjoint(edge))]
+    labels = {
+        **before.labels,
+        **{entity: newest.labels[entity] for entity in added & newest.labels.keys()},
+        **opening.labels,
+    }
+    return Topology.build(edges, opening.entities | before.entities | added, labels, incident.opened_at)

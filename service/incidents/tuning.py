@@ -1,4 +1,4 @@
-"""Makes proposals for a rule from the verdicts and the values of a store."""
+"""Proposes settings of a rule from feedback and stored values."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from service.engine import fleet_state
 from service.incidents import alert_feedback
 
 STATISTICAL = ("seasonal", "isolation")
-_MOST_CELLS = 20_000_000  # of one look into the store
+_MOST_CELLS = 20_000_000  # of one read of the store
 _DEFAULT_BUDGET = 0.25  # alarms per entity-day, of the isolation forest
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A false-alarm budget of a class of entities, in alarms per entity-day: as it is, as verdicts want it.
+    """A false-alarm budget of an entity kind, in alarms per entity-day: current and proposed.
 
-    ``key`` is the setting; ``known`` False: the class has no budget, the proposal is for people. ``useful`` and
-    ``useless`` are alerts, ``judged`` and ``judged_useless`` occasions (an incident is one). ``proposed`` is ``now``
-    while there are too few of these.
+    ``key`` is the setting; ``known`` False means that the kind has no budget setting. ``useful`` and ``useless`` count
+    alerts, ``judged`` and ``judged_useless`` occasions (an incident is one). ``proposed`` equals ``now`` if there are
+    too few verdicts.
     """
 
     key: str
@@ -50,22 +50,22 @@ class Budget:
 
     @property
     def enough(self) -> bool:
-        """True when verdicts are as many as any proposal takes."""
+        """True if there are enough verdicts for a proposal."""
         return self.judged >= LEAST_VERDICTS and self.judged_useless >= LEAST_USELESS
 
     @property
     def useless_per_entity_day(self) -> float:
-        """What was judged useless; what nobody judged comes on top."""
+        """Rate of alerts judged useless; alerts without a verdict are not included."""
         return self.useless / (self.entities * self.days) if self.entities and self.days > 0 else 0.0
 
 
 def rule_named(rules: Sequence[Rule], name: str) -> Rule:
-    """The rule of that name. Raises UsageError."""
-    found = next((rule for rule in rules if rule.name == name), None)
-    if found is None:
+    """Returns the rule of that name. Raises UsageError."""
+    rule = next((rule for rule in rules if rule.name == name), None)
+    if rule is None:
         known = [rule.name for rule in rules]
         raise UsageError(f"no rule is named {name!r}{near(name, known)}", hint=f"rules: {', '.join(known)}")
-    return found
+    return rule
 
 
 def proposal_of(
@@ -79,9 +79,9 @@ def proposal_of(
     tried: Setting | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Proposal:
-    """Replay the rule over all raw values there are, and over those kept with verdicts.
+    """Replays the rule on all raw values, and on those stored with verdicts.
 
-    ``since`` leaves out verdicts on alerts that began before; ``tried`` is measured instead of our own settings.
+    ``since`` excludes verdicts on alerts that started earlier; ``tried`` replaces the default settings.
     """
     judged = _judged_since(rule, state, since, now)
     interval = settings.collect.interval
@@ -95,7 +95,7 @@ def proposal_of(
         alert_feedback.reader_of(rule, metrics, interval, entities),
         entities,
         replace(span, start=_begin(rule, metrics, span, interval)),
-        kept=state.feedback_values([one.id for one in judged]),
+        kept=state.feedback_values([alert.id for alert in judged]),
         tried=None if tried is None else [tried],
         piece=interval * max(20, _MOST_CELLS // max(1, len(entities) * len(keys))),
         progress=progress,
@@ -103,35 +103,35 @@ def proposal_of(
 
 
 def _judged_since(rule: Rule, state: StateReader, since: datetime | None, now: datetime) -> list[JudgedAlert]:
-    """What was said of alerts of the rule that began since then."""
-    said = state.feedback(rule=rule.name, limit=fleet_state.UNLIMITED)
-    return judged_of([one for one in said if since is None or one.starts_at >= since], state, now)
+    """Returns the judged alerts of the rule that started since then."""
+    verdicts = state.feedback(rule=rule.name, limit=fleet_state.UNLIMITED)
+    return judged_of([verdict for verdict in verdicts if since is None or verdict.starts_at >= since], state, now)
 
 
-def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> list[JudgedAlert]:
-    """One entry a spell, oldest first: useful when anybody found a reason for it."""
-    spells: dict[tuple[str, datetime], list[Feedback]] = {}
-    for one in said:
-        spells.setdefault((one.fingerprint, one.starts_at), []).append(one)
-    kept = state.feedback_values([one.id for one in said])
-    found = []
-    for (fingerprint, starts_at), verdicts in spells.items():
-        first = next((one for one in verdicts if one.id in kept), verdicts[0])
-        alert = alert_feedback.spell_of(state, fingerprint, starts_at)
-        ends_at = (alert.ends_at or now) if alert else starts_at + alert_feedback.LONGEST
-        found.append(
+def judged_of(feedback: Sequence[Feedback], state: StateReader, now: datetime) -> list[JudgedAlert]:
+    """Returns one entry per alert occurrence, oldest first; useful if any verdict found a fault."""
+    occurrences: dict[tuple[str, datetime], list[Feedback]] = {}
+    for verdict in feedback:
+        occurrences.setdefault((verdict.fingerprint, verdict.starts_at), []).append(verdict)
+    values = state.feedback_values([verdict.id for verdict in feedback])
+    judged = []
+    for (fingerprint, starts_at), verdicts in occurrences.items():
+        first = next((verdict for verdict in verdicts if verdict.id in values), verdicts[0])
+        alert = alert_feedback.occurrence_of(state, fingerprint, starts_at)
+        ends_at = (alert.ends_at or now) if alert else starts_at + alert_feedback.MAX_DURATION
+        judged.append(
             JudgedAlert(
                 fingerprint=fingerprint,
                 entity=first.entity,
-                priority=min((one.priority for one in verdicts), key=lambda found: found.rank),
+                priority=min((verdict.priority for verdict in verdicts), key=lambda priority: priority.rank),
                 starts_at=starts_at,
                 ends_at=ends_at,
-                useful=any(one.was_justified for one in verdicts),
+                useful=any(verdict.was_justified for verdict in verdicts),
                 occasion=first.incident or f"{fingerprint} {rfc3339(starts_at)}",
                 id=first.id,
             )
         )
-    return sorted(found, key=lambda one: (one.starts_at, one.fingerprint))
+    return sorted(judged, key=lambda alert: (alert.starts_at, alert.fingerprint))
 
 
 def budgets_of(
@@ -143,41 +143,43 @@ def budgets_of(
     *,
     since: datetime | None = None,
 ) -> tuple[Budget, ...]:
-    """Budgets for a rule of statistical detectors, a class of entities each: as many false alarms as useful ones.
+    """Returns the budgets of a rule of statistical detectors, one per entity kind.
 
-    A tenth of what it is at the least. ``since`` as for ``proposal_of``.
+    The proposed budget allows as many false alarms as useful ones, at least a tenth of the current one. ``since`` as
+    for ``proposal_of``.
     """
     if not is_statistical(rule):
         return ()
     judged = _judged_since(rule, state, since, now)
-    kinds = sorted({one.entity.kind for one in judged})
+    kinds = sorted({alert.entity.kind for alert in judged})
     return tuple(
-        _budget_of(kind, [one for one in judged if one.entity.kind is kind], metrics, settings, now) for kind in kinds
+        _budget_of(kind, [alert for alert in judged if alert.entity.kind is kind], metrics, settings, now)
+        for kind in kinds
     )
 
 
 def _budget_of(
-    kind: EntityKind, own: Sequence[JudgedAlert], metrics: MetricStore, settings: Settings, now: datetime
+    kind: EntityKind, judged: Sequence[JudgedAlert], metrics: MetricStore, settings: Settings, now: datetime
 ) -> Budget:
-    """The budget of one class of entities by the verdicts on alerts of that class."""
-    useful, useless = sum(one.useful for one in own), sum(not one.useful for one in own)
-    key, budget = _budget(settings, kind)
-    present = budget or _DEFAULT_BUDGET
-    found = Budget(
+    """Returns the budget of one entity kind from the verdicts on its alerts."""
+    useful, useless = sum(alert.useful for alert in judged), sum(not alert.useful for alert in judged)
+    key, configured = _budget(settings, kind)
+    current = configured or _DEFAULT_BUDGET
+    budget = Budget(
         key=key,
         kind=kind,
         useful=useful,
         useless=useless,
-        judged=occasions(own),
-        judged_useless=occasions(own) - occasions([one for one in own if one.useful]),
+        judged=occasions(judged),
+        judged_useless=occasions(judged) - occasions([alert for alert in judged if alert.useful]),
         entities=len(metrics.entities(kind)),
-        days=(now - min(one.starts_at for one in own)) / timedelta(days=1),
-        now=present,
-        proposed=present,
-        known=budget is not None,
+        days=(now - min(alert.starts_at for alert in judged)) / timedelta(days=1),
+        now=current,
+        proposed=current,
+        known=configured is not None,
     )
     share = min(1.0, max(0.1, useful / useless)) if useless else 1.0
-    return replace(found, proposed=float(f"{present * share:.2g}")) if found.enough else found
+    return replace(budget, proposed=float(f"{current * share:.2g}")) if budget.enough else budget
 
 
 def is_statistical(rule: Rule) -> bool:
@@ -185,21 +187,21 @@ def is_statistical(rule: Rule) -> bool:
     return bool(set(rule.detectors) & set(STATISTICAL))
 
 
-def by_budgets(found: Proposal, budgets: Sequence[Budget]) -> Proposal:
-    """What is to say of a rule of statistical detectors: whether a budget is proposed, and why not."""
-    if any(one.proposed < one.now for one in budgets):
-        return replace(found, reason=ProposalReason.BUDGET)
-    enough = any(one.enough for one in budgets)
-    return replace(found, reason=ProposalReason.BUDGET_STAYS if enough else ProposalReason.TOO_FEW_FOR_BUDGET)
+def by_budgets(proposal: Proposal, budgets: Sequence[Budget]) -> Proposal:
+    """Returns the proposal of a rule of statistical detectors with the reason for a budget, or for none."""
+    if any(budget.proposed < budget.now for budget in budgets):
+        return replace(proposal, reason=ProposalReason.BUDGET)
+    enough = any(budget.enough for budget in budgets)
+    return replace(proposal, reason=ProposalReason.BUDGET_STAYS if enough else ProposalReason.TOO_FEW_FOR_BUDGET)
 
 
 def _budget(settings: Settings, kind: EntityKind) -> tuple[str, float | None]:
-    """The key of the setting and its value; None for a class that has none."""
+    """Returns the key of the setting and its value; None for an entity kind without a budget."""
     return f"detect.alarms_per_entity_day.{kind.value}", settings.detect.budgets.get(kind)
 
 
 def _begin(rule: Rule, metrics: MetricStore, span: TimeRange, interval: timedelta) -> datetime:
-    """Where values begin inside the span: a young store is not measured over days that it has not seen."""
+    """Returns the start of the values within the span, so that a new store is not measured over days without values."""
     keys = alert_feedback.keys_of(rule)
     seen = metrics.read_windows(rule.kind, keys, span.start, span.end, timedelta(hours=1)) if keys else None
     if seen is None or not seen.entities:
@@ -212,5 +214,5 @@ def _begin(rule: Rule, metrics: MetricStore, span: TimeRange, interval: timedelt
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """The number that a rule's expression compares with; None where it has none that could be another."""
+    """Returns the tunable threshold of a rule's expression, None if it has none."""
     return tunable_threshold_of(rule.name, rule.expr).threshold if rule.expr else None

@@ -15,7 +15,7 @@ from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.text import yaml_file, yaml_words
 from outrider.text.i18n import Language, translate
-from service.config.probe_settings import ProbeSettings, probes_usable
+from service.config.probe_settings import ProbeSettings, probe_problems
 from service.config.settings import Settings
 from service.sources.probe_source import probe_of
 
@@ -109,7 +109,7 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
         first = error.errors()[0]
         option = "-".join(str(part).replace("_", "-") for part in first["loc"][:1])
         raise UsageError(f"--{option}: {yaml_words.describe(first)}") from error
-    for problem in probes_usable([probe], yaml_file.Document("", {}, {})):
+    for problem in probe_problems([probe], yaml_file.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe
 

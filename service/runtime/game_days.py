@@ -1,6 +1,6 @@
 """Game days: scheduled drills that begin at a random time inside their window.
 
-Nothing is ordered and nothing is recorded before that time.
+Nothing is started or recorded before that time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from service.config.settings import GameDaySettings
 from service.drills import running_platform
 from service.drills.control import FaultControl
 
-LEAST_LEFT = timedelta(minutes=2)
-AT_MOST_LATE = timedelta(minutes=1)  # a later start would not end inside the window
+MIN_MARGIN = timedelta(minutes=2)
+MAX_DELAY = timedelta(minutes=1)  # a later start would not end inside the window
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _log = log.get("gamedays")
 
@@ -39,8 +39,8 @@ def draw_order(day: GameDaySettings, opens: datetime) -> tuple[datetime, dict[st
     Deterministic for a day and window. The fault ends before the window closes.
     """
     random = np.random.default_rng([day.seed, int(opens.timestamp())])
-    lasts = min(day.lasts, day.window - LEAST_LEFT)
-    spare = (day.window - lasts - AT_MOST_LATE).total_seconds()
+    lasts = min(day.lasts, day.window - MIN_MARGIN)
+    spare = (day.window - lasts - MAX_DELAY).total_seconds()
     order = {
         "fault": day.faults[int(random.integers(len(day.faults)))],
         "cluster": day.cluster,
@@ -64,7 +64,7 @@ class GameDays:
         since, self._last_run = self._last_run or now, now
         for day in self._days:
             begins_at, order = draw_order(day, last_opening(day, now))
-            if since < begins_at <= now <= begins_at + AT_MOST_LATE:
+            if since < begins_at <= now <= begins_at + MAX_DELAY:
                 self._begin(day, order, now)
 
     def _begin(self, day: GameDaySettings, order: dict[str, Any], now: datetime) -> None:

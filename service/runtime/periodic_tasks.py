@@ -108,7 +108,7 @@ class PeriodicTasks:
                 await work()
             except StoreUnavailableError as error:
                 _log.error("job_failed", job=name, error=error.message, hint=error.hint)
-            except Exception as error:  # noqa: BLE001 - the one place where a failed task must not stop the platform
+            except Exception as error:  # noqa: BLE001 - a failed task must not stop the platform
                 _log.exception("job_failed", job=name, error=str(error))
             finally:
                 self._running.discard(ended)

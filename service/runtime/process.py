@@ -105,7 +105,7 @@ def periodic_tasks_of(platform: wiring_platform.Platform, clock: Clock) -> Perio
 
 
 def _record_incidents(platform: wiring_platform.Platform, now: datetime) -> None:
-    """Writes the scrapes that led to new P0 and P1 incidents."""
+    """Writes the scrapes that preceded new P0 and P1 incidents."""
     source = platform.collector
     if platform.flight is not None:
         platform.flight.record_due(now, source.page_topology, platform.settings.cluster, source.pages.watched)

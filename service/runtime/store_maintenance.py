@@ -51,6 +51,6 @@ class StoreMaintenance:
         self._logged = refused
 
     def _refused(self) -> Counter[str]:
-        """Returns late values since the database was created; those that a remote server refuses are logged at once."""
+        """Returns late values since the database was created; values refused by a remote server are logged at once."""
         counts = self._metrics.condition().refused
         return Counter({str(reason): counts[reason] for reason in LateSamples if reason in counts})

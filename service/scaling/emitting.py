@@ -56,7 +56,7 @@ def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
         recommendation = _as_recommendation(action)
         return [
             (
-                scaling_manifests.render(recommendation, emit.aim(action.target.namespace)),
+                scaling_manifests.render(recommendation, emit.target(action.target.namespace)),
                 Hook(emit.url, emit.token_file) if emit.url else None,
             )
             for emit in scaling.emit
@@ -84,7 +84,7 @@ def documents(
             if service is not None:
                 raise UsageError(f"{service} has no plan: {item.reason.value}", hint="see outrider capacity explain")
             continue
-        aims = [emit.aim(item.service.namespace) for emit in aims_of(settings, item.service, kinds)]
+        aims = [emit.target(item.service.namespace) for emit in aims_of(settings, item.service, kinds)]
         forecast = forecasts.get(item.service)
         rendered += [(item, document) for document in scaling_manifests.documents(item, aims, forecast, url=url)]
     return rendered

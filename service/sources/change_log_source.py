@@ -1,6 +1,6 @@
-"""Changes, their ends and the start-ups of replicas: recorded in the change log, and read from it for the cycle.
+"""Records changes, their ends and start-ups of replicas in the change log, and reads events from it for the cycle.
 
-Other processes leave events there: changes that pipelines announced, and pushed logs.
+Other processes write events to it: changes announced by pipelines, and pushed logs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from outrider.topology import Topology
 from service.sources.composite_source import SilentContributor
 
 AUDIT_EVERY = timedelta(minutes=5)
-AUDIT_PAPER = "workload_audit"
+AUDIT_DOCUMENT = "workload_audit"
 MOST_MISSED = 10_000
 # an increase of either means that the replica has served
 _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_requests_finished_total"))
 
 
 class ChangeLogContributor(SilentContributor):
-    """Stores changes, their ends and start-ups in the change log; adds the events that other processes left there."""
+    """Stores changes, their ends and start-ups in the change log; adds the events that other processes wrote to it."""
 
     def __init__(
         self, change_log: ChangeLog, clusters: Sequence[KubernetesEventSource] = (), logs: Sequence[LogMatcher] = ()
@@ -48,7 +48,7 @@ class ChangeLogContributor(SilentContributor):
         self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes while the change log was unavailable
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
-        """Records the round. A failure is logged and does not fail the round."""
+        """Records the cycle. A failure is logged and does not fail the cycle."""
         try:
             return await asyncio.to_thread(self._record, collected, collected.topology, at)
         except StoreError as error:
@@ -69,7 +69,7 @@ class ChangeLogContributor(SilentContributor):
         return replace(collected, events=events)
 
     def _posted(self, topology: Topology, at: datetime) -> tuple[Event, ...]:
-        """Returns the events left since the last round, each resolved to a component of the topology."""
+        """Returns the events posted since the last cycle, each resolved to a component of the topology."""
         posted = self._change_log.posted(self._cursor, at - FIRST_LOOK)
         if not posted:
             return ()
@@ -79,15 +79,15 @@ class ChangeLogContributor(SilentContributor):
         return tuple(replace(event, entity=self._resolver.entity(_unresolved(event, topology))) for _, event in posted)
 
     def _note_startups(self, batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> None:
-        for lines in self._logs:
-            for namespace, pod, mark in lines.drain_marks():
+        for matcher in self._logs:
+            for namespace, pod, mark in matcher.drain_marks():
                 for cluster in self._clusters:
                     cluster.startups.mark(namespace, pod, mark)
         for cluster in self._clusters:
             self._resume(cluster, at)
             waiting = list(cluster.startups.waiting())
             if waiting:
-                served = dict(_answering(batches))
+                served = dict(_serving(batches))
                 for startup in waiting:
                     replicas = topology.above(startup.pod, EntityKind.REPLICA)
                     first = min((served[replica] for replica in replicas if replica in served), default=None)
@@ -110,7 +110,7 @@ class ChangeLogContributor(SilentContributor):
                 for cluster in self._clusters
                 for finding in audit(cluster.objects, cluster.replicas, cluster.cluster)
             ]
-            self._change_log.put_document(AUDIT_PAPER, {"findings": findings}, at)
+            self._change_log.put_document(AUDIT_DOCUMENT, {"findings": findings}, at)
 
     async def close(self) -> None:
         """Closes the change log."""
@@ -121,8 +121,8 @@ def _changes(events: Sequence[Event]) -> list[Change]:
     return [change for change in map(change_of, events) if change is not None]
 
 
-def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, datetime]]:
-    """Yields replicas that finished work since their last page, and the scrape time of that page."""
+def _serving(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, datetime]]:
+    """Yields replicas that finished work since their last scrape, and the time of that scrape."""
     for batch in batches:
         if batch.kind is not EntityKind.REPLICA:
             continue
@@ -135,11 +135,11 @@ def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, date
 
 def _unresolved(event: Event, topology: Topology) -> UnresolvedEvent:
     """Returns the event before its component is known. A service without a namespace gets one from the topology."""
-    entity, aim = event.entity, None
+    entity, kind = event.entity, None
     if event.kind is EventKind.LOG and entity.kind is EntityKind.POD:
-        aim = EntityKind.REPLICA
+        kind = EntityKind.REPLICA
     elif event.kind is EventKind.CHANGE and entity.kind is EntityKind.WORKLOAD:
-        aim = EntityKind.SERVICE
+        kind = EntityKind.SERVICE
     elif entity.kind is EntityKind.SERVICE and entity not in topology.entities:
         candidates = [
             service
@@ -151,5 +151,5 @@ def _unresolved(event: Event, topology: Topology) -> UnresolvedEvent:
         entity = candidates[0] if len(candidates) == 1 else entity
     service = event.attributes.get("service", "")
     return UnresolvedEvent(
-        event.kind, event.code, event.at, event.source, event.dedup_key, entity, event.attributes, "", "", aim, service
+        event.kind, event.code, event.at, event.source, event.dedup_key, entity, event.attributes, "", "", kind, service
     )

@@ -1,4 +1,4 @@
-"""The source of the cycle: a source of pages, and contributors that add probes, events, discovery and changes."""
+"""The source of the cycle: a source of metrics pages, with contributors for probes, events, discovery and changes."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class PageSource(Source, Protocol):
 
 
 class Contributor(Protocol):
-    """One part of a round beside the pages."""
+    """A part of a cycle's data besides the metrics pages."""
 
     @property
     def health(self) -> Sequence[TargetHealth]:
-        """Health of what the contributor reads."""
+        """Health of the sources that the contributor reads."""
         ...
 
     async def prepare(self, at: datetime) -> None:
-        """Runs before the pages are read."""
+        """Runs before the metrics pages are read."""
         ...
 
     async def read(self, at: datetime) -> None:
-        """Runs while the pages are read."""
+        """Runs while the metrics pages are read."""
         ...
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
-        """Returns the round with what this contributor adds to it."""
+        """Returns the collected data with the part of this contributor."""
         ...
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class SilentContributor:
         """Does nothing."""
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
-        """Returns the round unchanged."""
+        """Returns the collected data unchanged."""
         del at
         return collected
 
@@ -80,22 +80,22 @@ class SilentContributor:
 
 
 class CompositeSource:
-    """A source of pages with contributors, which add to each round in their order."""
+    """A source of metrics pages with contributors, applied in order in each cycle."""
 
     def __init__(self, pages: PageSource, contributors: Sequence[Contributor] = ()) -> None:
         """``pages`` and the contributors are closed with this source."""
         self.pages = pages
         self.contributors = tuple(contributors)
         self.page_topology = Topology()
-        """The topology of the newest pages alone."""
+        """Topology of the newest metrics pages alone."""
 
     @property
     def health(self) -> list[TargetHealth]:
-        """Health of each target, then of what each contributor reads."""
+        """Health of each target, then of the sources of each contributor."""
         return [*self.pages.health, *(health for part in self.contributors for health in part.health)]
 
     async def collect(self, at: datetime) -> Collected:
-        """Runs one round: pages and contributors are read at the same time."""
+        """Collects once: metrics pages and contributors are read concurrently."""
         reading = asyncio.gather(*(contributor.read(at) for contributor in self.contributors))
         collected, _ = await asyncio.gather(self._collect_pages(at), reading)
         self.page_topology = collected.topology

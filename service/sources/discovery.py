@@ -1,4 +1,4 @@
-"""Target discovery: the target sources of a configuration, as a contributor to each round."""
+"""Target discovery: the target sources of a configuration, as a contributor to each cycle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DiscoveryContributor(SilentContributor):
     """Sets the targets of a scraper to those discovered, and adds the health of the target sources."""
 
     def __init__(self, pages: ScrapeManager, discovery: Discovery, cluster: str, *, deadline: timedelta) -> None:
-        """The first round waits ``deadline`` for the sources; later rounds do not wait."""
+        """The first cycle waits ``deadline`` for the sources; later cycles do not wait."""
         self._pages, self._discovery, self._cluster = pages, discovery, cluster
         self._deadline = deadline
         self._applied: DiscoveryResult | None = None
@@ -60,10 +60,10 @@ class DiscoveryContributor(SilentContributor):
 
     async def prepare(self, at: datetime) -> None:
         """Hands newly discovered targets to the scraper."""
-        known = await self._discovery.refresh(at, wait=0.0 if self._applied else self._deadline.total_seconds())
-        if known is not self._applied:
-            self._pages.set_targets(known.targets, known.edges, known.labels)
-            self._applied = known
+        result = await self._discovery.refresh(at, wait=0.0 if self._applied else self._deadline.total_seconds())
+        if result is not self._applied:
+            self._pages.set_targets(result.targets, result.edges, result.labels)
+            self._applied = result
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
         """Adds the health of the target sources, and the sources as entities."""
@@ -73,7 +73,7 @@ class DiscoveryContributor(SilentContributor):
 
     def _labels(self) -> dict[EntityRef, dict[str, str]]:
         return {
-            _watcher(self._cluster, health.target): {"target": health.target, "adapter": health.adapter}
+            _source_entity(self._cluster, health.target): {"target": health.target, "adapter": health.adapter}
             for health in self._discovery.health
         }
 
@@ -86,7 +86,7 @@ def discovery_of(settings: Settings, configured: Sequence[Target], clients: Kube
     """Returns every target source of a configuration. ``clients`` are shared with event sources."""
     collect = settings.collect
     pool = clients or KubeClientPool(collect.discover)
-    sources = [(_source(given, settings.cluster, pool), _rules(given, collect)) for given in collect.discover]
+    sources = [(_source(entry, settings.cluster, pool), _rules(entry, collect)) for entry in collect.discover]
     return Discovery(sources, settings.cluster, configured=configured, guess=_detect_adapter)
 
 
@@ -102,44 +102,46 @@ async def discover_once(settings: Settings, configured: Sequence[Target], at: da
     """Reads every target source once and waits for all of them. Failures are in ``health``."""
     discovery = discovery_of(settings, configured)
     try:
-        known = await discovery.refresh(at)
-        return DiscoveryRun(known.targets, tuple(discovery.health))
+        result = await discovery.refresh(at)
+        return DiscoveryRun(result.targets, tuple(discovery.health))
     finally:
         await discovery.close()
 
 
-def _source(given: DiscoverSettings, cluster: str, clients: KubeClientPool) -> TargetSource:
-    name, every = given.label, given.every or _EVERY[given.type]
-    client = partial(HttpClient, name, given.url or "", timeout=given.timeout, access=given.access)
-    servers = [NameServer.parse(server) for server in given.name_servers]
-    if given.type == "static":
-        return StaticSource(name, given.targets, given.add_labels)
-    if given.type == "file":
-        return FileSource(name, given.files, every=every)
-    if given.type == "http":
+def _source(options: DiscoverSettings, cluster: str, clients: KubeClientPool) -> TargetSource:
+    name, every = options.label, options.every or _EVERY[options.type]
+    client = partial(HttpClient, name, options.url or "", timeout=options.timeout, access=options.access)
+    servers = [NameServer.parse(server) for server in options.name_servers]
+    if options.type == "static":
+        return StaticSource(name, options.targets, options.add_labels)
+    if options.type == "file":
+        return FileSource(name, options.files, every=every)
+    if options.type == "http":
         return HttpSource(name, client(), every=every)
-    if given.type == "dns":
-        return DnsSource(name, given.names, record=given.record, servers=servers, within=given.timeout, every=every)
+    if options.type == "dns":
+        return DnsSource(
+            name, options.names, record=options.record, servers=servers, within=options.timeout, every=every
+        )
     return KubernetesSource(
         name,
-        clients.of(given, name),
+        clients.of(options, name),
         cluster,
-        namespaces=given.namespaces,
-        label_selector=given.label_selector,
-        service_label=given.service_label,
+        namespaces=options.namespaces,
+        label_selector=options.label_selector,
+        service_label=options.service_label,
         every=every,
     )
 
 
-def _rules(given: DiscoverSettings, collect: CollectSettings) -> RelabelRules:
-    scrape = given.scrape
+def _rules(options: DiscoverSettings, collect: CollectSettings) -> RelabelRules:
+    scrape = options.scrape
     return RelabelRules(
-        keep={label: re.compile(pattern) for label, pattern in given.keep.items()},
-        drop={label: re.compile(pattern) for label, pattern in given.drop.items()},
-        labels=given.labels,
-        adapter=given.adapter,
-        adapters=given.adapters,
-        adapter_label=given.adapter_label,
+        keep={label: re.compile(pattern) for label, pattern in options.keep.items()},
+        drop={label: re.compile(pattern) for label, pattern in options.drop.items()},
+        labels=options.labels,
+        adapter=options.adapter,
+        adapters=options.adapters,
+        adapter_label=options.adapter_label,
         scheme=scrape.scheme,
         path=scrape.path,
         port=scrape.port,
@@ -151,18 +153,18 @@ def _rules(given: DiscoverSettings, collect: CollectSettings) -> RelabelRules:
 
 
 async def _detect_adapter(url: str, rules: RelabelRules) -> str | None:
-    """Returns the adapter that reads a page, None if there is none. Raises CollectError if it cannot be read."""
+    """Returns the adapter of a metrics page, None if there is none. Raises CollectError if it cannot be read."""
     client = HttpClient("discover", url, timeout=rules.timeout, access=rules.access)
     try:
-        answer = await client.get("")
+        response = await client.get("")
     finally:
         await client.close()
-    if answer.status != 200:
-        raise client.fault(f"{url} answered {answer.status}", CollectReason.HTTP_STATUS)
-    return await asyncio.to_thread(detect_adapter, answer.body.decode("utf-8", errors="replace"))
+    if response.status != 200:
+        raise client.fault(f"{url} returned HTTP {response.status}", CollectReason.HTTP_STATUS)
+    return await asyncio.to_thread(detect_adapter, response.body.decode("utf-8", errors="replace"))
 
 
-def _watcher(cluster: str, name: str) -> EntityRef:
+def _source_entity(cluster: str, name: str) -> EntityRef:
     return EntityRef(cluster, EntityKind.WORKLOAD, TARGETS_NAMESPACE, f"discover/{name}")
 
 
@@ -174,5 +176,5 @@ def _health_batch(cluster: str, health: Sequence[TargetHealth], at: datetime) ->
             code = 0.0 if source.up else _OTHER_CODE
             values[row] = (float(source.up), np.nan, float(source.samples or 0), code, np.nan)
     status = np.where(np.isfinite(values), CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
-    entities = tuple(_watcher(cluster, source.target) for source in health)
+    entities = tuple(_source_entity(cluster, source.target) for source in health)
     return SampleBatch("discovery", at, EntityKind.WORKLOAD, WATCH_KEYS, entities, values, status)

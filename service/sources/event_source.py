@@ -1,4 +1,4 @@
-"""Event sources as a contributor to each round."""
+"""Event sources as a contributor to each cycle."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class EventContributor(SilentContributor):
     @property
     def logs(self) -> tuple[LogMatcher, ...]:
         """The matchers of the event sources that read logs."""
-        lines = (getattr(source, "lines", None) for source in self._events.sources)
-        return tuple(each for each in lines if isinstance(each, LogMatcher))
+        matchers = (getattr(source, "lines", None) for source in self._events.sources)
+        return tuple(matcher for matcher in matchers if isinstance(matcher, LogMatcher))
 
     async def read(self, at: datetime) -> None:
         """Reads the event sources."""
         self._unresolved = await self._events.read(at)
 
     async def add(self, collected: Collected, at: datetime) -> Collected:
-        """Adds the events, resolved by the topology of this round."""
+        """Adds the events, resolved by the topology of this cycle."""
         topology = await asyncio.to_thread(self.view.topology, collected.topology)  # slow for a large fleet
         self._events.know(topology)
         events = (*self._events.events(self._unresolved), *collected.events)
@@ -69,38 +69,40 @@ def contributor(pages: PageSource, settings: Settings, clients: KubeClientPool |
     """Returns the event sources of a configuration. ``clients`` are shared with discovery."""
     sources = event_sources(settings, clients)
     clusters = [source for source in sources.sources if isinstance(source, KubernetesEventSource)]
-    signals = {given.name or given.type: given.signals for given in settings.events}
+    signals = {options.name or options.type: options.signals for options in settings.events}
     return EventContributor(sources, pages, KubeView(clusters, signals))
 
 
 def event_sources(settings: Settings, clients: KubeClientPool | None = None) -> EventSources:
     """Returns every event source of a configuration."""
     pool = clients or KubeClientPool(settings.events)
-    sources = [event_source(given, settings.cluster, pool) for given in settings.events]
-    every = {given.name or given.type: given.every for given in settings.events}
+    sources = [event_source(options, settings.cluster, pool) for options in settings.events]
+    every = {options.name or options.type: options.every for options in settings.events}
     return EventSources(sources, deadline=settings.collect.interval / 4, every=every)
 
 
-def event_source(given: EventSettings, cluster: str, clients: KubeClientPool) -> EventSource:
+def event_source(options: EventSettings, cluster: str, clients: KubeClientPool) -> EventSource:
     """Returns one event source from its settings."""
-    name, of = given.name or given.type, given.cluster or cluster
-    client = partial(HttpClient, name, timeout=given.timeout, access=given.access)
-    node = None if given.node is None else EntityRef(of, EntityKind.NODE, None, given.node)
-    if given.type == "kernel_log":
-        if given.path is not None:
+    name, cluster = options.name or options.type, options.cluster or cluster
+    client = partial(HttpClient, name, timeout=options.timeout, access=options.access)
+    node = None if options.node is None else EntityRef(cluster, EntityKind.NODE, None, options.node)
+    if options.type == "kernel_log":
+        if options.path is not None:
             assert node is not None  # validated by the settings
-            return KernelLogFile(name, KernelFile(given.path), node)
-        return KernelLogs(name, given.url or "", client, of, node)
-    if given.type == "loki":
-        return LokiLogs(name, client(given.url or ""), of, given.query.strip(), prefilter=given.prefilter)
-    api = clients.of(given, name)
-    if given.type == "kubernetes":
-        return KubernetesEventSource(name, api, of, namespaces=given.namespaces, service_label=given.service_label)
+            return KernelLogFile(name, KernelFile(options.path), node)
+        return KernelLogs(name, options.url or "", client, cluster, node)
+    if options.type == "loki":
+        return LokiLogs(name, client(options.url or ""), cluster, options.query.strip(), prefilter=options.prefilter)
+    api = clients.of(options, name)
+    if options.type == "kubernetes":
+        return KubernetesEventSource(
+            name, api, cluster, namespaces=options.namespaces, service_label=options.service_label
+        )
     return EngineLogs(
         name,
         api,
-        of,
-        namespaces=given.namespaces,
-        label_selector=given.label_selector,
-        container=given.container,
+        cluster,
+        namespaces=options.namespaces,
+        label_selector=options.label_selector,
+        container=options.container,
     )

@@ -20,7 +20,7 @@ from service.sources.change_log_source import ChangeLogContributor
 from service.sources.composite_source import CompositeSource, Contributor, PageSource
 from service.sources.kube_clients import KubeClientPool
 
-_SHARE_OF_ROUND = 0.9  # of the time until a round closes; the rest is for parsing the page
+_SHARE_OF_ROUND = 0.9  # of the time until a cycle closes; the rest is for parsing the metrics page
 
 
 def source(
@@ -30,10 +30,10 @@ def source(
     pushed: PushSource | None = None,
     change_log: ChangeLog | None = None,
 ) -> CompositeSource:
-    """Returns the source of batches and events of a configuration, with what is ``pushed``.
+    """Returns the source of batches and events of a configuration, including ``pushed`` samples.
 
-    ``tap`` receives every page unchanged; there are no pages with ``collect.prometheus.pushdown``. ``change_log`` is
-    closed with the source. Raises UsageError if a probe needs a library that is not installed.
+    ``tap`` receives every metrics page unchanged; there are none with ``collect.prometheus.pushdown``. The source
+    closes ``change_log``. Raises UsageError if a probe needs a library that is not installed.
     """
     prometheus, clients = settings.collect.prometheus, KubeClientPool((*settings.collect.discover, *settings.events))
     contributors: list[Contributor] = []
@@ -48,8 +48,10 @@ def source(
         scraper = Scraper(health_timeout=endpoint_timeout(deadline, spread))
         pages = manager = ScrapeManager(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
-            found = discovery.discovery_of(settings, configured, clients)
-            contributors.append(discovery.DiscoveryContributor(manager, found, settings.cluster, deadline=deadline))
+            target_discovery = discovery.discovery_of(settings, configured, clients)
+            contributors.append(
+                discovery.DiscoveryContributor(manager, target_discovery, settings.cluster, deadline=deadline)
+            )
     if settings.probes:
         probes = probe_source.probes_of(settings.probes, settings.cluster, settings.collect.interval)
         contributors.append(probe_source.ProbeContributor(probes))
@@ -63,7 +65,7 @@ def source(
 
 
 def endpoint_timeout(deadline: timedelta, spread: timedelta) -> timedelta:
-    """Returns the timeout of engine endpoints: the last page of a round still arrives before the round closes."""
+    """Returns the timeout of engine endpoints, so that the last metrics page arrives before the cycle closes."""
     return max(deadline - spread, deadline / 2) * _SHARE_OF_ROUND
 
 

@@ -38,17 +38,17 @@ class KubeClientPool:
         self._readers = [reader for reader in readers if reader.type in _TYPES]
         self._shared: list[tuple[_Reader, SharedWatches]] = []
 
-    def of(self, given: _Reader, name: str) -> KubeApi | SharedWatches:
+    def of(self, options: _Reader, name: str) -> KubeApi | SharedWatches:
         """Returns shared watches if several sources read the server, else a client. ``name`` is named in errors."""
-        readers = [reader for reader in self._readers if _is_same(reader, given)]
-        timeout = max((given.timeout, *(reader.timeout for reader in readers)))
-        shared = next((watches for reader, watches in self._shared if _is_same(reader, given)), None)
+        readers = [reader for reader in self._readers if _is_same(reader, options)]
+        timeout = max((options.timeout, *(reader.timeout for reader in readers)))
+        shared = next((watches for reader, watches in self._shared if _is_same(reader, options)), None)
         if shared is not None:
             return shared
-        api = KubeApi(HttpClient(name, given.url or "", timeout=timeout, access=given.access))
+        api = KubeApi(HttpClient(name, options.url or "", timeout=timeout, access=options.access))
         if len(readers) < 2:
             return api
-        self._shared.append((given, SharedWatches(api)))
+        self._shared.append((options, SharedWatches(api)))
         return self._shared[-1][1]
 
 

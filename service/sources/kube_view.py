@@ -17,7 +17,7 @@ GRACE = timedelta(minutes=2)  # an exporter that is unavailable for longer is re
 
 
 class KubeView:
-    """The clusters whose API is watched, merged with the topology of pages."""
+    """The watched clusters, merged with the topology of metrics pages."""
 
     def __init__(self, clusters: Sequence[KubernetesEventSource], signals: Mapping[str, str] | None = None) -> None:
         """``signals`` is auto, always or never, by name of the source."""
@@ -28,7 +28,7 @@ class KubeView:
         self._topology: Topology | None = None
 
     def topology(self, pages: Topology) -> Topology:
-        """Returns both graphs as one, rebuilt only if either changed. Facts of pages take precedence."""
+        """Returns both graphs as one, rebuilt only if either changed. Metrics pages take precedence."""
         if not self.clusters:
             return pages
         graphs = tuple(cluster.graph for cluster in self.clusters)
@@ -39,13 +39,13 @@ class KubeView:
         return replace(self._topology, at=pages.at)
 
     def batches(self, health: Sequence[TargetHealth], at: datetime) -> tuple[SampleBatch, ...]:
-        """Returns signals of the API, except of a cluster whose kube-state-metrics is read: nothing counts twice."""
+        """Returns signals of the API, except of clusters whose kube-state-metrics is read, to avoid duplicates."""
         exporters = [target for target in health if target.adapter == STATE_METRICS and _is_read(target, at)]
         batches: list[SampleBatch] = []
         for cluster in self.clusters:
-            wanted = self._signals.get(cluster.name, "auto")
+            mode = self._signals.get(cluster.name, "auto")
             has_exporter = any(exporter.cluster in ("", cluster.cluster) for exporter in exporters)
-            if wanted == "always" or (wanted == "auto" and not has_exporter):
+            if mode == "always" or (mode == "auto" and not has_exporter):
                 batches.extend(cluster.batches(at))
         return tuple(batches)
 
@@ -53,7 +53,7 @@ class KubeView:
 def _is_read(exporter: TargetHealth, at: datetime) -> bool:
     """False if the exporter has been unavailable for longer than a short outage.
 
-    Until then values keep their source: the two sources take their values at different times.
+    Until then values keep their source, since the two sources differ in timing.
     """
     last = exporter.last_success
     return exporter.up is not False or (last is not None and at - last <= GRACE)
@@ -62,10 +62,10 @@ def _is_read(exporter: TargetHealth, at: datetime) -> bool:
 def _merged(pages: Topology, graphs: Sequence[Graph]) -> Topology:
     edges, labels = merge_graphs(pages.edges, pages.labels, graphs)
     known = {entity for edge in edges for entity in edge}
-    alone = [each for each in pages.entities if each in labels or each in known or not _is_unnamed(each)]
+    alone = [entity for entity in pages.entities if entity in labels or entity in known or not _is_unnamed(entity)]
     return Topology.build(edges, (*alone, *labels), labels, pages.at)
 
 
 def _is_unnamed(entity: EntityRef) -> bool:
-    """True for a pod of which only the UID was known; its name is known by now."""
+    """True for a pod known by its UID only; its name is known by now."""
     return entity.kind is EntityKind.POD and entity.namespace is None

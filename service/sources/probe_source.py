@@ -1,4 +1,4 @@
-"""Probes as a contributor to each round."""
+"""Probes as a contributor to each cycle."""
 
 from __future__ import annotations
 
@@ -53,55 +53,55 @@ class ProbeContributor(SilentContributor):
         await self._probes.close()
 
 
-def probes_of(given: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> ProbeScheduler:
+def probes_of(probes: Sequence[ProbeSettings], cluster: str, interval: timedelta) -> ProbeScheduler:
     """Returns the scheduler of the configured probes. Raises UsageError if a library is missing."""
-    probes = [probe_of(settings, cluster) for settings in given]
-    return ProbeScheduler(probes, deadline=interval / 4, spread=interval / 15)
+    scheduled = [probe_of(options, cluster) for options in probes]
+    return ProbeScheduler(scheduled, deadline=interval / 4, spread=interval / 15)
 
 
-def probe_of(given: ProbeSettings, cluster: str) -> Probe:
+def probe_of(options: ProbeSettings, cluster: str) -> Probe:
     """Returns one probe from valid settings. Raises UsageError if its libraries are missing."""
     request = ProbeRequest(
-        name=given.label,
-        service=given.entity(cluster),
-        every=given.every,
-        timeout=given.timeout,
-        access=given.access,
-        cert_left=timedelta(days=given.cert_days),
+        name=options.label,
+        service=options.entity(cluster),
+        every=options.every,
+        timeout=options.timeout,
+        access=options.access,
+        cert_left=timedelta(days=options.cert_days),
     )
-    if given.type == "generation":
-        return CompletionProbe(request, given.url or "", _question(given))
-    if given.type == "http":
-        expected = ExpectedResponse(tuple(given.status), _pattern(given.matches), _pattern(given.lacks))
+    if options.type == "generation":
+        return CompletionProbe(request, options.url or "", _completion_request(options))
+    if options.type == "http":
+        expected = ExpectedResponse(tuple(options.status), _pattern(options.matches), _pattern(options.lacks))
         return HttpProbe(
             request,
-            given.url or "",
-            method=given.method,
-            body=given.body,
+            options.url or "",
+            method=options.method,
+            body=options.body,
             expected=expected,
-            follow_redirects=given.follow_redirects,
+            follow_redirects=options.follow_redirects,
         )
-    if given.type == "tls":
-        return TlsProbe(request, given.host or "", given.port)
-    if given.type == "dns":
-        servers = [NameServer.parse(server) for server in given.name_servers]
-        return DnsProbe(request, given.host or "", record=given.record, expect=given.expect, servers=servers)
-    parts = urlsplit(given.url or "")
+    if options.type == "tls":
+        return TlsProbe(request, options.host or "", options.port)
+    if options.type == "dns":
+        servers = [NameServer.parse(server) for server in options.name_servers]
+        return DnsProbe(request, options.host or "", record=options.record, expect=options.expect, servers=servers)
+    parts = urlsplit(options.url or "")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-    return GrpcHealthProbe(request, host, parts.port or 0, service=given.grpc_service, tls=parts.scheme == "grpcs")
+    return GrpcHealthProbe(request, host, parts.port or 0, service=options.grpc_service, tls=parts.scheme == "grpcs")
 
 
-def _question(given: ProbeSettings) -> CompletionRequest:
+def _completion_request(options: ProbeSettings) -> CompletionRequest:
     return CompletionRequest(
-        model=given.model,
-        prompt=given.prompt,
-        max_tokens=given.max_tokens,
-        api=given.api,
-        ttft_limit=given.ttft_limit,
-        total_limit=given.total_limit,
-        idle=given.idle,
-        expect=_pattern(given.matches),
-        extra=given.extra,
+        model=options.model,
+        prompt=options.prompt,
+        max_tokens=options.max_tokens,
+        api=options.api,
+        ttft_limit=options.ttft_limit,
+        total_limit=options.total_limit,
+        idle=options.idle,
+        expect=_pattern(options.matches),
+        extra=options.extra,
     )
 
 

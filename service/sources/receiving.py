@@ -1,4 +1,4 @@
-"""Builds both ends of ingest from settings: the settings of the API's endpoints, and the engine's source."""
+"""Builds both ends of ingestion from settings: the settings of the ingest endpoints, and the engine's source."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from service.config.settings import Settings, read_secret
 from store import factory, migrate
 
 
-def doors(settings: Settings) -> IngestSettings | None:
-    """Returns the settings of the ingest endpoints, None if ingest is off. Raises ConfigError for a bad token."""
-    given = settings.receive
-    if not given.enabled:
+def ingest_settings(settings: Settings) -> IngestSettings | None:
+    """Returns the settings of the ingest endpoints, None if ingestion is off. Raises ConfigError for a bad token."""
+    options = settings.receive
+    if not options.enabled:
         return None
     return IngestSettings(
-        token=read_secret(given.token_file) if given.token_file is not None else "",
+        token=read_secret(options.token_file) if options.token_file is not None else "",
         rules=rules(settings),
-        body_bytes=given.body_limit_bytes,
-        unpacked_bytes=given.unpacked_limit_bytes,
-        samples_per_request=given.samples_per_request,
-        samples_per_minute=given.samples_per_minute,
-        buffer_bytes=given.buffer_limit_bytes,
-        kpis=KpiLimits(late=given.kpi_late),
-        kpi_services=tuple(given.kpi_services),
+        body_bytes=options.body_limit_bytes,
+        unpacked_bytes=options.unpacked_limit_bytes,
+        samples_per_request=options.samples_per_request,
+        samples_per_minute=options.samples_per_minute,
+        buffer_bytes=options.buffer_limit_bytes,
+        kpis=KpiLimits(late=options.kpi_late),
+        kpi_services=tuple(options.kpi_services),
     )
 
 
 def pushed(settings: Settings) -> PushSource | None:
-    """Returns the engine's reader of the ingest buffer, None if ingest is off. Raises StoreError."""
+    """Returns the engine's reader of the ingest buffer, None if ingestion is off. Raises StoreError."""
     # Pushed samples carry the time of the API's clock, which is real time even if the fleet has a clock of its own.
     return (
         _received(settings, factory.open_ingest_buffer(_state_url(settings)), SystemClock())
@@ -48,7 +48,7 @@ def pushed(settings: Settings) -> PushSource | None:
 def watching(settings: Settings, clock: Clock) -> PushSource | None:
     """Returns a second reader, which removes nothing. ``clock`` is that of the ingest endpoints.
 
-    None if ingest is off or there is no store yet.
+    None if ingestion is off or there is no store yet.
     """
     if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
         return None
@@ -59,53 +59,53 @@ def _state_url(settings: Settings) -> str:
     return factory.urls_of(settings.store.url)[0]
 
 
-def _received(settings: Settings, spool: IngestBuffer, clock: Clock) -> PushReceiver:
-    given = settings.receive
+def _received(settings: Settings, buffer: IngestBuffer, clock: Clock) -> PushReceiver:
+    options = settings.receive
     limits = ReceiveLimits(
-        samples_per_cycle=given.samples_per_cycle,
-        most_targets=given.most_targets,
-        series_per_target=given.series_per_target,
-        series=given.most_series,
-        settle=given.settle,
-        silent_after=given.silent_after,
-        forget_after=given.forget_after,
+        samples_per_cycle=options.samples_per_cycle,
+        most_targets=options.most_targets,
+        series_per_target=options.series_per_target,
+        series=options.most_series,
+        settle=options.settle,
+        silent_after=options.silent_after,
+        forget_after=options.forget_after,
     )
     return PushReceiver(
-        spool,
+        buffer,
         settings.cluster,
         clock,
         rules=rules(settings),
         limits=limits,
-        kpis=KpiValues(given.kpi_hold, given.main_kpi),
+        kpis=KpiValues(options.kpi_hold, options.main_kpi),
     )
 
 
 class _ReadOnlyBuffer:
     """A read-only view of an ingest buffer. Only the engine removes blocks and counts dropped samples."""
 
-    def __init__(self, spool: IngestBuffer) -> None:
-        self._spool = spool
+    def __init__(self, buffer: IngestBuffer) -> None:
+        self._buffer = buffer
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        return self._spool.put(block, most_bytes)
+        return self._buffer.put(block, most_bytes)
 
     def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        return self._spool.take(after, most_samples)
+        return self._buffer.take(after, most_samples)
 
     def release(self, until: int) -> None:
         """Does nothing: the engine does."""
 
     def waiting(self) -> Waiting:
-        return self._spool.waiting()
+        return self._buffer.waiting()
 
     def count(self, dropped: Mapping[str, int]) -> None:
         """Does nothing: the engine does."""
 
     def counted(self) -> dict[str, int]:
-        return self._spool.counted()
+        return self._buffer.counted()
 
     def close(self) -> None:
-        self._spool.close()
+        self._buffer.close()
 
 
 def rules(settings: Settings) -> tuple[ReceiveRule, ...]:
@@ -113,11 +113,11 @@ def rules(settings: Settings) -> tuple[ReceiveRule, ...]:
     return tuple(_rule(rule) for rule in settings.receive.rules)
 
 
-def _rule(given: ReceiveRuleSettings) -> ReceiveRule:
-    entity = given.entity
+def _rule(options: ReceiveRuleSettings) -> ReceiveRule:
+    entity = options.entity
     return ReceiveRule(
-        match={label: re.compile(text) for label, text in given.match.items()},
-        adapter=given.adapter,
+        match={label: re.compile(pattern) for label, pattern in options.match.items()},
+        adapter=options.adapter,
         entity=None if entity is None else EntityTemplate(entity.kind, entity.name, entity.namespace, entity.cluster),
-        labels=given.labels,
+        labels=options.labels,
     )

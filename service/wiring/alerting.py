@@ -13,7 +13,7 @@ from outrider.ports import Notifier
 from outrider.text.i18n import Language
 from service.config import knowledge_overlay
 from service.config.settings import Settings
-from service.incidents.llm_narrative import Door, Explainer, NoExplainer, OpenAiExplainer
+from service.incidents.llm_narrative import Explainer, LlmEndpoint, NoExplainer, OpenAiExplainer
 
 GROUPS = ("phone", "sms", "im", "mail", "report")
 
@@ -48,4 +48,4 @@ def explainer(settings: Settings) -> Explainer:
     endpoint = settings.explainer
     if endpoint.url is None:
         return NoExplainer()
-    return OpenAiExplainer(Door(endpoint.url, endpoint.model, endpoint.key_file, endpoint.timeout))
+    return OpenAiExplainer(LlmEndpoint(endpoint.url, endpoint.model, endpoint.key_file, endpoint.timeout))

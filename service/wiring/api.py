@@ -26,9 +26,9 @@ def api_settings(settings: Settings) -> ApiSettings:
         spool=CycleFiles(spool_of(settings), settings.store.spool.limit_bytes),
         metrics=remote_of(settings),
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
-        doors=receiving.doors(settings),
+        ingest=receiving.ingest_settings(settings),
         webhooks=webhooks(settings),
-        slos=settings.promises,
+        slos=settings.resolved_slos,
         external_scaler_port=settings.planner.scaling.external_scaler_port,
         rules=rules(settings),
     )

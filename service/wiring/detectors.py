@@ -17,7 +17,7 @@ from service.engine.detection import Detection
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
     """Returns the packaged rules, those of the configuration, and one rule per SLO."""
-    return (*rule_files.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
+    return (*rule_files.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.resolved_slos))
 
 
 def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | None = None) -> Detection:
@@ -25,6 +25,6 @@ def detection(settings: Settings, loaded: Sequence[Rule], interval: timedelta | 
     detectors = (
         *registry.make_all(settings.detect.budgets, settings.detect.holiday_spans, settings.detect.zone),
         *threshold.compile_rules(loaded),
-        *burn_rate.compile_slos(settings.promises),
+        *burn_rate.compile_slos(settings.resolved_slos),
     )
     return Detection(detectors, interval or settings.collect.interval, fleet_state.NEEDS, settings.detect.trial)

@@ -274,7 +274,7 @@ def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Run
     running.step(3)
     (drill,) = running.drills()["drills"]
     assert (drill["game_day"], drill["by"], drill["stopped"]) == ("now", "schedule", False)
-    assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + game_days.AT_MOST_LATE
+    assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + game_days.MAX_DELAY
 
 
 def test_a_game_day_that_has_not_begun_is_shown_to_nobody(running: Running) -> None:

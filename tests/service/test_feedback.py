@@ -169,7 +169,7 @@ def test_giving_needs_the_api_and_refuses_what_is_none(store):
     wrong = run("feedback", "give", INCIDENT, "splendid", "-o", "json", cwd=store)
     assert (wrong.returncode, "error" in json.loads(wrong.stdout)) == (2, True)
     spell = run("feedback", "give", INCIDENT, "useful", "--starts-at", "2026-05-04T12:00:00Z", "-o", "json", cwd=store)
-    assert (spell.returncode, "names a spell" in spell.stdout) == (2, True)
+    assert (spell.returncode, "applies to alerts" in spell.stdout) == (2, True)
     since = run("feedback", "list", "--since", "monday", "-o", "json", cwd=store)
     assert (since.returncode, "--since" in since.stdout) == (2, True)
 

@@ -93,7 +93,7 @@ class PushWorld:
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
         given = IngestSettings(**{"kpi_services": ("shop",), **doors})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
-        settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
+        settings = ApiSettings(token=TOKEN, cluster="c", ingest=given)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
         self.received = PushReceiver(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
         self.collector = ScrapeManager((), pushed=self.received)

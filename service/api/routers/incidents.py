@@ -77,7 +77,7 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     found = known(ctx, incident_id)
     told = explanation.explain(found, ctx.extras.knowledge)
     key = ("narrative", found.id, found.updated_at, lang)
-    said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(told, lang)
+    said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.summarize(told, lang)
     if said.text is not None:
         ctx.remembered.get(key, lambda: said)
     return {"text": said.text, "reason": said.reason or None, "model": said.model or None}

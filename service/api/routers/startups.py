@@ -15,7 +15,7 @@ from service.api.context import Ctx, Lang
 from service.api.routers.changes import ledger_of
 
 router = APIRouter(tags=["startups"])
-AUDIT_PAPER = "workload_audit"  # what service.sources.change_log_source leaves
+AUDIT_DOCUMENT = "workload_audit"  # what service.sources.change_log_source leaves
 
 
 @router.get("/startups")
@@ -56,7 +56,7 @@ def placements(
 @router.get("/audit/workloads")
 def workload_audit(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Misconfigured workloads of model services; ``at`` is null if no Kubernetes API has been read."""
-    kept = ledger_of(ctx).document(AUDIT_PAPER)
+    kept = ledger_of(ctx).document(AUDIT_DOCUMENT)
     if kept is None:
         return {"at": None, "findings": []}
     at, paper = kept

@@ -86,7 +86,7 @@ def revert(context: Context, rule: RuleName, yes: Really = False) -> None:
     """Undo the newest change that `apply` made to a rule. Shows the change; --yes writes it."""
     settings = context.settings()
     with wiring_stores.state_reader(settings) as store:
-        change = rule_change.back_change(rule, store)
+        change = rule_change.revert_of(rule, store)
     shown = {"rule": rule, **_written(context, settings, change, AuditEvent.RULE_REVERTED, yes=yes)}
     context.show(shown, lambda one: f"{one['diff']}\n{one['told']}")
 

@@ -31,7 +31,7 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="Config
             raise
         problems = list(error.problems)
     ours = [one for one in problems if loaded is None or one.key.startswith("slos")]
-    found = [] if ours or loaded is None else [_told(one) for one in loaded.promises]
+    found = [] if ours or loaded is None else [_told(one) for one in loaded.resolved_slos]
     result = {
         "valid": not ours,
         "errors": [{"line": one.line, "key": one.key, "message": one.message} for one in ours],
@@ -50,7 +50,7 @@ def validate(context: Context, file: Annotated[Path, typer.Argument(help="Config
 @leaf(app, "list", example="outrider slo list -o json")
 def list_(context: Context) -> None:
     """List configured SLOs with the burn rates that alert."""
-    found = [_told(one) for one in context.settings().promises]
+    found = [_told(one) for one in context.settings().resolved_slos]
     context.show(found, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
 
 

@@ -19,7 +19,7 @@ from service.api import paging
 from service.api.context import CycleWatch, Remembered
 from service.api.queries import entity_location, slo_status
 from service.api.routers import evidence
-from service.config.api_settings import Promise, is_loopback
+from service.config.api_settings import SloDefaults, is_loopback
 from store.memory import MemoryStateStore
 
 
@@ -124,19 +124,19 @@ def recent(**changes) -> slo_status.Recent:
     ],
 )
 def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
-    assert slo_status.standing(now, None, (), Promise()) == (status, reason)
+    assert slo_status.standing(now, None, (), SloDefaults()) == (status, reason)
 
 
 def test_late_first_tokens_put_a_healthy_service_at_risk():
     day = slo_status.Day(1.0, 1.0, 0.62, 0.99, ())
-    assert slo_status.standing(recent(), day, (), Promise()) == ("at_risk", "sla_below_target")
+    assert slo_status.standing(recent(), day, (), SloDefaults()) == ("at_risk", "sla_below_target")
     between_bounds = slo_status.Day(1.0, 1.0, 0.62, 0.999, ())
-    assert slo_status.standing(recent(), between_bounds, (), Promise()) == ("ok", "within_limits")
+    assert slo_status.standing(recent(), between_bounds, (), SloDefaults()) == ("ok", "within_limits")
 
 
 def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     open_one = incident(NOW, NOW, ())
-    assert slo_status.standing(recent(), None, (open_one,), Promise()) == ("at_risk", "urgent_incident")
+    assert slo_status.standing(recent(), None, (open_one,), SloDefaults()) == ("at_risk", "urgent_incident")
     assert slo_status.concerns(open_one, SERVICE["chat"])
     assert not slo_status.concerns(open_one, SERVICE["code"])
 

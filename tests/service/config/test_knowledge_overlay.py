@@ -77,7 +77,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
     assert [(one.line, one.key) for one in problems] == [(2, "knowledge.folder")]
     (tmp_path / "nowhere").mkdir()
     _, problems, _ = settings_file.review(file)
-    assert "holds no *.yaml file" in problems[0].message
+    assert "contains no *.yaml file" in problems[0].message
     (tmp_path / "nowhere" / "x.yaml").write_bytes(b"gpu-lost: \xff")
     _, problems, _ = settings_file.review(file)
     assert "UTF-8" in problems[0].message

@@ -135,5 +135,5 @@ def test_what_cannot_be_said_with_our_signals_is_refused(file, tmp_path, text, o
 
 
 def test_a_file_without_any_is_refused(file):
-    with pytest.raises(ConfigError, match="holds no SLO"):
+    with pytest.raises(ConfigError, match="contains no SLO"):
         slo_import.read(file("apiVersion: openslo/v1\nkind: Service\nmetadata: {name: a}\n"))

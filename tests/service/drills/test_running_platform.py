@@ -159,7 +159,7 @@ def test_a_game_day_is_drawn_inside_its_window() -> None:
     drawn = [game_days.draw_order(DAY, opens) for opens in weeks]
     assert {order["fault"] for _, order in drawn} == {"engine-hung", "engine-dead"}
     for opens, (moment, order) in zip(weeks, drawn, strict=True):
-        over = moment + game_days.AT_MOST_LATE + timedelta(seconds=order["seconds"])
+        over = moment + game_days.MAX_DELAY + timedelta(seconds=order["seconds"])
         assert opens <= moment < over <= opens + DAY.window
     assert len({moment - opens for opens, (moment, _) in zip(weeks, drawn, strict=True)}) > 10
 

@@ -18,7 +18,7 @@ from service.config import settings as settings_file
 from service.config.api_settings import ApiSettings
 from service.config.explainer_settings import ExplainerSettings
 from service.config.settings import Settings
-from service.incidents.llm_narrative import Door, Narrative, NoExplainer, OpenAiExplainer
+from service.incidents.llm_narrative import LlmEndpoint, Narrative, NoExplainer, OpenAiExplainer
 from service.wiring import alerting as wiring_alerting
 from store.memory import MemoryMetricStore
 from tests.service.api.test_api import Http
@@ -69,17 +69,17 @@ def lost():
 
 
 def test_without_an_address_there_is_no_explainer(lost):
-    assert wiring_alerting.explainer(Settings()).retell(lost, "en") == Narrative(None, "off")
+    assert wiring_alerting.explainer(Settings()).summarize(lost, "en") == Narrative(None, "off")
 
 
 def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_path):
     key = tmp_path / "key"
     key.write_text("first\n")
     with door(answer_of(SAID)) as (url, asked):
-        explainer = OpenAiExplainer(Door(url, "llama", key))
-        assert explainer.retell(lost, "en") == Narrative(SAID, "", "llama")
+        explainer = OpenAiExplainer(LlmEndpoint(url, "llama", key))
+        assert explainer.summarize(lost, "en") == Narrative(SAID, "", "llama")
         key.write_text("second\n")
-        explainer.retell(lost, "zh")
+        explainer.summarize(lost, "zh")
     (path, headers, first), (_, later, second) = asked
     assert path == "/v1/chat/completions"
     assert (headers["authorization"], later["authorization"]) == ("Bearer first", "Bearer second")
@@ -106,36 +106,36 @@ def test_the_model_gets_the_findings_in_words_and_the_key_of_the_file(lost, tmp_
 )
 def test_an_answer_that_is_no_text_is_no_text(lost, body, status, reason):
     with door(body, status) as (url, _):
-        said = OpenAiExplainer(Door(url, "m")).retell(lost, "en")
+        said = OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en")
     assert (said.text, said.reason) == (None, reason)
 
 
 def test_control_characters_are_taken_out(lost):
     with door(answer_of("a\u001b[31mb\nc")) as (url, _):
-        assert OpenAiExplainer(Door(url, "m")).retell(lost, "en").text == "a[31mb\nc"
+        assert OpenAiExplainer(LlmEndpoint(url, "m")).summarize(lost, "en").text == "a[31mb\nc"
 
 
 def test_nobody_there_and_no_key_are_told_as_away(lost, tmp_path):
-    nobody = Door("http://127.0.0.1:9/v1", "m", timeout=timedelta(seconds=2))
-    assert OpenAiExplainer(nobody).retell(lost, "en").reason == "away"
-    keyless = Door("http://127.0.0.1:9/v1", "m", tmp_path / "gone")
-    assert OpenAiExplainer(keyless).retell(lost, "en").reason == "away"
+    nobody = LlmEndpoint("http://127.0.0.1:9/v1", "m", timeout=timedelta(seconds=2))
+    assert OpenAiExplainer(nobody).summarize(lost, "en").reason == "away"
+    keyless = LlmEndpoint("http://127.0.0.1:9/v1", "m", tmp_path / "gone")
+    assert OpenAiExplainer(keyless).summarize(lost, "en").reason == "away"
 
 
 def test_a_door_that_hangs_ends_at_its_time_and_holds_up_one_reader_only(lost):
     hold = threading.Event()
     with door(answer_of(SAID), hold=hold) as (url, asked):
-        explainer = OpenAiExplainer(Door(url, "m", timeout=timedelta(seconds=1)))
+        explainer = OpenAiExplainer(LlmEndpoint(url, "m", timeout=timedelta(seconds=1)))
         said = []
-        reader = threading.Thread(target=lambda: said.append(explainer.retell(lost, "en")))
+        reader = threading.Thread(target=lambda: said.append(explainer.summarize(lost, "en")))
         reader.start()
         while not asked:
             threading.Event().wait(0.01)
-        assert explainer.retell(lost, "en").reason == "busy"
+        assert explainer.summarize(lost, "en").reason == "busy"
         reader.join(20)
         assert [one.reason for one in said] == ["away"]
         hold.set()
-        assert explainer.retell(lost, "en").text == SAID
+        assert explainer.summarize(lost, "en").text == SAID
 
 
 class Told:
@@ -193,7 +193,7 @@ def test_only_a_configured_explainer_is_offered():
     ("text", "key", "said"),
     [
         ("explainer: {url: ftp://x}", "explainer.url", "begins with http"),
-        ("explainer: {url: http://x/v1}", "explainer.model", "is needed"),
+        ("explainer: {url: http://x/v1}", "explainer.model", "is required"),
         ("explainer: {url: http://x/v1, model: m, timeout: 1h}", "explainer.timeout", ""),
         ("explainer: {url: http://x/v1, model: m, key: abc}", "explainer.key", "unknown key"),
     ],

@@ -208,7 +208,7 @@ def test_the_calendar_is_read_from_the_settings():
     ("wrong", "message"),
     [
         ({"zone": "Mars"}, "not a time zone"),
-        ({"holidays": "XX"}, "no holidays are known"),
+        ({"holidays": "XX"}, "unknown country"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00Z", "end": "2026-05-21T07:00:00Z"}]}, "after start"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00", "end": "2026-05-21T09:00:00Z"}]}, "timezone"),
         ({"forecasters": ["arima"]}, "'autoets', 'mstl' or 'lstm'"),

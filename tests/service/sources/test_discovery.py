@@ -184,16 +184,16 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
 @pytest.mark.parametrize(
     ("line", "key", "said"),
     [
-        ("{type: file}", "files", "is needed by a source of type file"),
+        ("{type: file}", "files", "is required by a source of type file"),
         ("{type: file, files: [x], url: 'http://x'}", "url", "is for sources of type http, kubernetes, not file"),
         ("{type: static, targets: ['http://x/y']}", "targets", "expected host:port, not 'http://x/y'"),
         ("{type: static, targets: [a], adapter: vlm}", "adapter", 'did you mean "vllm"?'),
         ("{type: static, targets: [a], adapters: {j: vlm}}", "adapters", 'did you mean "vllm"?'),
-        ("{type: static, targets: [a], keep: {job: '('}}", "keep", "is not a valid regular expression"),
+        ("{type: static, targets: [a], keep: {job: '('}}", "keep", "is not a regular expression"),
         ("{type: static, targets: [a], labels: {nod: host}}", "labels", 'did you mean "node"?'),
         ("{type: dns, names: [a], record: A}", "scrape", "name one under scrape.port"),
         ("{type: dns, names: [a], name_servers: [b]}", "name_servers", "expected an IP address"),
-        ("{type: kubernetes}", "url", "is needed by a source of type kubernetes"),
+        ("{type: kubernetes}", "url", "is required by a source of type kubernetes"),
         ("{type: consul}", "type", "expected "),
     ],
 )
@@ -208,10 +208,10 @@ def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: s
 
 def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path: Path) -> None:
     twice = "    - {type: static, targets: [a]}\n    - {type: static, targets: [b]}\n"
-    with pytest.raises(ConfigError, match="a second source of targets is named 'static'"):
+    with pytest.raises(ConfigError, match="duplicate source name 'static'"):
         settings.load(written(tmp_path, twice))
     one = "    - {type: static, targets: [a]}\n"
-    with pytest.raises(ConfigError, match="is for scraping"):
+    with pytest.raises(ConfigError, match="cannot be combined with"):
         settings.load(written(tmp_path, one, "  prometheus: {url: 'http://x'}\n"))
 
 

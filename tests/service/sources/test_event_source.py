@@ -244,13 +244,13 @@ def test_without_event_sources_the_pages_have_no_contributors() -> None:
 
 # --- settings -------------------------------------------------------------------------------------
 
-NO_NODE = "expected node: the name of the node whose log this is"
+NO_NODE = "expected node: the name of the node that writes the log"
 
 
 @pytest.mark.parametrize(
     ("entry", "fault"),
     [
-        ("{type: kubernetes}", (2, "events[0].url", "is needed by a source of type kubernetes")),
+        ("{type: kubernetes}", (2, "events[0].url", "is required by a source of type kubernetes")),
         ("{type: engine_log, url: 'http://x', path: /a}", (2, "events[0].path", "is for sources of type kernel_log")),
         ("{type: kernel_log}", (2, "events[0]", "expected either url or path")),
         ("{type: kernel_log, path: /dev/kmsg}", (2, "events[0]", NO_NODE)),

@@ -131,12 +131,16 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
 @pytest.mark.parametrize(
     ("line", "place", "said"),
     [
-        ("{type: http, service: chat}", "probes[0].url", "is needed by a probe of type http"),
+        ("{type: http, service: chat}", "probes[0].url", "is required by a probe of type http"),
         ("{type: dns, service: chat, host: a, model: x}", "probes[0].model", "is for probes of type generation"),
         ("{type: http, service: chat, url: 'ftp://x'}", "probes[0].url", "expected an http:// or https:// address"),
         ("{type: grpc, service: chat, url: 'http://x:1'}", "probes[0].url", "expected grpc://host:port"),
         ("{type: grpc, service: chat, url: 'grpc://x'}", "probes[0].url", "expected grpc://host:port"),
-        ("{type: http, service: chat, url: 'http://x', matches: '('}", "probes[0].matches", "is not a valid regular expression"),
+        (
+            "{type: http, service: chat, url: 'http://x', matches: '('}",
+            "probes[0].matches",
+            "is not a regular expression",
+        ),
         ("{type: dns, service: c, host: a, name_servers: [x]}", "probes[0].name_servers", "expected an IP address"),
         (
             "{type: generation, service: c, url: 'http://x', max_tokens: 99999}",
@@ -158,7 +162,7 @@ def test_a_probe_that_cannot_be_used_is_named(tmp_path, line, place, said) -> No
 
 def test_two_probes_of_one_name_are_told(tmp_path) -> None:
     twice = "  - {type: tls, service: a, host: x}\n  - {type: tls, service: a, host: y}\n"
-    with pytest.raises(ConfigError, match="a second probe is named 'tls-a'"):
+    with pytest.raises(ConfigError, match="duplicate probe name 'tls-a'"):
         settings.load(written(tmp_path, twice))
 
 

@@ -190,8 +190,8 @@ REFUSED = [
         ("--config currency.yaml", "a price in CNY is missing"),
         ("--gpu A100 --config currencies.yaml", "prices in CNY and USD cannot be compared"),
         ("--config-json missing.json", r"missing\.json cannot be read: No such file"),
-        ("--config-json cut.json", r"cut\.json:2: not JSON"),
-        ("--config-json nothing.json", r"nothing\.json holds no object"),
+        ("--config-json cut.json", r"cut\.json:2: not valid JSON"),
+        ("--config-json nothing.json", r"nothing\.json is not a JSON object"),
         ("--config-json object.json", "num_hidden_layers must be"),
     )),
     # fit and disaggregated

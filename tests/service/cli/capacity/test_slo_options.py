@@ -222,10 +222,10 @@ def test_settings_that_mean_nothing_are_refused_with_their_line(tmp_path, line, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "not JSON"),
-        ("[]", "holds no object"),
+        ("{", "not valid JSON"),
+        ("[]", "is not a JSON object"),
         ("{}", "num_hidden_layers"),
-        (json.dumps({**LLAMA, "head_dim": "wide"}), "of another kind"),
+        (json.dumps({**LLAMA, "head_dim": "wide"}), "unexpected type"),
         (json.dumps({**LLAMA, "num_attention_heads": 0}), "num_attention_heads"),
     ],
 )

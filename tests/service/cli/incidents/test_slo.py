@@ -48,15 +48,15 @@ def load(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "line", "key", "said"),
     [
-        ("- {name: a, sli: ttft}", 2, "limit", "is missing; expected seconds out of 0.001, "),
-        ("- {name: a, sli: ttft, limit: 200ms}", 2, "limit", "0.2 s lies between two bounds of svc_ttft_seconds"),
-        ("- {name: a, limit: 1s}", 2, "limit", "a success has none"),
+        ("- {name: a, sli: ttft}", 2, "limit", "is missing; expected one of 0.001, "),
+        ("- {name: a, sli: ttft, limit: 200ms}", 2, "limit", "0.2 s is between two bounds of svc_ttft_seconds"),
+        ("- {name: a, limit: 1s}", 2, "limit", "applies to ttft, tpot and latency only"),
         ("- {name: a, objective: 1}", 2, "objective", "less than 1"),
         ("- {name: a, objektive: 0.9}", 2, "objektive", 'did you mean "objective"'),
         ("- {name: Big One}", 2, "name", "lowercase letters"),
         ("- {name: a, window: 1d}", 2, "window", "expected 3d to 90d"),
-        ("- {name: a}\n- {name: a}", 3, "name", "a second SLO is named 'a'"),
-        ("- {name: a, namespace: x}", 2, "namespace", "none is named"),
+        ("- {name: a}\n- {name: a}", 3, "name", "duplicate SLO name 'a'"),
+        ("- {name: a, namespace: x}", 2, "namespace", "requires service"),
         ("- {name: a, page: P9}", 2, "page", "P0"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_told_with_its_line_and_key(tmp_path, text, line, key, 
 
 
 def test_a_latency_counts_the_buckets_above_its_limit(tmp_path):
-    answers, token = load(tmp_path, GOOD).promises
+    answers, token = load(tmp_path, GOOD).resolved_slos
     assert [key.name for key in (*answers.bad, *answers.total)] == ["svc_failed_total", "svc_requests_total"]
     assert (answers.service, token.service) == (None, CHAT)
     assert token.bad == tuple(key for key in token.total if key.bucket > 11), "bound 11 of the ladder is 1 s"
@@ -113,7 +113,7 @@ class Service:
         self.clock = ManualClock(NOW)
         given = settings.Settings(slos=[SloSettings(**slo) for slo in slos])
         self.cycle = platform.cycle_in_memory(given, ScrapeManager([]), self.clock, interval=STEP)
-        self.keys = given.promises[0].keys
+        self.keys = given.resolved_slos[0].keys
 
     def minutes(self, count, bad=0.0, total=50.0):
         for _ in range(count * 4):
