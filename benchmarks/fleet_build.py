@@ -1,10 +1,9 @@
-"""Makes the day of ``benchmarks.fleet_values``: the simulator lives through it, scrape by scrape.
+"""Builds the day of ``benchmarks.fleet_values`` by simulating it, scrape by scrape.
 
-1,000 replicas in 20 services and 1,000 GPUs, under the load of a Wednesday: chat, code and agents, with
-diurnal, weekly and bursty shapes, one service idle. Values are those that collecting the pages gives, so
-they have the pages' rounding: whole percent and degrees, milliwatts, ratios of blocks, counters'
-increases, buckets. What only the way to a page gives is drawn here: the moment of each target's
-scrape within its cycle and how long it took; rates are over each target's own interval.
+The fleet has 1,000 replicas in 20 services and 1,000 GPUs, under the load of a Wednesday: chat, code and agents, with
+diurnal, weekly and bursty shapes; one service is idle. Values equal those of collecting the exposition pages, with
+their rounding: whole percent and degrees, milliwatts, ratios of blocks, counter increases, buckets. Scrape offsets and
+durations are drawn here at random; rates cover each target's own interval.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from store.tsdb.series_dictionary import sections_of
 
 START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
 STEP = timedelta(seconds=15)
-CYCLES = 240  # an hour of them
+CYCLES = 240  # one hour
 REPLICAS, SERVICES, NODES = 1000, 20, 125
 GROUPS = {EntityKind.GPU: 8, EntityKind.REPLICA: 1}  # entities per target; other kinds have one target for all
 
 _AGENT = Lengths(1500, 0.7, 1600, 0.5, 0.45)
 _SHAPES = ("diurnal", "weekly", "bursty")
-# Fetching a thousand pages takes a second or two; a page has its place in the queue, and some jitter.
+# Fetching a thousand pages takes a second or two; a page has a position in the queue, and some jitter.
 _SPREAD_SECONDS, _JITTER_SECONDS, _DURATION_SIGMA = 1.5, 0.015, 0.3
 
 
 def spec() -> FleetSpec:
-    """The fleet: one GPU a replica, so that there are as many of each."""
+    """Returns the fleet: one GPU per replica."""
     known = default_spec()
     chat, code = known.services
     usual = (chat, code, replace(chat, lengths=_AGENT), replace(code, lengths=_AGENT))
@@ -64,7 +63,7 @@ def spec() -> FleetSpec:
 
 def build(folder: Path, hours: int, seed: int) -> None:
     """Writes ``layout.json`` and one block per kind and hour (the store's own format, one section per signal)."""
-    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas, once; it is kept")
+    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas; cached for later runs")
     fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
     entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
     sampler, merger, way = Sampler(fleet), Merger(entities, keys), _Way(seed)
@@ -92,7 +91,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
 
 
 class _Counter:
-    """Numbers whatever comes, from 1 on."""
+    """Assigns consecutive numbers from 1 on."""
 
     def __init__(self) -> None:
         self._given = 0
@@ -103,8 +102,8 @@ class _Counter:
 
 
 def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _Way) -> bytes:
-    """An hour of one kind. Entities and signals stay the same all day: nothing breaks in this fleet."""
-    assert len(cycles) == CYCLES, f"{layout.kind} was not there in every cycle"
+    """Packs an hour of one kind. Entities and signals stay the same all day: this fleet has no faults."""
+    assert len(cycles) == CYCLES, f"{layout.kind} was missing in a cycle"
     for result in cycles:
         assert result.keys == layout.keys, layout.kind
         assert np.array_equal(result.entities, layout.entities), layout.kind
@@ -134,7 +133,7 @@ class _Way:
         self._targets: dict[EntityKind, _Targets] = {}
 
     def walk(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
-        """Change ``values`` of shape (keys, entities, times) in place; the last key is the scrape's offset."""
+        """Changes ``values`` of shape (keys, entities, times) in place; the last key is the scrape offset."""
         _, entities, times = values.shape
         if kind not in self._targets:
             of_entity = np.arange(entities) // GROUPS.get(kind, entities)

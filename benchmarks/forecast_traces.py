@@ -1,7 +1,7 @@
-"""Forecast errors on public traffic traces, beside Prophet as it comes and statsforecast's AutoETS and MSTL.
+"""Forecast errors on public traffic traces, compared with default Prophet and statsforecast's AutoETS and MSTL.
 
 Rolling origin every 2 h, history only, one setting for all traces, scored as ``outrider forecast backtest`` does.
-Data: ``traffic/*.csv``. Where statsforecast cannot be imported, Prophet and the naive ones are the peers.
+Data: ``traffic/*.csv``. Without statsforecast, Prophet and the naive forecasts are the peers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEASON = 144
 
 
 def run() -> list[Result]:
-    """Mean WAPE of diurnal and of bursty traces, the worst ratio to a naive forecast, coverage and peaks."""
+    """Returns mean WAPE of diurnal and bursty traces, the worst ratio to a naive forecast, coverage and peaks."""
     folder = data_folder()
     files = sorted((folder / "traffic").glob("*.csv")) if folder is not None else []
     if not files:
@@ -53,11 +53,11 @@ def run() -> list[Result]:
 
 
 def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | None]]:
-    """WAPE of statsforecast's models by trace and horizon, empty without it."""
+    """Returns the WAPE of statsforecast's models by trace and horizon; empty if it is not installed."""
     try:
         from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
-        tell("statsforecast cannot be imported: AutoETS and MSTL are left out")
+        tell("statsforecast is not installed: AutoETS and MSTL are skipped")
         return {}
     ets = AutoETS(season_length=1, model="ZZN")
     both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
@@ -87,7 +87,7 @@ def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tu
 
 
 def _filled(known: Floats) -> Floats:
-    """These models take no gaps: a line is drawn over each."""
+    """Interpolates gaps linearly, because these models do not accept them."""
     there = ~np.isnan(known)
     results: Floats = np.interp(np.arange(known.size), np.flatnonzero(there), known[there])
     return results
