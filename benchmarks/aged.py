@@ -77,7 +77,7 @@ def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
         store.close()
     database = Database(urls_of(url)[1], "metrics")
     try:
-        put_back(database, (until - DAY).replace(hour=0, minute=0, second=0, microsecond=0))
+        backdate(database, (until - DAY).replace(hour=0, minute=0, second=0, microsecond=0))
     finally:
         database.close()
     _state(url, day, until)
@@ -96,17 +96,17 @@ def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
             tell(f"{number + 1} of {RAW_HOURS} h of raw values")
 
 
-def put_back(database: Database, day: datetime) -> None:
+def backdate(database: Database, day: datetime) -> None:
     """Copies a day of each roll-up to the days before it, replacing earlier partial days."""
     for tier, days in DAYS.items():
         with database.writing() as connection:
             table = metadata.block
             mine = sa.and_(table.c.tier == tier, table.c.start_us < micros(day))
             connection.execute(sa.delete(table).where(mine))
-            asked = sa.select(table).where(
+            query = sa.select(table).where(
                 table.c.tier == tier, table.c.start_us >= micros(day), table.c.start_us < micros(day + DAY)
             )
-            rows = [dict(row._mapping) for row in connection.execute(asked)]  # noqa: SLF001 public API of a row
+            rows = [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 public API of a row
         assert rows, f"nothing was rolled up to {tier}"
         tell(f"{days} days of {tier}")
         for back in range(1, min(days, QUICK_DAYS) if quick() else days):
@@ -114,23 +114,23 @@ def put_back(database: Database, day: datetime) -> None:
                 connection.execute(sa.insert(metadata.block), list(_moved(rows, back)))
     tell(f"{HOURLY_DAYS} days of hourly tables")
     for kind in EntityKind:
-        _put_back_hours(database, hourly.table(kind), day)
+        _backdate_hours(database, hourly.table(kind), day)
 
 
 def _moved(rows: list[dict[str, Any]], days: int) -> Iterator[dict[str, Any]]:
     shift = days * (DAY // timedelta(microseconds=1))
     for row in rows:
-        kept = {name: value for name, value in row.items() if name != "id"}
+        columns = {name: value for name, value in row.items() if name != "id"}
         payload, instants = row["payload"], row["instants"]
         times = np.frombuffer(payload, dtype="<i8", count=instants, offset=_HEAD) - shift
         moved = payload[:_HEAD] + times.tobytes() + payload[_HEAD + 8 * instants :]
-        yield kept | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
+        yield columns | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
 
 
 _HEAD = 16  # magic number and counts of a block precede its timestamps
 
 
-def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
+def _backdate_hours(database: Database, table: sa.Table, day: datetime) -> None:
     others = [column for column in table.c if column.name != "at"]
     with database.writing() as connection:
         connection.execute(sa.delete(table).where(table.c.at < rfc3339(day)))
@@ -139,8 +139,8 @@ def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
             for hour in range(24):
                 source = day + hour * HOUR
                 moved = sa.literal(rfc3339(source - back * DAY), sa.Text).label("at")
-                asked = sa.select(*others, moved).where(table.c.at == rfc3339(source))
-                connection.execute(sa.insert(table).from_select([*(column.name for column in others), "at"], asked))
+                query = sa.select(*others, moved).where(table.c.at == rfc3339(source))
+                connection.execute(sa.insert(table).from_select([*(column.name for column in others), "at"], query))
 
 
 def _state(url: str, day: FleetDay, until: datetime) -> None:
@@ -151,7 +151,7 @@ def _state(url: str, day: FleetDay, until: datetime) -> None:
     try:
         for first in range(0, 365 * ALERTS_A_DAY, ALERTS_AT_ONCE):
             began = until - timedelta(days=365 * (1 - first / (365 * ALERTS_A_DAY)))
-            alerts = tuple(_ended(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
+            alerts = tuple(_resolved(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
             messages = tuple(
                 Message(alert.fingerprint, "im", NotifyReason.OPENED, alert.priority, None, "t", "b" * 500, began)
                 for alert in alerts[::5]
@@ -177,7 +177,7 @@ def _cycle(at: datetime) -> CycleRecord:
     return CycleRecord(rfc3339(at), at, 2.0, 1125, 1125, 258_000, 0, 0, 0)
 
 
-def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Alert:
+def _resolved(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Alert:
     ends = began + timedelta(minutes=random.randint(2, 90))
     return Alert(
         f"aged-{number}", "engine-slow", Priority.P2, random.choice(replicas), AlertState.RESOLVED,
@@ -185,7 +185,7 @@ def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Ale
     )  # fmt: skip
 
 
-def copied(folder: Path, engine: Engine) -> None:
+def copy_into(folder: Path, engine: Engine) -> None:
     """Copies the store of ``folder`` into an engine's empty store."""
     assert engine.url is not None
     if engine.name == "sqlite":

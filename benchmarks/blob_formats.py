@@ -120,7 +120,7 @@ def _arrow(compression: str) -> Format:
         return out.getvalue()
 
     def read(packed: bytes, hour: Hour, signal: str) -> NDArray[Any]:
-        options = pa.ipc.IpcReadOptions(included_fields=[_place(hour, signal)], use_threads=False)
+        options = pa.ipc.IpcReadOptions(included_fields=[_column_index(hour, signal)], use_threads=False)
         return pa.ipc.open_file(io.BytesIO(packed), options=options).read_all().column(0).to_numpy()
 
     return Format(pack, read)
@@ -131,23 +131,23 @@ def _rows() -> Format:
 
     def pack(hour: Hour) -> sqlite3.Connection:
         database = sqlite3.connect(":memory:")
-        columns = ", ".join(f"c{place} REAL" for place in range(len(hour.keys)))
+        columns = ", ".join(f"c{column} REAL" for column in range(len(hour.keys)))
         database.execute(f"CREATE TABLE cell (at INTEGER, entity INTEGER, {columns}, PRIMARY KEY (at, entity))")
         statement = f"INSERT INTO cell VALUES ({', '.join('?' for _ in range(len(hour.keys) + 2))})"
-        for place, at in enumerate(hour.times.tolist()):
-            rows = hour.values[:, :, place].T.astype(np.float64).tolist()
+        for column, at in enumerate(hour.times.tolist()):
+            rows = hour.values[:, :, column].T.astype(np.float64).tolist()
             database.executemany(statement, [(int(at), entity, *row) for entity, row in enumerate(rows)])
         database.commit()
         return database
 
     def read(packed: sqlite3.Connection, hour: Hour, signal: str) -> NDArray[Any]:
-        asked = f"SELECT c{_place(hour, signal)} FROM cell ORDER BY entity, at"
-        return np.array(packed.execute(asked).fetchall(), dtype=np.float32)
+        query = f"SELECT c{_column_index(hour, signal)} FROM cell ORDER BY entity, at"
+        return np.array(packed.execute(query).fetchall(), dtype=np.float32)
 
     return Format(pack, read, lambda packed: len(packed.serialize()))
 
 
-def _place(hour: Hour, signal: str) -> int:
+def _column_index(hour: Hour, signal: str) -> int:
     return [str(key) for key in hour.keys].index(signal)
 
 
@@ -182,20 +182,20 @@ def _busy(times: int, work: Callable[[], object]) -> float:
     return best
 
 
-def _measured(made: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
+def _measured(fmt: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
     """Returns bytes per value of each kind and of both, and values/s for packing and reading."""
     size, cells, packing, reading, wanted = 0, 0, 0.0, 0.0, 0
     results: dict[str, float] = {}
     for kind, hour in hours.items():
-        kept: list[Any] = []
-        packing += _busy(1, lambda hour=hour, kept=kept: kept.append(made.pack(hour)))
-        packed, signal = kept[0], READ[kind]
-        results[kind.value] = made.size(packed) / hour.present
-        size, cells = size + made.size(packed), cells + hour.present
-        numbers = hour.values[_place(hour, signal)]
-        seen = made.read(packed, hour, signal).astype(np.float32).ravel()
-        np.testing.assert_array_equal(np.sort(np.nan_to_num(seen)), np.sort(np.nan_to_num(numbers).ravel()))
-        read = partial(made.read, packed, hour, signal)
+        output: list[Any] = []
+        packing += _busy(1, lambda hour=hour, output=output: output.append(fmt.pack(hour)))
+        packed, signal = output[0], READ[kind]
+        results[kind.value] = fmt.size(packed) / hour.present
+        size, cells = size + fmt.size(packed), cells + hour.present
+        numbers = hour.values[_column_index(hour, signal)]
+        decoded = fmt.read(packed, hour, signal).astype(np.float32).ravel()
+        np.testing.assert_array_equal(np.sort(np.nan_to_num(decoded)), np.sort(np.nan_to_num(numbers).ravel()))
+        read = partial(fmt.read, packed, hour, signal)
         reading += _busy(3, lambda read=read: [read() for _ in range(READ_HOURS)])
         wanted += READ_HOURS * numbers.size
     return results | {"bytes": size / cells, "pack_per_second": cells / packing, "read_per_second": wanted / reading}
@@ -207,9 +207,9 @@ def run() -> list[Result]:
     day = fleet_day()
     hours = {kind: day.hour(kind, BUSY_HOUR) for kind in READ}
     results = {}
-    for name, made in FORMATS.items():
+    for name, fmt in FORMATS.items():
         tell(name)
-        results[name] = _measured(made, hours)
+        results[name] = _measured(fmt, hours)
     best = min((name for name in results if name.startswith(LIBRARY)), key=lambda name: results[name]["bytes"])
     lines = []
     for name, line in results.items():

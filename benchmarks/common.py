@@ -143,12 +143,12 @@ def use_data(folder: str | None) -> None:
         os.environ["OUTRIDER_DATA"] = folder
 
 
-def show(found: Result | Sequence[Result], output: str) -> None:
+def show(results: Result | Sequence[Result], output: str) -> None:
     """Prints one result as an object, several as a list, or all as a table."""
     if output == "json":
-        print(json.dumps(found, ensure_ascii=False, indent=2))
+        print(json.dumps(results, ensure_ascii=False, indent=2))
         return
-    lines = [line | {"x target": _margin(line)} for line in ([found] if isinstance(found, dict) else found)]
+    lines = [line | {"x target": _margin(line)} for line in ([results] if isinstance(results, dict) else results)]
     columns = ("name", "value", "unit", "target", "x target", "holds", "peer", "peer_value", "ratio")
     cells = [[_cell(line.get(column)) for column in columns] for line in lines]
     widths = [max(len(column), *(len(row[place]) for row in cells)) for place, column in enumerate(columns)]

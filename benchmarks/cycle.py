@@ -60,13 +60,13 @@ class Stages:
         """Adds the time of every call of ``owner.name`` to a stage."""
         inner: Callable[..., Any] = getattr(owner, name)
 
-        def timed(*given: Any, **named: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             try:
-                return inner(*given, **named)
+                return inner(*args, **kwargs)
             finally:
-                took = time.perf_counter() - start
-                self.cycles[-1][stage] = self.cycles[-1].get(stage, 0.0) + took
+                elapsed = time.perf_counter() - start
+                self.cycles[-1][stage] = self.cycles[-1].get(stage, 0.0) + elapsed
 
         setattr(owner, name, timed)
 
@@ -189,10 +189,10 @@ async def _cycles(folder: Path, url: str) -> Measured:
             gc.collect()
             begun, busy = time.perf_counter(), time.process_time()
             record = await platform.cycle.run_in_thread()
-            took, worked = time.perf_counter() - begun, time.process_time() - busy
+            elapsed, worked = time.perf_counter() - begun, time.process_time() - busy
             if platform.cycle.parts.planning.latest == Plan():
                 results.stages.cycles.pop()
-                results.planning.append(took)
+                results.planning.append(elapsed)
                 assert len(results.planning) < MOST_PLANNING, "no plan finished"
                 continue
             whole = record.targets_up == record.targets == len(collector.targets)
@@ -201,7 +201,7 @@ async def _cycles(folder: Path, url: str) -> Measured:
                 results.incomplete += 1
                 assert results.incomplete < MOST_INCOMPLETE, "exposition pages are missing"
                 continue
-            results.seconds.append(took)
+            results.seconds.append(elapsed)
             results.worked.append(worked)
         results.grown = _resident_bytes()
         await platform.close()

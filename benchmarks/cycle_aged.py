@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.aged import aged, copied
+from benchmarks.aged import aged, copy_into
 from benchmarks.common import Result, main, result, tell
 from benchmarks.cycle import START, Measured, measure
 from benchmarks.engines import Engine, engines
@@ -40,8 +40,8 @@ def _tiers(engine: Engine) -> dict[str, float]:
     database, table = Database(urls_of(engine.url)[1], "metrics"), metadata.block
     try:
         with database.reading() as connection:
-            asked = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
-            return {tier: round(int(size) / 1e9, 3) for tier, size in connection.execute(asked)}
+            query = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
+            return {tier: round(int(size) / 1e9, 3) for tier, size in connection.execute(query)}
     finally:
         database.close()
 
@@ -59,15 +59,15 @@ def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         assert engine.url is not None
-        held = _StoreSize()
+        store_size = _StoreSize()
         if year is not None:
-            copied(year, engine)
-            held = _StoreSize(size(engine.url), _tiers(engine))
-            tell(f"{engine.name}: {held.all / 1e9:.2f} GB of metrics, payloads {held.tiers}")
-        return measure(folder, engine.url), held
+            copy_into(year, engine)
+            store_size = _StoreSize(size(engine.url), _tiers(engine))
+            tell(f"{engine.name}: {store_size.all / 1e9:.2f} GB of metrics, payloads {store_size.tiers}")
+        return measure(folder, engine.url), store_size
 
 
-def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _StoreSize) -> list[Result]:
+def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, store_size: _StoreSize) -> list[Result]:
     seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
@@ -83,8 +83,8 @@ def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _Sto
     return [
         result(name, seconds, "s", TARGET_SECONDS, holds, "on an empty store", peer, peer / seconds, **more),
         result(
-            bytes_name, float(held.all), "bytes", TARGET_BYTES, held.all <= TARGET_BYTES,
-            payload_gigabytes_by_tier=held.tiers,
+            bytes_name, float(store_size.all), "bytes", TARGET_BYTES, store_size.all <= TARGET_BYTES,
+            payload_gigabytes_by_tier=store_size.tiers,
         ),
     ]  # fmt: skip
 

@@ -75,7 +75,7 @@ def _ours(make: Make, values: Floats, loads: Floats) -> NDArray[np.bool_]:
     # each metric is its own class: servers are not peers, and one case must not explain another
     entities = tuple(EntityRef("bench", EntityKind.GPU, None, f"case-{row:03}") for row in range(values.shape[0]))
     times = BEGIN + STEP * np.arange(float(values.shape[1]))
-    stands = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
+    alarms = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
     for row, entity in enumerate(entities):
 
         def part(shown: slice, row: int = row, entity: EntityRef = entity) -> Window:
@@ -86,23 +86,23 @@ def _ours(make: Make, values: Floats, loads: Floats) -> NDArray[np.bool_]:
             )  # fmt: skip
 
         state = detector.warm(detector.initial(), part(slice(0, PAST)))
-        for place in range(PAST, times.size):
-            window = part(slice(place - 1, place + 1))
-            state, said = detector.detect(state, window, Topology.build(()), from_unix(float(times[place])))
-            stands[row, place - PAST] = any(isinstance(one, Finding) for one in said)
-    return stands
+        for slot in range(PAST, times.size):
+            window = part(slice(slot - 1, slot + 1))
+            state, results = detector.detect(state, window, Topology.build(()), from_unix(float(times[slot])))
+            alarms[row, slot - PAST] = any(isinstance(one, Finding) for one in results)
+    return alarms
 
 
 def _z_score(values: Floats) -> NDArray[np.bool_]:
-    stands = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
+    alarms = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
     run = np.zeros(values.shape[0], dtype=np.intp)
-    for place in range(PAST - Z_READINGS, values.shape[1]):
-        past = values[:, place - 7 * DAY : place]
-        far = np.abs(values[:, place] - past.mean(axis=1)) > Z_LIMIT * np.maximum(past.std(axis=1), 1e-9)
+    for slot in range(PAST - Z_READINGS, values.shape[1]):
+        past = values[:, slot - 7 * DAY : slot]
+        far = np.abs(values[:, slot] - past.mean(axis=1)) > Z_LIMIT * np.maximum(past.std(axis=1), 1e-9)
         run = np.where(far, run + 1, 0)
-        if place >= PAST:
-            stands[:, place - PAST] = run >= Z_READINGS
-    return stands
+        if slot >= PAST:
+            alarms[:, slot - PAST] = run >= Z_READINGS
+    return alarms
 
 
 def _score(bare: NDArray[np.bool_], added: NDArray[np.bool_], begins: NDArray[np.intp]) -> Score:

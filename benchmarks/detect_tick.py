@@ -80,9 +80,9 @@ def _ticks(
         window = Window(EntityKind.GPU, feed.entities, window.times + 15.0, feed.keys, values, window.status, STEP)
         begun = time.perf_counter()
         state, _ = detector.detect(state, window, topology, from_unix(float(window.times[-1])))
-        took = time.perf_counter() - begun
+        elapsed = time.perf_counter() - begun
         if number >= SLOTS:
-            (between if window.times[-1] % every else whole).append(took)
+            (between if window.times[-1] % every else whole).append(elapsed)
     assert state.arrays.get("fitted", np.ones(1)).shape[0], "the ensemble members were never fitted"
     size = sum(array.nbytes for array in state.arrays.values() if array.shape[:1] == (ENTITIES,)) // ENTITIES
     return statistics.median(whole), statistics.median(between) if between else 0.0, size

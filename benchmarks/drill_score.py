@@ -65,8 +65,8 @@ def run() -> list[Result]:
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
     slowest = max(seconds)
     tuned = any(seed in TUNING_SEEDS for seed in seeds)
-    took = result("drill_seconds", slowest, "s", LIMIT_SECONDS, slowest <= LIMIT_SECONDS, **ran, tuning_seed=tuned)
-    return [*lines, took]
+    duration = result("drill_seconds", slowest, "s", LIMIT_SECONDS, slowest <= LIMIT_SECONDS, **ran, tuning_seed=tuned)
+    return [*lines, duration]
 
 
 def _seeds() -> tuple[int, ...]:

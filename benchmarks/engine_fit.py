@@ -36,10 +36,10 @@ def run() -> list[Result]:
     recordings = read_all(folder / RECORDINGS)
     begun = time.perf_counter()
     model = fit(recordings, GUESS)
-    took = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
     lines = [line for recording in recordings for line in _lines(recording, model)]
     steps = {name: getattr(model, name) for name in FITTED}
-    return [*lines, result("engine_fit.seconds", took, "s", None, None, **steps)]
+    return [*lines, result("engine_fit.seconds", seconds, "s", None, None, **steps)]
 
 
 def _lines(recording: Recording, model: EngineModel) -> list[Result]:

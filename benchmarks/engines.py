@@ -19,7 +19,7 @@ class Engine:
 
     name: str
     url: str | None
-    why: str = ""
+    reason: str = ""
 
     @property
     def suffix(self) -> str:
@@ -28,7 +28,7 @@ class Engine:
 
     def skipped(self, name: str, unit: str, target: float | None) -> Result:
         """Returns the result of a benchmark that cannot run on this engine."""
-        return result(name + self.suffix, None, unit, target, None, note=self.why)
+        return result(name + self.suffix, None, unit, target, None, note=self.reason)
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def loss(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
     total = 0.0
     for answer in answers:
         shares = rescaled(answer, old, new)
-        said = 1.0 - sum(shares) if answer.right is None else shares[answer.right]
-        total -= math.log(max(said, 1e-9))
+        confidence = 1.0 - sum(shares) if answer.right is None else shares[answer.right]
+        total -= math.log(max(confidence, 1e-9))
     return total / len(answers)
 
 
@@ -90,17 +90,17 @@ def main() -> int:
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], choices=TUNING_SEEDS)
     options.add_argument("--only", nargs="*", help="scenario ids (default: all)")
     options.add_argument("--write", action="store_true")
-    given = options.parse_args()
+    arguments = options.parse_args()
     log.configure(level="critical")
     answers: list[RankedAnswer] = []
-    for seed in given.seeds:
-        seen = run_all(scenario_choice.some(given.only), seed, lambda *_: None)
+    for seed in arguments.seeds:
+        seen = run_all(scenario_choice.some(arguments.only), seed, lambda *_: None)
         answers += answers_of([one.run for one in seen], GRACE)
     old = confidence.packaged()
     new = fit(answers, old)
-    frozen = text(new, given.seeds, answers, error(answers, old, old), error(answers, old, new))
+    frozen = text(new, arguments.seeds, answers, error(answers, old, old), error(answers, old, new))
     sys.stdout.write(frozen)
-    if given.write:
+    if arguments.write:
         FILE.write_text(frozen, encoding="utf-8")
     return 0
 

@@ -43,7 +43,7 @@ def spec() -> FleetSpec:
     known = default_spec()
     chat, code = known.services
     usual = (chat, code, replace(chat, lengths=_AGENT), replace(code, lengths=_AGENT))
-    each = REPLICAS // SERVICES
+    replicas = REPLICAS // SERVICES
     services = []
     for number in range(SERVICES):
         peak = 0.005 if number == SERVICES - 1 else 0.35 + 0.02 * number
@@ -52,8 +52,8 @@ def spec() -> FleetSpec:
                 usual[number % len(usual)],
                 name=f"service-{number:02}",
                 tensor_parallel=1,
-                replicas=each,
-                ceiling=each,
+                replicas=replicas,
+                ceiling=replicas,
                 traffic=TrafficSpec(peak, peak_hour=10.0 + number / 2, shape=_SHAPES[number % len(_SHAPES)]),
             )
         )
@@ -66,7 +66,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
     tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas; cached for later runs")
     fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
     entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
-    sampler, merger, way = Sampler(fleet), Merger(entities, keys), _Way(seed)
+    sampler, merger, scrape_timing = Sampler(fleet), Merger(entities, keys), _ScrapeTiming(seed)
     sampler.batches()
     fleet.step(STEP)
     layouts = {result.kind: result for result in merger.merge(fleet.now, sampler.batches())}
@@ -78,7 +78,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
                 cycles[result.kind].append(result)
         for kind, whole in cycles.items():
             path = folder / f"{kind.value}-{hour:02}.block"
-            path.write_bytes(_block(hour, layouts[kind], whole, way))
+            path.write_bytes(_block(hour, layouts[kind], whole, scrape_timing))
         tell(f"{hour + 1} h of {hours}")
     layout = {
         kind.value: {
@@ -94,14 +94,14 @@ class _Counter:
     """Assigns consecutive numbers from 1 on."""
 
     def __init__(self) -> None:
-        self._given = 0
+        self._newest = 0
 
     def __call__(self, new: Sequence[object]) -> list[int]:
-        first, self._given = self._given + 1, self._given + len(new)
-        return list(range(first, self._given + 1))
+        first, self._newest = self._newest + 1, self._newest + len(new)
+        return list(range(first, self._newest + 1))
 
 
-def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _Way) -> bytes:
+def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], scrape_timing: _ScrapeTiming) -> bytes:
     """Packs an hour of one kind. Entities and signals stay the same all day: this fleet has no faults."""
     assert len(cycles) == CYCLES, f"{layout.kind} was missing in a cycle"
     for result in cycles:
@@ -109,7 +109,7 @@ def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _
         assert np.array_equal(result.entities, layout.entities), layout.kind
     values = np.stack([result.values for result in cycles], axis=-1)
     status = np.stack([result.status for result in cycles], axis=-1)
-    way.walk(layout.kind, layout.keys, values)
+    scrape_timing.apply(layout.kind, layout.keys, values)
     first = round(START.timestamp()) + hour * CYCLES * round(STEP.total_seconds())
     times = (first + np.arange(CYCLES, dtype=np.int64) * round(STEP.total_seconds())) * 1_000_000
     spans = sections_of(layout.keys).values()
@@ -125,14 +125,14 @@ class _Targets:
     last: NDArray[np.float64]
 
 
-class _Way:
+class _ScrapeTiming:
     """Effects of scraping on the values: scrape times, durations, and rates over that interval."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng([seed, 77])
         self._targets: dict[EntityKind, _Targets] = {}
 
-    def walk(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
+    def apply(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
         """Changes ``values`` of shape (keys, entities, times) in place; the last key is the scrape offset."""
         _, entities, times = values.shape
         if kind not in self._targets:

@@ -49,13 +49,13 @@ def filled(page: bytes, samples: int = SAMPLES) -> bytes:
 
 def fleet(replicas: int = REPLICAS, services: int = SERVICES, nodes: int = NODES) -> Fleet:
     """Returns a fleet of replicas with one GPU each, spread over services, on nodes with eight GPUs."""
-    gpu_type, one = default_spec().pools[0].gpu_type, default_spec().services[0]
-    each = replicas // services
+    gpu_type, service = default_spec().pools[0].gpu_type, default_spec().services[0]
+    size = replicas // services
     spec = FleetSpec(
         cluster="bench",
         pools=(PoolSpec("pool", gpu_type, nodes),),
         services=tuple(
-            replace(one, name=f"service-{number:02}", tensor_parallel=1, replicas=each, ceiling=each)
+            replace(service, name=f"service-{number:02}", tensor_parallel=1, replicas=size, ceiling=size)
             for number in range(services)
         ),
     )
@@ -88,12 +88,12 @@ class FleetPages:
 def server(folder: Path) -> Iterator[PageServer]:
     """Runs a page server in a separate process."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=_serve, args=(theirs,), daemon=True)
+    parent_end, child_end = context.Pipe()
+    child = context.Process(target=_serve, args=(child_end,), daemon=True)
     child.start()
-    theirs.close()  # so that a failed child raises EOFError
+    child_end.close()  # so that a failed child raises EOFError
     try:
-        yield PageServer(ours.recv(), folder)
+        yield PageServer(parent_end.recv(), folder)
     finally:
         child.terminate()
         child.join()
@@ -130,11 +130,11 @@ async def _serving(pipe: Connection) -> None:
         return web.Response()
 
     async def answer(request: web.Request) -> web.Response:
-        path, _, what = request.path.rpartition("/")
+        path, _, endpoint = request.path.rpartition("/")
         body, load = bodies[f"{path}/metrics"]
-        if what == "health":
+        if endpoint == "health":
             return web.Response()
-        if what == "load":
+        if endpoint == "load":
             return web.json_response({"server_load": int(load)})
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 

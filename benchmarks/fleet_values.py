@@ -139,5 +139,7 @@ def fleet_day() -> FleetDay:
     """Returns the day, from the cache or built in about ten minutes on one core; only one hour in a quick run."""
     hours = QUICK_HOURS if quick() else HOURS
     sources = [ROOT / "simulator", ROOT / "outrider/vocabulary/catalog.yaml", Path(fleet_build.__file__)]
-    made = cached("fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED))
-    return FleetDay(made, hours)
+    day_folder = cached(
+        "fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED)
+    )
+    return FleetDay(day_folder, hours)

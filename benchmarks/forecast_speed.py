@@ -59,9 +59,9 @@ def fast() -> float:
         making = time.perf_counter() - begun
         begun = time.perf_counter()
         sums = pool.map(part, range(0, SERIES, PART), chunksize=1)
-        took = time.perf_counter() - begun - making
+        elapsed = time.perf_counter() - begun - making
     assert np.isfinite(sums).all()
-    return took
+    return elapsed
 
 
 def rows_alone(first: int) -> float:
@@ -99,13 +99,13 @@ def peers() -> dict[str, float]:
 
 def run() -> list[Result]:
     """Returns seconds per thousand series of the fast tier and each peer, and per series of the nightly tier."""
-    took = fast()
+    fast_s = fast()
     lines = []
-    for name, each in peers().items():
-        total = each * SERIES / CORES
+    for name, per_series in peers().items():
+        total = per_series * SERIES / CORES
         label = "forecast_speed" if name == "Prophet" else f"forecast_speed_against_{name.lower()}"
-        lines.append(result(label, took, "s per 1,000 series", TARGET, took <= TARGET, f"{name}, two processes",
-                            total, total / took))  # fmt: skip
+        lines.append(result(label, fast_s, "s per 1,000 series", TARGET, fast_s <= TARGET, f"{name}, two processes",
+                            total, total / fast_s))  # fmt: skip
     nightly = seconds(lambda series: fit(series, 2 * SEASON), PEER_SERIES["Prophet"])
     return [*lines, result("forecast_speed_prophet", nightly, "s per series and night", None, None)]
 

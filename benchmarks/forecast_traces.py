@@ -75,14 +75,14 @@ def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tu
     for trace in traces:
         values, origins = trace.values, origins_of(trace)
         truth = np.full((len(origins), SEASON), np.nan)
-        said = np.empty_like(truth)
+        forecasts = np.empty_like(truth)
         for row, origin in enumerate(origins):
             ahead = values[origin : origin + SEASON]
             truth[row, : ahead.size] = ahead
-            said[row] = ask(_filled(values[:origin]))
+            forecasts[row] = ask(_filled(values[:origin]))
         for seconds in HORIZONS.values():
             steps = round(seconds / trace.step.total_seconds())
-            results[trace.name, seconds] = wape(truth[:, :steps], np.maximum(said[:, :steps], 0.0))
+            results[trace.name, seconds] = wape(truth[:, :steps], np.maximum(forecasts[:, :steps], 0.0))
     return results
 
 
@@ -130,11 +130,11 @@ def _floor(rows: Sequence[HorizonScore]) -> Result:
 def _coverage(rows: Sequence[HorizonScore]) -> list[Result]:
     results = []
     for label, seconds in HORIZONS.items():
-        each = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
-        value = _mean(list(each.values()))
+        by_trace = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
+        value = _mean(list(by_trace.values()))
         holds = None if value is None else 0.88 <= value <= 0.92
         results.append(result(f"forecast_coverage90_{label}", value, "ratio", 0.92, holds, at_least=0.88,
-                            traces={name: _round(share) for name, share in each.items()}))  # fmt: skip
+                            traces={name: _round(share) for name, share in by_trace.items()}))  # fmt: skip
     return results
 
 
@@ -142,10 +142,10 @@ def _peaks(rows: Sequence[HorizonScore]) -> list[Result]:
     near = [row for row in rows if row.horizon == HORIZONS["2h"]]
     exceeds = _mean([row.peak_exceeds_p95 for row in near])
     over = _mean([row.over_provision for row in near])
-    each = {row.name: [_round(row.peak_exceeds_p95), _round(row.over_provision)] for row in near}
+    by_trace = {row.name: [_round(row.peak_exceeds_p95), _round(row.over_provision)] for row in near}
     within = None if exceeds is None else 0.03 <= exceeds <= 0.07
     return [
-        result("forecast_peak_exceeds_p95", exceeds, "ratio", 0.07, within, at_least=0.03, traces=each),
+        result("forecast_peak_exceeds_p95", exceeds, "ratio", 0.07, within, at_least=0.03, traces=by_trace),
         result("forecast_over_provision", over, "ratio", 0.35, None if over is None else over <= 0.35),
     ]
 
