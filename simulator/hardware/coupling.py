@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 REDUCE_RATIO = 0.15
 HOST_RATIO = 0.02  # share of a step that waits for PCIe copies
 MOST_STRETCH = 20.0
-THROTTLED_STRETCH = (
-    1.5  # delay of a step relative to the CPU share that its scheduler loop lacks
-)
+THROTTLED_STRETCH = 1.5  # delay of a step relative to the CPU share that its scheduler loop lacks
 # Loading: reading from the shared storage through the local disk, copying to the device, and the rest.
 READ_RATIO, COPY_RATIO = 0.7, 0.1
 DISK_OF_PULL_RATIO = 0.6  # share of unpacking layers in a pull
