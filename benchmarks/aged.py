@@ -1,11 +1,11 @@
-"""A store that a fleet of 1,000 GPUs and 1,000 replicas has filled for a year: built once, then copied.
+"""A store with a year of data from 1,000 GPUs and 1,000 replicas: built once, then copied.
 
-48 h of raw values are the simulated day (``benchmarks.fleet_values``) twice, the second time with its
-entities moved on by some places, so that each bears another's load. The store itself compacts them,
-rolls them up and fills its hourly tables. Of these roll-ups the last whole day is then put back in time
-day by day: 30 days of ten minutes and of hourly tables, a year of hours; a payload stays as it is but for
-the instants in its head. State has its 10,000 cycles and a year of ended alerts and their messages. A quick
-run has GPUs and services alone, and a week.
+The 48 h of raw values are the simulated day (``benchmarks.fleet_values``) twice. The second time, the entities are
+rotated, so that each has the load of another. The store compacts them, rolls them up and fills its hourly tables.
+
+The last whole day of roll-ups is then copied to earlier days: 30 days of ten-minute values and hourly tables, a year
+of hourly values. Only the timestamps in each payload header change. The state has 10,000 cycles and a year of resolved
+alerts with their messages. A quick run has only GPUs and services, for a week.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
 
 
 def aged(until: datetime) -> Path:
-    """The folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
+    """Returns the folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or built now."""
     day = fleet_day()
     parameters = [until, day.name, metadata.HEADS, DAYS, HOURLY_DAYS, quick()]
     return cached("aged-store", parameters, [Path(__file__)], lambda folder: build_aged(folder, day, until))
 
 
 def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
-    """Fill a SQLite store."""
+    """Fills a SQLite store."""
     url = f"sqlite:///{folder}/store.db"
-    tell("building a store of a year, once; it is kept")
+    tell("building a store with a year of data; cached for later runs")
     store = open_metrics(urls_of(url)[1])
     try:
         _raw(store, day, until)
@@ -77,7 +77,7 @@ def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
         store.close()
     database = Database(urls_of(url)[1], "metrics")
     try:
-        put_back(database, (until - DAY).replace(hour=0, minute=0, second=0, microsecond=0))
+        backdate(database, (until - DAY).replace(hour=0, minute=0, second=0, microsecond=0))
     finally:
         database.close()
     _state(url, day, until)
@@ -93,20 +93,20 @@ def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
             times = hour.times - hour.times[0] + start.timestamp()
             store.write_block(kind, times, hour.keys, hour.entities, values, status)
         if number % 6 == 5:
-            tell(f"{number + 1} h of {RAW_HOURS} raw")
+            tell(f"{number + 1} of {RAW_HOURS} h of raw values")
 
 
-def put_back(database: Database, day: datetime) -> None:
-    """Repeats a day of each roll-up for the days before it; partial days before it are replaced."""
+def backdate(database: Database, day: datetime) -> None:
+    """Copies a day of each roll-up to the days before it, replacing earlier partial days."""
     for tier, days in DAYS.items():
         with database.writing() as connection:
             table = metadata.block
             mine = sa.and_(table.c.tier == tier, table.c.start_us < micros(day))
             connection.execute(sa.delete(table).where(mine))
-            asked = sa.select(table).where(
+            query = sa.select(table).where(
                 table.c.tier == tier, table.c.start_us >= micros(day), table.c.start_us < micros(day + DAY)
             )
-            rows = [dict(row._mapping) for row in connection.execute(asked)]  # noqa: SLF001 a row is its mapping
+            rows = [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001 public API of a row
         assert rows, f"nothing was rolled up to {tier}"
         tell(f"{days} days of {tier}")
         for back in range(1, min(days, QUICK_DAYS) if quick() else days):
@@ -114,23 +114,23 @@ def put_back(database: Database, day: datetime) -> None:
                 connection.execute(sa.insert(metadata.block), list(_moved(rows, back)))
     tell(f"{HOURLY_DAYS} days of hourly tables")
     for kind in EntityKind:
-        _put_back_hours(database, hourly.table(kind), day)
+        _backdate_hours(database, hourly.table(kind), day)
 
 
 def _moved(rows: list[dict[str, Any]], days: int) -> Iterator[dict[str, Any]]:
     shift = days * (DAY // timedelta(microseconds=1))
     for row in rows:
-        kept = {name: value for name, value in row.items() if name != "id"}
+        columns = {name: value for name, value in row.items() if name != "id"}
         payload, instants = row["payload"], row["instants"]
         times = np.frombuffer(payload, dtype="<i8", count=instants, offset=_HEAD) - shift
         moved = payload[:_HEAD] + times.tobytes() + payload[_HEAD + 8 * instants :]
-        yield kept | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
+        yield columns | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
 
 
 _HEAD = 16  # magic number and counts of a block precede its timestamps
 
 
-def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
+def _backdate_hours(database: Database, table: sa.Table, day: datetime) -> None:
     others = [column for column in table.c if column.name != "at"]
     with database.writing() as connection:
         connection.execute(sa.delete(table).where(table.c.at < rfc3339(day)))
@@ -139,19 +139,19 @@ def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
             for hour in range(24):
                 source = day + hour * HOUR
                 moved = sa.literal(rfc3339(source - back * DAY), sa.Text).label("at")
-                asked = sa.select(*others, moved).where(table.c.at == rfc3339(source))
-                connection.execute(sa.insert(table).from_select([*(column.name for column in others), "at"], asked))
+                query = sa.select(*others, moved).where(table.c.at == rfc3339(source))
+                connection.execute(sa.insert(table).from_select([*(column.name for column in others), "at"], query))
 
 
 def _state(url: str, day: FleetDay, until: datetime) -> None:
-    """The cycles that a state store keeps, and a year of alerts that came and went."""
+    """Writes the cycles that a state store keeps, and a year of resolved alerts."""
     tell("state")
     random.seed(7)
     state, replicas = open_state(urls_of(url)[0]), day.entities(EntityKind.REPLICA)
     try:
         for first in range(0, 365 * ALERTS_A_DAY, ALERTS_AT_ONCE):
             began = until - timedelta(days=365 * (1 - first / (365 * ALERTS_A_DAY)))
-            alerts = tuple(_ended(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
+            alerts = tuple(_resolved(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
             messages = tuple(
                 Message(alert.fingerprint, "im", NotifyReason.OPENED, alert.priority, None, "t", "b" * 500, began)
                 for alert in alerts[::5]
@@ -177,7 +177,7 @@ def _cycle(at: datetime) -> CycleRecord:
     return CycleRecord(rfc3339(at), at, 2.0, 1125, 1125, 258_000, 0, 0, 0)
 
 
-def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Alert:
+def _resolved(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Alert:
     ends = began + timedelta(minutes=random.randint(2, 90))
     return Alert(
         f"aged-{number}", "engine-slow", Priority.P2, random.choice(replicas), AlertState.RESOLVED,
@@ -185,16 +185,16 @@ def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Ale
     )  # fmt: skip
 
 
-def copied(folder: Path, engine: Engine) -> None:
-    """Fill an engine's empty store with that of ``folder``."""
+def copy_into(folder: Path, engine: Engine) -> None:
+    """Copies the store of ``folder`` into an engine's empty store."""
     assert engine.url is not None
     if engine.name == "sqlite":
         for source, target in zip(urls_of(f"sqlite:///{folder}/store.db"), urls_of(engine.url), strict=True):
             shutil.copyfile(str(sa.make_url(source).database), str(sa.make_url(target).database))
         return
-    tell("copying the store of a year into PostgreSQL")
+    tell("copying the year of data into PostgreSQL")
     migrate.upgrade(engine.url)
-    open_metrics(engine.url).close()  # makes the tables of the catalogue
+    open_metrics(engine.url).close()  # creates the tables of the signal catalog
     for source in urls_of(f"sqlite:///{folder}/store.db"):
         _into_server(sa.create_engine(parsed(source)), sa.create_engine(parsed(engine.url)))
 

@@ -1,12 +1,12 @@
-"""What to keep in a block: our codec, Parquet and Arrow bytes of a library, and a row per instant, on the same hour.
+"""Block formats on the same hour: our codec, Parquet, Arrow, and one row per timestamp.
 
-The hour is a busy one of the simulated day (``benchmarks.fleet_values``): 1,000 GPUs and 1,000 replicas,
-all columns. A format holds every number of a kind; what each needs beside it (entities, instants, names)
-is not counted. Gaps are NaN or null; ours alone keeps why. Reading is one signal of 24 such hours into
-numpy, by the library's own call; packing is the whole hour. Both are seconds of the one core they run on.
+The hour is a busy one of the simulated day (``benchmarks.fleet_values``): 1,000 GPUs and 1,000 replicas, all columns.
+A format stores all values of an entity kind. Entities, timestamps and names are not counted. Gaps are NaN or null;
+only our format stores the reason. Reading loads one signal of 24 such hours into numpy with the library's own call.
+Packing covers the whole hour. Both are CPU seconds on one core.
 
-``value`` is bytes a number over both kinds; ``gpu`` and ``replica`` stand beside it with the values a
-second of packing and reading. docs/adr/0009-blob-format.md draws the conclusion.
+``value`` is bytes per value over both kinds. ``gpu`` and ``replica`` are bytes per value of one kind, reported with the
+packing and reading rates in values/s. docs/adr/0009-blob-format.md has the conclusion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Format:
 
 
 def _blocks(level: int) -> Format:
-    """The store's own blocks, a section a signal."""
+    """The store's own blocks, one section per signal."""
 
     def pack(hour: Hour) -> bytes:
         spans = sections_of(hour.keys).values()
@@ -63,7 +63,7 @@ def _blocks(level: int) -> Format:
 
 
 def _floats(level: int, *, xor: bool, planes: bool) -> Format:
-    """float32 as it is, a zstd frame a signal: with or without xor along time, with or without byte planes."""
+    """Raw float32, one zstd frame per signal, optionally with xor along time and byte planes."""
 
     def pack(hour: Hour) -> dict[str, bytes]:
         compressor, results = zstandard.ZstdCompressor(level=level), {}
@@ -86,13 +86,13 @@ def _floats(level: int, *, xor: bool, planes: bool) -> Format:
 
 
 def _table(hour: Hour, *, by_time: bool) -> pa.Table:
-    """A row an entity and instant, sorted by entity or by instant; NaN as null."""
+    """One row per entity and timestamp, sorted by entity or by timestamp; NaN as null."""
     flat = (np.ascontiguousarray(cells.T if by_time else cells).ravel() for cells in hour.values)
     return pa.table({str(key): pa.array(cells, from_pandas=True) for key, cells in zip(hour.keys, flat, strict=True)})
 
 
 def _parquet(*, split: bool, by_time: bool = False) -> Format:
-    """Parquet by pyarrow, zstd level 3."""
+    """Parquet from pyarrow, zstd level 3."""
 
     def pack(hour: Hour) -> bytes:
         table, out = _table(hour, by_time=by_time), io.BytesIO()
@@ -110,7 +110,7 @@ def _parquet(*, split: bool, by_time: bool = False) -> Format:
 
 
 def _arrow(compression: str) -> Format:
-    """Arrow's own file, each buffer compressed."""
+    """Arrow file format with compressed buffers."""
 
     def pack(hour: Hour) -> bytes:
         table, out = _table(hour, by_time=False), io.BytesIO()
@@ -120,34 +120,34 @@ def _arrow(compression: str) -> Format:
         return out.getvalue()
 
     def read(packed: bytes, hour: Hour, signal: str) -> NDArray[Any]:
-        options = pa.ipc.IpcReadOptions(included_fields=[_place(hour, signal)], use_threads=False)
+        options = pa.ipc.IpcReadOptions(included_fields=[_column_index(hour, signal)], use_threads=False)
         return pa.ipc.open_file(io.BytesIO(packed), options=options).read_all().column(0).to_numpy()
 
     return Format(pack, read)
 
 
 def _rows() -> Format:
-    """A wide table of sqlite3, a row an entity and instant, in order of time."""
+    """A wide sqlite3 table with one row per entity and timestamp, in time order."""
 
     def pack(hour: Hour) -> sqlite3.Connection:
         database = sqlite3.connect(":memory:")
-        columns = ", ".join(f"c{place} REAL" for place in range(len(hour.keys)))
+        columns = ", ".join(f"c{column} REAL" for column in range(len(hour.keys)))
         database.execute(f"CREATE TABLE cell (at INTEGER, entity INTEGER, {columns}, PRIMARY KEY (at, entity))")
         statement = f"INSERT INTO cell VALUES ({', '.join('?' for _ in range(len(hour.keys) + 2))})"
-        for place, at in enumerate(hour.times.tolist()):
-            rows = hour.values[:, :, place].T.astype(np.float64).tolist()
+        for column, at in enumerate(hour.times.tolist()):
+            rows = hour.values[:, :, column].T.astype(np.float64).tolist()
             database.executemany(statement, [(int(at), entity, *row) for entity, row in enumerate(rows)])
         database.commit()
         return database
 
     def read(packed: sqlite3.Connection, hour: Hour, signal: str) -> NDArray[Any]:
-        asked = f"SELECT c{_place(hour, signal)} FROM cell ORDER BY entity, at"
-        return np.array(packed.execute(asked).fetchall(), dtype=np.float32)
+        query = f"SELECT c{_column_index(hour, signal)} FROM cell ORDER BY entity, at"
+        return np.array(packed.execute(query).fetchall(), dtype=np.float32)
 
     return Format(pack, read, lambda packed: len(packed.serialize()))
 
 
-def _place(hour: Hour, signal: str) -> int:
+def _column_index(hour: Hour, signal: str) -> int:
     return [str(key) for key in hour.keys].index(signal)
 
 
@@ -173,7 +173,7 @@ LIBRARY = ("Parquet", "Arrow")
 
 
 def _busy(times: int, work: Callable[[], object]) -> float:
-    """Seconds that the processor worked, the fastest of several runs."""
+    """Returns the CPU seconds of the fastest of several runs."""
     best = float("inf")
     for _ in range(times):
         begun = time.process_time()
@@ -182,34 +182,34 @@ def _busy(times: int, work: Callable[[], object]) -> float:
     return best
 
 
-def _measured(made: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
-    """Bytes a number of each kind and of both, values a second of packing and of reading."""
+def _measured(fmt: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
+    """Returns bytes per value of each kind and of both, and values/s for packing and reading."""
     size, cells, packing, reading, wanted = 0, 0, 0.0, 0.0, 0
     results: dict[str, float] = {}
     for kind, hour in hours.items():
-        kept: list[Any] = []
-        packing += _busy(1, lambda hour=hour, kept=kept: kept.append(made.pack(hour)))
-        packed, signal = kept[0], READ[kind]
-        results[kind.value] = made.size(packed) / hour.present
-        size, cells = size + made.size(packed), cells + hour.present
-        numbers = hour.values[_place(hour, signal)]
-        seen = made.read(packed, hour, signal).astype(np.float32).ravel()
-        np.testing.assert_array_equal(np.sort(np.nan_to_num(seen)), np.sort(np.nan_to_num(numbers).ravel()))
-        read = partial(made.read, packed, hour, signal)
+        output: list[Any] = []
+        packing += _busy(1, lambda hour=hour, output=output: output.append(fmt.pack(hour)))
+        packed, signal = output[0], READ[kind]
+        results[kind.value] = fmt.size(packed) / hour.present
+        size, cells = size + fmt.size(packed), cells + hour.present
+        numbers = hour.values[_column_index(hour, signal)]
+        decoded = fmt.read(packed, hour, signal).astype(np.float32).ravel()
+        np.testing.assert_array_equal(np.sort(np.nan_to_num(decoded)), np.sort(np.nan_to_num(numbers).ravel()))
+        read = partial(fmt.read, packed, hour, signal)
         reading += _busy(3, lambda read=read: [read() for _ in range(READ_HOURS)])
         wanted += READ_HOURS * numbers.size
     return results | {"bytes": size / cells, "pack_per_second": cells / packing, "read_per_second": wanted / reading}
 
 
 def run() -> list[Result]:
-    """Bytes a value of each format; ours against the smallest of a library."""
+    """Returns bytes per value of each format; the peer is the smallest library format."""
     pa.set_cpu_count(1)
     day = fleet_day()
     hours = {kind: day.hour(kind, BUSY_HOUR) for kind in READ}
     results = {}
-    for name, made in FORMATS.items():
+    for name, fmt in FORMATS.items():
         tell(name)
-        results[name] = _measured(made, hours)
+        results[name] = _measured(fmt, hours)
     best = min((name for name in results if name.startswith(LIBRARY)), key=lambda name: results[name]["bytes"])
     lines = []
     for name, line in results.items():

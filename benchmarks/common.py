@@ -1,9 +1,8 @@
-"""What every benchmark shares: timing, the shape of a result, and printing it.
+"""Shared parts of the benchmarks: timing, result format, printing.
 
-``--data DIR`` or ``$OUTRIDER_DATA`` says where recorded data lies; a benchmark that needs it and does
-not find it says so. What takes minutes to make is made once and kept in ``$OUTRIDER_CACHE``, else in
-``~/.cache/outrider``. ``OUTRIDER_QUICK=1`` asks for small runs that show that a benchmark works; their
-figures mean nothing.
+``--data DIR`` or ``$OUTRIDER_DATA`` is the folder of recorded data; a benchmark reports it if its data is missing.
+Inputs that take minutes to build are cached in ``$OUTRIDER_CACHE``, by default ``~/.cache/outrider``.
+``OUTRIDER_QUICK=1`` selects small runs, which only check that a benchmark works; their figures are not meaningful.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ def result(
     ratio: float | None = None,
     **more: Any,
 ) -> Result:
-    """One line of a benchmark. ``holds`` is True if ``value`` meets ``target``, None without a target.
+    """Returns one result line. ``holds`` is True if ``value`` meets ``target``, None without a target.
 
-    ``peer`` was measured in the same run, in the same unit; a ``ratio`` above 1 means that we are better. Further keys
-    follow the agreed ones; ``note`` is a sentence, printed below a table.
+    ``peer`` was measured in the same run, in the same unit; a ``ratio`` above 1 means that we are better. Additional
+    keys follow the standard ones; ``note`` is a sentence, printed below a table.
     """
     line = {
         "name": name,
@@ -55,14 +54,14 @@ def result(
 
 
 def _rounded(value: float | None) -> float | None:
-    """Four significant digits: more are noise."""
+    """Rounds to four significant digits; the rest is noise."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")
 
 
 def best_of(times: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several runs: the one that was disturbed least."""
+    """Returns the seconds of the fastest of several runs, the least disturbed one."""
     best = math.inf
     for _ in range(times):
         gc.collect()
@@ -73,13 +72,13 @@ def best_of(times: int, work: Callable[[], object]) -> float:
 
 
 def data_folder() -> Path | None:
-    """Folder of the recorded data, None if not given."""
+    """Returns the folder of the recorded data, None if not set."""
     text = os.environ.get("OUTRIDER_DATA")
     return Path(text) if text else None
 
 
 def quick() -> bool:
-    """True when a small run is wanted."""
+    """Returns True if a small run is requested."""
     return os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
 
 
@@ -103,7 +102,7 @@ def cached(name: str, parameters: object, sources: Iterable[Path], build: Callab
             build(making)
             making.rename(folder)
         except OSError:
-            if not folder.exists():  # else another run has made the same meanwhile
+            if not folder.exists():  # another run may have built it meanwhile
                 raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -132,10 +131,10 @@ def main(run: Callable[[], Result | Sequence[Result]], arguments: Sequence[str] 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every benchmark."""
+    """Adds the options common to all benchmarks."""
     default = "table" if sys.stdout.isatty() else "json"
     parser.add_argument("-o", "--output", choices=["json", "table"], default=default)
-    parser.add_argument("--data", help="folder of recorded data (else $OUTRIDER_DATA)")
+    parser.add_argument("--data", help="folder of recorded data (default: $OUTRIDER_DATA)")
 
 
 def use_data(folder: str | None) -> None:
@@ -144,12 +143,12 @@ def use_data(folder: str | None) -> None:
         os.environ["OUTRIDER_DATA"] = folder
 
 
-def show(found: Result | Sequence[Result], output: str) -> None:
-    """Print one result as an object, several as a list, or all as a table."""
+def show(results: Result | Sequence[Result], output: str) -> None:
+    """Prints one result as an object, several as a list, or all as a table."""
     if output == "json":
-        print(json.dumps(found, ensure_ascii=False, indent=2))
+        print(json.dumps(results, ensure_ascii=False, indent=2))
         return
-    lines = [line | {"x target": _margin(line)} for line in ([found] if isinstance(found, dict) else found)]
+    lines = [line | {"x target": _margin(line)} for line in ([results] if isinstance(results, dict) else results)]
     columns = ("name", "value", "unit", "target", "x target", "holds", "peer", "peer_value", "ratio")
     cells = [[_cell(line.get(column)) for column in columns] for line in lines]
     widths = [max(len(column), *(len(row[place]) for row in cells)) for place, column in enumerate(columns)]
@@ -161,7 +160,7 @@ def show(found: Result | Sequence[Result], output: str) -> None:
 
 
 def _margin(line: Result) -> float | None:
-    """Factor by which a figure beats its target, below 1 if it misses it, in either direction."""
+    """Returns the factor by which a value beats its target; below 1 if it misses the target."""
     value, target = line["value"], line["target"]
     if line["holds"] is None or not value or not target:
         return None

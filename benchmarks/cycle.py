@@ -1,8 +1,7 @@
-"""A whole cycle at 1,000 GPUs and 1,000 replicas: scrape, parse, normalise, store, detect, alert, correlate, decide.
+"""A full cycle at 1,000 GPUs and 1,000 replicas: scrape, parse, normalise, store, detect, alert, correlate, decide.
 
-Everything is real: pages over HTTP on loopback from another process, SQLite on disk with one durable
-commit a cycle, every detector and every packaged rule. The time of the cycle's stages stands beside
-the figure. No peer does the same work.
+Everything is real: exposition pages over loopback HTTP from another process, SQLite on disk with one durable commit per
+cycle, all detectors and all packaged rules. The result includes the time of each stage. No peer does the same work.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ STEP = timedelta(seconds=15)
 
 
 class Stages:
-    """Seconds of the stages of each cycle, by wrapping the functions that are a stage."""
+    """Seconds of each stage in each cycle, measured by wrapping the stage functions."""
 
     def __init__(self) -> None:
         self.cycles: list[dict[str, float]] = []
@@ -61,25 +60,25 @@ class Stages:
         """Adds the time of every call of ``owner.name`` to a stage."""
         inner: Callable[..., Any] = getattr(owner, name)
 
-        def timed(*given: Any, **named: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             try:
-                return inner(*given, **named)
+                return inner(*args, **kwargs)
             finally:
-                took = time.perf_counter() - start
-                self.cycles[-1][stage] = self.cycles[-1].get(stage, 0.0) + took
+                elapsed = time.perf_counter() - start
+                self.cycles[-1][stage] = self.cycles[-1].get(stage, 0.0) + elapsed
 
         setattr(owner, name, timed)
 
     def medians(self) -> dict[str, float]:
-        """The median of each stage over the warm cycles."""
+        """Returns the median of each stage over the warm cycles."""
         warm = self.cycles[WARM_UP:]
         names = dict.fromkeys(name for cycle in warm for name in cycle)
         return {name: round(statistics.median(cycle.get(name, 0.0) for cycle in warm), 4) for name in names}
 
 
 def watched(cycle: Cycle, collector: ScrapeManager) -> Stages:
-    """The stages of a cycle, measured from now on."""
+    """Starts measuring the stages of a cycle."""
     stages, parts = Stages(), cycle.parts
     stages.wrap(collector, "collect", "start")
     stages.wrap(collector, "absorb", "parse_normalise")
@@ -95,7 +94,7 @@ def watched(cycle: Cycle, collector: ScrapeManager) -> Stages:
 
 
 class _LastDay:
-    """A store that remembers a day of the fleet: the values of one round with some noise on them."""
+    """A store with a day of values of the fleet: the values of one cycle with noise."""
 
     def __init__(self, at: datetime, batches: Sequence[SampleBatch], steps: int = 288) -> None:
         needs: dict[EntityKind, list[SignalKey]] = {}
@@ -113,9 +112,9 @@ class _LastDay:
         end: datetime,
         step: timedelta,
         *,
-        statistic: Statistic = Statistic.LAST,  # noqa: ARG002 - a value of five minutes is all of its statistics
+        statistic: Statistic = Statistic.LAST,  # noqa: ARG002 - one value per step, so all statistics agree
     ) -> Window:
-        """A day in steps of five minutes."""
+        """Returns a day in steps of five minutes."""
         now = self._cache.window(kind, keys, STEP, STEP)
         noise = np.random.default_rng(1).normal(1.0, 0.05, (len(now.entities), self._steps, len(keys)))
         times = end.timestamp() - step.total_seconds() * np.arange(self._steps, 0, -1)
@@ -146,7 +145,7 @@ def teach(detection: Detection, world: Fleet, pages: FleetPages, start: datetime
 
 
 def _noisy(values: Floats, random: np.random.Generator) -> Floats:
-    """Each value within some per cent; states stay what they are."""
+    """Returns values with a few percent of noise; states of 0 and 1 stay unchanged."""
     return np.where((values == 0) | (values == 1), values, values * random.normal(1.0, 0.02, values.shape))
 
 
@@ -190,19 +189,19 @@ async def _cycles(folder: Path, url: str) -> Measured:
             gc.collect()
             begun, busy = time.perf_counter(), time.process_time()
             record = await platform.cycle.run_in_thread()
-            took, worked = time.perf_counter() - begun, time.process_time() - busy
+            elapsed, worked = time.perf_counter() - begun, time.process_time() - busy
             if platform.cycle.parts.planning.latest == Plan():
                 results.stages.cycles.pop()
-                results.planning.append(took)
-                assert len(results.planning) < MOST_PLANNING, "no plan was made"
+                results.planning.append(elapsed)
+                assert len(results.planning) < MOST_PLANNING, "no plan finished"
                 continue
             whole = record.targets_up == record.targets == len(collector.targets)
             if not whole and len(results.seconds) >= WARM_UP:  # a busy host; a cycle with less work does not count
                 results.stages.cycles.pop()
                 results.incomplete += 1
-                assert results.incomplete < MOST_INCOMPLETE, "pages do not come"
+                assert results.incomplete < MOST_INCOMPLETE, "exposition pages are missing"
                 continue
-            results.seconds.append(took)
+            results.seconds.append(elapsed)
             results.worked.append(worked)
         results.grown = _resident_bytes()
         await platform.close()
@@ -216,7 +215,7 @@ def _resident_bytes() -> float:
 
 
 def run() -> list[Result]:
-    """Seconds of a whole cycle, and the memory it takes."""
+    """Returns the seconds of a full cycle and its peak memory."""
     log.configure(level="error")
     with tempfile.TemporaryDirectory() as name:
         measured = measure(Path(name), f"sqlite:///{name}/bench.db")

@@ -1,9 +1,9 @@
-"""A whole cycle on a store that holds a year, beside the same cycle on an empty one.
+"""A full cycle on a store with a year of data, compared with the same cycle on an empty store.
 
-1,000 GPUs and 1,000 replicas as in ``benchmarks.cycle``; the store has 48 h of raw values, 30 days of ten
-minutes and a year of hours of the same entities (``benchmarks.aged``), and may take 5 GB. Measured once
-the first plan is made: the planner works in a thread of its own, and on an aged store it has much to
-read; ``seconds_while_planning`` is the median of the cycles beside it.
+The fleet has 1,000 GPUs and 1,000 replicas, as in ``benchmarks.cycle``. The store has 48 h of raw values, 30 days of
+ten-minute values and a year of hourly values (``benchmarks.aged``); the target for its size is 5 GB. Measuring starts
+after the first plan, which runs in its own thread and reads much from a full store. ``seconds_while_planning`` is the
+median of the cycles during that plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.aged import aged, copied
+from benchmarks.aged import aged, copy_into
 from benchmarks.common import Result, main, result, tell
 from benchmarks.cycle import START, Measured, measure
 from benchmarks.engines import Engine, engines
@@ -31,17 +31,17 @@ from store.sql.database import Database
 from tests.store.killing import size
 
 TARGET_SECONDS, TARGET_BYTES = 4.0, 5e9
-SAME = 1.15  # two runs on one empty store differ by so much
+SAME = 1.15  # ratio between two runs on the same empty store
 
 
 def _tiers(engine: Engine) -> dict[str, float]:
-    """Gigabytes of the payloads of each tier; what else a store weighs are pages, indices and wide tables."""
+    """Returns the payload gigabytes of each tier, without database overhead, indices and wide tables."""
     assert engine.url is not None
     database, table = Database(urls_of(engine.url)[1], "metrics"), metadata.block
     try:
         with database.reading() as connection:
-            asked = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
-            return {tier: round(int(size) / 1e9, 3) for tier, size in connection.execute(asked)}
+            query = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
+            return {tier: round(int(size) / 1e9, 3) for tier, size in connection.execute(query)}
     finally:
         database.close()
 
@@ -55,19 +55,19 @@ class _StoreSize:
 
 
 def _on(engine: Engine, year: Path | None) -> tuple[Measured, _StoreSize]:
-    """The cycles on an engine's store, filled with a year or empty."""
+    """Measures the cycles on an engine's store, filled with a year of data or empty."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         assert engine.url is not None
-        held = _StoreSize()
+        store_size = _StoreSize()
         if year is not None:
-            copied(year, engine)
-            held = _StoreSize(size(engine.url), _tiers(engine))
-            tell(f"{engine.name}: {held.all / 1e9:.2f} GB of metrics, payloads {held.tiers}")
-        return measure(folder, engine.url), held
+            copy_into(year, engine)
+            store_size = _StoreSize(size(engine.url), _tiers(engine))
+            tell(f"{engine.name}: {store_size.all / 1e9:.2f} GB of metrics, payloads {store_size.tiers}")
+        return measure(folder, engine.url), store_size
 
 
-def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _StoreSize) -> list[Result]:
+def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, store_size: _StoreSize) -> list[Result]:
     seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
@@ -83,23 +83,23 @@ def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _Sto
     return [
         result(name, seconds, "s", TARGET_SECONDS, holds, "on an empty store", peer, peer / seconds, **more),
         result(
-            bytes_name, float(held.all), "bytes", TARGET_BYTES, held.all <= TARGET_BYTES,
-            payload_gigabytes_by_tier=held.tiers,
+            bytes_name, float(store_size.all), "bytes", TARGET_BYTES, store_size.all <= TARGET_BYTES,
+            payload_gigabytes_by_tier=store_size.tiers,
         ),
     ]  # fmt: skip
 
 
 def _empty(folder: Path) -> dict[str, Measured]:
-    """The cycles on the empty store of each engine that is here."""
+    """Measures the cycles on the empty store of each available engine."""
     folder.mkdir()
     with engines(folder) as results:
         return {engine.name: _on(engine, None)[0] for engine in results if engine.url}
 
 
 def run() -> list[Result]:
-    """Seconds of a cycle on a store of a year; ``holds`` also requires the same as on an empty one.
+    """Returns the seconds of a cycle on a store with a year of data; ``holds`` also requires the speed of an empty one.
 
-    The empty one is measured before and after, because the speed of a shared host varies by the minute.
+    The empty store is measured before and after, because the speed of a shared host varies by the minute.
     """
     log.configure(level="error")
     year, lines = aged(START), []

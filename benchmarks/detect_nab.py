@@ -26,7 +26,7 @@ Z_LIMIT = 4.0
 
 
 def expanding_z(values: Floats) -> Floats:
-    """Each value against the mean and deviation of all before it, shape of ``values`` (times,)."""
+    """Returns the z-score of each value against all values before it; shape of ``values`` (times,)."""
     count = np.arange(values.size)
     safe = np.maximum(count, 1)
     before = np.concatenate(([0.0], np.cumsum(values)[:-1])) / safe
@@ -37,7 +37,7 @@ def expanding_z(values: Floats) -> Floats:
 
 
 def run() -> list[Result]:
-    """The score, what it is made of, and a plain z-score's."""
+    """Returns the score with its parts, and the score of a plain z-score."""
     folder = data_folder()
     if folder is None or not (folder / "nab").is_dir():
         return [result("detect_nab", None, "points", GOAL, None, missing="nab/ below --data or $OUTRIDER_DATA")]

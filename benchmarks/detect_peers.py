@@ -1,7 +1,7 @@
-"""Rival detectors on the same recordings: common alternatives, with a limit fixed on the same history.
+"""Rival detectors on the same recordings: common alternatives, with a threshold fitted to the same history.
 
-Each sees the training part alone, scores both parts, and alarms beyond the score that would have given the budget of
-alarms on the training part. ``river`` and ``pyod`` are included if installed.
+Each learns from the training part only and scores both parts. Its threshold is the score that spends the alarm budget
+on the training part. ``river`` and ``pyod`` are included if installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pooled_forest(read: Sequence[Recording]) -> Scores:
 
 
 def z_score(read: Sequence[Recording]) -> Scores:
-    """The largest deviation of a metric from its training mean, in its training deviations."""
+    """Largest z-score of any metric, with mean and standard deviation of the training part."""
     result = []
     for one in read:
         past = one.values[: one.train]
@@ -41,7 +41,7 @@ def z_score(read: Sequence[Recording]) -> Scores:
 
 
 def half_space_trees(read: Sequence[Recording]) -> Scores:
-    """River's streaming forest, learning as it goes."""
+    """River's streaming forest with online learning."""
     from river.anomaly import HalfSpaceTrees  # noqa: PLC0415
 
     result = []
@@ -74,7 +74,7 @@ def ecod(read: Sequence[Recording]) -> Scores:
 
 
 def static_rules(read: Sequence[Recording]) -> Scores:
-    """Any metric beyond 95 % of its range in training, three readings long: 1, else 0."""
+    """1 if any metric is beyond 95 % of its training range for three readings, else 0."""
     result = []
     for one in read:
         past = one.values[: one.train]
@@ -116,7 +116,7 @@ def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: f
 
 
 def past_limit(times: Floats, scores: Floats, budget: float) -> float:
-    """The lowest of many quantiles of the past beyond which alarms were within the budget."""
+    """Returns the lowest quantile of past scores that keeps alarms within the budget."""
     days = (times[-1] - times[0]) / 86400.0
     limit = float(scores.max())
     for quantile in np.quantile(scores, 1.0 - np.geomspace(1e-4, 0.1, 120)):

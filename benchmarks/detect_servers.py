@@ -1,6 +1,6 @@
-"""Event F1, false alarms, delay and VUS-PR on labelled servers (ASD, 5 min), beside rival detectors.
+"""Event F1, false alarms, delay and VUS-PR on labelled servers (ASD, 5 min), compared with rival detectors.
 
-The configuration is the shipped one and the budget is 0.25 alarms per entity-day. Data: ``servers/``.
+Uses the default configuration with an alarm budget of 0.25 per entity-day. Data: ``servers/``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.common import Result, data_folder, main, result
 from service.evaluation import detection, recordings
 
 BUDGET, STEP_SECONDS = 0.25, 300.0
-# figure, unit, goal, True when more is better
+# figure, unit, goal, True if higher is better
 FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("event_f1", "ratio", 0.60, True),
     ("precision", "ratio", None, True),
@@ -33,7 +33,7 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
 
 
 def run() -> list[Result]:
-    """One line per figure, with the best rival and then all of them."""
+    """Returns one line per figure, with the best rival first and then all rivals."""
     folder = data_folder()
     if folder is None or not (folder / "servers").is_dir():
         return [result("detect_servers", None, "ratio", 0.60, None, missing="servers/ below --data or $OUTRIDER_DATA")]

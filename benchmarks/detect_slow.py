@@ -1,11 +1,10 @@
-"""Shifts of level and slow leaks put into real recordings: how many are found, how late, and what is cried for nothing.
+"""Level shifts and slow leaks added to real recordings: detected share, delay, false alarms.
 
-The recordings are servers (ASD, 5 min), every sixth of whose metrics is watched, each with one further metric as its
-load. A shift moves a metric by 0.3 of the range of its last week from one instant on and lasts; a leak adds as much in
-each day. Each is put into copies of the recording behind its training part, at an instant drawn with a seed; labels
-are not used. What is found in a recording without any addition counts as false, labelled incidents too. The rival is
-the z-score of a metric against its last week, three readings beyond three deviations.
-``OUTRIDER_QUICK=1`` tries one server.
+The recordings are servers (ASD, 5 min). Every sixth metric is monitored, with one other metric as its load. A shift
+moves a metric permanently by 0.3 of the range of its last week; a leak adds as much per day. Each is added to a copy
+of the recording after its training part, at a random time; labels are not used. A finding in an unchanged recording
+counts as false, even in a labelled incident. The rival is the z-score of a metric against its last week: three
+readings beyond three standard deviations. ``OUTRIDER_QUICK=1`` runs one server.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from service.evaluation import recordings
 
 STEP, DAY = 300.0, 288
 BEGIN = 1_800_000_000.0
-PAST, LASTS = 10 * DAY, 4 * DAY  # learnt, then judged
+PAST, LASTS = 10 * DAY, 4 * DAY  # learning period, then scored period
 SIZE = 0.3  # of the range of the last week
 EVERY = 6
 SIGNAL, LOAD = "hw_accel_memory_used_bytes", "hw_accel_utilization_ratio"
-BYTES = 1e12  # of a metric of 1, so that the floor of the unit is nothing beside it
+BYTES = 1e12  # value of a metric of 1; makes the floor of the unit negligible
 Z_LIMIT, Z_READINGS = 3.0, 3
 Make = Callable[[EntityKind, tuple[str, ...], str], LevelShiftDetector | DriftDetector]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one judge: shares and delays of what was added, and alarms a metric and day without it."""
+    """Result of one detector: detected share, delay, and false alarms per metric and day."""
 
     found: float
     delay_hours: float | None
@@ -54,7 +53,7 @@ class Score:
 
 
 def _cases() -> tuple[Floats, Floats, NDArray[np.intp]]:
-    """Metrics (cases, times), their loads, and the instant of the addition of each."""
+    """Returns metrics (cases, times), their loads, and the start index of each addition."""
     folder = data_folder()
     assert folder is not None
     rows, loads = [], []
@@ -68,15 +67,15 @@ def _cases() -> tuple[Floats, Floats, NDArray[np.intp]]:
 
 
 def _ours(make: Make, values: Floats, loads: Floats) -> NDArray[np.bool_]:
-    """True if a finding is open at a reading, (cases, judged readings)."""
+    """Returns True if a finding is open at a reading, shape (cases, scored readings)."""
     detector = make(EntityKind.GPU, (SIGNAL,), LOAD)
     columns = {SIGNAL: BYTES * values, LOAD: loads}
     plane = np.stack([columns.get(key.name, np.full(values.shape, np.nan)) for key in detector.keys], axis=2)
     status = np.where(np.isnan(plane), 4, 0).astype(np.uint8)
-    # each metric is a class of its own: servers are not peers of each other, and a case must not explain another
+    # each metric is its own class: servers are not peers, and one case must not explain another
     entities = tuple(EntityRef("bench", EntityKind.GPU, None, f"case-{row:03}") for row in range(values.shape[0]))
     times = BEGIN + STEP * np.arange(float(values.shape[1]))
-    stands = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
+    alarms = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
     for row, entity in enumerate(entities):
 
         def part(shown: slice, row: int = row, entity: EntityRef = entity) -> Window:
@@ -87,27 +86,27 @@ def _ours(make: Make, values: Floats, loads: Floats) -> NDArray[np.bool_]:
             )  # fmt: skip
 
         state = detector.warm(detector.initial(), part(slice(0, PAST)))
-        for place in range(PAST, times.size):
-            window = part(slice(place - 1, place + 1))
-            state, said = detector.detect(state, window, Topology.build(()), from_unix(float(times[place])))
-            stands[row, place - PAST] = any(isinstance(one, Finding) for one in said)
-    return stands
+        for slot in range(PAST, times.size):
+            window = part(slice(slot - 1, slot + 1))
+            state, results = detector.detect(state, window, Topology.build(()), from_unix(float(times[slot])))
+            alarms[row, slot - PAST] = any(isinstance(one, Finding) for one in results)
+    return alarms
 
 
 def _z_score(values: Floats) -> NDArray[np.bool_]:
-    stands = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
+    alarms = np.zeros((values.shape[0], values.shape[1] - PAST), dtype=np.bool_)
     run = np.zeros(values.shape[0], dtype=np.intp)
-    for place in range(PAST - Z_READINGS, values.shape[1]):
-        past = values[:, place - 7 * DAY : place]
-        far = np.abs(values[:, place] - past.mean(axis=1)) > Z_LIMIT * np.maximum(past.std(axis=1), 1e-9)
+    for slot in range(PAST - Z_READINGS, values.shape[1]):
+        past = values[:, slot - 7 * DAY : slot]
+        far = np.abs(values[:, slot] - past.mean(axis=1)) > Z_LIMIT * np.maximum(past.std(axis=1), 1e-9)
         run = np.where(far, run + 1, 0)
-        if place >= PAST:
-            stands[:, place - PAST] = run >= Z_READINGS
-    return stands
+        if slot >= PAST:
+            alarms[:, slot - PAST] = run >= Z_READINGS
+    return alarms
 
 
 def _score(bare: NDArray[np.bool_], added: NDArray[np.bool_], begins: NDArray[np.intp]) -> Score:
-    """An addition is found by an alarm that starts after it and is absent from the unchanged recording."""
+    """Scores one detector: an alarm detects an addition if it starts later and the unchanged recording lacks it."""
     delays = []
     for row, begin in enumerate(begins - PAST):
         fresh = np.flatnonzero(added[row, begin:] & ~bare[row, begin:])
@@ -119,7 +118,7 @@ def _score(bare: NDArray[np.bool_], added: NDArray[np.bool_], begins: NDArray[np
 
 
 def run() -> list[Result]:
-    """Share found, median delay and false alarms per metric and day, beside the z-score."""
+    """Returns detected share, median delay, and false alarms per metric and day, with those of the z-score."""
     folder = data_folder()
     if folder is None or not (folder / "servers").is_dir():
         return [result("detect_shift", None, "ratio", 0.5, None, missing="servers/ below --data or $OUTRIDER_DATA")]

@@ -1,9 +1,9 @@
 """One scoring tick of 10,000 targets x 40 features on one core.
 
-A tick is a cycle that closes a slot: the ensemble folds the slot's twenty columns into a reading, makes four
-residuals of each of ten signals (40 features), asks its six voters, the isolation forest among them, learns,
-and reports; the seasonal detector judges the same ten signals. Four cycles of five close no slot: theirs is
-told beside it. The peer is scikit-learn's forest alone on a ready matrix of the same shape.
+A tick is a cycle that closes a slot. The ensemble folds the slot's twenty columns into a reading and computes four
+residuals of each of ten signals (40 features). Its six members score them, then it learns and reports. The seasonal
+detector scores the same ten signals. Four of five cycles close no slot; their time is reported separately. The peer is
+scikit-learn's isolation forest alone on a prepared matrix of the same shape.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 
 
 class _Feed:
-    """Windows that move on by one slot a tick."""
+    """Windows that advance by one slot per tick."""
 
     def __init__(self, signals: list[str], detector: Detector) -> None:
         self._random = np.random.default_rng(3)
@@ -49,7 +49,7 @@ class _Feed:
         self._level = self._random.uniform(10.0, 100.0, (ENTITIES, 1, len(self.keys)))
 
     def window(self, end: float, slots: int, step: timedelta) -> Window:
-        """``slots`` slots up to an instant, with some noise around each entity's own level."""
+        """Returns ``slots`` slots up to ``end``, with noise around each entity's own level."""
         shape = (ENTITIES, slots, len(self.keys))
         values: Floats = self._level * (1.0 + 0.05 * self._random.standard_normal(shape))
         times = end - step.total_seconds() * np.arange(slots - 1, -1, -1)
@@ -58,7 +58,7 @@ class _Feed:
 
 
 def _topology(entities: tuple[EntityRef, ...]) -> Topology:
-    """A hundred services of a hundred devices each."""
+    """Returns services with a hundred devices each."""
     services = [EntityRef("bench", EntityKind.SERVICE, "serving", f"service-{n:03}") for n in range(100)]
     return Topology.build([(one, services[place % 100]) for place, one in enumerate(entities)])
 
@@ -66,7 +66,7 @@ def _topology(entities: tuple[EntityRef, ...]) -> Topology:
 def _ticks(
     detector: MultivariateDetector | SeasonalDetector, signals: list[str], every: float
 ) -> tuple[float, float, int]:
-    """Median seconds of warm ticks ``every`` so many seconds, and of the ticks between; bytes of an entity."""
+    """Returns median seconds of warm ticks at multiples of ``every`` seconds and of the others; bytes per entity."""
     feed, end = _Feed(signals, detector), START.timestamp()
     topology = _topology(feed.entities)
     state: DetectorState = detector.warm(detector.initial(), feed.window(end - 15.0 * SLOTS, 160, timedelta(minutes=5)))
@@ -80,16 +80,16 @@ def _ticks(
         window = Window(EntityKind.GPU, feed.entities, window.times + 15.0, feed.keys, values, window.status, STEP)
         begun = time.perf_counter()
         state, _ = detector.detect(state, window, topology, from_unix(float(window.times[-1])))
-        took = time.perf_counter() - begun
+        elapsed = time.perf_counter() - begun
         if number >= SLOTS:
-            (between if window.times[-1] % every else whole).append(took)
-    assert state.arrays.get("fitted", np.ones(1)).shape[0], "the voters were never fitted"
+            (between if window.times[-1] % every else whole).append(elapsed)
+    assert state.arrays.get("fitted", np.ones(1)).shape[0], "the ensemble members were never fitted"
     size = sum(array.nbytes for array in state.arrays.values() if array.shape[:1] == (ENTITIES,)) // ENTITIES
     return statistics.median(whole), statistics.median(between) if between else 0.0, size
 
 
 def run() -> list[Result]:
-    """Seconds of one tick of the ensemble and the seasonal detector."""
+    """Returns the seconds of one tick of the ensemble and the seasonal detector."""
     known = [signal for signal in catalog.signals().values() if signal.entity is EntityKind.GPU]
     signals = [one.name for one in known if one.kind is SignalKind.GAUGE][:SIGNALS]
     assert len(signals) == SIGNALS

@@ -1,8 +1,8 @@
-"""Time to apply a changed list of 10,000 targets, and one of 100,000.
+"""Time to apply a changed list of 10,000 and of 100,000 targets.
 
 A list in Prometheus' file_sd format is rewritten with one additional target. The figure covers everything from reading
-the file to a collector with the new targets. The peer is PyYAML's reading of the same list alone, the first step of a
-simple file_sd reader.
+the file to a collector with the new targets. The peer only parses the same list with PyYAML, the first step of a simple
+file_sd reader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def listed(count: int) -> list[dict[str, Any]]:
-    """A list of so many engines, one group a pod, as a generator of such lists would write it."""
+    """Returns a file_sd list of ``count`` engines, one group per pod."""
     return [
         {
             "targets": [f"10.{n // 62_500}.{n // 250 % 250}.{n % 250}:8000"],
@@ -44,7 +44,7 @@ def listed(count: int) -> list[dict[str, Any]]:
 
 
 async def changed(count: int) -> float:
-    """The best time of a few changes, seconds."""
+    """Returns the shortest time of a few changes, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "list.json"
         groups = listed(count)
@@ -65,7 +65,7 @@ async def changed(count: int) -> float:
 
 
 def by_yaml(count: int) -> float:
-    """Seconds that PyYAML takes for the list alone."""
+    """Returns the seconds that PyYAML needs to parse the list."""
     text = yaml.safe_dump(listed(count), sort_keys=False)
     begun = time.perf_counter()
     yaml.safe_load(text)
@@ -73,7 +73,7 @@ def by_yaml(count: int) -> float:
 
 
 def run() -> list[Result]:
-    """Seconds by size of the list."""
+    """Returns the seconds for each list size."""
     results = []
     for name, (count, allowed) in SIZES.items():
         seconds = asyncio.run(changed(count))

@@ -2,7 +2,7 @@
 
 The runs of all seeds are pooled into one table. The peers are rival detectors on the same values
 (``benchmarks/fleet/rival_detectors.py``); the best of them is the peer of each figure. ``OUTRIDER_DRILL_SEEDS=11``
-restricts the seeds, ``OUTRIDER_QUICK=1`` runs a few scenarios of each sort.
+restricts the seeds; ``OUTRIDER_QUICK=1`` runs a few scenarios of each type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.scenarios import SCORING_SEEDS, TUNING_SEEDS
 
 LIMIT_SECONDS = 600.0  # for the scenarios of one seed
 QUICK = ("engine-hung", "gpu-lost", "idle-replica", "gateway-fault-of-all-services")
-# figure, unit, goal, True when more is better
+# figure, unit, goal, True if higher is better
 FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("precision", "ratio", 0.90, True),
     ("recall", "ratio", 0.85, True),
@@ -47,7 +47,7 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
 
 
 def run() -> list[Result]:
-    """One line a figure, how long was watched, and the time that the slowest seed took."""
+    """Returns one line per figure, and the run time of the slowest seed."""
     log.configure(level="critical")
     quick = os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
     seeds, seen, seconds = _seeds(), list[DrillRun](), list[float]()
@@ -65,8 +65,8 @@ def run() -> list[Result]:
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
     slowest = max(seconds)
     tuned = any(seed in TUNING_SEEDS for seed in seeds)
-    took = result("drill_seconds", slowest, "s", LIMIT_SECONDS, slowest <= LIMIT_SECONDS, **ran, tuning_seed=tuned)
-    return [*lines, took]
+    duration = result("drill_seconds", slowest, "s", LIMIT_SECONDS, slowest <= LIMIT_SECONDS, **ran, tuning_seed=tuned)
+    return [*lines, duration]
 
 
 def _seeds() -> tuple[int, ...]:

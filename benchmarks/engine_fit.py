@@ -1,9 +1,8 @@
-"""How near the engine model comes to a real vLLM: four recorded loads, replayed with fitted step times.
+"""Accuracy of the engine model against a real vLLM: four recorded loads, replayed with fitted step times.
 
-Step times are fitted on every other minute of the four loads together; ``unseen`` is the error over the
-minutes that the fit did not look at. A line is the error of one quantity of one load as a share of what was
-recorded, without its sign; ``holds`` is empty where the recorded level is too low to be judged. Needs the
-recordings (``--data``).
+Step times are fitted to every other minute of the four loads together; ``unseen`` is the error over the other minutes.
+A line is the absolute relative error of one quantity of one load. ``holds`` is empty if the recorded level is too low
+to score. Needs the recordings (``--data``).
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from simulator.spec.parts import EngineModel
 
 TARGET = 0.15
 RECORDINGS = "recordings/vllm-0.32.0"
-# A share of a core was removed during this recording; its page has the time.
+# The server lost a share of a core during this recording; its documentation has the time.
 DISTURBED = "b_steady"
 
 
 def run() -> list[Result]:
-    """Errors of running, waiting, KV use and time to first token of each load, and what the fit took."""
+    """Returns the errors of running, waiting, KV-cache utilization and TTFT of each load, and the fit time."""
     folder = data_folder() or Path("../shared")
     if not (folder / RECORDINGS).is_dir():
-        print(f"engine_fit needs {RECORDINGS}: say where with --data DIR", file=sys.stderr)
+        print(f"engine_fit needs {RECORDINGS}: set its folder with --data DIR", file=sys.stderr)
         return []
     recordings = read_all(folder / RECORDINGS)
     begun = time.perf_counter()
     model = fit(recordings, GUESS)
-    took = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
     lines = [line for recording in recordings for line in _lines(recording, model)]
     steps = {name: getattr(model, name) for name in FITTED}
-    return [*lines, result("engine_fit.seconds", took, "s", None, None, **steps)]
+    return [*lines, result("engine_fit.seconds", seconds, "s", None, None, **steps)]
 
 
 def _lines(recording: Recording, model: EngineModel) -> list[Result]:

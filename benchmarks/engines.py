@@ -1,4 +1,4 @@
-"""The engines that a store runs on, each fresh: SQLite in a folder, PostgreSQL as a private server."""
+"""Database engines for a store, each empty: SQLite in a folder, PostgreSQL as a private server."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tests.support import postgres
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``url`` is the ``store.url`` of an empty store; None if it cannot run here; ``why`` is the reason."""
+    """``url`` is the ``store.url`` of an empty store, None if it cannot run here; ``reason`` says why."""
 
     name: str
     url: str | None
-    why: str = ""
+    reason: str = ""
 
     @property
     def suffix(self) -> str:
-        """Suffix of its result names; SQLite has none."""
+        """Suffix of its result names; empty for SQLite."""
         return "" if self.name == "sqlite" else f"_{self.name}"
 
     def skipped(self, name: str, unit: str, target: float | None) -> Result:
-        """The result of a benchmark that cannot run on this engine."""
-        return result(name + self.suffix, None, unit, target, None, note=self.why)
+        """Returns the result of a benchmark that cannot run on this engine."""
+        return result(name + self.suffix, None, unit, target, None, note=self.reason)
 
 
 @contextmanager
 def engines(folder: Path) -> Iterator[list[Engine]]:
-    """SQLite and PostgreSQL. The server is stopped and removed afterwards."""
+    """Provides SQLite and PostgreSQL. The server is stopped and removed afterwards."""
     results = [Engine("sqlite", f"sqlite:///{folder}/store.db")]
     with ExitStack() as stack:
         try:

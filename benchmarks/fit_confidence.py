@@ -1,9 +1,9 @@
-"""Fit the temperature of confidences to drills of tuning seeds, and freeze it in ``detectors/rca/confidence.yaml``.
+"""Fits the temperature of confidences to drills of tuning seeds and writes it to ``detectors/rca/confidence.yaml``.
 
     python benchmarks/fit_confidence.py --seeds 1 2 3 --write
 
-Every incident that named a cause counts. The logarithm of the temperature is pulled towards that of the file by
-``RIDGE``: tuning seeds are those that detectors were made on, and flatter.
+Every incident with a suspected cause counts. ``RIDGE`` pulls the logarithm of the temperature towards that of the file:
+detectors were developed on the tuning seeds, which therefore score too well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE = Path(__file__).resolve().parent.parent / "detectors" / "rca" / confidence
 
 
 def rescaled(answer: RankedAnswer, old: Scale, new: Scale) -> list[float]:
-    """The confidences that the same scores get on another scale, best first."""
+    """Returns the confidences of the same scores on another scale, best first."""
     unknown = max(LEAST_UNKNOWN, 1.0 - sum(answer.confidences))
     scores = [
         old.unknown_score + old.temperature * math.log(max(share, LEAST_UNKNOWN) / unknown)
@@ -44,19 +44,19 @@ def rescaled(answer: RankedAnswer, old: Scale, new: Scale) -> list[float]:
 
 
 def loss(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
-    """Mean negative logarithm of the confidence in the truth, "none of these" without one."""
+    """Returns the mean negative log confidence in the true cause, or in "none of these" if it is not a candidate."""
     total = 0.0
     for answer in answers:
         shares = rescaled(answer, old, new)
-        said = 1.0 - sum(shares) if answer.right is None else shares[answer.right]
-        total -= math.log(max(said, 1e-9))
+        confidence = 1.0 - sum(shares) if answer.right is None else shares[answer.right]
+        total -= math.log(max(confidence, 1e-9))
     return total / len(answers)
 
 
 def fit(answers: Sequence[RankedAnswer], old: Scale) -> Scale:
-    """The scale whose temperature fits the answers best. Raises ValueError when there are none."""
+    """Returns the scale whose temperature fits the answers best. Raises ValueError if there are none."""
     if not answers:
-        raise ValueError("no drill named a cause: there is nothing to fit")
+        raise ValueError("no drill has a suspected cause: nothing to fit")
 
     def cost(logarithm: float) -> float:
         new = Scale(math.exp(logarithm), old.unknown_score)
@@ -67,13 +67,13 @@ def fit(answers: Sequence[RankedAnswer], old: Scale) -> Scale:
 
 
 def error(answers: Sequence[RankedAnswer], old: Scale, new: Scale) -> float:
-    """The expected calibration error of the answers on a scale."""
+    """Returns the expected calibration error of the answers on a scale."""
     first = [min(1.0, rescaled(answer, old, new)[0]) for answer in answers]
     return calibration_error(curve(first, [answer.first_right for answer in answers])) or 0.0
 
 
 def text(scale: Scale, seeds: Sequence[int], answers: Sequence[RankedAnswer], before: float, after: float) -> str:
-    """The file as it is frozen."""
+    """Returns the text of the file."""
     right = sum(answer.first_right for answer in answers)
     errors = f"error_before: {before:.3f}, error_after: {after:.3f}"
     return f"""\
@@ -88,19 +88,19 @@ def main() -> int:
     """Runs the drills, fits and prints; with ``--write`` saves the result."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], choices=TUNING_SEEDS)
-    options.add_argument("--only", nargs="*", help="scenario ids; all when none is given")
+    options.add_argument("--only", nargs="*", help="scenario ids (default: all)")
     options.add_argument("--write", action="store_true")
-    given = options.parse_args()
+    arguments = options.parse_args()
     log.configure(level="critical")
     answers: list[RankedAnswer] = []
-    for seed in given.seeds:
-        seen = run_all(scenario_choice.select(given.only), seed, lambda *_: None)
+    for seed in arguments.seeds:
+        seen = run_all(scenario_choice.select(arguments.only), seed, lambda *_: None)
         answers += answers_of([one.run for one in seen], GRACE)
     old = confidence.packaged()
     new = fit(answers, old)
-    frozen = text(new, given.seeds, answers, error(answers, old, old), error(answers, old, new))
+    frozen = text(new, arguments.seeds, answers, error(answers, old, old), error(answers, old, new))
     sys.stdout.write(frozen)
-    if given.write:
+    if arguments.write:
         FILE.write_text(frozen, encoding="utf-8")
     return 0
 

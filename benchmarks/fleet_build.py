@@ -1,10 +1,9 @@
-"""Makes the day of ``benchmarks.fleet_values``: the simulator lives through it, scrape by scrape.
+"""Builds the day of ``benchmarks.fleet_values`` by simulating it, scrape by scrape.
 
-1,000 replicas in 20 services and 1,000 GPUs, under the load of a Wednesday: chat, code and agents, with
-diurnal, weekly and bursty shapes, one service idle. Values are those that collecting the pages gives, so
-they have the pages' rounding: whole percent and degrees, milliwatts, ratios of blocks, counters'
-increases, buckets. What only the way to a page gives is drawn here: the moment of each target's
-scrape within its cycle and how long it took; rates are over each target's own interval.
+The fleet has 1,000 replicas in 20 services and 1,000 GPUs, under the load of a Wednesday: chat, code and agents, with
+diurnal, weekly and bursty shapes; one service is idle. Values equal those of collecting the exposition pages, with
+their rounding: whole percent and degrees, milliwatts, ratios of blocks, counter increases, buckets. Scrape offsets and
+durations are drawn here at random; rates cover each target's own interval.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from store.tsdb.series_dictionary import sections_of
 
 START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
 STEP = timedelta(seconds=15)
-CYCLES = 240  # an hour of them
+CYCLES = 240  # one hour
 REPLICAS, SERVICES, NODES = 1000, 20, 125
 GROUPS = {EntityKind.GPU: 8, EntityKind.REPLICA: 1}  # entities per target; other kinds have one target for all
 
 _AGENT = Lengths(1500, 0.7, 1600, 0.5, 0.45)
 _SHAPES = ("diurnal", "weekly", "bursty")
-# Fetching a thousand pages takes a second or two; a page has its place in the queue, and some jitter.
+# Fetching a thousand pages takes a second or two; a page has a position in the queue, and some jitter.
 _SPREAD_SECONDS, _JITTER_SECONDS, _DURATION_SIGMA = 1.5, 0.015, 0.3
 
 
 def spec() -> FleetSpec:
-    """The fleet: one GPU a replica, so that there are as many of each."""
+    """Returns the fleet: one GPU per replica."""
     known = default_spec()
     chat, code = known.services
     usual = (chat, code, replace(chat, lengths=_AGENT), replace(code, lengths=_AGENT))
-    each = REPLICAS // SERVICES
+    replicas = REPLICAS // SERVICES
     services = []
     for number in range(SERVICES):
         peak = 0.005 if number == SERVICES - 1 else 0.35 + 0.02 * number
@@ -53,8 +52,8 @@ def spec() -> FleetSpec:
                 usual[number % len(usual)],
                 name=f"service-{number:02}",
                 tensor_parallel=1,
-                replicas=each,
-                ceiling=each,
+                replicas=replicas,
+                ceiling=replicas,
                 traffic=TrafficSpec(peak, peak_hour=10.0 + number / 2, shape=_SHAPES[number % len(_SHAPES)]),
             )
         )
@@ -64,10 +63,10 @@ def spec() -> FleetSpec:
 
 def build(folder: Path, hours: int, seed: int) -> None:
     """Writes ``layout.json`` and one block per kind and hour (the store's own format, one section per signal)."""
-    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas, once; it is kept")
+    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas; cached for later runs")
     fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
     entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
-    sampler, merger, way = Sampler(fleet), Merger(entities, keys), _Way(seed)
+    sampler, merger, scrape_timing = Sampler(fleet), Merger(entities, keys), _ScrapeTiming(seed)
     sampler.batches()
     fleet.step(STEP)
     layouts = {result.kind: result for result in merger.merge(fleet.now, sampler.batches())}
@@ -79,7 +78,7 @@ def build(folder: Path, hours: int, seed: int) -> None:
                 cycles[result.kind].append(result)
         for kind, whole in cycles.items():
             path = folder / f"{kind.value}-{hour:02}.block"
-            path.write_bytes(_block(hour, layouts[kind], whole, way))
+            path.write_bytes(_block(hour, layouts[kind], whole, scrape_timing))
         tell(f"{hour + 1} h of {hours}")
     layout = {
         kind.value: {
@@ -92,25 +91,25 @@ def build(folder: Path, hours: int, seed: int) -> None:
 
 
 class _Counter:
-    """Numbers whatever comes, from 1 on."""
+    """Assigns consecutive numbers from 1 on."""
 
     def __init__(self) -> None:
-        self._given = 0
+        self._newest = 0
 
     def __call__(self, new: Sequence[object]) -> list[int]:
-        first, self._given = self._given + 1, self._given + len(new)
-        return list(range(first, self._given + 1))
+        first, self._newest = self._newest + 1, self._newest + len(new)
+        return list(range(first, self._newest + 1))
 
 
-def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], way: _Way) -> bytes:
-    """An hour of one kind. Entities and signals stay the same all day: nothing breaks in this fleet."""
-    assert len(cycles) == CYCLES, f"{layout.kind} was not there in every cycle"
+def _block(hour: int, layout: CycleMatrix, cycles: Sequence[CycleMatrix], scrape_timing: _ScrapeTiming) -> bytes:
+    """Packs an hour of one kind. Entities and signals stay the same all day: this fleet has no faults."""
+    assert len(cycles) == CYCLES, f"{layout.kind} was missing in a cycle"
     for result in cycles:
         assert result.keys == layout.keys, layout.kind
         assert np.array_equal(result.entities, layout.entities), layout.kind
     values = np.stack([result.values for result in cycles], axis=-1)
     status = np.stack([result.status for result in cycles], axis=-1)
-    way.walk(layout.kind, layout.keys, values)
+    scrape_timing.apply(layout.kind, layout.keys, values)
     first = round(START.timestamp()) + hour * CYCLES * round(STEP.total_seconds())
     times = (first + np.arange(CYCLES, dtype=np.int64) * round(STEP.total_seconds())) * 1_000_000
     spans = sections_of(layout.keys).values()
@@ -126,15 +125,15 @@ class _Targets:
     last: NDArray[np.float64]
 
 
-class _Way:
+class _ScrapeTiming:
     """Effects of scraping on the values: scrape times, durations, and rates over that interval."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng([seed, 77])
         self._targets: dict[EntityKind, _Targets] = {}
 
-    def walk(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
-        """Change ``values`` of shape (keys, entities, times) in place; the last key is the scrape's offset."""
+    def apply(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
+        """Changes ``values`` of shape (keys, entities, times) in place; the last key is the scrape offset."""
         _, entities, times = values.shape
         if kind not in self._targets:
             of_entity = np.arange(entities) // GROUPS.get(kind, entities)

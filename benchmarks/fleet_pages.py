@@ -1,8 +1,7 @@
-"""Pages of 1,000 replicas and 125 device exporters that change from cycle to cycle, and a server for them.
+"""Exposition pages of 1,000 replicas and 125 device exporters that change every cycle, and a server for them.
 
-The fleet is the simulator's, its pages those of real exporters; a replica's page is filled up to 600
-samples with the HTTP series of more handlers, as servers with more routes have them. The server is a
-process of its own, so that it uses the other core.
+The simulated fleet publishes the pages of real exporters. A replica's page is padded to 600 samples with HTTP series of
+additional handlers, as on servers with more routes. The server is a separate process, so that it uses the other core.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Bodies = dict[str, tuple[bytes, float]]  # by path: the page, and the requests i
 
 
 def filled(page: bytes, samples: int = SAMPLES) -> bytes:
-    """The page with the HTTP series of more handlers, so that it has so many samples."""
+    """Returns the page padded to ``samples`` samples with HTTP series of additional handlers."""
     lines = page.splitlines(keepends=True)
     missing = samples - sum(not line.startswith(b"#") for line in lines)
     known = [line for line in lines if b'handler="' in line]
@@ -49,14 +48,14 @@ def filled(page: bytes, samples: int = SAMPLES) -> bytes:
 
 
 def fleet(replicas: int = REPLICAS, services: int = SERVICES, nodes: int = NODES) -> Fleet:
-    """So many replicas of one GPU each, spread over services, on nodes with eight GPUs."""
-    gpu_type, one = default_spec().pools[0].gpu_type, default_spec().services[0]
-    each = replicas // services
+    """Returns a fleet of replicas with one GPU each, spread over services, on nodes with eight GPUs."""
+    gpu_type, service = default_spec().pools[0].gpu_type, default_spec().services[0]
+    size = replicas // services
     spec = FleetSpec(
         cluster="bench",
         pools=(PoolSpec("pool", gpu_type, nodes),),
         services=tuple(
-            replace(one, name=f"service-{number:02}", tensor_parallel=1, replicas=each, ceiling=each)
+            replace(service, name=f"service-{number:02}", tensor_parallel=1, replicas=size, ceiling=size)
             for number in range(services)
         ),
     )
@@ -64,19 +63,19 @@ def fleet(replicas: int = REPLICAS, services: int = SERVICES, nodes: int = NODES
 
 
 class FleetPages:
-    """The targets of a fleet and their pages now."""
+    """The targets of a fleet and their current exposition pages."""
 
     def __init__(self, world: Fleet) -> None:
-        """Node exporters are left out: the figure is about devices and replicas."""
+        """Omits node exporters: the figure is about devices and replicas."""
         self._pages = Pages(world)
         self._targets = [target for target in targets(world) if target.adapter in {"vllm", "dcgm"}]
 
     def targets(self, base: str) -> list[Target]:
-        """Scrape targets; replicas are probed as well."""
+        """Returns the scrape targets; replicas are also probed."""
         return [target_of("bench", target.as_config(base + target.path)) for target in self._targets]
 
     def bodies(self) -> Bodies:
-        """Every page by path."""
+        """Returns every page by path."""
         result: Bodies = {}
         for target in self._targets:
             page = self._pages.page(target) or b""
@@ -87,14 +86,14 @@ class FleetPages:
 
 @contextmanager
 def server(folder: Path) -> Iterator[PageServer]:
-    """A server of pages in a process of its own."""
+    """Runs a page server in a separate process."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=_serve, args=(theirs,), daemon=True)
+    parent_end, child_end = context.Pipe()
+    child = context.Process(target=_serve, args=(child_end,), daemon=True)
     child.start()
-    theirs.close()  # so that a child that fails is noticed
+    child_end.close()  # so that a failed child raises EOFError
     try:
-        yield PageServer(ours.recv(), folder)
+        yield PageServer(parent_end.recv(), folder)
     finally:
         child.terminate()
         child.join()
@@ -104,12 +103,12 @@ class PageServer:
     """Serves the configured ``/x/metrics``, ``/x/health``, ``/x/load``, and misbehaving targets."""
 
     def __init__(self, port: int, folder: Path) -> None:
-        """Pages travel through a file in ``folder``."""
+        """Pages reach the server through a file in ``folder``."""
         self.port, self._file = port, folder / "pages.pickle"
         self.base = f"http://127.0.0.1:{port}"
 
     def show(self, bodies: Bodies) -> None:
-        """Serve these pages from now on."""
+        """Serves these pages from now on."""
         self._file.write_bytes(pickle.dumps(bodies))
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/pages", json.dumps(str(self._file)))
@@ -131,11 +130,11 @@ async def _serving(pipe: Connection) -> None:
         return web.Response()
 
     async def answer(request: web.Request) -> web.Response:
-        path, _, what = request.path.rpartition("/")
+        path, _, endpoint = request.path.rpartition("/")
         body, load = bodies[f"{path}/metrics"]
-        if what == "health":
+        if endpoint == "health":
             return web.Response()
-        if what == "load":
+        if endpoint == "load":
             return web.json_response({"server_load": int(load)})
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
@@ -152,14 +151,14 @@ async def _serving(pipe: Connection) -> None:
 
 
 async def _misbehave(request: web.Request) -> web.StreamResponse:
-    """Hang for ever, trickle a byte at a time, or never end."""
+    """Hangs forever, sends a byte at a time, or never ends."""
     how = request.match_info["how"]
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     if how == "hang":
         await asyncio.Event().wait()
     await response.prepare(request)
     part = b"x" if how == "trickle" else b"endless_total 1\n" * 4096
-    with suppress(ConnectionError):  # the scraper has had enough
+    with suppress(ConnectionError):  # the scraper disconnected
         while True:
             await response.write(part)
             await asyncio.sleep(0.05 if how == "trickle" else 0.001)

@@ -1,6 +1,6 @@
-"""A day of 1,000 GPUs and 1,000 replicas, as collecting them would have stored it; made once, then read.
+"""A day of stored values of 1,000 GPUs and 1,000 replicas; built once, then read.
 
-The values come from the simulator with the rounding of real pages (``benchmarks.fleet_build`` says how).
+The values come from the simulator with the rounding of real pages; see ``benchmarks.fleet_build``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Hour:
 
 
 class FleetDay:
-    """The hours of a day that was built before."""
+    """The hours of a prepared day."""
 
     def __init__(self, folder: Path, hours: int) -> None:
-        """``folder`` is what ``fleet_build.build`` filled with so many hours."""
+        """``folder`` has the output of ``fleet_build.build`` with ``hours`` hours."""
         self._folder, self.hours, self.name = folder, hours, folder.name
         layout = json.loads((folder / "layout.json").read_text())
         self._entities = {
@@ -63,19 +63,19 @@ class FleetDay:
 
     @property
     def kinds(self) -> tuple[EntityKind, ...]:
-        """Every kind of entity that the fleet reports."""
+        """The entity kinds that the fleet reports."""
         return tuple(self._keys)
 
     def keys(self, kind: EntityKind) -> tuple[SignalKey, ...]:
-        """The columns of a kind as they are stored, the scrape's offset last."""
+        """Returns the stored columns of a kind; the scrape offset is last."""
         return self._keys[kind]
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """The entities of a kind."""
+        """Returns the entities of a kind."""
         return self._entities[kind]
 
     def hour(self, kind: EntityKind, number: int, *, offset: bool = False) -> Hour:
-        """One hour of a kind, hours past the last one from the start again. ``offset``: with the scrape's offset."""
+        """Returns one hour of a kind, starting over after the last one. ``offset``: include the scrape offset."""
         block = Block((self._folder / f"{kind.value}-{number % self.hours:02}.block").read_bytes())
         keys = self._keys[kind]
         sections = [decode([block], section) for section in range(len(sections_of(keys)))]
@@ -91,7 +91,7 @@ class FleetDay:
         return Hour(kind, times, keys, self._entities[kind], values, status)
 
     def part(self, kind: EntityKind, number: int, every: int) -> Hour:
-        """An hour of every so-many-th target alone."""
+        """Returns an hour of only every ``every``-th target."""
         whole = self.hour(kind, number)
         chosen = np.concatenate([np.arange(span.start, span.stop) for span, _, _ in self._targets(kind)[::every]])
         entities = tuple(whole.entities[place] for place in chosen.tolist())
@@ -100,9 +100,9 @@ class FleetDay:
     def cycles(
         self, count: int, kinds: Sequence[EntityKind], *, first: int = 0, every: int = 1
     ) -> Iterator[tuple[datetime, list[SampleBatch]]]:
-        """So many cycles as collectors hand them in, a batch a target, from the ``first`` after the start of the day.
+        """Yields cycles as collectors return them, one batch per target, from cycle ``first`` of the day on.
 
-        ``every``: so-many-th target alone.
+        ``every``: only every n-th target.
         """
         targets = {kind: self._targets(kind)[::every] for kind in kinds}
         result: list[Hour] = []
@@ -114,7 +114,7 @@ class FleetDay:
             yield at, [batch for one in result for batch in _batches(one, place, at, targets[one.kind])]
 
     def _targets(self, kind: EntityKind) -> list[Target]:
-        """The entities of each target; the same tuples in every cycle, as collectors keep them."""
+        """Returns the entities of each target; the same tuples in every cycle, as from collectors."""
         entities, keys = self._entities[kind], self._keys[kind][:-1]
         size = GROUPS.get(kind, len(entities))
         spans = [slice(first, min(first + size, len(entities))) for first in range(0, len(entities), size)]
@@ -136,8 +136,10 @@ def _batches(hour: Hour, place: int, at: datetime, targets: Sequence[Target]) ->
 
 @cache
 def fleet_day() -> FleetDay:
-    """The day, from the cache or made now: some ten minutes of one core; an hour of it in a quick run."""
+    """Returns the day, from the cache or built in about ten minutes on one core; only one hour in a quick run."""
     hours = QUICK_HOURS if quick() else HOURS
     sources = [ROOT / "simulator", ROOT / "outrider/vocabulary/catalog.yaml", Path(fleet_build.__file__)]
-    made = cached("fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED))
-    return FleetDay(made, hours)
+    day_folder = cached(
+        "fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED)
+    )
+    return FleetDay(day_folder, hours)

@@ -1,8 +1,8 @@
-"""How long forecasts take: 1,000 series of 2,016 points, a day ahead with quantiles and peaks, on two processes.
+"""Forecast duration: 1,000 series of 2,016 points, one day ahead with quantiles and peaks, on two processes.
 
-The fast tier answers for all thousand. Its peers in the same run are statsforecast's AutoETS and MSTL (where it can
-be imported) and Prophet as it comes, on a few of the same series, scaled to a thousand on as many processes; the
-nightly tier, one Prophet a night in log space, is timed beside them.
+The fast tier forecasts all thousand. Its peers run on a few of the same series, scaled to a thousand on two processes:
+statsforecast's AutoETS and MSTL, if installed, and Prophet with default settings. The nightly tier (one Prophet fit a
+night in log space) is timed as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PEER_SERIES = {"AutoETS": 20, "MSTL": 6, "Prophet": 3}
 
 
 def history(seed: int) -> Floats:
-    """Two weeks of a service's load in steps of ten minutes, requests a second."""
+    """Returns two weeks of a service's load in steps of ten minutes, requests/s."""
     random = np.random.default_rng(seed)
     day = 2 * np.pi * np.arange(POINTS) / SEASON
     shape = 1.0 + 0.6 * np.sin(day + random.uniform(0, 6)) + 0.15 * np.sin(2 * day) + 0.1 * np.sin(day / 7)
@@ -44,14 +44,14 @@ def history(seed: int) -> Floats:
 
 
 def part(first: int) -> float:
-    """Forecasts a hundred series from ``first`` on; the sum of their medians, so that nothing is left out."""
+    """Forecasts a hundred series from ``first`` on and returns the sum of their medians, so that nothing is skipped."""
     rows = np.stack([history(seed) for seed in range(first, first + PART)])
     results = forecast_many(rows, step_seconds=STEP, steps=STEPS)
     return float(results.quantiles[0.5].sum())
 
 
 def fast() -> float:
-    """Seconds for a thousand series on two processes that are warm; the making of the series is taken off."""
+    """Returns the seconds for a thousand series on two warm processes, without creating the series."""
     with multiprocessing.get_context("spawn").Pool(CORES) as pool:
         pool.map(part, [0] * CORES)
         begun = time.perf_counter()
@@ -59,9 +59,9 @@ def fast() -> float:
         making = time.perf_counter() - begun
         begun = time.perf_counter()
         sums = pool.map(part, range(0, SERIES, PART), chunksize=1)
-        took = time.perf_counter() - begun - making
+        elapsed = time.perf_counter() - begun - making
     assert np.isfinite(sums).all()
-    return took
+    return elapsed
 
 
 def rows_alone(first: int) -> float:
@@ -70,7 +70,7 @@ def rows_alone(first: int) -> float:
 
 
 def seconds(ask: Callable[[Series], object], count: int) -> float:
-    """Seconds a series of one process, after one to warm up."""
+    """Returns seconds per series in one process, after a warm-up series."""
     ask(Series(0.0, STEP, history(SERIES)))
     begun = time.perf_counter()
     for seed in range(count):
@@ -79,12 +79,12 @@ def seconds(ask: Callable[[Series], object], count: int) -> float:
 
 
 def peers() -> dict[str, float]:
-    """Seconds a series of each peer that can be had."""
+    """Returns seconds per series of each available peer."""
     results = {"Prophet": seconds(lambda series: default_forecast(series, STEPS), PEER_SERIES["Prophet"])}
     try:
         from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
-        print("statsforecast cannot be imported: AutoETS and MSTL are left out", file=sys.stderr)
+        print("statsforecast is not installed: AutoETS and MSTL are skipped", file=sys.stderr)
         return results
     ets = AutoETS(season_length=1, model="ZZN")
     both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
@@ -98,14 +98,14 @@ def peers() -> dict[str, float]:
 
 
 def run() -> list[Result]:
-    """Seconds for a thousand series on the fast tier and of each peer; seconds a series by night."""
-    took = fast()
+    """Returns seconds per thousand series of the fast tier and each peer, and per series of the nightly tier."""
+    fast_s = fast()
     lines = []
-    for name, each in peers().items():
-        total = each * SERIES / CORES
+    for name, per_series in peers().items():
+        total = per_series * SERIES / CORES
         label = "forecast_speed" if name == "Prophet" else f"forecast_speed_against_{name.lower()}"
-        lines.append(result(label, took, "s per 1,000 series", TARGET, took <= TARGET, f"{name}, two processes",
-                            total, total / took))  # fmt: skip
+        lines.append(result(label, fast_s, "s per 1,000 series", TARGET, fast_s <= TARGET, f"{name}, two processes",
+                            total, total / fast_s))  # fmt: skip
     nightly = seconds(lambda series: fit(series, 2 * SEASON), PEER_SERIES["Prophet"])
     return [*lines, result("forecast_speed_prophet", nightly, "s per series and night", None, None)]
 

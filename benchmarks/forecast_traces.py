@@ -1,7 +1,7 @@
-"""Forecast errors on public traffic traces, beside Prophet as it comes and statsforecast's AutoETS and MSTL.
+"""Forecast errors on public traffic traces, compared with default Prophet and statsforecast's AutoETS and MSTL.
 
 Rolling origin every 2 h, history only, one setting for all traces, scored as ``outrider forecast backtest`` does.
-Data: ``traffic/*.csv``. Where statsforecast cannot be imported, Prophet and the naive ones are the peers.
+Data: ``traffic/*.csv``. Without statsforecast, Prophet and the naive forecasts are the peers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEASON = 144
 
 
 def run() -> list[Result]:
-    """Mean WAPE of diurnal and of bursty traces, the worst ratio to a naive forecast, coverage and peaks."""
+    """Returns mean WAPE of diurnal and bursty traces, the worst ratio to a naive forecast, coverage and peaks."""
     folder = data_folder()
     files = sorted((folder / "traffic").glob("*.csv")) if folder is not None else []
     if not files:
@@ -53,11 +53,11 @@ def run() -> list[Result]:
 
 
 def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | None]]:
-    """WAPE of statsforecast's models by trace and horizon, empty without it."""
+    """Returns the WAPE of statsforecast's models by trace and horizon; empty if it is not installed."""
     try:
         from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
-        tell("statsforecast cannot be imported: AutoETS and MSTL are left out")
+        tell("statsforecast is not installed: AutoETS and MSTL are skipped")
         return {}
     ets = AutoETS(season_length=1, model="ZZN")
     both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
@@ -75,19 +75,19 @@ def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tu
     for trace in traces:
         values, origins = trace.values, origins_of(trace)
         truth = np.full((len(origins), SEASON), np.nan)
-        said = np.empty_like(truth)
+        forecasts = np.empty_like(truth)
         for row, origin in enumerate(origins):
             ahead = values[origin : origin + SEASON]
             truth[row, : ahead.size] = ahead
-            said[row] = ask(_filled(values[:origin]))
+            forecasts[row] = ask(_filled(values[:origin]))
         for seconds in HORIZONS.values():
             steps = round(seconds / trace.step.total_seconds())
-            results[trace.name, seconds] = wape(truth[:, :steps], np.maximum(said[:, :steps], 0.0))
+            results[trace.name, seconds] = wape(truth[:, :steps], np.maximum(forecasts[:, :steps], 0.0))
     return results
 
 
 def _filled(known: Floats) -> Floats:
-    """These models take no gaps: a line is drawn over each."""
+    """Interpolates gaps linearly, because these models do not accept them."""
     there = ~np.isnan(known)
     results: Floats = np.interp(np.arange(known.size), np.flatnonzero(there), known[there])
     return results
@@ -130,11 +130,11 @@ def _floor(rows: Sequence[HorizonScore]) -> Result:
 def _coverage(rows: Sequence[HorizonScore]) -> list[Result]:
     results = []
     for label, seconds in HORIZONS.items():
-        each = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
-        value = _mean(list(each.values()))
+        by_trace = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
+        value = _mean(list(by_trace.values()))
         holds = None if value is None else 0.88 <= value <= 0.92
         results.append(result(f"forecast_coverage90_{label}", value, "ratio", 0.92, holds, at_least=0.88,
-                            traces={name: _round(share) for name, share in each.items()}))  # fmt: skip
+                            traces={name: _round(share) for name, share in by_trace.items()}))  # fmt: skip
     return results
 
 
@@ -142,10 +142,10 @@ def _peaks(rows: Sequence[HorizonScore]) -> list[Result]:
     near = [row for row in rows if row.horizon == HORIZONS["2h"]]
     exceeds = _mean([row.peak_exceeds_p95 for row in near])
     over = _mean([row.over_provision for row in near])
-    each = {row.name: [_round(row.peak_exceeds_p95), _round(row.over_provision)] for row in near}
+    by_trace = {row.name: [_round(row.peak_exceeds_p95), _round(row.over_provision)] for row in near}
     within = None if exceeds is None else 0.03 <= exceeds <= 0.07
     return [
-        result("forecast_peak_exceeds_p95", exceeds, "ratio", 0.07, within, at_least=0.03, traces=each),
+        result("forecast_peak_exceeds_p95", exceeds, "ratio", 0.07, within, at_least=0.03, traces=by_trace),
         result("forecast_over_provision", over, "ratio", 0.35, None if over is None else over <= 0.35),
     ]
 

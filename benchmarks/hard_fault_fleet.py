@@ -1,8 +1,8 @@
-"""A fleet whose hardware breaks, and things that only look like it, as pages and kernel logs, round by round.
+"""A fleet with hardware faults and look-alikes, published as exposition pages and kernel logs, cycle by cycle.
 
-What is done stands here; nothing of it is told to the detectors but by the pages, the kernel's lines and the list of
-targets. A *truth* names the class of the fault (``Class``), whom it may be said of, and the round whose pages show it
-first. Every node has one happening at a time, and rest before the next.
+Detectors only receive the pages, the kernel log lines and the target list. A ground truth (``Truth``) has the class of
+the fault (``Class``), its accepted entities, and the first cycle whose pages show it. Every node has one event at a
+time, and a pause before the next.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec
 
 INTERVAL = timedelta(seconds=15)
 START = datetime(2026, 11, 16, 9, tzinfo=UTC)
-REST_ROUNDS = 50  # longer than an event keeps its finding (40 rounds)
+REST_CYCLES = 50  # longer than an event keeps its finding open (40 cycles)
 ADAPTERS = ("vllm", "dcgm", "node_exporter", "kube_state_metrics")
-# NVIDIA's catalogue: codes that require a reset or worse, codes of an application, codes to ignore.
+# NVIDIA's XID catalog: codes that require a reset or more, codes of an application, codes to ignore.
 HARDWARE_XIDS = (46, 48, 62, 64, 74, 94, 95, 109, 110, 119, 120, 136, 140, 143)
 APPLICATION_XIDS = (13, 31, 43, 45)
 IGNORED_XIDS = (37, 38, 63, 66, 137)
@@ -53,7 +53,7 @@ _FAILED = {
 
 
 class Class(StrEnum):
-    """The five sorts of hard fault."""
+    """The five classes of hard faults."""
 
     XID = "xid"
     DBE = "uncorrectable memory error"
@@ -64,12 +64,12 @@ class Class(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A hard fault. ``shown`` is the first round whose pages or lines show it; ``over`` the first without it.
+    """A hard fault. ``shown`` is the first cycle whose pages or log lines show it; ``over`` the first without it.
 
-    ``entities`` may be named for it; ``beside`` are fault classes that are also right there at that time.
+    ``entities`` are its accepted entities; ``beside`` are fault classes that are also right at that time.
     """
 
-    what: str
+    title: str
     sort: Class
     entities: frozenset[EntityRef]
     shown: int
@@ -79,15 +79,15 @@ class Truth:
 
 @dataclass(slots=True)
 class Wire:
-    """Faults of the connection between fleet and collector in this round."""
+    """Faults of the connection between fleet and collector in this cycle."""
 
-    failing: dict[str, CollectReason] = field(default_factory=dict)  # by name of the target
+    failing: dict[str, CollectReason] = field(default_factory=dict)  # by target name
     unlisted: set[int] = field(default_factory=set)  # nodes that discovery no longer lists
     edits: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict)
 
 
 def fleet_of(seed: int, nodes: int) -> Fleet:
-    """Nodes with eight devices each, and one small service on some of them."""
+    """Returns nodes with eight devices each, and one small service on some of them."""
     known = default_spec()
     service = replace(
         known.services[0], replicas=4, ceiling=6, traffic=TrafficSpec(shape="steady", peak_ratio=0.2), tenants=()
@@ -103,17 +103,17 @@ def fleet_of(seed: int, nodes: int) -> Fleet:
 
 
 class Source:
-    """Collects from the fleet: real pages, parsed and normalised, and real kernel lines."""
+    """Collects from the fleet: real exposition pages, parsed and normalised, and real kernel log lines."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.wire = fleet, Wire()
-        self._pages, self._kernel, self._doubles = Pages(fleet), KernelLogs(fleet), EventDeduplicator()
+        self._pages, self._kernel, self._deduplicator = Pages(fleet), KernelLogs(fleet), EventDeduplicator()
         self._collector = ScrapeManager([])
         self._logs = [NodeLog(fleet.entity(EntityKind.NODE, name)) for name in fleet.nodes.names]
         self._known: dict[str, tuple[SimulatedTarget, Target]] = {}
 
-    def look(self) -> tuple[Collected, Topology]:
-        """Collects one round."""
+    def collect(self) -> tuple[Collected, Topology]:
+        """Collects one cycle."""
         at = self.fleet.now
         listed = [target for target in targets(self.fleet, ADAPTERS) if target.node not in self.wire.unlisted]
         known = [self._target(one) for one in listed]
@@ -123,8 +123,10 @@ class Source:
             [self._scrape(one, target, at) for one, target in zip(listed, known, strict=True)], at
         )
         topology = self._collector.topology(at)
-        heard = EntityResolver(topology).events([line for node in range(len(self._logs)) for line in self._lines(node)])
-        return replace(collected, events=self._doubles.without((*heard, *collected.events))), topology
+        logged = EntityResolver(topology).events(
+            [line for node in range(len(self._logs)) for line in self._lines(node)]
+        )
+        return replace(collected, events=self._deduplicator.without((*logged, *collected.events))), topology
 
     def _lines(self, node: int) -> list[UnresolvedEvent]:
         log = self._logs[node]
@@ -132,38 +134,38 @@ class Source:
         part = KernelLogChunk(text, self._kernel.boot_id(node), from_unix(self._kernel.boot_time(node)))
         return log.new_events(text, part, self.fleet.now, packaged(SOURCE)) if text else []
 
-    def _target(self, one: SimulatedTarget) -> Target:
-        known = self._known.get(one.name)
-        if known is None or known[0] != one:
-            document = one.as_config(f"http://fleet.invalid{one.path}")
+    def _target(self, simulated: SimulatedTarget) -> Target:
+        known = self._known.get(simulated.name)
+        if known is None or known[0] != simulated:
+            document = simulated.as_config(f"http://fleet.invalid{simulated.path}")
             (target,) = configured.targets_of(self.fleet.spec.cluster, [document])
-            known = self._known[one.name] = (one, target)
+            known = self._known[simulated.name] = (simulated, target)
         return known[1]
 
-    def _scrape(self, one: SimulatedTarget, target: Target, at: datetime) -> Scrape:
-        answer = self._pages.answer(one)
-        if one.name in self.wire.failing:
+    def _scrape(self, simulated: SimulatedTarget, target: Target, at: datetime) -> Scrape:
+        answer = self._pages.answer(simulated)
+        if simulated.name in self.wire.failing:
             answer = Answer(Status.TIMEOUT, None, 0.0)
         body, error = answer.body, None
         if body is None:
-            reason, said = _FAILED.get(answer.status, (CollectReason.HTTP_STATUS, f"answered {answer.status}"))
-            reason = self.wire.failing.get(one.name, reason)
-            error = CollectError(f"{target.name}: {target.url} {said}", reason=reason)
-        elif one.name in self.wire.edits:
-            body = self.wire.edits[one.name](body)
+            reason, message = _FAILED.get(answer.status, (CollectReason.HTTP_STATUS, f"answered {answer.status}"))
+            reason = self.wire.failing.get(simulated.name, reason)
+            error = CollectError(f"{target.name}: {target.url} {message}", reason=reason)
+        elif simulated.name in self.wire.edits:
+            body = self.wire.edits[simulated.name](body)
         return Scrape(target, at, body, error, answer.seconds, answer.health, answer.load, target.probe)
 
 
 class Story:
-    """Events on the fleet, round by round, by a seed. ``truths`` grows along the way."""
+    """Random events on the fleet, cycle by cycle. ``truths`` grows with them."""
 
     def __init__(self, source: Source, seed: int, every: int) -> None:
-        """Every ``every`` rounds one event starts, a fault or a distractor by turns."""
+        """Starts an event every ``every`` cycles, alternating between a fault and a look-alike."""
         self._source, self._fleet, self._every = source, source.fleet, every
         self._random = np.random.default_rng([seed, 2])
         self._free = np.zeros(self._fleet.nodes.size, dtype=np.int64)
         self._later: list[tuple[int, Callable[[], None]]] = []
-        self.round, self.truths = 0, list[Truth]()
+        self.cycle, self.truths = 0, list[Truth]()
         self.done: dict[str, int] = {}
         self._faults = (
             self._xid, self._xid_on_page, self._xid_twice, self._dbe, self._dbe_with_xid, self._gone,
@@ -177,14 +179,14 @@ class Story:
         )  # fmt: skip
 
     def advance(self) -> None:
-        """Starts the next round: undoes what is over, runs what is due."""
-        self.round += 1
-        due = [action for at, action in self._later if at <= self.round]
-        self._later = [(at, action) for at, action in self._later if at > self.round]
+        """Starts the next cycle: ends expired events and starts due ones."""
+        self.cycle += 1
+        due = [action for at, action in self._later if at <= self.cycle]
+        self._later = [(at, action) for at, action in self._later if at > self.cycle]
         for action in due:
             action()
-        if self.round % self._every == 0:
-            turn = self.round // self._every
+        if self.cycle % self._every == 0:
+            turn = self.cycle // self._every
             actions = self._faults if turn % 2 else self._distractors
             action = actions[turn // 2 % len(actions)]
             node = self._idle_node()
@@ -197,7 +199,7 @@ class Story:
 
     def _xid(self, node: int) -> None:
         gpu, code = self._gpu(node), int(self._random.choice(HARDWARE_XIDS))
-        self._say_xid(gpu, code)
+        self._log_xid(gpu, code)
         self._truth("xid in the kernel log", Class.XID, {self._device(gpu)}, 8, Class.DBE)
 
     def _xid_on_page(self, node: int) -> None:
@@ -209,7 +211,7 @@ class Story:
     def _xid_twice(self, node: int) -> None:
         gpu, code = self._gpu(node), int(self._random.choice(HARDWARE_XIDS))
         self._fleet.gpus.xid[gpu] = code  # old events: one line for each
-        self._say_xid(gpu, code)
+        self._log_xid(gpu, code)
         self._truth("the same xid again", Class.XID, {self._device(gpu)}, 8, Class.DBE)
 
     def _dbe(self, node: int) -> None:
@@ -220,7 +222,7 @@ class Story:
     def _dbe_with_xid(self, node: int) -> None:
         gpu = self._gpu(node)
         self._fleet.gpus.ecc_uncorrectable[gpu] += 1
-        self._say_xid(gpu, 48)
+        self._log_xid(gpu, 48)
         self._truth("uncorrectable errors with XID 48", Class.DBE, {self._device(gpu)}, 8, Class.XID)
 
     def _gone(self, node: int) -> None:
@@ -230,7 +232,7 @@ class Story:
 
     def _gone_with_xid(self, node: int) -> None:
         gpu = self._gpu(node)
-        self._say_xid(gpu, 79)
+        self._log_xid(gpu, 79)
         self._after(2, lambda: self._hide([gpu]))
         self._truth("a device off the bus", Class.GONE, {self._device(gpu), self._node(node)}, 10, Class.XID)
 
@@ -257,18 +259,18 @@ class Story:
         self._inject("node-lost", node, 8)
         self._truth("a node does not answer", Class.SCRAPE, {self._node(node)}, 8)
 
-    # --- what is none ---------------------------------------------------------------------------------
+    # --- look-alikes ----------------------------------------------------------------------------------
 
     def _application_xid(self, node: int) -> None:
-        self._say_xid(self._gpu(node), int(self._random.choice(APPLICATION_XIDS)))
+        self._log_xid(self._gpu(node), int(self._random.choice(APPLICATION_XIDS)))
 
     def _ignored_xid(self, node: int) -> None:
-        self._say_xid(self._gpu(node), int(self._random.choice(IGNORED_XIDS)))
+        self._log_xid(self._gpu(node), int(self._random.choice(IGNORED_XIDS)))
 
     def _cleanup_after_application(self, node: int) -> None:
         gpu = self._gpu(node)
-        self._say_xid(gpu, 31)
-        self._say_xid(gpu, 45)
+        self._log_xid(gpu, 31)
+        self._log_xid(gpu, 45)
 
     def _exporter_restarts(self, node: int) -> None:
         self._refuse(f"dcgm-{self._name(node)}", 1)
@@ -276,7 +278,7 @@ class Story:
     def _driver_reloads(self, node: int) -> None:
         mine = self._fleet.gpus.node == node
         self._fleet.gpus.reload(mine)
-        self._fleet.gpus.ecc_uncorrectable[mine] = 0.0  # the volatile count is since the driver was loaded
+        self._fleet.gpus.ecc_uncorrectable[mine] = 0.0  # the volatile counter starts when the driver loads
         self._refuse(f"dcgm-{self._name(node)}", 1)
 
     def _one_timeout(self, node: int) -> None:
@@ -318,14 +320,14 @@ class Story:
         self._fleet.scale(service, 3)
         self._after(20, lambda: void(self._fleet.scale(service, 4)))
 
-    # --- how ------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------
 
     def _idle_node(self) -> int | None:
-        free = np.flatnonzero(self._free <= self.round)
+        free = np.flatnonzero(self._free <= self.cycle)
         if not free.size:
             return None
         node = int(self._random.choice(free))
-        self._free[node] = self.round + REST_ROUNDS + 24
+        self._free[node] = self.cycle + REST_CYCLES + 24
         return node
 
     def _gpu(self, node: int) -> int:
@@ -346,14 +348,14 @@ class Story:
     def _switches(self, node: int) -> set[EntityRef]:
         return {self._fleet.entity(EntityKind.SWITCH, self._fleet.nodes.switch[node])}
 
-    def _truth(self, what: str, sort: Class, whom: set[EntityRef], rounds: int, *beside: Class) -> None:
-        over = self.round + rounds
-        self.truths.append(Truth(what, sort, frozenset(whom), self.round, over, frozenset(beside)))
+    def _truth(self, title: str, sort: Class, entities: set[EntityRef], cycles: int, *beside: Class) -> None:
+        over = self.cycle + cycles
+        self.truths.append(Truth(title, sort, frozenset(entities), self.cycle, over, frozenset(beside)))
 
-    def _after(self, rounds: int, action: Callable[[], object]) -> None:
-        self._later.append((self.round + rounds, lambda: void(action())))
+    def _after(self, cycles: int, action: Callable[[], object]) -> None:
+        self._later.append((self.cycle + cycles, lambda: void(action())))
 
-    def _say_xid(self, gpu: int, code: int) -> None:
+    def _log_xid(self, gpu: int, code: int) -> None:
         fleet = self._fleet
         fleet.journal.write(
             fleet.at, JournalSource.KERNEL, self._device(gpu), "xid", f"pid='<unknown>', {code}", xid=str(code)
@@ -365,17 +367,17 @@ class Story:
         visible[gpus] = False
         self._after(8, lambda: visible.__setitem__(gpus, True))
 
-    def _inject(self, fault: str, node: int, rounds: int) -> None:
-        inject(self._fleet, fault, self._name(node), duration=rounds * INTERVAL, seed=self.round)
+    def _inject(self, fault: str, node: int, cycles: int) -> None:
+        inject(self._fleet, fault, self._name(node), duration=cycles * INTERVAL, seed=self.cycle)
 
-    def _refuse(self, name: str, rounds: int) -> None:
+    def _refuse(self, name: str, cycles: int) -> None:
         self._fleet.exporters_down.add(name)
-        self._after(rounds, lambda: self._fleet.exporters_down.discard(name))
+        self._after(cycles, lambda: self._fleet.exporters_down.discard(name))
 
-    def _time_out(self, names: list[str], rounds: int) -> None:
+    def _time_out(self, names: list[str], cycles: int) -> None:
         failing = self._source.wire.failing
         failing.update(dict.fromkeys(names, CollectReason.TIMEOUT))
-        self._after(rounds, lambda: [failing.pop(name, None) for name in names])
+        self._after(cycles, lambda: [failing.pop(name, None) for name in names])
 
     def _listed_again(self, node: int) -> None:
         self._fleet.pods.cordoned[node] = False

@@ -1,13 +1,16 @@
-"""Hard faults by rule: XID, uncorrectable memory error, GPU gone, link down, scrape gone, among what only looks so.
+"""Hard faults by rule: XID, uncorrectable memory error, GPU lost, link down, scrape failed; with look-alikes.
 
-Fleets of ``NODES`` nodes with eight devices live through rounds of 15 s. Their real pages and kernel lines are parsed
-and normalised, and the detectors of hard faults say what they say. A fault is *recalled* when its sort is said of its
-entity in the first or second round whose pages show it. Every finding that begins is *right* when a fault of its sort
-(or of one that goes with it, as XID 48 with an uncorrectable error) is at its entity, else it is false; what is held
-on to afterwards begins nothing. Beside them, on the same values, the static rules that people write: the gauge of the
-last XID is not 0, a counter of errors rose, a device's lines are missing, a port is not active, ``up`` is 0.
+Fleets of ``NODES`` nodes with eight devices run in cycles of 15 s. Their real exposition pages and kernel log lines are
+parsed and normalised, and the hard-fault detectors run on them.
 
-``OUTRIDER_QUICK=1`` runs one small fleet; ``OUTRIDER_HARD_SEEDS=1,2`` other seeds than those that score.
+A fault is *recalled* if a finding names its class and entity in the first or second cycle that shows it. A new finding
+is *right* if its entity has a fault of that class or of a related one, such as XID 48 with an uncorrectable error.
+Otherwise it is false. Findings that stay open are not counted again.
+
+The peer is a set of common static rules on the same values: the last-XID gauge is not 0, an error counter rose, a
+device's series are missing, a port is not active, ``up`` is 0.
+
+``OUTRIDER_QUICK=1`` runs one small fleet; ``OUTRIDER_HARD_SEEDS=1,2`` sets other seeds than the scored ones.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from outrider.ports import Collected
 from outrider.topology import Topology
 from service.engine.detection import Detection
 
-TARGET, WITHIN_ROUNDS = 0.99, 2
-SEEDS, NODES, ROUNDS, EVERY, SETTLE = (11, 12, 13), 48, 600, 2, 10
+TARGET, WITHIN_CYCLES = 0.99, 2
+SEEDS, NODES, CYCLES, EVERY, SETTLE = (11, 12, 13), 48, 600, 2, 10
 SORTS = {
     "gpu-xid-hardware": Class.XID,
     "gpu-ecc-uncorrectable": Class.DBE,
@@ -46,8 +49,8 @@ SORTS = {
     "node-lost": Class.SCRAPE,
     "monitor-blind": Class.SCRAPE,
 }
-HELD_ROUNDS = 42  # an event keeps its finding for ten minutes
-Said = set[tuple[EntityRef, Class]]
+HELD_CYCLES = 42  # an event keeps its finding open for ten minutes
+ClassFindings = set[tuple[EntityRef, Class]]
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class Score:
 
     @property
     def recall(self) -> float:
-        """Share of the faults found within ``WITHIN_ROUNDS``."""
+        """Share of the faults found within ``WITHIN_CYCLES``."""
         return sum(late is not None for _, late in self.recalled) / max(1, len(self.recalled))
 
     @property
@@ -70,14 +73,14 @@ class Score:
 
 
 class StaticRules:
-    """The rules of common dashboards, without memory but of the devices that were seen."""
+    """The rules of common dashboards; their only state is the set of known devices."""
 
     def __init__(self) -> None:
         self._devices: set[EntityRef] = set()
 
-    def look(self, collected: Collected, topology: Topology) -> Said:
-        """Findings of this round."""
-        found: Said = set()
+    def detect(self, collected: Collected, topology: Topology) -> ClassFindings:
+        """Returns the findings of this cycle."""
+        findings: ClassFindings = set()
         for name, sort, fires in (
             ("hw_accel_fault_code", Class.XID, lambda value: value > 0),
             ("hw_accel_ecc_uncorrectable_total", Class.DBE, lambda value: value > 0),
@@ -86,12 +89,12 @@ class StaticRules:
         ):
             for entity, value in _values(collected, name):
                 if fires(value):
-                    found.add((_about(entity, topology), sort))
+                    findings.add((_about(entity, topology), sort))
         shown = {entity for entity, value in _values(collected, "hw_accel_temperature_celsius") if not np.isnan(value)}
         self._devices |= shown
         answering = {node for entity in shown for node in _nodes(entity, topology)}
         missing = {entity for entity in self._devices - shown if answering.intersection(_nodes(entity, topology))}
-        return found | {(entity, Class.GONE) for entity in missing}
+        return findings | {(entity, Class.GONE) for entity in missing}
 
 
 def _values(collected: Collected, name: str) -> Iterable[tuple[EntityRef, float]]:
@@ -106,44 +109,44 @@ def _nodes(entity: EntityRef, topology: Topology) -> list[EntityRef]:
 
 
 def _about(entity: EntityRef, topology: Topology) -> EntityRef:
-    """The node of a port or of an exporter, the entity itself otherwise."""
+    """Returns the node of a port or exporter, else the entity itself."""
     if entity.kind not in (EntityKind.PORT, EntityKind.WORKLOAD):
         return entity
     label = topology.label(entity, "node")
     return EntityRef(entity.cluster, EntityKind.NODE, None, label) if label else (*_nodes(entity, topology), entity)[0]
 
 
-def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Story]:
-    """Findings of each method in every round from the last quiet one on, and the ground truth."""
+def live(seed: int, nodes: int, cycles: int) -> tuple[dict[str, list[ClassFindings]], Story]:
+    """Returns the findings of each method per cycle from the last one without events on, and the ground truth."""
     source = Source(fleet_of(seed, nodes))
     story, rules = Story(source, seed, EVERY), StaticRules()
     watchers = (GpuFaultDetector(), NodeFaultDetector(), PortFaultDetector(), ScrapeTargetDetector())
     detection = Detection(watchers, INTERVAL)
-    said: dict[str, list[Said]] = {"outrider": [], "static rules": []}
-    for number in range(rounds + SETTLE):
+    findings: dict[str, list[ClassFindings]] = {"outrider": [], "static rules": []}
+    for number in range(cycles + SETTLE):
         if number >= SETTLE:
             story.advance()
         source.fleet.step(INTERVAL)
-        collected, topology = source.look()
-        found = detection.run(source.fleet.now, collected, topology).findings
-        fired = rules.look(collected, topology)
+        collected, topology = source.collect()
+        detected = detection.run(source.fleet.now, collected, topology).findings
+        fired = rules.detect(collected, topology)
         if number >= SETTLE - 1:
-            said["outrider"].append({(one.entity, SORTS[one.fault]) for one in found if one.fault in SORTS})
-            said["static rules"].append(fired)
-    return said, story
+            findings["outrider"].append({(one.entity, SORTS[one.fault]) for one in detected if one.fault in SORTS})
+            findings["static rules"].append(fired)
+    return findings, story
 
 
-def score(said: Sequence[Said], truths: Sequence[Truth], into: Score) -> None:
-    """Adds the findings of one fleet: first in the quiet round 0, then in those of the story."""
-    rounds = dict(enumerate(said))
+def score(findings: Sequence[ClassFindings], truths: Sequence[Truth], into: Score) -> None:
+    """Adds the findings of one fleet. Cycle 0 is before the first event."""
+    cycles = dict(enumerate(findings))
     for truth in truths:
-        if truth.shown + WITHIN_ROUNDS > len(rounds):
+        if truth.shown + WITHIN_CYCLES > len(cycles):
             continue
         late = next(
             (
                 after
-                for after in range(WITHIN_ROUNDS)
-                if any((entity, truth.sort) in rounds[truth.shown + after] for entity in truth.entities)
+                for after in range(WITHIN_CYCLES)
+                if any((entity, truth.sort) in cycles[truth.shown + after] for entity in truth.entities)
             ),
             None,
         )
@@ -152,36 +155,36 @@ def score(said: Sequence[Said], truths: Sequence[Truth], into: Score) -> None:
     for truth in truths:
         for entity in truth.entities:
             at.setdefault(entity, []).append(truth)
-    before = rounds.pop(0)
-    for number, one in rounds.items():
-        for entity, sort in sorted(one - before, key=str):
+    before = cycles.pop(0)
+    for number, current in cycles.items():
+        for entity, sort in sorted(current - before, key=str):
             if any(_fits(truth, sort, number) for truth in at.get(entity, ())):
                 into.right += 1
             else:
                 into.false.append((number, entity, sort))
-        before = one
+        before = current
 
 
 def _fits(truth: Truth, sort: Class, number: int) -> bool:
-    return sort in (truth.sort, *truth.beside) and truth.shown <= number <= truth.over + HELD_ROUNDS
+    return sort in (truth.sort, *truth.beside) and truth.shown <= number <= truth.over + HELD_CYCLES
 
 
 def run() -> list[Result]:
-    """Recall within two scrapes and precision, beside static rules, with what was missed and what was false."""
+    """Returns recall within two scrapes and precision, with misses, false findings and the static rules."""
     log.configure(level="critical")
     wanted = os.environ.get("OUTRIDER_HARD_SEEDS")
     seeds = tuple(int(seed) for seed in wanted.split(",")) if wanted else SEEDS
-    seeds, nodes, rounds = (seeds[:1], 16, 60) if quick() else (seeds, NODES, ROUNDS)
+    seeds, nodes, cycles = (seeds[:1], 16, 60) if quick() else (seeds, NODES, CYCLES)
     scores = {"outrider": Score(), "static rules": Score()}
     done: Counter[str] = Counter()
     for seed in seeds:
-        said, story = live(seed, nodes, rounds)
+        findings, story = live(seed, nodes, cycles)
         done.update(story.done)
-        for name, one in scores.items():
-            score(said[name], story.truths, one)
-        tell(f"hard_faults: seed {seed} lived")
+        for name, total in scores.items():
+            score(findings[name], story.truths, total)
+        tell(f"hard_faults: seed {seed} done")
     ours, theirs = scores["outrider"], scores["static rules"]
-    ran = {"seeds": list(seeds), "nodes": nodes, "rounds": rounds, "within_scrapes": WITHIN_ROUNDS}
+    ran = {"seeds": list(seeds), "nodes": nodes, "rounds": cycles, "within_scrapes": WITHIN_CYCLES}
     return [
         _line(
             "recall", ours.recall, theirs.recall, faults=len(ours.recalled), by_fault=_by_fault(ours.recalled), **ran
@@ -199,13 +202,13 @@ def _line(figure: str, ours: float, theirs: float, **more: object) -> Result:
 
 
 def _by_fault(recalled: Sequence[tuple[Truth, int | None]]) -> Mapping[str, str]:
-    """Faults recalled of those that were, in the first and by the second scrape."""
-    found: dict[str, list[int | None]] = {}
+    """Returns recalled and injected faults by name, with the recall at the first scrape."""
+    by_name: dict[str, list[int | None]] = {}
     for truth, late in recalled:
-        found.setdefault(truth.what, []).append(late)
+        by_name.setdefault(truth.title, []).append(late)
     return {
-        what: f"{sum(one is not None for one in lates)} of {len(lates)}, {lates.count(0)} at the first scrape"
-        for what, lates in sorted(found.items())
+        title: f"{sum(one is not None for one in lates)} of {len(lates)}, {lates.count(0)} at the first scrape"
+        for title, lates in sorted(by_name.items())
     }
 
 

@@ -1,9 +1,9 @@
-"""A year of 1,000 GPUs written straight into a SQLite store: fleet, load, latencies, devices, hosts, upkeep.
+"""A year of 1,000 GPUs backfilled into a SQLite store: fleet, load, latencies, devices, hosts, maintenance.
 
-Hourly steps (8,760 instants of every entity); launches, holidays, rollouts and restarts are in it. What
-is timed is everything: making the values from measured engine profiles, packing and writing them. The
-peer is the live way, timed on the same fleet for a minute of its time and scaled to the year at one
-scrape an hour: its engines have to live through every second. ``OUTRIDER_QUICK=1`` writes a week.
+Hourly steps (8,760 timestamps per entity) with launches, holidays, rollouts and restarts. The time includes computing
+values from measured engine profiles, packing and writing. The peer is a live simulation of the same fleet, timed for
+one simulated minute and scaled to a year with one scrape an hour; it simulates every second.
+``OUTRIDER_QUICK=1`` writes a week.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHAPES = ("weekly", "launch-day", "holiday", "bursty", "diurnal")
 
 
 def spec() -> FleetSpec:
-    """125 nodes of eight GPUs, ten services of 24 replicas on four GPUs each, and 40 GPUs to spare."""
+    """Returns 125 nodes of eight GPUs, ten services of 24 replicas on four GPUs each, and 40 spare GPUs."""
     known = default_spec()
     services = tuple(
         replace(
@@ -49,7 +49,7 @@ def spec() -> FleetSpec:
 
 
 def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, int, float, int]:
-    """Seconds to make, cells, seconds to write, bytes on disk."""
+    """Returns seconds to compute, cells, seconds to write, bytes on disk."""
     url = f"sqlite:///{folder}/year.db"
     migrate.upgrade(url)
     store = factory.open_metrics(factory.urls_of(url)[1])
@@ -58,16 +58,16 @@ def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, in
     mark = time.perf_counter()
     try:
         for block in fleet_history.backfill(fleet, 5, START, START + span, STEP, upkeep=True):
-            made = time.perf_counter()
+            middle = time.perf_counter()
             cells += store.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
-            making, writing, mark = making + made - mark, writing + time.perf_counter() - made, time.perf_counter()
+            making, writing, mark = making + middle - mark, writing + time.perf_counter() - middle, time.perf_counter()
     finally:
         store.close()
     return making, cells, writing, sum(path.stat().st_size for path in folder.glob("year*.db*"))
 
 
 def _lived(fleet: FleetSpec, span: timedelta) -> float:
-    """Seconds that a live fleet would need for the span, extrapolated from a minute of it."""
+    """Returns the seconds that a live fleet would need for the span, extrapolated from one minute."""
     live = Fleet(fleet, seed=5, start=START)
     sampler, minute = Sampler(live), timedelta(minutes=1)
     begun = time.perf_counter()
@@ -77,26 +77,26 @@ def _lived(fleet: FleetSpec, span: timedelta) -> float:
 
 
 def run() -> Result:
-    """Seconds to write a year of 1,000 GPUs."""
+    """Returns the seconds to write a year of 1,000 GPUs."""
     span = WEEK if os.environ.get("OUTRIDER_QUICK", "") not in ("", "0") else YEAR
     fleet = spec()
     with tempfile.TemporaryDirectory(prefix="outrider-year-") as name:
         making, cells, writing, size = _written(Path(name), fleet, span)
-    took = making + writing
+    seconds = making + writing
     lived = _lived(fleet, span)
     return result(
         "history_write",
-        took,
+        seconds,
         "s",
         TARGET_SECONDS,
-        took <= TARGET_SECONDS,
-        "a live fleet, read once an hour",
+        seconds <= TARGET_SECONDS,
+        "live fleet, scraped once an hour",
         lived,
-        lived / took,
+        lived / seconds,
         days=span.days,
         step_seconds=STEP.total_seconds(),
         values=cells,
-        values_per_second=round(cells / took),
+        values_per_second=round(cells / seconds),
         seconds_making=round(making, 1),
         seconds_writing=round(writing, 1),
         bytes_per_value=round(size / max(cells, 1), 3),

@@ -1,4 +1,4 @@
-"""Parse rate of a warm page: a recorded vLLM page filled up to 600 samples, one core.
+"""Parse rate of a warm exposition page: a recorded vLLM page padded to 600 samples, one core.
 
 Its numbers differ from page to page, as between scrapes. The peer is prometheus_client's text parser on the same
 pages.
@@ -19,20 +19,20 @@ from benchmarks.common import Result, best_of, main, result
 from benchmarks.fleet_pages import SAMPLES, filled
 from collectors.exposition.parser import Parser
 
-TARGET, TARGET_RATIO = 1.5e6, 40.0  # samples a second, and against the peer
+TARGET, TARGET_RATIO = 1.5e6, 40.0  # samples/s, and ratio to the peer
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"
 PAGES, TURNS, REPEATS = 100, 3, 7
 
 
 def recorded() -> list[bytes]:
-    """Pages of one server, scrape by scrape."""
+    """Returns the pages of one server, scrape by scrape."""
     with gzip.open(RECORDING, "rt", encoding="utf-8") as lines:
         texts = [text.encode() for line in lines if (text := json.loads(line).get("text"))]
     return [filled(text) for text in texts[-PAGES:]]
 
 
 def run() -> list[Result]:
-    """Samples a second of a warm page, and how many times faster than prometheus_client that is."""
+    """Returns samples/s of a warm page, with the ratio to prometheus_client."""
     pages = recorded()
     parser = Parser()
     counts = {parser.parse(page, source="one server").samples for page in pages}

@@ -1,4 +1,4 @@
-"""Peer: DuckDB with a wide table a kind, filled from Arrow, read by SQL. Needs ``uv sync --group bench``."""
+"""Peer: DuckDB with one wide table per entity kind, filled from Arrow, read by SQL. Needs ``uv sync --group bench``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outrider.model import EntityKind, Floats, SampleBatch, SignalKey
 
 try:
     import duckdb
-except ImportError:  # the one dependency of the benchmarks that a site may not be able to fetch
+except ImportError:  # optional: some sites cannot install it
     duckdb = None
 
 MISSING = "DuckDB is not installed here: run `.tools/uv sync --group bench`."
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 class Duck:
-    """Values are FLOAT (32 bits) as ours are; a commit is durable."""
+    """Values are 32-bit FLOAT, like ours; commits are durable."""
 
     name = "DuckDB, wide rows from Arrow"
 
@@ -38,7 +38,7 @@ class Duck:
         self._columns: dict[EntityKind, dict[SignalKey, str]] = {}
 
     def write(self, at: datetime, batches: Sequence[SampleBatch]) -> None:
-        """One cycle in one transaction."""
+        """Writes one cycle in one transaction."""
         by_kind: dict[EntityKind, list[SampleBatch]] = {}
         for batch in batches:
             by_kind.setdefault(batch.kind, []).append(batch)
@@ -50,7 +50,7 @@ class Duck:
         self._database.execute("COMMIT")
 
     def load(self, hour: Hour) -> None:
-        """An hour, sorted by entity, which packs best."""
+        """Writes an hour, sorted by entity, which compresses best."""
         names = np.repeat(np.array([entity.name for entity in hour.entities]), hour.times.size)
         values = hour.values.reshape(len(hour.keys), -1)
         self._insert(hour.kind, hour.keys, np.tile(hour.times, len(hour.entities)), names, values)
@@ -71,27 +71,27 @@ class Duck:
         self._database.unregister("rows")
 
     def read(self, kind: EntityKind, last: Sequence[SignalKey], summed: Sequence[SignalKey], minutes: int) -> Floats:
-        """A matrix (entities, minutes, keys) of the first minutes: the last value of each, sums of the increases."""
+        """Returns a matrix (entities, minutes, keys) of the first minutes: last values, and sums of the increases."""
         columns = self._columns[kind]
-        asked = [f"max_by({columns[key]}, instant)" for key in last] + [f"sum({columns[key]})" for key in summed]
+        parts = [f"max_by({columns[key]}, instant)" for key in last] + [f"sum({columns[key]})" for key in summed]
         (first,) = self._database.execute(f"SELECT min(instant) FROM {kind}").fetchone()
         result = self._database.execute(
-            f"SELECT dense_rank() OVER (ORDER BY entity) - 1, minute, {', '.join(f'v{n}' for n in range(len(asked)))}"
+            f"SELECT dense_rank() OVER (ORDER BY entity) - 1, minute, {', '.join(f'v{n}' for n in range(len(parts)))}"
             f" FROM (SELECT entity, (instant - {first}) // 60 AS minute,"
-            f" {', '.join(f'{one} AS v{n}' for n, one in enumerate(asked))} FROM {kind}"
+            f" {', '.join(f'{one} AS v{n}' for n, one in enumerate(parts))} FROM {kind}"
             f" WHERE instant < {first + 60 * minutes} GROUP BY ALL)"
         ).fetchnumpy()
-        place, minute, *cells = result.values()
-        out = np.full((int(place.max()) + 1, minutes, len(asked)), np.nan)
+        row, minute, *cells = result.values()
+        out = np.full((int(row.max()) + 1, minutes, len(parts)), np.nan)
         for number, column in enumerate(cells):
-            out[place, minute, number] = column
+            out[row, minute, number] = column
         return out
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Returns the bytes on disk."""
         self._database.execute("CHECKPOINT")
         return self._path.stat().st_size
 
     def close(self) -> None:
-        """Close the database."""
+        """Closes the database."""
         self._database.close()

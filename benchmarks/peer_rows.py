@@ -1,4 +1,4 @@
-"""Peer: sqlite3 with a wide table a kind, one row per entity and instant, written by executemany."""
+"""Peer: sqlite3 with one wide table per entity kind, one row per entity and timestamp, written by executemany."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from outrider.model import EntityKind, Floats, SampleBatch, SignalKey
 
 
 class WideRows:
-    """Durable as our store is: WAL and synchronous=FULL. Rows lie in order of time."""
+    """As durable as our store: WAL and synchronous=FULL. Rows are in time order."""
 
-    name = "sqlite3, a row per entity and instant"
+    name = "sqlite3, one row per entity and timestamp"
 
     def __init__(self, folder: Path) -> None:
         """Opens a new database."""
@@ -27,7 +27,7 @@ class WideRows:
         self._columns: dict[EntityKind, dict[SignalKey, str]] = {}
 
     def write(self, at: datetime, batches: Sequence[SampleBatch]) -> None:
-        """One cycle in one transaction."""
+        """Writes one cycle in one transaction."""
         self._database.execute("BEGIN IMMEDIATE")
         for batch in batches:
             rows = [
@@ -38,11 +38,11 @@ class WideRows:
         self._database.execute("COMMIT")
 
     def load(self, hour: Hour) -> None:
-        """An hour, oldest rows first."""
+        """Writes an hour, oldest rows first."""
         statement = self._insert(hour.kind, hour.keys)
         self._database.execute("BEGIN IMMEDIATE")
-        for place, at in enumerate(hour.times.tolist()):
-            cells = hour.values[:, :, place].T.astype(np.float64).tolist()
+        for slot, at in enumerate(hour.times.tolist()):
+            cells = hour.values[:, :, slot].T.astype(np.float64).tolist()
             self._database.executemany(
                 statement, [(at, entity.name, *row) for entity, row in zip(hour.entities, cells, strict=True)]
             )
@@ -56,7 +56,7 @@ class WideRows:
         return f"INSERT INTO {kind} VALUES ({', '.join('?' for _ in range(len(keys) + 2))})"
 
     def read(self, kind: EntityKind, last: Sequence[SignalKey], summed: Sequence[SignalKey], minutes: int) -> Floats:
-        """A matrix (entities, minutes, keys) of the first minutes: the last value of each, sums of the increases."""
+        """Returns a matrix (entities, minutes, keys) of the first minutes: last values, and sums of the increases."""
         names = [self._columns[kind][key] for key in (*last, *summed)]
         result = self._database.execute(f"SELECT at, entity, {', '.join(names)} FROM {kind} ORDER BY at").fetchall()
         rows = np.array([row[2:] for row in result], dtype=np.float64)
@@ -66,16 +66,16 @@ class WideRows:
         inside = minute < minutes
         out = np.full((entity.max() + 1, minutes, len(names)), np.nan)
         gauges = slice(0, len(last))
-        out[entity[inside], minute[inside], gauges] = rows[inside, gauges]  # in order of time: the last one stays
+        out[entity[inside], minute[inside], gauges] = rows[inside, gauges]  # in time order, so the last value wins
         out[:, :, len(last) :] = 0.0
         np.add.at(out[:, :, len(last) :], (entity[inside], minute[inside]), rows[inside, len(last) :])
         return out
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Returns the bytes on disk."""
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return self._path.stat().st_size
 
     def close(self) -> None:
-        """Close the database."""
+        """Closes the database."""
         self._database.close()

@@ -1,4 +1,4 @@
-"""Peer: a real VictoriaMetrics on disk, written by remote write and read by PromQL (Debian's victoria-metrics)."""
+"""Peer: a real VictoriaMetrics on disk, written by remote write and read by PromQL (Debian package)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def available() -> bool:
 
 
 class Victoria:
-    """A server of its own on a free loopback port. Values reach its disk within 5 s of being accepted."""
+    """A private server on a free loopback port. Values reach its disk within 5 s after acceptance."""
 
     name = "VictoriaMetrics, remote write"
 
@@ -76,11 +76,11 @@ class Victoria:
     def requests(
         self, kind: EntityKind, keys: Sequence[SignalKey], entities: Sequence[EntityRef], at: float, values: Floats
     ) -> list[bytes]:
-        """One cycle of one kind as requests: ``values`` of shape (keys, entities)."""
+        """Returns one cycle of one kind as requests: ``values`` of shape (keys, entities)."""
         return list(self._of(kind, keys, entities, _CYCLE).requests(np.array([at]), decimals(values.reshape(-1, 1))))
 
     def post(self, requests: Sequence[bytes]) -> None:
-        """Send them, and make what they brought searchable."""
+        """Sends the requests and makes their samples searchable."""
         for body in requests:
             headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
             self._connection.request("POST", "/api/v1/write", body, headers)
@@ -88,16 +88,16 @@ class Victoria:
         self._get("/internal/force_flush")
 
     def load(self, hour: Hour) -> None:
-        """An hour."""
+        """Writes an hour."""
         series = self._of(hour.kind, hour.keys, hour.entities, _SAMPLES)
         values = decimals(hour.values.reshape(-1, hour.times.size))
         self.post(list(series.requests(hour.times, values)))
 
     def read(self, start: float, last: Sequence[SignalKey], summed: Sequence[SignalKey], minutes: int) -> Floats:
-        """A matrix (entities, minutes, keys) from ``start`` on: the last value of a minute, sums of the increases."""
-        asked = [key.name for key in last] + [f"sum_over_time({key.name}[1m])" for key in summed]
+        """Returns a matrix (entities, minutes, keys) from ``start`` on: last values, and sums of the increases."""
+        queries = [key.name for key in last] + [f"sum_over_time({key.name}[1m])" for key in summed]
         columns = []
-        for query in asked:
+        for query in queries:
             span = {"start": f"{start + 59:.0f}", "end": f"{start + 60 * minutes - 1:.0f}", "step": "60"}
             body = self._get("/api/v1/query_range?" + urlencode({"query": query, "nocache": "1", **span}))
             result = sorted(json.loads(body)["data"]["result"], key=lambda one: str(one["metric"]["entity"]))
@@ -105,10 +105,10 @@ class Victoria:
         return np.stack(columns, axis=2)
 
     def size(self) -> int:
-        """Bytes on disk of values and index, everything merged."""
+        """Returns the bytes on disk of values and index after merging."""
         self._get("/internal/force_merge")
         time.sleep(1.0)
-        for _ in range(600):  # merging goes on in the background
+        for _ in range(600):  # merging runs in the background
             if b"vm_active_merges" not in self._busy():
                 break
             time.sleep(1.0)
@@ -127,7 +127,7 @@ class Victoria:
 
 
 def decimals(values: NDArray[np.float32]) -> Floats:
-    """float32 as the shortest decimals that give it: VictoriaMetrics packs decimals, as pages have them."""
+    """Rounds float32 to the shortest exact decimals, as on pages: VictoriaMetrics compresses decimals."""
     wide = values.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = 6 - np.floor(np.log10(np.abs(wide)))

@@ -1,7 +1,7 @@
-"""Duration of the plan of one service: two weeks of history, every member of the mix; Prophet is fitted nightly.
+"""Duration of the plan of one service: two weeks of history, all forecast members; Prophet is fitted nightly.
 
-The result includes the bound by an SLO and the front of cost against latency over every known GPU type, group size and
-MIG slice. The peer is AIConfigurator's published time for one answer; it is not run here.
+The plan includes the SLO bound and the Pareto front of cost and latency over all known GPU types, group sizes and MIG
+slices. The peer is AIConfigurator's published time for one plan; it is not run here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from planner.performance.service_facts import Objective, ServiceFacts
 TARGET, PUBLISHED = 2.0, 30.0
 TIMES, POINTS = 5, 2016
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
-PROMISED = ServiceFacts((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
+FACTS = ServiceFacts((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
 CUTS = optimizer.cuts_of(mig=True, mps=False)
 
 
 def history(seed: int) -> tuple[Floats, Floats]:
-    """Two weeks of a service's load in steps of ten minutes: (times, requests a second)."""
+    """Returns two weeks of a service's load in steps of ten minutes: (times, requests/s)."""
     random = np.random.default_rng(seed)
     times = NOW.timestamp() - STEP.total_seconds() * np.arange(POINTS, 0, -1)
     day = 2 * np.pi * times / 86400.0
@@ -46,7 +46,7 @@ def history(seed: int) -> tuple[Floats, Floats]:
 
 
 def run() -> Result:
-    """Seconds from history to a recommendation and to the front over GPU types."""
+    """Returns the seconds from history to a recommendation and the Pareto front over GPU types."""
     seconds, fronts = [], []
     for seed in range(TIMES + 1):
         service = EntityRef("bench", EntityKind.SERVICE, "serving", f"service-{seed}")
@@ -57,17 +57,17 @@ def run() -> Result:
         calibration = Calibration(service, "H100", 250.0, 64.0, 20.0, 1, 1, 210.0, 100, "measured")
         fleet = FleetService(service, "H100", 20, 20, 1, 400, 2.5, "USD")
         begun = time.perf_counter()
-        promised = PlanSettings(service_facts={service: PROMISED})
-        made = plan(window, {service: calibration}, (fleet,), NOW, settings=promised)
+        settings = PlanSettings(service_facts={service: FACTS})
+        capacity_plan = plan(window, {service: calibration}, (fleet,), NOW, settings=settings)
         between = time.perf_counter()
-        recommended = made.recommendations[0]
+        recommended = capacity_plan.recommendations[0]
         answer = _front(float(recommended.derivation["next_24h"]["peak"]))
         fronts.append(time.perf_counter() - between)
         seconds.append(time.perf_counter() - begun)
-        assert isinstance(recommended, Recommendation), made.recommendations
+        assert isinstance(recommended, Recommendation), capacity_plan.recommendations
         assert recommended.derivation["slo"]["refines"], recommended.derivation["slo"]
         assert answer.front, answer.nothing
-    median = statistics.median(seconds[1:])  # the first one loads what is imported late
+    median = statistics.median(seconds[1:])  # the first plan includes lazy imports
     return result(
         "plan_answer",
         median,

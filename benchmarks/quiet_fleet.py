@@ -1,4 +1,4 @@
-"""A fleet without faults and with everything that is none, as a source of the cycle."""
+"""A fleet with all sorts of normal changes and without faults, as a source for cycles."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
 from simulator.spec.fleets import FleetSpec, Lengths, PoolSpec, TenantSpec, TrafficSpec, default_spec
 
-KEPT = timedelta(hours=2)
+EVENTS_KEPT_FOR = timedelta(hours=2)
 SLICE_SECONDS = 15.0
 
-# Long answers, as agents and reasoning models give them: few events a second let a week pass in minutes.
+# Long outputs, as of agents and reasoning models: few requests/s, so that a week takes minutes.
 _LENGTHS = (Lengths(1500, 0.7, 2000, 0.5, 0.45), Lengths(3000, 0.6, 2400, 0.5, 0.6))
 
-# Every peak stays inside what one replica less can do, else it would be a real surge: bursts reach three
-# times the usual, a launch 1.3 times, and a rollout takes one replica of nine. KV blocks are ample, so that
-# batches are full before the cache is.
+# Every peak fits on one replica less; otherwise it would be a real surge. Bursts reach three times the usual load, a
+# launch 1.3 times, and a rollout takes one of nine replicas down. KV blocks are ample: batches fill before the cache.
 KV_BLOCKS = 36_864
 _LOADS = (
     ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.4)),
@@ -40,14 +39,14 @@ _LOADS = (
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """A fleet and how many pages it has to scrape."""
+    """A fleet and its number of scrape targets."""
 
     spec: FleetSpec
     targets: int
 
 
 def quiet(cluster: str, replicas: int) -> Quiet:
-    """Six services with so many replicas each, under six loads, on as many nodes as they need and two spare."""
+    """Returns six services with ``replicas`` replicas each, under six loads, on the nodes they need and two spare."""
     known, gpu_type = default_spec(), default_spec().pools[0].gpu_type
     services = tuple(
         replace(
@@ -81,7 +80,7 @@ def _tenants(usual: Lengths) -> tuple[TenantSpec, ...]:
 
 
 class QuietSource:
-    """Signals straight from the fleet; the topology is read from its pages, again whenever a pod has moved."""
+    """Signals directly from the fleet; the topology is read from its pages after each pod change."""
 
     def __init__(self, fleet: Fleet) -> None:
         """``fleet`` is advanced elsewhere; this class only reads it."""
@@ -91,15 +90,15 @@ class QuietSource:
 
     @property
     def health(self) -> list[TargetHealth]:
-        """Health of each target, as of the last change of a pod."""
+        """Returns the health of each target, as of the last pod change."""
         return self._collector.health
 
     async def collect(self, at: datetime) -> Collected:
-        """One round."""
-        return self.look(at)
+        """Collects one cycle."""
+        return self.collect_now(at)
 
-    def look(self, at: datetime) -> Collected:
-        """Collects one round."""
+    def collect_now(self, at: datetime) -> Collected:
+        """Collects one cycle."""
         placed = tuple((pod.phase, pod.node, pod.gpus) for pod in self._fleet.pods.pods)
         if placed != self._placed:
             self._placed = placed
@@ -107,7 +106,7 @@ class QuietSource:
         return replace(self._sampler.collected(at), topology=self._collector.topology(at))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""
 
     def _read_pages(self, at: datetime) -> None:
         listed = targets(self._fleet)
@@ -128,7 +127,7 @@ def _scrape(target: configured.Target, body: bytes | None, at: datetime) -> Scra
 
 
 class RecentEvents:
-    """A metric store that counts values and keeps nothing but the events of the last hours."""
+    """A metric store that counts values and keeps only the events of the last hours."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -137,11 +136,11 @@ class RecentEvents:
         """Counts the values and keeps the events."""
         known = {event.dedup_key or event.id for event in self._events}
         new = [event for event in events if (event.dedup_key or event.id) not in known]
-        self._events = [event for event in (*self._events, *new) if event.at > at - KEPT]
+        self._events = [event for event in (*self._events, *new) if event.at > at - EVENTS_KEPT_FOR]
         return sum(batch.values.size for batch in batches)
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
-        """Events in [start, end), oldest first."""
+        """Returns events in [start, end), oldest first."""
         inside = [event for event in self._events if start <= event.at < end]
         return tuple(event for event in sorted(inside, key=lambda one: one.at) if entity in (None, event.entity))
 
@@ -168,5 +167,5 @@ class RecentEvents:
         raise NotImplementedError("this store keeps no values")
 
     def close(self) -> None:
-        """Forget the events."""
+        """Clears the events."""
         self._events.clear()

@@ -1,14 +1,14 @@
 """False pages in weeks without any fault: launches, holidays, bursts, mix shifts, rollouts, restarts.
 
-Two fleets of about 120 targets each live through a week at a scrape and cycle interval of one minute,
-watched by every detector and packaged rule, alerts, correlation, guard rails and messages (the planner, which
-pages nobody, is left out).
-Signals come straight from the fleets' arrays (``benchmarks.fleet.batches``), equal to what collecting pages
-gives; the detectors have learnt from 15 days of history, as an installed platform has. A target is
-a page that is scraped; a page (the false one) is the first message of a P0 or P1 incident. The bound is
-the exact Poisson one: without any page 3 / target-days, the rule of three. No peer publishes the figure.
+Two fleets of about 120 targets each run for a week at a scrape and cycle interval of one minute. All detectors,
+packaged rules, alerts, correlation, guard rails and messages are active; the planner never pages and is left out.
+Signals come directly from the fleets' arrays (``benchmarks.fleet.batches``) and equal those of collected pages. The
+detectors have learnt from 15 days of history, like an installed platform.
 
-``OUTRIDER_QUICK=1`` runs a small fleet for a few hours; ``OUTRIDER_TARGET_DAYS=100`` so many target-days.
+A false page is the first message of a P0 or P1 incident. The bound is the exact Poisson bound; without any page it is
+3 / target-days (rule of three). No peer publishes this figure.
+
+``OUTRIDER_QUICK=1`` runs a small fleet for a few hours; ``OUTRIDER_TARGET_DAYS=100`` sets the target-days.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WHOLE_DAYS = 7.0
 STEP = timedelta(seconds=60)
 LEARNT = timedelta(days=15)
 LEARNT_STEP = timedelta(minutes=5)
-# Two whole weeks, of different seeds: one in November, one with the holidays of the year's end.
+# Two full weeks with different seeds: one in November, one with the year-end holidays.
 WEEKS = ((17, datetime(2026, 11, 16, tzinfo=UTC)), (29, datetime(2026, 12, 21, tzinfo=UTC)))
 QUICK_DAYS, QUICK_REPLICAS, REPLICAS = 0.1, 2, 9
 SETTLE = timedelta(minutes=15)  # after the start: counted neither as target-days nor as pages
@@ -70,11 +70,11 @@ class Week:
 
 
 def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
-    """Runs one fleet's quiet days."""
+    """Runs one fleet without faults."""
     log.configure(level="error")
     spec = quiet(f"quiet-{seed}", replicas).spec
     fleet = Fleet(spec, seed=seed, start=start)
-    source, upkeep, clock = QuietSource(fleet), MaintenanceRunner(fleet, seed), ManualClock(start)
+    source, maintenance, clock = QuietSource(fleet), MaintenanceRunner(fleet, seed), ManualClock(start)
     settings = Settings.model_validate(
         {"cluster": spec.cluster, "collect": {"interval": f"{STEP.total_seconds():.0f}s"}}
     )
@@ -87,34 +87,34 @@ def live(seed: int, start: datetime, days: float, replicas: int) -> Week:
     for _ in range(cycles + round(SETTLE / STEP)):
         marks = [time.process_time()]
         fleet.step(STEP)
-        upkeep.advance()
+        maintenance.advance()
         marks.append(time.process_time())
         clock.set(fleet.now)
-        collected = source.look(fleet.now)
+        collected = source.collect_now(fleet.now)
         marks.append(time.process_time())
         record = cycle.run_stages(fleet.now, collected)
         marks.append(time.process_time())
         targets += record.targets if fleet.now - start > SETTLE else 0
         for name, (before, after) in zip(("fleet", "sample", "cycle"), itertools.pairwise(marks), strict=True):
             seconds[name] += after - before
-    paged, opened = _said(cycle, start + SETTLE)
-    return Week(targets * (STEP / timedelta(days=1)), cycles, seconds, paged, opened, len(upkeep.done))
+    paged, opened = _pages_and_incidents(cycle, start + SETTLE)
+    return Week(targets * (STEP / timedelta(days=1)), cycles, seconds, paged, opened, len(maintenance.done))
 
 
 def _learn(cycle: Cycle, spec: FleetSpec, seed: int, until: datetime) -> None:
-    """Teach the detectors the 15 days before."""
+    """Trains the detectors on the 15 days before."""
     with tempfile.TemporaryDirectory(prefix="outrider-quiet-") as folder:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
         metrics = factory.open_metrics(factory.urls_of(url)[1])
-        for block in fleet_history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, upkeep=True):
+        for block in fleet_history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, maintenance=True):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, LEARNT)
         metrics.close()
 
 
-def _said(cycle: Cycle, since: datetime) -> tuple[tuple[tuple[str, str, str], ...], dict[str, int]]:
-    """Pages by (rule, fault, priority) of what they were about, and every incident by fault and priority."""
+def _pages_and_incidents(cycle: Cycle, since: datetime) -> tuple[tuple[tuple[str, str, str], ...], dict[str, int]]:
+    """Returns pages as (rule, fault, priority), and the number of incidents by fault and priority."""
     state = cycle.parts.state
     incidents = {incident.id: incident for incident in state.incidents(limit=1_000_000)}
     rules = {alert.fingerprint: alert.rule for alert in state.alerts(limit=1_000_000)}
@@ -137,7 +137,7 @@ def _fault(incident: Incident) -> str:
 
 
 def run() -> Result:
-    """Pages per fault-free target-day, its 95 % bound, and what paged."""
+    """Returns pages per fault-free target-day, the 95 % bound, and the rules that paged."""
     quick = os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
     replicas = QUICK_REPLICAS if quick else REPLICAS
     wanted = os.environ.get("OUTRIDER_TARGET_DAYS")
@@ -149,7 +149,7 @@ def run() -> Result:
     return _summed(weeks, time.perf_counter() - begun)
 
 
-def _summed(weeks: Sequence[Week], took: float) -> Result:
+def _summed(weeks: Sequence[Week], seconds: float) -> Result:
     pages, target_days = sum(len(week.paged) for week in weeks), sum(week.target_days for week in weeks)
     bound = poisson_upper95(pages) / target_days
     cycles = sum(week.cycles for week in weeks)
@@ -163,7 +163,7 @@ def _summed(weeks: Sequence[Week], took: float) -> Result:
         target_days=round(target_days, 1),
         upper95=float(f"{bound:.4g}"),
         upper95_holds=bound <= TARGET,
-        seconds=round(took, 1),
+        seconds=round(seconds, 1),
         cycle_interval_seconds=STEP.total_seconds(),
         processor_milliseconds_per_cycle={
             name: round(1000 * sum(week.seconds[name] for week in weeks) / cycles, 2)

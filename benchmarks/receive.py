@@ -1,8 +1,8 @@
 """Throughput of pushed samples through the ingest endpoint and from the buffer into batches, one core.
 
-A Prometheus sends the pages of 50 vLLM servers, a recorded page each, 2,000 series a request as by default. The
-endpoint decodes, matches and encodes; the engine decodes, pages and normalises. The peer of both together is scraping
-the same pages: parsing and normalising them as text.
+A Prometheus sends the recorded pages of 50 vLLM servers with its default of 2,000 series per request. The endpoint
+decodes, matches and encodes; the engine decodes, assembles pages and normalises. The peer of both together scrapes the
+same pages: it parses and normalises them as text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ START, STEP = datetime(2026, 11, 21, tzinfo=UTC), timedelta(seconds=15)
 
 
 def pages() -> list[tuple[bytes, Page]]:
-    """Scrapes of one server, as text and parsed."""
+    """Returns scrapes of one server, as text and parsed."""
     parser = Parser()
     with gzip.open(RECORDING, "rt", encoding="utf-8") as lines:
         texts = [text.encode() for line in lines if (text := json.loads(line).get("text"))]
@@ -50,17 +50,17 @@ def pages() -> list[tuple[bytes, Page]]:
 
 
 def requests(page: Page, at: datetime) -> list[bytes]:
-    """What a Prometheus sends of one scrape of every server."""
+    """Returns the remote-write requests of one scrape of every server."""
     stamp = round(at.timestamp() * 1000)
     results, request = [], WriteRequest()
     for server in range(SERVERS):
         target = {"job": "vllm", "instance": f"10.0.0.{server}:8000", "namespace": "serving", "pod": f"chat-{server}"}
         for series, value in [*zip(page.series, page.values.tolist(), strict=True), (None, 1.0)]:
-            one = request.timeseries.add()
+            time_series = request.timeseries.add()
             labels = {"__name__": "up"} if series is None else {"__name__": series.name, **series.labels}
             for name, text in sorted({**labels, **target}.items()):
-                one.labels.add(name=name, value=text)
-            one.samples.add(value=value, timestamp=stamp)
+                time_series.labels.add(name=name, value=text)
+            time_series.samples.add(value=value, timestamp=stamp)
             if len(request.timeseries) == PER_REQUEST:
                 results.append(bytes(cramjam.snappy.compress_raw(request.SerializeToString())))
                 request = WriteRequest()
@@ -68,10 +68,10 @@ def requests(page: Page, at: datetime) -> list[bytes]:
 
 
 def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
-    """Seconds at the endpoint, seconds in the engine, samples sent; the first round warms up."""
+    """Returns seconds at the endpoint, seconds in the engine, samples sent; the first cycle warms up."""
     clock, spool, matcher = ManualClock(START), MemoryIngestBuffer(), AdapterRouter()
     collector = ScrapeManager((), pushed=PushReceiver(spool, "c", clock))
-    door = engine = 0.0
+    endpoint = engine = 0.0
     samples = 0
     for number, (_, page) in enumerate(recorded):
         bodies = requests(page, START + number * STEP)
@@ -85,13 +85,13 @@ def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
         collected = collector.absorb_pages((), clock.now())
         assert len(collected.batches) >= SERVERS
         if number:
-            door, engine = door + middle - begun, engine + perf_counter() - middle
+            endpoint, engine = endpoint + middle - begun, engine + perf_counter() - middle
             samples += SERVERS * (page.samples + 1)
-    return door, engine, samples
+    return endpoint, engine, samples
 
 
 def scraped(recorded: Sequence[tuple[bytes, Page]]) -> float:
-    """Seconds for the same pages as text."""
+    """Returns the seconds for the same pages as text."""
     targets = [target_of("c", {"name": f"r-{number}", "adapter": "vllm"}) for number in range(SERVERS)]
     collector, total = ScrapeManager(targets), 0.0
     for number, (text, _) in enumerate(recorded):
@@ -103,16 +103,16 @@ def scraped(recorded: Sequence[tuple[bytes, Page]]) -> float:
 
 
 def run() -> list[Result]:
-    """Samples a second at the endpoint and in the engine; the peer is scraping."""
+    """Returns samples/s at the endpoint and in the engine; the peer is scraping."""
     log.configure(level="error")
     recorded = pages()
     gc_tuning.settle()  # as both processes do
-    door, engine, samples = pushed(recorded)
+    endpoint, engine, samples = pushed(recorded)
     peer = samples / scraped(recorded)
-    at_door, in_engine = samples / door, samples / engine
+    at_endpoint, in_engine = samples / endpoint, samples / engine
     name = "scraping the same pages"
     return [
-        result("receive_door", at_door, "samples/s", TARGET, at_door >= TARGET, name, peer, at_door / peer),
+        result("receive_door", at_endpoint, "samples/s", TARGET, at_endpoint >= TARGET, name, peer, at_endpoint / peer),
         result(
             "receive_engine",
             in_engine,

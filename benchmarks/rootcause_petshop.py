@@ -1,8 +1,8 @@
-"""How often the broken service of a call graph is named: PetShop's labelled incidents, ours beside simple rankers.
+"""Root-cause accuracy on a call graph: PetShop's labelled incidents, our ranking against simple rankers.
 
-Every traffic folder under ``petshop/`` of the data is scored with the same settings. Beside the figures
-stand those by part and by kind of incident, and the reliability of the confidences: on the incidents as
-they are, and on copies with noise, missing values and missing links, where answers do go wrong.
+All traffic folders under ``petshop/`` of the data are scored with the same settings. The results include figures by
+part and kind of incident, and the calibration of the confidences. Calibration uses the original incidents and copies
+with noise, missing values and missing links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.evaluation.rootcause import Answer, Case, Ranked, RootCauseBacktest
 TARGETS = {1: 0.75, 3: 0.96}
 ENTITIES, LARGE_STEPS, CHAIN = 10_000, 96, [0, 1, 6, 31]
 COPIES = 5
-# latency noise (deviation of its logarithm), share of values missing, share of links missing
+# latency noise (standard deviation of its logarithm), share of missing values, share of missing links
 SPOILED = (
     *((noise, 0.0, 0.0) for noise in (0.1, 0.2, 0.3)),
     *((0.0, missing, 0.0) for missing in (0.1, 0.2)),
@@ -38,12 +38,12 @@ SPOILED = (
 
 
 def run() -> list[Result]:
-    """Top-1 and top-3 with rivals, seconds a case and on ten thousand entities, reliability of confidences."""
+    """Returns top-1 and top-3 with rivals, seconds per case and on ten thousand entities, and calibration."""
     data = data_folder()
     folders = sorted((data / "petshop").glob("*/")) if data else []
     lines: list[Result] = [_large()]
     if not folders:
-        print("root cause on PetShop needs recorded data: --data DIR with petshop/<traffic>/", file=sys.stderr)
+        print("rootcause_petshop needs recorded data: --data DIR with petshop/<traffic>/", file=sys.stderr)
         return [
             *(result(f"rootcause_petshop_top{k}", None, "ratio", goal, None) for k, goal in TARGETS.items()),
             *lines,
@@ -72,10 +72,10 @@ def _scores(folder: Path) -> list[Result]:
     return [*lines, result("rootcause_petshop_seconds", seconds, "s/case", None, None, traffic=folder.name)]
 
 
-def _missed(found: RootCauseBacktest, places: int) -> list[dict[str, Any]]:
+def _missed(backtest: RootCauseBacktest, places: int) -> list[dict[str, Any]]:
     return [
         {"case": f"{case.part}/{case.name}", "cause": case.cause, "place": case.place, "named": list(case.named)}
-        for case in found.cases
+        for case in backtest.cases
         if case.place is None or case.place > places
     ]
 
@@ -100,8 +100,8 @@ def _spoiling(random: np.random.Generator, noise: float, missing: float, unlinke
         return Calls(*(np.where(gone, np.nan, value) for gone, value in zip(lost, values, strict=True)))
 
     def ranker(case: Case) -> Answer:
-        kept = random.random(case.graph.caller.size) >= unlinked
-        graph = CallGraph(case.graph.size, case.graph.caller[kept], case.graph.callee[kept])
+        linked = random.random(case.graph.caller.size) >= unlinked
+        graph = CallGraph(case.graph.size, case.graph.caller[linked], case.graph.callee[linked])
         worse = replace(case, graph=graph, before=spoil(case.before), incident=spoil(case.incident))
         return rootcause.by_calls(worse)
 
@@ -127,7 +127,7 @@ def _curve(name: str, cases: Sequence[Ranked]) -> Result:
 
 
 def _large() -> Result:
-    """One incident in a made-up graph of ten thousand services, five callees each."""
+    """Ranks one incident in a synthetic graph of ten thousand services with five callees each."""
     random = np.random.default_rng(0)
     caller = np.repeat(np.arange(ENTITIES), 5)
     callee = np.minimum(caller * 5 + np.tile(np.arange(1, 6), ENTITIES), ENTITIES - 1)
@@ -138,9 +138,9 @@ def _large() -> Result:
     slow[CHAIN] += 0.5
     incident = Calls(normal.requests[:, :20], slow, normal.success_ratio[:, :20])
     begun = time.perf_counter()
-    said = rank(graph, normal, incident, 0, Symptom.LATENCY)
+    answer = rank(graph, normal, incident, 0, Symptom.LATENCY)
     seconds = time.perf_counter() - begun
-    right = isinstance(said, Ranking) and said.suspects[0].entity == CHAIN[-1]
+    right = isinstance(answer, Ranking) and answer.suspects[0].entity == CHAIN[-1]
     return result("rootcause_large_graph", seconds, "s", None, None, entities=ENTITIES, named_first=right)
 
 

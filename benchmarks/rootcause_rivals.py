@@ -1,7 +1,7 @@
-"""Simple rankers of root causes, as published baselines describe them; they see what our ranker sees.
+"""Simple root-cause rankers from published baselines, with the same input as our ranker.
 
-Each gives every service a score from the symptom's own metric, latency or the share of failures. None of
-them may name the target, which is never the cause in PetShop: they could not tell it from one.
+Each scores every service by the metric of the symptom: latency or failure ratio. None may name the target, which is
+never the cause in PetShop.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _TINY = 1e-12
 
 
 def largest_z(case: Case) -> Answer:
-    """The service whose metric lies furthest from its quiet median, in quiet interquartile ranges."""
+    """Ranks by the deviation from the median of the normal window, in interquartile ranges."""
     normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
     return _best_first(_z(normal, incident), case.target)
 
 
 def correlation(case: Case) -> Answer:
-    """The service whose metric moves most like the target's, from the step before the incident to its end."""
+    """Ranks by correlation with the target's metric, from the step before the incident to its end."""
     return _best_first(_likeness(case), case.target)
 
 
 def random_walk(case: Case) -> Answer:
-    """Where a walk from the target along calls rests, steps weighted by likeness to the target (as MicroRCA)."""
+    """Ranks by a random walk from the target along calls, weighted by correlation with the target (as MicroRCA)."""
     likeness = np.maximum(_likeness(case), 0.0)
     likeness[case.target] = 0.0
     return _best_first(_walk(case.graph, likeness, case.target), case.target)
 
 
 def z_along_calls(case: Case) -> Answer:
-    """Likeness x log of z, less 0.9 of the best callee's and plus 0.3 of the best caller's: our earlier ranker."""
+    """Ranks by correlation x log z, minus 0.9 x the best callee's, plus 0.3 x the best caller's: our first ranker."""
     normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
     score = np.maximum(_likeness(case), 0.0) * np.log1p(np.maximum(_z(normal, incident, level=0.02), 0.0))
     callee, caller = np.zeros_like(score), np.zeros_like(score)
@@ -59,7 +59,7 @@ def _metric(calls: Calls, symptom: Symptom) -> Floats:
 
 
 def _z(normal: Floats, incident: Floats, level: float = 0.0) -> Floats:
-    """Mean of the incident against the quiet window, (n,); ``level`` is a floor of the scale by the median."""
+    """Returns z-scores of the incident against the normal window, (n,); ``level`` x median is a floor of the scale."""
     median = quantile(normal, 0.5)
     spread = quantile(normal, 0.75) - quantile(normal, 0.25)
     floor = np.maximum(level * np.abs(median), quantile(normal, 0.99) / 4.0 if level else 1e-3)
@@ -70,7 +70,7 @@ def _z(normal: Floats, incident: Floats, level: float = 0.0) -> Floats:
 
 
 def _likeness(case: Case) -> Floats:
-    """Correlation of each service's metric with the target's over all steps of the case, (n,); 0 where unknown."""
+    """Returns the correlation of each service's metric with the target's over all steps, (n,); 0 if unknown."""
     values = np.concatenate([_metric(part, case.issue.symptom) for part in (case.before, case.incident)], axis=1)
     filled = np.where(np.isfinite(values), values, quantile(values, 0.5)[:, None])
     away = np.nan_to_num(filled - filled.mean(axis=1, keepdims=True))
@@ -86,7 +86,7 @@ def _walk(graph: CallGraph, likeness: Floats, target: int) -> Floats:
     here[target] = 1.0
     for _ in range(ROUNDS):
         moved = np.bincount(graph.callee, here[graph.caller] * share, minlength=graph.size)
-        stays = np.where(total > 0, 0.0, here)  # who calls nobody
+        stays = np.where(total > 0, 0.0, here)  # services without callees
         here = (1.0 - RESTART) * (moved + stays)
         here[target] += RESTART
     return here

@@ -1,7 +1,7 @@
 """Runs benchmarks by name: ``python benchmarks/run.py store_write store_read -o json``; no name runs all.
 
-Each is a module with ``run() -> dict | list[dict]``. The results of the last run on a quiet machine
-lie in ``benchmarks/results.json`` (``--save``).
+Each is a module with ``run() -> dict | list[dict]``. ``--save`` updates ``benchmarks/results.json``; use it only on an
+otherwise idle host.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RESULTS = Path(__file__).with_name("results.json")
 
 
 def run(names: Sequence[str]) -> list[Result]:
-    """The results of the named benchmarks, in that order."""
+    """Returns the results of the named benchmarks, in that order."""
     result: list[Result] = []
     for name in names:
         print(f"running {name} ...", file=sys.stderr)
@@ -61,22 +61,22 @@ def run(names: Sequence[str]) -> list[Result]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and keep the results when asked to. Exit 2 names the benchmarks that there are."""
+    """Runs benchmarks, prints their results, and saves them with ``--save``. Exits 2 for an unknown name."""
     parser = argparse.ArgumentParser(description="Benchmarks: figure, target, peer, ratio.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--save", action="store_true", help=f"keep the results in {RESULTS.name}")
+    parser.add_argument("--save", action="store_true", help=f"save the results to {RESULTS.name}")
     add_options(parser)
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
-        print(f"There is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}.", file=sys.stderr)
+        print(f"Unknown benchmark {unknown[0]!r}. Benchmarks: {', '.join(BENCHMARKS)}.", file=sys.stderr)
         return 2
     use_data(options.data)
     result = run(options.names or list(BENCHMARKS))
     if options.save:
-        kept = {line["name"]: line for line in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
-        kept |= {line["name"]: line for line in result}
-        RESULTS.write_text(json.dumps(list(kept.values()), ensure_ascii=False, indent=2) + "\n")
+        by_name = {line["name"]: line for line in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
+        by_name |= {line["name"]: line for line in result}
+        RESULTS.write_text(json.dumps(list(by_name.values()), ensure_ascii=False, indent=2) + "\n")
     show(result[0] if len(result) == 1 else result, options.output)
     return 0
 

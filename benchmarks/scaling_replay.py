@@ -1,10 +1,10 @@
-"""What the scaling loop costs, and how many requests wait: public traffic traces at 5, 10 and 15 minutes of start-up.
+"""Cost of the scaling loop and share of waiting requests: public traffic traces, 5, 10 and 15 minutes of start-up.
 
-GPU-hours are relative to the hindsight peak held all the time, the mean over the traces; waiting is the share
-of requests over two seconds on the worst trace. The peers run on the same traces, each at the setting that was
-cheapest in hindsight among those that kept 99.5 % of requests under two seconds on every trace. One of them is
-the formula on what Prophet says out of the box, refitted every two hours; what it does at the formula's usual
-buffer of .25 is told beside. The oracle knows all traffic beforehand.
+GPU-hours are relative to the peak of the trace held all the time, as a mean over the traces. Waiting is the share of
+requests over two seconds on the worst trace. The peers run on the same traces. Each uses its cheapest setting in
+hindsight that keeps 99.5 % of requests under two seconds on every trace. One peer is the capacity formula on a default
+Prophet forecast, refitted every two hours; its result at the usual buffer of 0.25 is in the note. The oracle knows all
+traffic in advance.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ NAMES = ("scaling_replay", "scaling_replay_waiting", "scaling_replay_oracle", "s
 
 
 def run() -> list[Result]:
-    """Cost and waiting at each start-up time; at five minutes also against the oracle, and reversals."""
+    """Returns cost and waiting at each start-up time; at five minutes also the oracle and reversals."""
     folder = data_folder()
     paths = sorted((folder / "traffic").glob("*.csv")) if folder else []
     if not paths:
-        why = "no traffic/*.csv there" if folder else "give --data DIR or $OUTRIDER_DATA"
-        return [result(name, None, "ratio", None, None, note=f"not measured: {why}") for name in NAMES]
+        reason = "no traffic/*.csv in the data folder" if folder else "set --data DIR or $OUTRIDER_DATA"
+        return [result(name, None, "ratio", None, None, note=f"not measured: {reason}") for name in NAMES]
     traces = [parse_trace(path.read_text(encoding="utf-8"), path.stem) for path in paths]
     if quick():
         traces = [min(traces, key=lambda trace: trace.values.size)]
     results: list[Result] = []
-    told: set[int] = set()
+    reported: set[int] = set()
 
     def progress(stage: str, share: float) -> None:
         tenth = int(share * 10)
-        if stage == "prophet" and tenth not in told:
-            told.add(tenth)
+        if stage == "prophet" and tenth not in reported:
+            reported.add(tenth)
             tell(f"fitting the rival's Prophets: {share:.0%}")
 
     tell(f"{len(traces)} traces at {', '.join(map(str, TARGETS))} min of start-up")
     replayed = score.replays(traces, [timedelta(minutes=minutes) for minutes in TARGETS], progress=progress)
-    for minutes, each in zip(TARGETS, replayed, strict=True):
-        results += _lines(minutes, each, traces)
+    for minutes, replay in zip(TARGETS, replayed, strict=True):
+        results += _lines(minutes, replay, traces)
     return results
 
 
@@ -57,17 +57,17 @@ def _lines(minutes: int, replayed: ScalingReplay, traces: list[Trace]) -> list[R
     shown = replayed.as_dict()
     cost, worst = shown["mean_gpu_hours_ratio"], shown["worst_requests_waiting_over_2s_ratio"]
     rivals = {name: _mean(shown, f"{name}_ratio") for name in replayed.settings}
-    kept = {name: value for name, value in rivals.items() if value is not None}
-    best = min(kept, key=lambda name: kept[name]) if kept else None
-    peer = kept[best] if best else None
+    measured = {name: value for name, value in rivals.items() if value is not None}
+    best = min(measured, key=lambda name: measured[name]) if measured else None
+    peer = measured[best] if best else None
     suffix = f"_{minutes}min"
-    each = ", ".join(
+    details = ", ".join(
         f"{row['name']} {row['gpu_hours_ratio']:.3f} (oracle {row['oracle_ratio']:.3f}, "
         f"{row['requests_waiting_over_2s_ratio']:.2%} wait)"
         for row in shown["traces"]
     )
     never = [name for name, value in rivals.items() if value is None]
-    note = each + (f"; no setting of {', '.join(never)} keeps 99.5 % on every trace" if never else "")
+    note = details + (f"; no setting of {', '.join(never)} keeps 99.5 % on every trace" if never else "")
     note += _by_rote(replayed)
     label = f"{best} at {replayed.settings[best]:g}, best in hindsight" if best else None
     target, keeps = TARGETS[minutes], worst <= score.WAITING_GOAL
@@ -85,7 +85,7 @@ def _lines(minutes: int, replayed: ScalingReplay, traces: list[Trace]) -> list[R
 
 
 def _by_rote(replayed: ScalingReplay) -> str:
-    """Cost and waiting of formula x Prophet at the usual buffer."""
+    """Returns cost and waiting of formula x Prophet at the usual buffer."""
     rows = [row for trace in replayed.traces if (row := trace.rival("prophet", USUAL_BUFFER)) is not None]
     cost = sum(row.gpu_hours_ratio for row in rows) / len(rows)
     waits = sorted(row.requests_waiting_over_2s_ratio for row in rows)

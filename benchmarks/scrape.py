@@ -1,7 +1,7 @@
-"""1,000 targets over HTTP on loopback: fetch with probes, parse and normalise 600-sample pages in one round.
+"""1,000 targets over loopback HTTP: fetch with probes, parse and normalise 600-sample pages in one cycle.
 
-Then the same round with a target that hangs, one that trickles and one that never ends among them: how
-much later the last of the others is done. The server is a process of its own.
+A second figure is the delay of the other targets if one target hangs, one sends a byte at a time and one never ends.
+The server is a separate process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
 from outrider import log
 
-LIMIT, MOST_DELAY = 15.0, 0.1  # seconds: the interval; the delay that odd targets may cost the others
+LIMIT, MOST_DELAY = 15.0, 0.1  # seconds: the interval; the allowed delay by misbehaving targets
 ROUNDS, WARM_UP, PAIRS = 7, 2, 9
 STEP, TIMEOUT = timedelta(seconds=15), timedelta(seconds=4)
 BAD = ("hang", "trickle", "endless")
 
 
 class _Timed(Scraper):
-    """Notes when each target was done."""
+    """Records the completion time of each target."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Timed(Scraper):
 
 
 async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
-    """Median seconds of a warm round, and the samples of one."""
+    """Returns the median seconds of a warm cycle, and its samples."""
     targets = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
     collector, seconds = ScrapeManager(targets, Scraper()), []
     at = datetime(2026, 11, 18, 10, tzinfo=UTC)
@@ -54,24 +54,24 @@ async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
         begun = time.perf_counter()
         await collector.collect(at + number * STEP)
         seconds.append(time.perf_counter() - begun)
-    assert all(health.up for health in collector.health), "a page did not come"
+    assert all(health.up for health in collector.health), "a scrape failed"
     samples = sum(health.samples or 0 for health in collector.health)
     await collector.close()
     return statistics.median(seconds[WARM_UP:]), samples
 
 
 async def _delay(shown: PageServer, odd: PageServer, pages: FleetPages) -> tuple[float, float]:
-    """Seconds by which the others are later when three targets misbehave: (of the quickest rounds, of the medians).
+    """Returns the delay of the others if three targets misbehave, seconds: (of the fastest cycles, of the medians).
 
-    Whatever else the machine does only adds to a round, and to either kind alike; a target that holds the others
-    up does so in every round, the quickest too.
+    Other work on the host only lengthens cycles, and both kinds alike. A target that delays the others does so in every
+    cycle, even in the fastest.
     """
     good = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
     both = {"alone": good, "among": [*(_bad(odd, how) for how in BAD), *good]}
     at, scraper = datetime(2026, 11, 18, 10, tzinfo=UTC), _Timed()
     seconds: dict[str, list[float]] = {name: [] for name in both}
     for number in range(PAIRS + 1):
-        for name in sorted(both, reverse=bool(number % 2)):  # neither is always the first
+        for name in sorted(both, reverse=bool(number % 2)):  # alternate the order
             seconds[name].append(await _last_of(scraper, both[name], good, at))
     await scraper.close()
     alone, among = (np.array(seconds[name][1:]) for name in both)  # the first pair opens the connections
@@ -79,7 +79,7 @@ async def _delay(shown: PageServer, odd: PageServer, pages: FleetPages) -> tuple
 
 
 async def _last_of(scraper: _Timed, targets: list[Target], good: list[Target], at: datetime) -> float:
-    """Seconds until the last good target was done."""
+    """Returns the seconds until the last good target was done."""
     begun = time.perf_counter()
     results = await scraper.scrape(targets, at=at)
     wrong = {one.target.name for one in results if one.error is not None}
@@ -87,13 +87,13 @@ async def _last_of(scraper: _Timed, targets: list[Target], good: list[Target], a
     return max(scraper.done[target.name] for target in good) - begun
 
 
-def _bad(shown: PageServer, how: str) -> Target:
+def _bad(shown: PageServer, misbehaviour: str) -> Target:
     return target_of(
         "bench",
         {
-            "name": how,
+            "name": misbehaviour,
             "adapter": "vllm",
-            "url": f"{shown.base}/bad/{how}/metrics",
+            "url": f"{shown.base}/bad/{misbehaviour}/metrics",
             "timeout": TIMEOUT,
             "probe": False,
             "limit_bytes": 4 * 1024 * 1024,
@@ -102,7 +102,7 @@ def _bad(shown: PageServer, how: str) -> Target:
 
 
 def run() -> list[Result]:
-    """Seconds of a round of 1,000 targets, and the delay that three bad targets cause the others."""
+    """Returns the seconds of a cycle of 1,000 targets, and the delay by three bad targets."""
     log.configure(level="error")
     pages = FleetPages(fleet())
     with tempfile.TemporaryDirectory() as name, server(Path(name)) as shown, server(Path(name)) as odd:

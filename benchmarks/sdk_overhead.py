@@ -1,7 +1,7 @@
-"""What the SDK costs a model service: a request with its tokens, stages and a look at its answer, one core.
+"""Overhead of the SDK in a model service: one request with its tokens, stages and output validation, one core.
 
-The work is a streamed answer of 200 tokens in pieces of one word. The peer counts the same with
-prometheus_client by hand: a request counter, a latency and a first-token histogram, a token counter.
+The request streams 200 tokens in chunks of one word. The peer is hand-written prometheus_client code for the same: a
+request counter, a latency and a TTFT histogram, a token counter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from benchmarks.common import Result, best_of, main, result
 
-TARGET_PER_REQUEST = 2e-3  # seconds, a thousandth of a short answer's two seconds
+TARGET_PER_REQUEST = 2e-3  # seconds: 0.1 % of a short response of two seconds
 TARGET_PER_TOKEN = 10e-6
 TARGET_CHECK = 500e-6
 REQUESTS, TOKENS, REPEATS = 200, 200, 5
@@ -26,7 +26,7 @@ PIECES = [f"word{number} " for number in range(TOKENS)]
 
 
 def ours(service: ModelService) -> None:
-    """Requests as a streaming service makes them."""
+    """Records requests as a streaming service does."""
     for _ in range(REQUESTS):
         with service.request(tenant="acme") as request:
             with request.stage("queue"):
@@ -37,7 +37,7 @@ def ours(service: ModelService) -> None:
 
 
 def run() -> list[Result]:
-    """Seconds a request, a token and a look at an answer."""
+    """Returns the seconds per request, per token and per output validation."""
     service = ModelService("bench", registry=CollectorRegistry())
     registry = CollectorRegistry()
     requests = Counter("requests", "x", ["tenant"], registry=registry)
@@ -59,7 +59,7 @@ def run() -> list[Result]:
     peer = best_of(REPEATS, theirs) / REQUESTS
     text = "".join(PIECES) * 4
     look = best_of(REPEATS, lambda: [check(text) for _ in range(1000)]) / 1000
-    token, name = request / TOKENS, "prometheus_client by hand"
+    token, name = request / TOKENS, "hand-written prometheus_client"
     return [
         result(
             "sdk_request", request, "s", TARGET_PER_REQUEST, request <= TARGET_PER_REQUEST, name, peer, peer / request

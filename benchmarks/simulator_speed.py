@@ -1,15 +1,14 @@
-"""How much faster than real time a simulated fleet moves, in steps of 15 s on one core.
+"""Speed of a simulated fleet relative to real time, in steps of 15 s on one core.
 
-Two fleets: 1,000 replicas in 2 services on H100s, and 10,000 GPUs of six types with seven services and
-five engines. Each is under its usual load of a weekday's afternoon, nothing broken. Timed in seconds
-of the one core it runs on. The peer is real time.
+Two fleets: 1,000 replicas in 2 services on H100s, and 10,000 GPUs of six types with seven services and five engines.
+Each has its usual load of a weekday afternoon and no faults. Timed in CPU seconds. The peer is real time.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core is the promise
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the target is for one core
 
 import statistics
 import sys
@@ -31,7 +30,7 @@ START = datetime(2026, 11, 18, 14, tzinfo=UTC)
 
 
 def thousand_replicas() -> FleetSpec:
-    """The demo's two services with 500 replicas each, moved in ticks as long as a step."""
+    """Returns the demo's two services with 500 replicas each; one tick per step."""
     spec = default_spec()
     services = tuple(replace(service, replicas=500, ceiling=520) for service in spec.services)
     pools = (PoolSpec("h100", spec.pools[0].gpu_type, 400),)
@@ -47,7 +46,7 @@ def _measure(name: str, spec: FleetSpec, target: float | None) -> Result:
         begun = time.process_time()
         fleet.step(STEP)
         seconds.append(time.process_time() - begun)
-    assert fleet.bank.ledger.failed == 0, "the fleet was not well"
+    assert fleet.bank.ledger.failed == 0, "the fleet has failed requests"
     speed = STEP.total_seconds() / statistics.median(seconds[WARM_UP:])
     return result(
         name, speed, "x real time", target, None if target is None else speed >= target, "real time", 1.0, speed,
@@ -57,7 +56,7 @@ def _measure(name: str, spec: FleetSpec, target: float | None) -> Result:
 
 
 def run() -> list[Result]:
-    """Times real time of both fleets."""
+    """Returns the speed of both fleets as a multiple of real time."""
     return [
         _measure("simulator_speed", thousand_replicas(), TARGET),
         _measure("simulator_speed_10000_gpus", spec_of(10_000), None),

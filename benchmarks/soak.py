@@ -1,10 +1,10 @@
-"""The long runs: a writer is killed 200 times on each engine, and goes on each time with what it left.
+"""Soak test: a writer is killed 200 times on each engine and continues on the same store.
 
-``make soak`` (``ARGS="--kills 20 --engine sqlite --seed 3"``). Between two kills the writer lives
-through hours of its own time: cycles, compaction, roll-ups, retention; every other kill is aimed at its
-upkeep. On PostgreSQL every tenth kill is one of the server, which recovers from its log. After each kill
-the store must open clean, hold every acknowledged cycle, show none by halves, and say the same of
-every hour since the start (``tests/store/killing.py``). What came of it is kept in ``soak.json``.
+``make soak`` (``ARGS="--kills 20 --engine sqlite --seed 3"``). Between two kills the writer simulates hours: cycles,
+compaction, roll-ups, retention. Every other kill hits maintenance. On PostgreSQL every tenth kill hits the server,
+which recovers from its WAL. After each kill the store must open without errors and contain every acknowledged cycle,
+no partial cycle, and unchanged values of every hour since the start (``tests/store/killing.py``). Results are saved in
+``soak.json``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tests.store import killing
 from tests.store.cycle_writer import AN_HOUR
 from tests.support import postgres
 
-KEPT = Path(__file__).with_name("soak.json")
+RESULTS = Path(__file__).with_name("soak.json")
 ENGINES = ("sqlite", "postgresql")
 KILLS, SERVER_EVERY = 200, 10
-Found = dict[str, Any]
+SoakResult = dict[str, Any]
 
 
-def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None] | None = None) -> Found:
-    """Kill so often, one after the other on one store. ``crash`` ends and restarts the server.
+def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None] | None = None) -> SoakResult:
+    """Kills the writer ``kills`` times on one store. ``crash`` kills and restarts the server.
 
-    A finding stops the run: ``broken`` says what was wrong after which kill, None when nothing was.
+    The first failure stops the run: ``broken`` is the error and the number of the kill, None without a failure.
     """
     rng, begun, cycles = random.Random(seed), time.monotonic(), 0
     in_upkeep, crashes, sizes, done = 0, 0, [], 0
@@ -49,7 +49,7 @@ def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None]
                 crash()
                 left = killing.Killed(killing.check(url, left.acknowledged), left.acknowledged, left.in_upkeep)
                 crashes += 1
-            assert left.cycles >= cycles, f"{cycles} cycles were there before, {left.cycles} are now"
+            assert left.cycles >= cycles, f"{cycles} cycles before the kill, {left.cycles} after it"
             done, cycles, in_upkeep = number, left.cycles, in_upkeep + left.in_upkeep
             if number % max(1, kills // 4) == 0:
                 sizes.append(killing.size(url))
@@ -64,8 +64,8 @@ def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None]
     }  # fmt: skip
 
 
-def run(engine: str, kills: int, seed: int) -> Found:
-    """One engine, fresh. Raises MissingError where PostgreSQL is not installed."""
+def run(engine: str, kills: int, seed: int) -> SoakResult:
+    """Runs on an empty engine. Raises MissingError if PostgreSQL is not installed."""
     if engine == "sqlite":
         with tempfile.TemporaryDirectory(prefix="outrider-soak-") as folder:
             return soak(engine, f"sqlite:///{folder}/store.db", kills, seed)
@@ -78,11 +78,13 @@ def run(engine: str, kills: int, seed: int) -> Found:
         return soak(engine, url, kills, seed, crash)
 
 
-def keep(found: Sequence[Found]) -> None:
-    """Put the results in place of the engine's last ones."""
-    kept = {(line["name"], line["engine"]): line for line in (json.loads(KEPT.read_text()) if KEPT.exists() else [])}
-    kept |= {(line["name"], line["engine"]): line for line in found}
-    KEPT.write_text(json.dumps(list(kept.values()), indent=2) + "\n")
+def save(runs: Sequence[SoakResult]) -> None:
+    """Replaces the engine's previous results."""
+    lines = {
+        (line["name"], line["engine"]): line for line in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])
+    }
+    lines |= {(line["name"], line["engine"]): line for line in runs}
+    RESULTS.write_text(json.dumps(list(lines.values()), indent=2) + "\n")
 
 
 def _today() -> date:
@@ -90,13 +92,13 @@ def _today() -> date:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit 1 when something was lost or broken, 3 where an engine is missing."""
-    parser = argparse.ArgumentParser(description="Kill a writer again and again, and look at what it leaves.")
+    """Exits 1 after data loss or another failure, 3 if an engine is missing."""
+    parser = argparse.ArgumentParser(description="Kill a writer repeatedly and check its store after each kill.")
     parser.add_argument("--engine", choices=ENGINES, action="append", help="default: all")
     parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--seed", type=int, default=int(_today().strftime("%Y%m%d")), help="default: the day")
+    parser.add_argument("--seed", type=int, default=int(_today().strftime("%Y%m%d")), help="default: the current date")
     options = parser.parse_args(arguments)
-    result: list[Found] = []
+    result: list[SoakResult] = []
     for engine in options.engine or ENGINES:
         try:
             result.append(run(engine, options.kills, options.seed))
@@ -105,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 3
         print(json.dumps(result[-1]))
     if options.kills >= KILLS:
-        keep(result)
+        save(result)
     return int(any(line["broken"] for line in result))
 
 

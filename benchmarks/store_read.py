@@ -1,9 +1,9 @@
-"""How fast a day comes back: 24 h x 1,000 entities x 10 signals at 1 min, from 15 s raw values, into one matrix.
+"""Read speed: one day x 1,000 entities x 10 signals at 1 min, from 15 s raw values, into one matrix.
 
-The values are a simulated fleet's GPUs (``benchmarks.fleet_values``); of their signals the ten that move
-most are read, one of them summed. Peers give the same matrix from the same values in the same run, and
-it is compared with ours: sqlite3 with a row per entity and instant (it holds an hour and is scaled to
-the day, which favours it), DuckDB by SQL into numpy, and a real VictoriaMetrics by query_range.
+The values are those of a simulated fleet's GPUs (``benchmarks.fleet_values``): the ten signals that change most, one of
+them summed. Peers return the same matrix from the same values in the same run, compared with ours: sqlite3 with one row
+per entity and timestamp (one hour, scaled to a day, which favours it), DuckDB by SQL into numpy, and a real
+VictoriaMetrics by query_range.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KEYS = (*LAST, *SUMMED)
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """What a peer took, in seconds; None and a sentence where it is missing."""
+    """Seconds of a peer; None and a note if it is missing."""
 
     short: str
     name: str
@@ -58,7 +58,7 @@ class _Peer:
 
 
 def _ours(engine: Engine, day: FleetDay) -> tuple[Floats, float, float]:
-    """The matrix, seconds to read the day compacted, and to read an hour that is still one block a cycle."""
+    """Returns the matrix, seconds to read the compacted day, and seconds for an hour with one block per cycle."""
     assert engine.url is not None
     store = open_metrics(urls_of(engine.url)[1])
     end = START + timedelta(hours=day.hours)
@@ -76,7 +76,7 @@ def _ours(engine: Engine, day: FleetDay) -> tuple[Floats, float, float]:
 
 
 def _tail(store: SqlMetricStore, day: FleetDay) -> float:
-    """An hour more, cycle by cycle."""
+    """Writes one more hour, cycle by cycle, and returns the seconds to read it."""
     start = START + timedelta(hours=day.hours)
     for at, batches in day.cycles(CYCLES, [KIND], first=day.hours * CYCLES):
         store.write(at, batches)
@@ -113,7 +113,7 @@ def _duck(folder: Path, day: FleetDay, ours: Floats) -> _Peer:
 
 
 def _victoria(folder: Path, day: FleetDay, ours: Floats) -> _Peer:
-    """VictoriaMetrics gets the ten signals alone."""
+    """VictoriaMetrics stores only the ten signals."""
     name = peer_victoria.Victoria.name
     if not peer_victoria.available():
         return _Peer("victoriametrics", name, None, peer_victoria.MISSING)
@@ -135,12 +135,12 @@ def _only(hour: Hour) -> Hour:
 
 
 def _same(ours: Floats, theirs: Floats, name: str) -> None:
-    """Raises where a peer does not give our matrix: then it does other work."""
+    """Raises AssertionError if a peer returns another matrix than ours."""
     np.testing.assert_allclose(theirs, ours, rtol=1e-4, err_msg=name)
 
 
 def run() -> list[Result]:
-    """Seconds to read a day of ten signals as a matrix, compacted; and the last hour from single cycles."""
+    """Returns the seconds to read a compacted day of ten signals, and the last hour from single cycles."""
     day, lines = fleet_day(), []
     with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
         measured = {engine: _ours(engine, day) for engine in results if engine.url}

@@ -1,9 +1,9 @@
-"""How fast a cycle is on a server: 1,000 GPUs and 1,000 replicas through remote write to a real VictoriaMetrics.
+"""Duration of a cycle on a remote store: 1,000 GPUs and 1,000 replicas by remote write to a real VictoriaMetrics.
 
-Ours is the whole way from batches to the last acknowledgement: merging, cumulating buckets, packing, sending, and the
-sample that makes the cycle count. The peer takes the same samples by its own text import
-(``/api/v1/import/prometheus``); its text is made before the clock starts, which favours it. Each has a server of its
-own that has seen every series before. Processor seconds of this process and of the server stand beside the figures.
+Our time runs from batches to the last acknowledgement: merging, cumulating buckets, packing, sending, and the sample
+that marks the cycle as complete. The peer receives the same samples by its own text import
+(``/api/v1/import/prometheus``); its text is built before the clock starts, which favours it. Each has its own server
+that already knows every series. The result includes the CPU seconds of this process and of the server.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.support.metric_servers import MetricServer
 
 KINDS = (EntityKind.GPU, EntityKind.REPLICA)
 CYCLES, WARM_UP = 12, 2
-PATIENCE = timedelta(minutes=2)  # the first cycle makes the server know 256,000 series
-_TICKS = 100  # of /proc/PID/stat, a second
+PATIENCE = timedelta(minutes=2)  # the first cycle registers 256,000 series
+_TICKS = 100  # clock ticks per second in /proc/PID/stat
 Cycles = Sequence[tuple[datetime, Sequence[SampleBatch]]]
 
 
 def _cycles() -> Cycles:
-    """Cycles of the simulated day, with the decimals that pages have: what servers pack depends on them."""
+    """Cycles of the simulated day, rounded to the decimals of pages, which affect compression on servers."""
     count = WARM_UP + 2 if quick() else CYCLES
     return [
         (at, [replace(batch, values=decimals(batch.values.astype(np.float32))) for batch in batches])
@@ -51,7 +51,7 @@ def _cycles() -> Cycles:
 
 @dataclass(slots=True)
 class Timing:
-    """What the cycles took, the first ones left out."""
+    """Duration of the cycles, without the first ones."""
 
     server: MetricServer
     seconds: list[float] = field(default_factory=list)
@@ -61,13 +61,13 @@ class Timing:
 
     @contextmanager
     def cycle(self, number: int) -> Iterator[list[int]]:
-        """Time one cycle; its number of values is put into the list."""
-        told: list[int] = []
+        """Times one cycle; the caller appends its number of values to the list."""
+        counts: list[int] = []
         own, other, begun = time.process_time(), self._server_seconds(), time.perf_counter()
-        yield told
+        yield counts
         if number >= WARM_UP:
             self.seconds.append(time.perf_counter() - begun)
-            self.values += told
+            self.values += counts
             self.ours += time.process_time() - own
             self.theirs += self._server_seconds() - other
 
@@ -78,7 +78,7 @@ class Timing:
 
     @property
     def speed(self) -> float:
-        """Values a second of the median cycle."""
+        """Values/s of the median cycle."""
         return statistics.fmean(self.values) / statistics.median(self.seconds)
 
 
@@ -87,8 +87,8 @@ def _ours(server: MetricServer, cycles: Cycles, folder: Path) -> Timing:
     store, timing = PrometheusMetricStore(remote, f"sqlite:///{folder}/names.db"), Timing(server)
     try:
         for number, (at, batches) in enumerate(cycles):
-            with timing.cycle(number) as told:
-                told.append(store.write(at, batches))
+            with timing.cycle(number) as counts:
+                counts.append(store.write(at, batches))
     finally:
         store.close()
     return timing
@@ -98,14 +98,14 @@ def _peer(server: MetricServer, cycles: Cycles, _: Path) -> Timing:
     timing = Timing(server)
     for number, (at, batches) in enumerate(cycles):
         text = "".join(_lines(at, batches)).encode()
-        with timing.cycle(number) as told:
+        with timing.cycle(number) as counts:
             urllib.request.urlopen(f"{server.url}/api/v1/import/prometheus", data=text, timeout=120).close()
-            told.append(text.count(b"\n"))
+            counts.append(text.count(b"\n"))
     return timing
 
 
 def _lines(at: datetime, batches: Sequence[SampleBatch]) -> Iterator[str]:
-    """The same series with the same labels as text; increments of buckets as they are."""
+    """Yields the same series and labels as text; bucket increments stay uncumulated."""
     stamp = round(at.timestamp() * 1000)
     for batch in batches:
         names = [name_of(key) for key in batch.keys]
@@ -118,11 +118,11 @@ def _lines(at: datetime, batches: Sequence[SampleBatch]) -> Iterator[str]:
 
 
 def run() -> Result:
-    """Values a second from batches to the server's last acknowledgement."""
-    unit, peer = "values/s", "VictoriaMetrics, import of text that was made before"
-    why = metric_servers.missing(("victoria-metrics",))
-    if why is not None:
-        return result("store_remote", None, unit, None, None, peer, note=why)
+    """Returns values/s from batches to the server's last acknowledgement."""
+    unit, peer = "values/s", "VictoriaMetrics, import of prepared text"
+    reason = metric_servers.missing(("victoria-metrics",))
+    if reason is not None:
+        return result("store_remote", None, unit, None, None, peer, note=reason)
     cycles = _cycles()
     ours, theirs = (_on_a_server(work, cycles) for work in (_ours, _peer))
     timed = len(ours.seconds)

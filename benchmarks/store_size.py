@@ -1,14 +1,13 @@
-"""Bytes on disk a raw value, the index included: a day of a fleet, compacted.
+"""Bytes on disk per raw value, including the index: a compacted day of a fleet.
 
-Every fifth target of the simulated fleet (200 GPUs, 200 replicas, all their columns; see
-``benchmarks.fleet_values``) is written cycle by cycle as the engine does, then compacted. What counts
-as a value is a cell with a number; the scrape offsets that our store keeps beside them are weight, not
-values. Peers hold the same values in the same run: a real VictoriaMetrics, everything merged, its
-values and its index (given counters in place of their increases it takes some 5 % less); DuckDB sorted
-by entity; sqlite3 with a row per entity and instant (an hour).
+Every fifth target of the simulated fleet (200 GPUs, 200 replicas, all columns; see ``benchmarks.fleet_values``) is
+written cycle by cycle, as the engine does, then compacted. A value is a cell with a number; the scrape offsets of our
+store count as bytes, not as values. Peers store the same values in the same run: a real VictoriaMetrics after merging,
+with its index (with counters instead of increases it needs about 5 % less); DuckDB sorted by entity; sqlite3 with one
+row per entity and timestamp (one hour).
 
-From the 10-minute tier up a value stands for many raw ones: their figure is the bytes of a tier by the
-raw values that it stands for.
+A value of the 10-minute and 1-hour tiers covers many raw values: their figure is bytes of the tier per raw value
+covered.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _values(day: FleetDay) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """Bytes of the database with raw values alone and with all roll-ups, and the payload bytes of each tier."""
+    """Bytes of the database with only raw values, with all roll-ups, and payload bytes per tier."""
 
     raw: float
     everything: float
@@ -55,7 +54,7 @@ class _Weight:
 
 
 def _ours(engine: Engine, day: FleetDay) -> _Weight:
-    """The day as the engine writes it, an hour compacted as soon as it is over; then all of it rolled up."""
+    """Writes the day as the engine does, compacting each complete hour, then rolls it up."""
     assert engine.url is not None
     url = urls_of(engine.url)[1]
     store = open_metrics(url)
@@ -69,9 +68,9 @@ def _ours(engine: Engine, day: FleetDay) -> _Weight:
             raw = _whole(engine, connection)
         store.prune(START + timedelta(hours=day.hours))
         table = metadata.block
-        asked = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
+        query = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
         with database.connect() as connection:
-            tiers = {tier: int(size) for tier, size in connection.execute(asked)}
+            tiers = {tier: int(size) for tier, size in connection.execute(query)}
             return _Weight(raw, _whole(engine, connection), tiers)
     finally:
         store.close()
@@ -79,11 +78,11 @@ def _ours(engine: Engine, day: FleetDay) -> _Weight:
 
 
 def _whole(engine: Engine, connection: sa.Connection) -> float:
-    """Bytes of tables and indices, without what compaction left free: the next hours use it again."""
+    """Returns bytes of tables and indices, without pages freed by compaction, which the next hours reuse."""
     if engine.name == "sqlite":
         pages, free, size = (
-            int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one())
-            for what in ("page_count", "freelist_count", "page_size")
+            int(connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one())
+            for pragma in ("page_count", "freelist_count", "page_size")
         )
         return float((pages - free) * size)
     assert engine.url is not None
@@ -92,7 +91,7 @@ def _whole(engine: Engine, connection: sa.Connection) -> float:
 
 
 def _peers(folder: Path, day: FleetDay) -> Iterator[tuple[str, str, float | None]]:
-    """Short name, name, and bytes a value; None for one that is missing."""
+    """Yields short name, name, and bytes per value (None if the peer is missing)."""
     yield "victoriametrics", peer_victoria.Victoria.name, _victoria(folder, day)
     yield "duckdb", peer_duckdb.Duck.name, _duck(folder, day)
     rows, first = WideRows(folder), [day.part(kind, 0, EVERY) for kind in KINDS]
@@ -135,7 +134,7 @@ _MISSING = {"victoriametrics": peer_victoria.MISSING, "duckdb": peer_duckdb.MISS
 
 
 def run() -> list[Result]:
-    """Bytes a value: ours on each engine against each peer, and the roll-ups."""
+    """Returns bytes per value: ours on each engine against each peer, and the roll-ups."""
     day, lines = fleet_day(), []
     with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
         values = _values(day)
@@ -164,7 +163,7 @@ def run() -> list[Result]:
 
 
 def _tiers(tiers: dict[str, int], values: int) -> list[Result]:
-    """Bytes of each roll-up by the raw values that it stands for."""
+    """Returns the bytes of each roll-up per raw value covered."""
     names = [tier for tier in tiers if tier != metadata.RAW]
     return [
         result(f"store_size_{tier}", tiers[tier] / values, UNIT, TIER_TARGET, tiers[tier] / values <= TIER_TARGET)

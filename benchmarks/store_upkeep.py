@@ -1,8 +1,7 @@
-"""Effect of maintenance on writers: an hour of 1,000 GPUs and 1,000 replicas becomes hour rows and roll-ups.
+"""Effect of maintenance on writers: an hour of 1,000 GPUs and 1,000 replicas is compacted and rolled up.
 
-A writer adds a cycle every quarter of a second meanwhile. The figures are the longest write transaction of
-maintenance, the writer's slowest cycle beside its median, and the bytes of the 10-minute and 1-hour tiers per raw
-value.
+Meanwhile a writer adds a cycle every quarter of a second. The figures are the longest write transaction of maintenance,
+the writer's slowest and median cycle, and the bytes of the 10-minute and 1-hour tiers per raw value.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Writer(threading.Thread):
     """Writes cycles until it is stopped."""
 
     def __init__(self, store: SqlMetricStore, cycles: Iterator[tuple[datetime, list[SampleBatch]]]) -> None:
-        """Writes these, in their order."""
+        """Writes ``cycles`` in order."""
         super().__init__()
         self._store, self._cycles = store, cycles
         self.enough = threading.Event()
         self.seconds: list[float] = []
 
     def run(self) -> None:
-        """A cycle, a pause, and so on."""
+        """Writes a cycle, pauses, and repeats."""
         while not self.enough.wait(PACE_SECONDS):
             at, batches = next(self._cycles)
             begun = time.perf_counter()
@@ -50,18 +49,18 @@ class Writer(threading.Thread):
 
 
 def _bytes(url: str) -> dict[str, tuple[int, int]]:
-    """Of each tier: bytes of its payloads, and of its rows."""
+    """Returns the payload bytes and the number of rows of each tier."""
     database = Database(url, "metrics")
     try:
         with database.reading() as connection:
-            asked = sa.text("SELECT tier, sum(length(payload)), count(*) FROM block GROUP BY tier")
-            return {tier: (int(size), int(rows)) for tier, size, rows in connection.execute(asked)}
+            query = sa.text("SELECT tier, sum(length(payload)), count(*) FROM block GROUP BY tier")
+            return {tier: (int(size), int(rows)) for tier, size, rows in connection.execute(query)}
     finally:
         database.close()
 
 
 def run() -> list[Result]:
-    """The longest write transaction of upkeep, and what roll-ups take."""
+    """Returns the longest write transaction of maintenance, and the size of roll-ups."""
     day = fleet_day()
     with tempfile.TemporaryDirectory() as name:
         url = f"sqlite:///{name}/upkeep.db"
@@ -76,7 +75,7 @@ def run() -> list[Result]:
             writer.start()
             begun = time.perf_counter()
             done = store.maintain(START + timedelta(hours=1, minutes=10))
-            took = time.perf_counter() - begun
+            elapsed = time.perf_counter() - begun
             writer.enough.set()
             writer.join()
             longest = store.longest_maintenance_seconds
@@ -91,12 +90,12 @@ def run() -> list[Result]:
             "s",
             TARGET_SECONDS,
             longest <= TARGET_SECONDS,
-            "a usual cycle of the writer",
+            "median cycle of the writer",
             sorted(alone)[len(alone) // 2],
             slowest_cycle_alone=round(max(alone), 3),
             slowest_cycle_meanwhile=round(max(writer.seconds), 3),
             cycles_meanwhile=len(writer.seconds),
-            seconds_of_the_run=round(took, 2),
+            seconds_of_the_run=round(elapsed, 2),
             steps=sum(done.done.values()),
         ),
         result(

@@ -1,10 +1,10 @@
-"""How fast a cycle becomes durable: 1,000 GPUs and 1,000 replicas with all their columns, one commit a cycle.
+"""Write speed: 1,000 GPUs and 1,000 replicas with all columns, one durable commit per cycle.
 
-The values are a simulated fleet's (``benchmarks.fleet_values``); every cell with a number counts as a
-value. Peers write the same cycles in the same run: what most would write first (sqlite3, one row per
-entity and instant, executemany), DuckDB (rows from Arrow), both with a durable commit a cycle, and a
-real VictoriaMetrics, whose requests are packed before the clock starts and which counts as done when
-the cycle is searchable: its disk gets it within 5 s, so it is the only one that may lose a cycle.
+The values come from a simulated fleet (``benchmarks.fleet_values``); every cell with a number counts as a value. Peers
+write the same cycles in the same run. Two commit each cycle durably: sqlite3 with one row per entity and timestamp
+(executemany), and DuckDB with rows from Arrow. The third is a real VictoriaMetrics; its requests are packed before the
+clock starts, and a cycle is done when it is searchable. It reaches the disk within 5 s, so only this peer can lose a
+cycle.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from benchmarks.peer_rows import WideRows
 from outrider.model import EntityKind, SampleBatch
 from store.factory import open_metrics, urls_of
 
-TARGET = 20e6  # values a second, on one SQLite file
+TARGET = 20e6  # values/s, one SQLite file
 KINDS = (EntityKind.GPU, EntityKind.REPLICA)
 CYCLES, PEER_CYCLES, WARM_UP = 40, 10, 3
 UNIT = "values/s"
 
 
 def _cycles(count: int) -> Iterator[tuple[datetime, list[SampleBatch], int]]:
-    """Cycles and how many values each has."""
+    """Yields cycles with their number of values."""
     for at, batches in fleet_day().cycles(count, KINDS):
         yield at, batches, sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches)
 
 
 def _median(write: Callable[[datetime, Sequence[SampleBatch]], object], count: int) -> tuple[float, float]:
-    """Values a second of the median cycle, and its seconds."""
+    """Returns values/s of the median cycle, and its seconds."""
     seconds, values = [], []
     for at, batches, cells in _cycles(count):
         begun = time.perf_counter()
@@ -63,7 +63,7 @@ def _ours(engine: Engine) -> tuple[float, float]:
 
 
 def _victoria(folder: Path) -> float:
-    """Values a second of the median cycle; packing the requests is not counted."""
+    """Returns values/s of the median cycle; packing the requests is not counted."""
     peer, speeds = peer_victoria.Victoria(folder), []
     try:
         for at, batches, cells in _cycles(PEER_CYCLES):
@@ -82,7 +82,7 @@ def _victoria(folder: Path) -> float:
 
 
 def _peers(folder: Path) -> Iterator[tuple[str, float]]:
-    """The name of each peer that is here and its values a second."""
+    """Yields the name of each available peer and its values/s."""
     rows = WideRows(folder)
     yield rows.name, _median(rows.write, PEER_CYCLES)[0]
     rows.close()
@@ -95,7 +95,7 @@ def _peers(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def run() -> list[Result]:
-    """Durable signal values a second: SQLite against each peer, and PostgreSQL."""
+    """Returns durable signal values/s: SQLite against each peer, and PostgreSQL."""
     with tempfile.TemporaryDirectory() as name, engines(Path(name)) as results:
         ours = {engine: _ours(engine) if engine.url else None for engine in results}
         peers = dict(_peers(Path(name)))
@@ -117,7 +117,7 @@ def run() -> list[Result]:
 
 
 def _against(speed: float, peers: dict[str, float]) -> list[Result]:
-    """A line for each further peer, and for those that are missing."""
+    """Returns a line for each other peer, including missing ones."""
     results = []
     for short, peer, module in (
         ("duckdb", "DuckDB, wide rows from Arrow", peer_duckdb),

@@ -146,14 +146,14 @@ def page() -> str:
 
 
 def _by_signal() -> Iterator[str]:
-    found: dict[str, list[str]] = {}
+    adapters: dict[str, list[str]] = {}
     for name in ADAPTERS:
         one = adapter(name)
         for signal in (*one.rules, *(extra for extra in (one.up, one.health, one.load, *one.seen.values()) if extra)):
-            found.setdefault(signal, []).append(f"`{name}`")
+            adapters.setdefault(signal, []).append(f"`{name}`")
     for signal in catalog.signals():
-        if signal in found:
-            yield f"| `{signal}` | {', '.join(found[signal])} |"
+        if signal in adapters:
+            yield f"| `{signal}` | {', '.join(adapters[signal])} |"
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Record what the command line answers and stores for fixed inputs, and compare two such recordings.
+"""Records the output and stored data of commands for fixed inputs, and compares two such recordings.
 
 Usage: python scripts/compare_outputs.py record OUT [--repo DIR] [--data DIR] [--only drill,replay] [--quick]
        python scripts/compare_outputs.py compare OUT_A OUT_B [--texts] [--renamed OLD=NEW]
 
-Only the command line is asked, by the ``outrider`` of the checkout's own environment, so that any two
-commits compare. ``--data`` is the folder with ``traffic/`` and ``recordings/`` (or ``data/traffic/``).
-A recording is one JSON file an item. Numbers, names, instants and structure must be equal; sentences that
-people read are listed apart and count with ``--texts`` alone.
+It runs only the ``outrider`` command of the checkout's own environment, so that any two commits can be compared.
+``--data`` is the folder with ``traffic/`` and ``recordings/`` (or ``data/traffic/``). A recording has one JSON file per
+item. Numbers, names, timestamps and structure must be equal. Differences in prose are listed separately and count only
+with ``--texts``.
 
-Steady without any help: ``drill``, ``replay`` and ``capacity``, which live on simulated or recorded time.
-``store`` is the headless demo, run under CLOCK_SHIM: it starts at the machine's time and stores how long
-scrapes and cycles took. What still varies is named by VARYING.
+``drill``, ``replay`` and ``capacity`` use simulated or recorded time and are deterministic. ``store`` is the headless
+demo. It uses the system time and stores durations, so it runs under CLOCK_SHIM. VARYING lists the remaining
+differences.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ DEMO = ("demo", "--headless", "--minutes", "50", "--seed", "7")
 RECORDED = ".metrics.jsonl.gz"
 HEARTBEAT_SECONDS = 60
 
-# The machine's time stands still, so that the demo starts at one instant whenever it is run. The difference of two
-# readings of a stopwatch is zero, while a deadline, a reading plus a duration, stays what it was. Real time that an
-# answer may take is stretched: on a busy machine one that comes late would be missing in the store.
+# Freezes the system time, so that the demo always starts at the same time. Differences of two monotonic readings are
+# zero; deadlines (reading + duration) keep working. Timeouts are five times longer, because a late response on a busy
+# host would be missing in the store.
 CLOCK_SHIM = """
 import asyncio, ctypes, datetime, gc, time
 _AT = 1772625600.0  # 2026-03-04T12:00:00Z
@@ -69,24 +69,24 @@ asyncio.timeout = lambda delay: _timeout(_stretched(delay))
 asyncio.wait = lambda tasks, *, timeout=None, **more: _wait(tasks, timeout=_stretched(timeout), **more)
 """
 
-# What differs between two runs of one commit, in any text of the store, and what stands there instead.
+# Texts in the store that differ between two runs of one commit, with their replacements.
 VARYING = (
-    (re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)-[0-9a-f]{4}\b"), r"\1-random"),  # id of a cycle
-    (re.compile(rf"\b{re.escape(os.uname().nodename)}:\d+"), "host:pid"),  # who leased an action or a message
+    (re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)-[0-9a-f]{4}\b"), r"\1-random"),  # cycle id
+    (re.compile(rf"\b{re.escape(os.uname().nodename)}:\d+"), "host:pid"),  # holder of a lease
     (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:port"),  # free ports of the simulated fleet
 )
 
-# Keys whose strings are sentences for people, or name such a sentence.
+# Keys whose strings are prose, or the id of a text.
 TEXTS = frozenset({
     "because", "body", "comment", "default_action_text", "description", "detail", "equation", "fix", "hint", "lines",
     "message", "note", "notes", "read_from", "said", "sentence", "sentences", "summary", "text", "title", "what", "why",
 })  # fmt: skip
-TEXTS_WHEN_SPACED = frozenset({"reason", "explanation"})  # one word is the name of a reason
+TEXTS_WHEN_SPACED = frozenset({"reason", "explanation"})  # a single word is a reason id, not prose
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One answer of the command line; ``stored`` when the databases that the run leaves behind count, too."""
+    """One command; ``stored`` if the databases that it writes are compared as well."""
 
     name: str
     arguments: tuple[str, ...]
@@ -94,7 +94,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Found:
+class Differences:
     """Differences of two recordings, one line each."""
 
     values: list[str] = field(default_factory=list)
@@ -102,10 +102,10 @@ class Found:
 
 
 def items(repo: Path, data: Path | None, scratch: Path, *, quick: bool) -> Iterator[tuple[str, Item]]:
-    """Every item with the group that ``--only`` names it by, the longest last."""
+    """Yields every item with its ``--only`` group, the slowest last."""
     for name, path in _recordings(repo, data):
         yield "replay", Item(name, ("replay", str(path), "--emit", "signals,alerts,incidents"))
-    for path in (_made_trace(scratch / "made.csv"), *_traces(data)):
+    for path in (_synthetic_trace(scratch / "made.csv"), *_traces(data)):
         yield "capacity", Item(f"capacity-{path.stem}", ("capacity", "replay", str(path)))
     yield "store", Item("store", DEMO, stored=True)
     if quick:
@@ -116,23 +116,23 @@ def items(repo: Path, data: Path | None, scratch: Path, *, quick: bool) -> Itera
 
 
 def _recordings(repo: Path, data: Path | None) -> list[tuple[str, Path]]:
-    """Recorded pages below the tests and the data; a folder with ``targets.yaml`` is one recorded fleet."""
+    """Returns recorded pages in the tests and the data; a folder with ``targets.yaml`` is one recorded fleet."""
     roots = {"tests": repo / "tests"} | ({} if data is None else {"data": data / "recordings"})
-    found = {}
+    pages = {}
     for origin, root in roots.items():
         for path in root.rglob(f"*{RECORDED}"):
             whole = path.parent if (path.parent / "targets.yaml").exists() else path
-            found[f"replay-{origin}-{whole.name.removesuffix(RECORDED)}"] = whole
-    return sorted(found.items())
+            pages[f"replay-{origin}-{whole.name.removesuffix(RECORDED)}"] = whole
+    return sorted(pages.items())
 
 
 def _traces(data: Path | None) -> list[Path]:
-    """The traffic traces of the data; none of them is part of the repository."""
+    """Returns the traffic traces of the data folder; the repository has none."""
     return [] if data is None else sorted([*data.glob("traffic/*.csv"), *data.glob("data/traffic/*.csv")])
 
 
-def _made_trace(path: Path) -> Path:
-    """Write a week of daily waves that grow weaker on its last two days, for checkouts without data."""
+def _synthetic_trace(path: Path) -> Path:
+    """Writes a synthetic week of daily waves with a weaker weekend, for checkouts without data."""
     start, lines = datetime(2026, 3, 2, tzinfo=UTC), ["time_utc,requests_per_second"]
     for slot in range(7 * 144):
         wave = 20 + 15 * sin(2 * pi * slot / 144) + 2 * sin(slot * slot)
@@ -143,7 +143,7 @@ def _made_trace(path: Path) -> Path:
 
 
 def record(repo: Path, out: Path, data: Path | None, only: set[str], *, quick: bool) -> int:
-    """Ask for every item, one after the other, and write its file; 1 when one of them did not answer."""
+    """Runs all items in order and writes their files; returns 1 if one has no JSON output."""
     out.mkdir(parents=True, exist_ok=True)
     silent = 0
     with tempfile.TemporaryDirectory(prefix="compare-outputs-") as folder:
@@ -161,23 +161,23 @@ def record(repo: Path, out: Path, data: Path | None, only: set[str], *, quick: b
 
 
 def answered(repo: Path, item: Item, folder: Path) -> dict[str, Any]:
-    """What one run said and, where that counts, stored; the folder is gone afterwards."""
+    """Returns the output of one run and, if compared, its stored data. Deletes the folder."""
     folder.mkdir()
-    code, said, heard = _run(repo, item, folder)
+    code, stdout, stderr = _run(repo, item, folder)
     try:
-        answer = opened(json.loads(said))
+        answer = opened(json.loads(stdout))
     except ValueError:
         answer = None
-        print(f"{item.name}: no JSON; last on standard error:\n{heard[-2000:]}", file=sys.stderr)
-    found: dict[str, Any] = {"exit": code, "answer": answer}
+        print(f"{item.name}: no JSON output; end of standard error:\n{stderr[-2000:]}", file=sys.stderr)
+    result: dict[str, Any] = {"exit": code, "answer": answer}
     if item.stored:
-        found["stores"] = {path.name: stored(path) for path in sorted(folder.rglob("*.db"))}
+        result["stores"] = {path.name: stored(path) for path in sorted(folder.rglob("*.db"))}
     shutil.rmtree(folder)
-    return found
+    return result
 
 
 def _run(repo: Path, item: Item, folder: Path) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of one command in an empty folder."""
+    """Returns exit code, standard output and standard error of one command in an empty folder."""
     command = [str(repo / ".venv/bin/outrider"), *item.arguments, "-o", "json", "--no-progress", "--lang", "en"]
     environment = {key: text for key, text in os.environ.items() if not key.startswith(("OUTRIDER_", "PYTHON"))}
     environment["TZ"] = "UTC"
@@ -187,15 +187,15 @@ def _run(repo: Path, item: Item, folder: Path) -> tuple[int, str, str]:
         (shim / "sitecustomize.py").write_text(CLOCK_SHIM, encoding="utf-8")
         environment["PYTHONPATH"] = str(shim)
     print(f"{item.name}: outrider {' '.join(item.arguments)}", flush=True)
-    said, heard = folder / "said", folder / "heard"
-    with said.open("wb") as output, heard.open("wb") as errors:
+    stdout_path, stderr_path = folder / "said", folder / "heard"
+    with stdout_path.open("wb") as output, stderr_path.open("wb") as errors:
         running = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=errors)
         code = _wait(running, item.name)
-    return code, said.read_text(encoding="utf-8"), heard.read_text(encoding="utf-8")
+    return code, stdout_path.read_text(encoding="utf-8"), stderr_path.read_text(encoding="utf-8")
 
 
 def _wait(running: subprocess.Popen[bytes], name: str) -> int:
-    """The exit code; a line now and then says that the run goes on."""
+    """Waits for the exit code and prints progress from time to time."""
     begun = time.monotonic()
     while True:
         try:
@@ -208,22 +208,22 @@ def _wait(running: subprocess.Popen[bytes], name: str) -> int:
 
 
 def stored(path: Path) -> dict[str, Any]:
-    """Every row of a database, and the hash of the file where nothing in its rows varies between runs."""
+    """Returns all rows of a database, and the hash of the file if none of its rows vary between runs."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         named = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
         tables = {name: _rows(connection, name) for (name,) in named.fetchall()}
     steady = {name: varying_out(rows) for name, rows in tables.items()}
-    found: dict[str, Any] = {"tables": {name: [opened(row) for row in rows] for name, rows in steady.items()}}
+    result: dict[str, Any] = {"tables": {name: [opened(row) for row in rows] for name, rows in steady.items()}}
     if steady == tables:
-        found["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+        result["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return result
 
 
 def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
-    """The rows in their stored order, by column; of a blob its hash."""
+    """Returns the rows in stored order, by column; blobs as hashes."""
     try:
         rows = connection.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
-    except sqlite3.OperationalError:  # a table without row numbers lies in the order of its key
+    except sqlite3.OperationalError:  # WITHOUT ROWID tables are in key order
         rows = connection.execute(f'SELECT * FROM "{table}"')
     columns = [column[0] for column in rows.description]
     return [
@@ -236,7 +236,7 @@ def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
 
 
 def varying_out(value: Any) -> Any:
-    """The same value without what differs from run to run."""
+    """Returns the value with varying texts replaced."""
     if isinstance(value, dict):
         return {key: varying_out(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -248,7 +248,7 @@ def varying_out(value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """The same value with JSON documents inside of strings unfolded, so that differences have a path."""
+    """Returns the value with JSON documents in strings parsed, so that differences have a path."""
     if isinstance(value, dict):
         return {key: opened(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -262,45 +262,45 @@ def opened(value: Any) -> Any:
 
 
 def compare(left: Path, right: Path, renamed: dict[str, str], *, texts: bool) -> int:
-    """Print what differs between two recordings; 1 when something that counts does."""
-    found = Found()
+    """Prints the differences of two recordings; returns 1 if a compared value differs."""
+    differences = Differences()
     names = {path.name for folder in (left, right) for path in folder.glob("*.json.gz")}
     for name in sorted(names):
         both = [_read(folder / name) for folder in (left, right)]
         if None in both:
-            found.values.append(f"{name}: only in {left if both[1] is None else right}")
+            differences.values.append(f"{name}: only in {left if both[1] is None else right}")
         else:
-            differ(name.removesuffix(".json.gz"), "", rename(both[0], renamed), both[1], found)
-    _print("values differ", found.values)
-    _print("texts differ", found.texts)
-    print(f"{len(names)} items, {len(found.values)} values and {len(found.texts)} texts differ")
-    return int(not names or bool(found.values) or (texts and bool(found.texts)))
+            differ(name.removesuffix(".json.gz"), "", rename(both[0], renamed), both[1], differences)
+    _print("values differ", differences.values)
+    _print("texts differ", differences.texts)
+    print(f"{len(names)} items, {len(differences.values)} values and {len(differences.texts)} texts differ")
+    return int(not names or bool(differences.values) or (texts and bool(differences.texts)))
 
 
-def differ(path: str, key: str, left: Any, right: Any, found: Found) -> None:
-    """Note every leaf that differs; ``key`` is the innermost name above the value."""
+def differ(path: str, key: str, left: Any, right: Any, differences: Differences) -> None:
+    """Collects every leaf that differs; ``key`` is the innermost key above the value."""
     if isinstance(left, dict) and isinstance(right, dict):
         for name in sorted({*left, *right}):
             if name in left and name in right:
-                differ(f"{path}.{name}", name, left[name], right[name], found)
+                differ(f"{path}.{name}", name, left[name], right[name], differences)
             else:
-                found.values.append(f"{path}.{name}: only in the {'first' if name in left else 'second'}")
+                differences.values.append(f"{path}.{name}: only in the {'first' if name in left else 'second'}")
     elif isinstance(left, list) and isinstance(right, list) and (len(left) == len(right) or not _prose(key, left)):
         if len(left) != len(right):
-            found.values.append(f"{path}: {len(left)} entries, {len(right)} entries")
-        for place, (one, other) in enumerate(zip(left, right, strict=False)):
-            differ(f"{path}[{place}]", key, one, other, found)
+            differences.values.append(f"{path}: {len(left)} entries, {len(right)} entries")
+        for index, (one, other) in enumerate(zip(left, right, strict=False)):
+            differ(f"{path}[{index}]", key, one, other, differences)
     elif type(left) is not type(right) or left != right:
         line = f"{path}: {_shown(left)} -> {_shown(right)}"
         if not (_prose(key, left) and _prose(key, right)):
-            found.values.append(line)
+            differences.values.append(line)
         else:
             same = _numbers(left) == _numbers(right)
-            found.texts.append(line if same else f"{line} (other numbers)")
+            differences.texts.append(line if same else f"{line} (other numbers)")
 
 
 def rename(value: Any, renamed: dict[str, str]) -> Any:
-    """The same value under its new names: keys, and strings that are a name as a whole."""
+    """Returns the value with renamed keys and renamed strings (whole strings only)."""
     if isinstance(value, dict):
         return {renamed.get(key, key): rename(inner, renamed) for key, inner in value.items()}
     if isinstance(value, list):
@@ -309,7 +309,7 @@ def rename(value: Any, renamed: dict[str, str]) -> Any:
 
 
 def _prose(key: str, value: Any) -> bool:
-    """True for sentences for people, a list of them, or the name of one."""
+    """Returns True for prose, a list of prose, or the id of a text."""
     if isinstance(value, list):
         return all(isinstance(one, str) and _prose(key, one) for one in value)
     return isinstance(value, str) and (key in TEXTS or (key in TEXTS_WHEN_SPACED and " " in value))
@@ -335,35 +335,35 @@ def _print(title: str, lines: Sequence[str]) -> None:
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line of this script."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description="Records what the command line answers and compares two recordings.")
     commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record", help="ask for every item and write its answer")
+    recording = commands.add_parser("record", help="run all items and write their output")
     recording.add_argument("out", type=Path)
     recording.add_argument("--repo", type=Path, default=ROOT, help="checkout with its own .venv (default: this one)")
     recording.add_argument("--data", type=Path, default=os.environ.get("OUTRIDER_DATA"), help="else $OUTRIDER_DATA")
-    recording.add_argument("--only", default="", help="of drill, replay, capacity, store; with commas")
-    recording.add_argument("--quick", action="store_true", help="a few single drills instead of all scenarios")
-    comparing = commands.add_parser("compare", help="print what differs; exit 1 when something that counts does")
+    recording.add_argument("--only", default="", help="comma-separated: drill, replay, capacity, store (default: all)")
+    recording.add_argument("--quick", action="store_true", help="run a few single drills instead of all scenarios")
+    comparing = commands.add_parser("compare", help="print differences; exit 1 if a compared value differs")
     comparing.add_argument("left", type=Path)
     comparing.add_argument("right", type=Path)
-    comparing.add_argument("--texts", action="store_true", help="texts count, too")
-    comparing.add_argument("--renamed", action="append", default=[], metavar="OLD=NEW", help="name of the first")
+    comparing.add_argument("--texts", action="store_true", help="compare prose as well")
+    comparing.add_argument("--renamed", action="append", default=[], metavar="OLD=NEW", help="rename in the first")
     return parser.parse_args(arguments)
 
 
 def main() -> int:
-    """Record, or compare."""
-    given = parsed(sys.argv[1:])
-    if given.command == "compare":
-        renamed = dict(pair.split("=", 1) for pair in given.renamed)
-        return compare(given.left, given.right, renamed, texts=given.texts)
-    only = set(filter(None, given.only.split(",")))
+    """Records or compares."""
+    options = parsed(sys.argv[1:])
+    if options.command == "compare":
+        renamed = dict(pair.split("=", 1) for pair in options.renamed)
+        return compare(options.left, options.right, renamed, texts=options.texts)
+    only = set(filter(None, options.only.split(",")))
     if unknown := only - GROUPS:
-        print(f"--only knows {', '.join(sorted(GROUPS))}, not {', '.join(sorted(unknown))}", file=sys.stderr)
+        print(f"unknown --only value {', '.join(sorted(unknown))}; known: {', '.join(sorted(GROUPS))}", file=sys.stderr)
         return 2
-    data = None if given.data is None else Path(given.data).resolve()
-    return record(given.repo.resolve(), given.out, data, only, quick=given.quick)
+    data = None if options.data is None else Path(options.data).resolve()
+    return record(options.repo.resolve(), options.out, data, only, quick=options.quick)
 
 
 if __name__ == "__main__":

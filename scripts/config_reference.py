@@ -105,8 +105,8 @@ def page() -> str:
             "|---|---|---|---|",
         ]
         for name, field in model.model_fields.items():
-            what = (field.description or "").replace("|", "\\|")
-            lines.append(f"| `{name}` | {kind(field.annotation)} | {default(field)} | {what} |")
+            description = (field.description or "").replace("|", "\\|")
+            lines.append(f"| `{name}` | {kind(field.annotation)} | {default(field)} | {description} |")
         if model is ChannelSettings:
             lines += [
                 "",

@@ -1,4 +1,4 @@
-"""Draws the figures of docs/explanation/detection: signals, the true fault, findings and limits.
+"""Draws the figures of docs/explanation/detection: signals, injected fault, findings and limits.
 
 Usage: python scripts/detection_figure.py [--out FOLDER] [NAME ...]
 
@@ -76,7 +76,7 @@ class Fault:
 class Panel:
     """One plot of signals by label; ``signal:0.9`` is a quantile of the last minute.
 
-    ``findings`` are faults or detectors; ``fault`` is the injected one, whose entity is drawn. ``entity`` names
+    ``findings`` are faults or detectors; ``fault`` is the injected one, whose entity is drawn. ``entity`` selects
     another one. ``over`` folds the entities of the fault (see ``_FOLDS``). ``truth`` marks a recording. ``limit``
     is a number, or the detector or fault whose expected range is drawn.
     """
@@ -93,7 +93,7 @@ class Panel:
     log: bool = False
     from_zero: bool = False
     shown: Span | None = None  # minutes
-    recording: str = ""  # instead of the figure's source
+    recording: str = ""  # overrides the source of the figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class History:
     step_minutes: float = 0.25
 
     def take(self, minute: float, at: datetime, collected: Collected, detection: Detection) -> None:
-        """Adds one collected round and its findings."""
+        """Adds one collected cycle and its findings."""
         for batch in collected.batches:
             buckets: dict[str, list[int]] = {}
             for column, key in enumerate(batch.keys):
@@ -134,7 +134,7 @@ class History:
         self.findings += [(minute, finding) for finding in detection.run(at, collected, self.topology).findings]
 
     def of_entity(self, entity: EntityRef, signal: str) -> Series:
-        """A signal of an entity. Where several pages report it, the last finite value counts."""
+        """Returns a signal of an entity; if several pages report it, the last finite value counts."""
         name, _, quantile = signal.partition(":")
         if quantile:
             return _quantiles(self.buckets[entity, name], catalog.signal(name).bounds, float(quantile))
@@ -144,14 +144,14 @@ class History:
         return np.array(list(merged)), np.array(list(merged.values()))
 
     def series(self, panel: Panel, signal: str) -> Series:
-        """The signal of the panel's entity, or folded over the entities near its fault."""
+        """Returns the signal of the panel's entity, or folded over the entities near its fault."""
         name, _, quantile = signal.partition(":")
         known = [entity for entity, key in (self.buckets if quantile else self.values) if key == name]
         if panel.entity:
             chosen = [entity for entity in known if entity.name == panel.entity]
         elif panel.fault and panel.fault in self.truths:
             cause = self.truths[panel.fault][0]
-            if panel.over == "sum":  # scrape targets: those of the node, or of the whole cluster
+            if panel.over == "sum":  # scrape targets of the node or the whole cluster
                 whole = cause.kind is EntityKind.CLUSTER
                 own = [entity for entity in known if entity.namespace == NAMESPACE]
                 chosen = [one for one in own if whole or self.topology.label(one, "node") == cause.name]
@@ -171,13 +171,13 @@ class History:
         return times, _FOLDS[panel.over](np.stack([np.interp(times, *row) for row in rows]))
 
     def _near(self, entity: EntityRef) -> list[EntityRef]:
-        """The entity, then all that depends on it or that it depends on, nearest first."""
+        """Returns the entity, then its dependents and dependencies, nearest first."""
         topology = self.topology
         return [*dict.fromkeys([entity, *topology.holds_up(entity), *topology.rests_on(entity),
                                 *topology.affected_by(entity)])]  # fmt: skip
 
     def spans(self, names: Iterable[str]) -> list[Span]:
-        """Time spans with a finding of one of these faults or detectors."""
+        """Returns time spans with a finding of one of these faults or detectors."""
         known = set(names)
         spans: list[Span] = []
         for minute in sorted({at for at, one in self.findings if known & {one.fault, one.detector}}):
@@ -188,7 +188,7 @@ class History:
         return spans
 
     def expected(self, names: Iterable[str]) -> Series:
-        """The bound of the expected range in the first evidence of these findings, by minute."""
+        """Returns the bound of the expected range in the first evidence of these findings, by minute."""
         known, bounds = set(names), dict[float, float]()
         for minute, one in self.findings:
             if known & {one.fault, one.detector}:
@@ -206,7 +206,7 @@ _FOLDS = {
 
 
 def _quantiles(rows: Sequence[tuple[float, Values]], bounds: Sequence[float], share: float) -> Series:
-    """Upper bound of the bucket that holds the quantile of the last minute; NaN without events."""
+    """Returns the upper bound of the bucket with the quantile of the last minute; NaN without events."""
     times = np.array([minute for minute, _ in rows])
     counts = np.nan_to_num(np.stack([row for _, row in rows]))
     upper, result = np.array([*bounds, np.nan]), np.full(times.size, np.nan)
@@ -218,7 +218,7 @@ def _quantiles(rows: Sequence[tuple[float, Values]], bounds: Sequence[float], sh
 
 
 def of_recording(name: str) -> History:
-    """A recording at its own times, seen by every detector and by an SLO of 99.5 % of TTFT within 1 s."""
+    """Runs all detectors and an SLO (99.5 % of TTFT within 1 s) on a recording at its own times."""
     recorded = replay.load(RECORDINGS / name, "vllm")
     manager = ScrapeManager([track.target for track in recorded.tracks])
     bounds = catalog.signal("svc_ttft_seconds").bounds
@@ -237,7 +237,7 @@ def of_recording(name: str) -> History:
 
 
 def of_fleet(figure: Figure) -> History:
-    """The simulated fleet with the figure's faults, seen by its detectors."""
+    """Runs the figure's detectors on the simulated fleet with its faults."""
     fleet = Fleet(drill_spec(), seed=SEED, start=START)
     source, history = FleetSource(World([fleet])), History()
     detection = Detection([DETECTORS[name]() for name in figure.detectors], STEP)
@@ -256,7 +256,7 @@ def of_fleet(figure: Figure) -> History:
 
 
 def draw(axis: Axes, panel: Panel, history: History) -> None:
-    """One panel: truth in gray over the whole height, findings in orange at the bottom."""
+    """Draws one panel: ground truth in gray over the full height, findings in orange at the bottom."""
     truth = [*panel.truth] + ([history.truths[panel.fault][1]] if panel.fault in history.truths else [])
     findings = history.spans(panel.findings or (panel.fault,))
     for spans, color, height in ((truth, TRUTH, 1.0), (findings, FINDING, 0.12)):
@@ -305,7 +305,7 @@ def save(name: str, figure: Figure, folder: Path, histories: dict[str, History])
 
 
 def read(path: Path) -> dict[str, Figure]:
-    """The figures of a YAML file by name."""
+    """Returns the figures of a YAML file by name."""
 
     def panel(row: dict[str, Any]) -> Panel:
         signals = row["signals"]

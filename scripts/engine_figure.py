@@ -31,14 +31,14 @@ TITLES = {
 
 
 class Panel:
-    """A panel with its axes; ``across`` and ``up`` are (from, to) of the axes."""
+    """A panel with its axes; ``across`` and ``up`` are (from, to) of the x and y axis."""
 
     def __init__(self, x: float, y: float, across: tuple[float, float], up: tuple[float, float]) -> None:
         self.x, self.y, self.across, self.up = x, y, across, up
         self.parts = [f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#c9ccd1"/>']
 
-    def place(self, across: Floats, up: Floats) -> tuple[Floats, Floats]:
-        """Points of the drawing."""
+    def to_drawing(self, across: Floats, up: Floats) -> tuple[Floats, Floats]:
+        """Returns the points in drawing coordinates."""
         (left, right), (low, high) = self.across, self.up
         return (
             self.x + (across - left) / (right - left) * WIDE,
@@ -46,19 +46,19 @@ class Panel:
         )
 
     def line(self, across: Floats, up: Floats, colour: str, width: float) -> None:
-        """Draws a curve, cut at the frame."""
-        x, y = self.place(np.clip(across, *self.across), np.clip(up, *self.up))
+        """Draws a curve, clipped to the frame."""
+        x, y = self.to_drawing(np.clip(across, *self.across), np.clip(up, *self.up))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
         self.parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
 
     def ticks(self, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]]) -> None:
-        """Label the axes."""
+        """Labels the axes."""
         for value, text in across:
-            x = float(self.place(np.array([value]), np.array([self.up[0]]))[0][0])
+            x = float(self.to_drawing(np.array([value]), np.array([self.up[0]]))[0][0])
             self.parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{self.y}" y2="{self.y + HIGH}" stroke="#eceef0"/>')
             self.parts.append(_text(x, self.y + HIGH + 14, text, "middle"))
         for value, text in up:
-            y = float(self.place(np.array([self.across[0]]), np.array([value]))[1][0])
+            y = float(self.to_drawing(np.array([self.across[0]]), np.array([value]))[1][0])
             self.parts.append(f'<line x1="{self.x}" x2="{self.x + WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eceef0"/>')
             self.parts.append(_text(self.x - 6, y + 4, text, "end"))
 
@@ -69,39 +69,39 @@ def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 11, 
     )
 
 
-def in_flight(recording: Recording, found: Replay, x: float, y: float) -> Panel:
-    """Requests running and waiting over time."""
-    theirs = recording.series["running"] + recording.series["waiting"]
-    ours = found.series["running"][:, 0] + found.series["waiting"][:, 0]
+def in_flight(recording: Recording, replay: Replay, x: float, y: float) -> Panel:
+    """Draws running and waiting requests over time."""
+    recorded = recording.series["running"] + recording.series["waiting"]
+    replayed = replay.series["running"][:, 0] + replay.series["waiting"][:, 0]
     minutes = (recording.scraped_at - recording.at[0]) / 60
-    top = float(max(theirs.max(), ours.max())) * 1.08
+    top = float(max(recorded.max(), replayed.max())) * 1.08
     panel = Panel(x, y, (0.0, float(minutes[-1])), (0.0, top))
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if top / step <= 5)
     panel.ticks(
         [(minute, f"{minute}") for minute in range(int(minutes[-1]) + 1)],
         [(count, f"{count}") for count in range(0, int(top) + 1, step)],
     )
-    panel.line(minutes, theirs, RECORDED, 3.2)
-    panel.line(minutes, ours, REPLAYED, 1.3)
+    panel.line(minutes, recorded, RECORDED, 3.2)
+    panel.line(minutes, replayed, REPLAYED, 1.3)
     return panel
 
 
-def first_token(recording: Recording, found: Replay, x: float, y: float) -> Panel:
-    """Share of requests with their first token by a time, on a logarithmic axis."""
-    ours, theirs = np.sort(found.ttft[0]), np.sort(recording.ttft)
-    ticks = [tick for tick in TTFT_TICKS if theirs[0] / 3 < tick < theirs[-1] * 3]
-    ends = (np.log10(min(ours[0], theirs[0]) * 0.9), np.log10(max(ours[-1], theirs[-1]) * 1.1))
+def first_token(recording: Recording, replay: Replay, x: float, y: float) -> Panel:
+    """Draws the cumulative distribution of TTFT on a logarithmic axis."""
+    replayed, recorded = np.sort(replay.ttft[0]), np.sort(recording.ttft)
+    ticks = [tick for tick in TTFT_TICKS if recorded[0] / 3 < tick < recorded[-1] * 3]
+    ends = (np.log10(min(replayed[0], recorded[0]) * 0.9), np.log10(max(replayed[-1], recorded[-1]) * 1.1))
     panel = Panel(x, y, (float(ends[0]), float(ends[1])), (0.0, 1.0))
     shown = [(float(np.log10(tick)), f"{tick:g}") for tick in ticks if ends[0] <= np.log10(tick) <= ends[1]]
     panel.ticks(shown, [(share, f"{share * 100:.0f} %") for share in (0.0, 0.5, 0.95)])
-    share = (np.arange(theirs.size) + 1) / theirs.size
-    panel.line(np.log10(theirs), share, RECORDED, 3.2)
-    panel.line(np.log10(ours), share, REPLAYED, 1.3)
+    share = (np.arange(recorded.size) + 1) / recorded.size
+    panel.line(np.log10(recorded), share, RECORDED, 3.2)
+    panel.line(np.log10(replayed), share, REPLAYED, 1.3)
     return panel
 
 
 def draw(recordings: Sequence[Recording]) -> str:
-    """The whole figure."""
+    """Draws the whole figure."""
     second = LEFT + WIDE + GAP
     wide, high = second + WIDE + 24, TOP + len(recordings) * (HIGH + 58) - 10
     parts = [
@@ -114,10 +114,10 @@ def draw(recordings: Sequence[Recording]) -> str:
         y = TOP + row * (HIGH + 58)
         result = replay(recording, [SMALL_LLAMA])
         parts.append(_text(LEFT, y - 8, f"{TITLES[recording.name]}: running + waiting", weight="bold"))
-        parts.append(_text(second, y - 8, "requests with their first token", weight="bold"))
+        parts.append(_text(second, y - 8, "cumulative share of requests by TTFT", weight="bold"))
         parts += [*in_flight(recording, result, LEFT, y).parts, *first_token(recording, result, second, y).parts]
         parts.append(_text(LEFT + WIDE, y + HIGH + 28, "minutes", "end"))
-        parts.append(_text(second + WIDE, y + HIGH + 28, "seconds after it was sent", "end"))
+        parts.append(_text(second + WIDE, y + HIGH + 28, "TTFT in seconds", "end"))
     return "\n".join([*parts, "</svg>", ""])
 
 

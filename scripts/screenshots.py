@@ -1,4 +1,4 @@
-"""Take a picture of every page of a running dashboard, whole pages, in both themes and languages.
+"""Takes full-page screenshots of a running dashboard, in both themes and languages.
 
     python scripts/screenshots.py http://127.0.0.1:8501 --out /tmp/pictures --incident INCIDENT_ID
 
@@ -30,7 +30,7 @@ Theme = Literal["light", "dark"]
 
 
 def main() -> int:
-    """Takes every picture; 1 if a page shows an exception or writes an error to the console."""
+    """Takes all screenshots; returns 1 if a page shows an exception or logs an error to the console."""
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     troubled = 0
@@ -48,14 +48,14 @@ def main() -> int:
 
 
 def take(browser: Browser, address: str, target: Path, width: int, theme: Theme) -> list[str]:
-    """One picture of a whole page; returns what went wrong on it."""
+    """Takes one full-page screenshot; returns the errors of the page."""
     size = {"width": width, "height": HEIGHTS.get(width, 900)}
     context = browser.new_context(viewport={**size}, color_scheme=theme, locale="en-GB")
     page = context.new_page()
     complaints: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
-        # Streamlit requests its own paths below a page's address first; those responses are not a fault.
+        # Streamlit first requests its own paths below the page URL; ignore their errors.
         if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
             complaints.append(message.text[:200])
 

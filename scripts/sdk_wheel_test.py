@@ -1,7 +1,7 @@
-"""Builds the wheel of outrider-sdk, installs it alone in clean environments, and uses it there.
+"""Builds the wheel of outrider-sdk, installs it in clean environments, and uses it there.
 
-Alone means: with prometheus-client and nothing else. Besides this interpreter, the oldest supported one is tried if it
-is installed.
+The environments contain only the wheel and prometheus-client. The oldest supported Python is tested as well if it is
+installed.
 """
 
 from __future__ import annotations
@@ -53,38 +53,38 @@ def compare_files(wheel: Path) -> None:
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "sdk/outrider_sdk").split("\n")
     wanted = {name.removeprefix("sdk/") for name in listed if name and (ROOT / name).exists()}
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    if wanted != held:
-        raise SystemExit(f"sdk wheel: differs from the folder in {sorted(wanted ^ held)}")
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    if wanted != packed:
+        raise SystemExit(f"sdk wheel: differs from the tracked files in {sorted(wanted ^ packed)}")
 
 
 def interpreters() -> list[str]:
-    """This interpreter, and the oldest supported one if it is installed."""
+    """Returns this interpreter, and the oldest supported one if it is installed."""
     oldest = PROJECT["requires-python"].removeprefix(">=")
     command = [uv(), "python", "find", "--no-python-downloads", "--system", oldest]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        print(f"sdk wheel: no Python {oldest} here; tried on {sys.version.split()[0]} alone")
+        print(f"sdk wheel: Python {oldest} is not installed; tested only on {sys.version.split()[0]}")
         return [sys.executable]
     return [sys.executable, result.stdout.strip()]
 
 
 def main() -> None:
-    """Build, compare, install, use."""
+    """Builds, compares, installs and uses the wheel."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(uv(), "build", "--wheel", "--quiet", "--out-dir", folder, SDK)
         (wheel,) = folder.glob("*.whl")
         compare_files(wheel)
         for number, interpreter in enumerate(interpreters()):
-            place = folder / f"env{number}"
-            run(uv(), "venv", "--quiet", "--python", interpreter, place)
-            python = place / "bin" / "python"
+            environment = folder / f"env{number}"
+            run(uv(), "venv", "--quiet", "--python", interpreter, environment)
+            python = environment / "bin" / "python"
             run(uv(), "pip", "install", "--quiet", "--python", python, wheel)
             listed = json.loads(run(uv(), "pip", "list", "--python", python, "--format", "json"))
             names = {one["name"] for one in listed}
             if names != ALLOWED:
-                raise SystemExit(f"sdk wheel: installed with it: {sorted(names - ALLOWED)}")
+                raise SystemExit(f"sdk wheel: unexpected dependencies: {sorted(names - ALLOWED)}")
             run(python, "-c", USE, folder=folder)
 
 

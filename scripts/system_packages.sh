@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the Debian packages that the live tests use, where that is allowed; else say what will be skipped.
+# Installs the Debian packages that the live tests use; if that is not possible, reports the skipped ones.
 set -eu
 
 missing=""
@@ -18,13 +18,13 @@ skip() {
     exit 0
 }
 
-command -v apt-get >/dev/null 2>&1 || skip "there is no apt-get here"
+command -v apt-get >/dev/null 2>&1 || skip "apt-get not found"
 if [ "$(id -u)" = 0 ]; then
     as_root=""
 elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
     as_root="sudo"
 else
-    skip "that takes root"
+    skip "root required"
 fi
 
 log=$(mktemp)
@@ -33,7 +33,7 @@ echo "packages: installing$missing with apt-get"
 export DEBIAN_FRONTEND=noninteractive
 install() {
     # the tests start their own servers on free ports: RUNLEVEL=1 keeps the packages from starting theirs
-    # shellcheck disable=SC2086 # words on purpose
+    # shellcheck disable=SC2086 # word splitting is intended
     $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends $missing
 }
 install >"$log" 2>&1 || { $as_root apt-get update -q && install; } >"$log" 2>&1 || {

@@ -168,7 +168,7 @@ def _latest() -> Iterator[str]:
             yield "No further columns."
 
 
-_SAYS = {
+_MEANING = {
     "last": "its last value",
     "mean": "its mean",
     "min": "its lowest value",
@@ -190,7 +190,7 @@ def _hourly() -> Iterator[str]:
     yield "|---|---|---|"
     for kind in (SignalKind.GAUGE, SignalKind.STATE, SignalKind.DELTA, SignalKind.HISTOGRAM):
         shown = {cell.name.replace(cell.signal.name, "<signal>"): cell.statistic for cell in _cells(kind)}
-        yield from (f"| {kind.value} | `{name}` | {_SAYS[says]} |" for name, says in shown.items())
+        yield from (f"| {kind.value} | `{name}` | {_MEANING[value]} |" for name, value in shown.items())
     yield (
         "\nFor a gauge or state, the highest value is stored if high values (or both ends) are of interest, else the "
         "lowest. Units and meaning are those of the signal."

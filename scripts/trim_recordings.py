@@ -1,10 +1,10 @@
-"""Make the trimmed copies in tests/recordings/ from full recordings of a real vLLM server.
+"""Writes the trimmed copies in tests/recordings/ from full recordings of a real vLLM server.
 
 Usage: python scripts/trim_recordings.py FULL_FOLDER [OUT_FOLDER]
 
-Lines that no adapter reads and that move all the time are dropped; the times, the errors and the
-engine probe's answers stay. What ``procs`` says is the truth about the processes and not for
-detectors, so it does not travel. The output is the same bytes for the same input.
+Lines that no adapter reads and that change all the time are dropped. Times, errors and engine probe responses stay.
+``procs`` is ground truth about the processes, which detectors must not see, so it is dropped. The output is
+deterministic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRAPES = {
     "l_sleep": None,
 }
 FLEETS = ("n_fleet_hang",)
-# What the clients saw, for replays through the engine model.
+# Client latencies, for replays through the engine model.
 REQUESTS = ("c_ramp", "f_prefix")
 REQUEST_COLUMNS = ("kind", "endpoint", "start", "ttft_s", "e2e_s", "prompt_tokens", "output_tokens", "status")
 _DROPPED = re.compile(
@@ -47,11 +47,11 @@ def trim(source: Path, out: Path, scrapes: int | None) -> int:
     """Writes the trimmed copy of one recording and returns its size in bytes."""
     with gzip.open(source, "rt", encoding="utf-8") as lines:
         result = [json.loads(line) for line in lines][:scrapes]
-    kept = [{key: scrape[key] for key in KEPT if key in scrape} for scrape in result]
-    for scrape in kept:
+    scrapes_kept = [{key: scrape[key] for key in KEPT if key in scrape} for scrape in result]
+    for scrape in scrapes_kept:
         if "text" in scrape:
             scrape["text"] = trim_page(scrape["text"])
-    return write(out, "".join(json.dumps(scrape, ensure_ascii=False) + "\n" for scrape in kept))
+    return write(out, "".join(json.dumps(scrape, ensure_ascii=False) + "\n" for scrape in scrapes_kept))
 
 
 def trim_requests(source: Path, out: Path) -> int:
@@ -62,7 +62,7 @@ def trim_requests(source: Path, out: Path) -> int:
 
 
 def write(out: Path, text: str) -> int:
-    """Writes a compressed text, the same bytes for the same text, and returns its size in bytes."""
+    """Writes a text with deterministic compression and returns its size in bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as packed:
         packed.write(text.encode())
@@ -72,7 +72,7 @@ def write(out: Path, text: str) -> int:
 
 
 def main() -> int:
-    """Trim everything named above."""
+    """Trims all recordings."""
     if len(sys.argv) < 2:
         print("usage: python scripts/trim_recordings.py FULL_FOLDER [OUT_FOLDER]", file=sys.stderr)
         return 2

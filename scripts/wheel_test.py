@@ -1,7 +1,7 @@
-"""Builds the wheel, installs it alone in a clean environment, and runs tests/packaging there.
+"""Builds the wheel, installs it in a clean environment, and runs tests/packaging there.
 
-A flat layout lets tests pass on files that the wheel lacks; here only the wheel can be imported. The wheel must also
-have exactly the tracked files of the packages.
+In the repository, tests can import files that the wheel lacks; here only the wheel can be imported. The wheel must have
+exactly the tracked files of the packages.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def run(*command: str | Path, folder: Path = ROOT) -> str:
 
 
 def uv() -> str:
-    """The uv that make set up, else the one on PATH."""
+    """Returns the uv of the Makefile, else the one on PATH."""
     own = ROOT / ".tools" / "uv"
     result = str(own) if own.exists() else shutil.which("uv")
     if result is None:
-        raise SystemExit("wheel: there is no uv; run `make wheel`, which fetches it")
+        raise SystemExit("wheel: uv not found; run `make wheel`, which downloads it")
     return result
 
 
@@ -46,15 +46,15 @@ def compare_files(wheel: Path) -> None:
     known = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES).split("\n")
     wanted = {name for name in known if name and (ROOT / name).exists()}
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    for name in sorted(wanted ^ held):
-        print(f"wheel: {'lacks' if name in wanted else 'has, but git does not know,'} {name}", file=sys.stderr)
-    if wanted != held:
-        raise SystemExit("wheel: its files are not those of the packages")
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    for name in sorted(wanted ^ packed):
+        print(f"wheel: {'missing' if name in wanted else 'not tracked by git:'} {name}", file=sys.stderr)
+    if wanted != packed:
+        raise SystemExit("wheel: its files differ from the tracked files")
 
 
 def main() -> None:
-    """Build, compare, install, test."""
+    """Builds, compares, installs and tests the wheel."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(uv(), "build", "--wheel", "--quiet", "--out-dir", folder)

@@ -1,8 +1,8 @@
 """Effects of faults on a fleet: one array per effect, neutral without faults.
 
-Effects are rebuilt every tick: ``reset``, then every active fault multiplies, adds or sets its own. Faults therefore
-compose, and a fault that ends or is interrupted leaves nothing behind. The meaning of an effect is defined by its
-reader (devices, nodes, engines, load balancer, traffic, pages); nothing else may keep a copy.
+Effects are rebuilt every tick: after ``reset``, every active fault multiplies, adds or sets its own. So faults compose,
+and a fault that ends leaves nothing behind. The reader of an effect defines its meaning (devices, nodes, engines, load
+balancer, traffic, pages); nothing else may keep a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _EffectTable:
 
 
 class GpuEffects(_EffectTable):
-    """Shape (gpus,). ``step_factor`` slows a device without any counter saying why."""
+    """Shape (gpus,). ``step_factor`` slows a device without any change in its counters."""
 
     cooling_factor: Floats
     power_limit_ratio: Floats
@@ -46,10 +46,10 @@ class GpuEffects(_EffectTable):
     extra_memory_mebibytes: Floats
 
     NEUTRAL: ClassVar[dict[str, float]] = {
-        "cooling_factor": 1.0,  # > 1: less heat leaves
+        "cooling_factor": 1.0,  # > 1: less cooling
         "power_limit_ratio": 1.0,
         "step_factor": 1.0,
-        "link_factor": 1.0,  # share of the NVLink or HCCS bandwidth that is left
+        "link_factor": 1.0,  # remaining share of the NVLink or HCCS bandwidth
         "link_errors_per_second": 0.0,
         "pcie_factor": 1.0,
         "pcie_replays_per_second": 0.0,
@@ -80,19 +80,19 @@ class NodeEffects(_EffectTable):
     supplies_failed: Floats
 
     NEUTRAL: ClassVar[dict[str, float]] = {
-        "reachable": 1.0,  # 0: connections to anything on the node time out, its pods go on
-        "alive": 1.0,  # 0: the node is down, and its pods with it
-        "disk_lost_ratio": 0.0,  # share of the file system filled by something else
-        "disk_factor": 1.0,  # > 1: the local disk takes that much longer
-        "storage_factor": 1.0,  # > 1: the shared storage it reads weights from does
-        "pull_factor": 1.0,  # > 1: images take that much longer to pull
+        "reachable": 1.0,  # 0: connections to the node time out; its pods keep running
+        "alive": 1.0,  # 0: the node and its pods are down
+        "disk_lost_ratio": 0.0,  # share of the file system filled by other data
+        "disk_factor": 1.0,  # > 1: factor of local disk time
+        "storage_factor": 1.0,  # > 1: factor of read time from the shared storage
+        "pull_factor": 1.0,  # > 1: factor of image pull time
         "clock_offset_seconds": 0.0,
         "packet_loss_ratio": 0.0,
-        "port_up": 1.0,  # 0: its scale-out (InfiniBand, RoCE) ports are down
+        "port_up": 1.0,  # 0: the scale-out (InfiniBand, RoCE) ports are down
         "rdma_errors_per_second": 0.0,
-        "neighbour_cpu_ratio": 0.0,  # CPU that another pod takes
-        "neighbour_factor": 1.0,  # > 1: steps of engines on the node stretch by it
-        "fan_factor": 1.0,  # share of the fan speed that is left
+        "neighbour_cpu_ratio": 0.0,  # CPU used by another pod
+        "neighbour_factor": 1.0,  # > 1: factor of engine step time on the node
+        "fan_factor": 1.0,  # remaining share of the fan speed
         "supplies_failed": 0.0,
     }
 
@@ -119,28 +119,28 @@ class SlotEffects(_EffectTable):
     names_changed: Floats
 
     NEUTRAL: ClassVar[dict[str, float]] = {
-        "step_factor": 1.0,  # > 1: every step takes that much longer
-        "prefill_factor": 1.0,  # > 1: only prefill does
-        "kv_factor": 1.0,  # share of the KV blocks that can be used
-        "batch_factor": 1.0,  # of the most sequences that run at once
-        "load_factor": 1.0,  # > 1: the model takes that much longer to load
-        "load_fails": 0.0,  # 1: loading ends in an error, again and again
+        "step_factor": 1.0,  # > 1: factor of step time
+        "prefill_factor": 1.0,  # > 1: factor of prefill time
+        "kv_factor": 1.0,  # usable share of the KV blocks
+        "batch_factor": 1.0,  # usable share of max_num_seqs
+        "load_factor": 1.0,  # > 1: factor of model load time
+        "load_fails": 0.0,  # 1: every load fails
         "hung": 0.0,  # 1: the engine core is hung; the HTTP server responds
         "core_dead": 0.0,  # 1: no engine core: /metrics and /health return 503, requests fail
-        "asleep": 0.0,  # 1: put to sleep: /health says 200, requests hang
-        "weight_factor": 1.0,  # of its share of the traffic, for routing gone wrong
-        "error_ratio": 0.0,  # share of requests answered 500 at once
-        "invalid_output_ratio": 0.0,  # share of answers empty, repeated or garbled
+        "asleep": 0.0,  # 1: put to sleep: /health returns 200, requests hang
+        "weight_factor": 1.0,  # factor of its traffic share, for wrong routing
+        "error_ratio": 0.0,  # share of requests with an immediate 500
+        "invalid_output_ratio": 0.0,  # share of empty, repeated or garbled outputs
         "kv_transfer_failures_per_second": 0.0,
-        "host_memory_bytes": 0.0,  # held by the container beyond its usual
+        "host_memory_bytes": 0.0,  # container memory beyond its normal use
         "cpu_throttled_ratio": 0.0,
-        "page_frozen": 0.0,  # 1: its page repeats what it said when this began
-        "names_changed": 0.0,  # 1: its page spells its metrics as another release does
+        "page_frozen": 0.0,  # 1: its exposition page stays frozen
+        "names_changed": 0.0,  # 1: its page uses the metric names of another release
     }
 
 
 class ServiceEffects(_EffectTable):
-    """Shape (services,): the traffic of a service and its edge."""
+    """Shape (services,): the traffic of a service and its gateway."""
 
     rate_factor: Floats
     prompt_factor: Floats
@@ -159,15 +159,15 @@ class ServiceEffects(_EffectTable):
         "rate_factor": 1.0,
         "prompt_factor": 1.0,
         "output_factor": 1.0,
-        "cached_factor": 1.0,  # of the share of prompts found in the prefix cache
-        "retry_ratio": 0.0,  # retries per request that fails or is slow
-        "abort_ratio": 0.0,  # share of requests whose client leaves early
-        "bad_request_ratio": 0.0,  # share answered 4xx
-        "gateway_error_ratio": 0.0,  # share answered 5xx by the gateway, never reaching an engine
-        "entry_fails": 0.0,  # 1: TLS or name resolution fails for every client
+        "cached_factor": 1.0,  # factor of the prefix-cache hit ratio
+        "retry_ratio": 0.0,  # retries per failed or slow request
+        "abort_ratio": 0.0,  # share of requests aborted by the client
+        "bad_request_ratio": 0.0,  # share with a 4xx response
+        "gateway_error_ratio": 0.0,  # share with a 5xx of the gateway, which never reach an engine
+        "entry_fails": 0.0,  # 1: TLS or DNS fails for every client
         "kpi_factor": 1.0,
         "autoscaler_stuck": 0.0,  # 1: at its maximum, 2: cannot read its metric
-        "desired_extra": 0.0,  # replicas wanted beyond what is ordered
+        "desired_extra": 0.0,  # desired replicas beyond the ordered ones
     }
 
 
@@ -178,8 +178,8 @@ class ClusterEffects(_EffectTable):
     seen: Floats
 
     NEUTRAL: ClassVar[dict[str, float]] = {
-        "alive": 1.0,  # 0: nothing of it answers anybody
-        "seen": 1.0,  # 0: it works, and nothing of it reaches the monitoring
+        "alive": 1.0,  # 0: the whole cluster is unreachable
+        "seen": 1.0,  # 0: it works, but the monitoring cannot reach it
     }
 
 
@@ -195,7 +195,7 @@ class FleetEffects:
         self._touched = False
 
     def tables(self) -> dict[str, _EffectTable]:
-        """The groups by the name that fault files use."""
+        """Returns the groups by the name that fault files use."""
         return {
             "gpus": self.gpus,
             "nodes": self.nodes,
@@ -205,7 +205,7 @@ class FleetEffects:
         }
 
     def reset(self) -> None:
-        """Resets everything to neutral; free if nothing has changed since the last call."""
+        """Resets everything to neutral; does nothing if nothing has changed since the last call."""
         if self._touched:
             for table in self.tables().values():
                 table.reset()

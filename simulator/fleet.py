@@ -1,4 +1,4 @@
-"""The fleet: all parts together, advanced only by ``step``."""
+"""The simulated fleet with all its parts; only ``step`` advances its time."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ class Fleet:
     """A cluster of services on GPUs. It starts warm: queues, temperatures and counters in steady state.
 
     ``now`` advances by ``step`` only. Every random draw comes from ``seed``: the same seed, start and sequence of
-    steps,
-    faults and actions give the same fleet. Not safe for use by two threads at once. ``entry`` is the share of each
-    service's demand that this cluster receives, shape (services,); ``stalled`` are the slots whose engine core is hung
-    (bool). ``desired`` replicas are by service.
+    steps, faults and actions give the same fleet. Not thread-safe. ``entry`` is the share of each service's demand that
+    this cluster receives, shape (services,); ``stalled`` are the slots whose engine core is hung (bool). ``desired``
+    replicas are by service.
     """
 
     def __init__(self, spec: FleetSpec | None = None, seed: int = 7, start: datetime | None = None) -> None:
-        """``start`` must be aware; the default is a fixed Wednesday at 10:00 UTC."""
+        """``start`` must have a time zone; the default is a fixed Wednesday at 10:00 UTC."""
         first = datetime(2026, 11, 18, 10, tzinfo=UTC) if start is None else start
         if first.tzinfo is None:
-            raise UsageError("a fleet starts at an aware datetime", hint="give it a time zone, such as UTC")
+            raise UsageError("the start of a fleet has no time zone", hint="give it one, such as UTC")
         self.spec = default_spec() if spec is None else spec
         self.seed = seed
         self._at = first.timestamp() - WARM_SECONDS
@@ -84,12 +83,12 @@ class Fleet:
 
     @property
     def now(self) -> datetime:
-        """The fleet's instant."""
+        """The fleet's time."""
         return from_unix(self._at)
 
     @property
     def at(self) -> float:
-        """The fleet's instant in unix seconds."""
+        """The fleet's time in unix seconds."""
         return self._at
 
     @property
@@ -111,7 +110,7 @@ class Fleet:
         for follower in self.after_step:
             follower()
 
-    # --- what faults and actions do to it -----------------------------------------------------------
+    # --- used by faults and actions -----------------------------------------------------------------
 
     def crash(self, slot: int, why: str, *, held: bool = True, ended: str = "Error") -> None:
         """Ends the engine process of a slot; its requests fail. While ``held`` it stays down (see ``Pods.crash``)."""
@@ -119,7 +118,7 @@ class Fleet:
         self._forget_engine(slot)
 
     def restart(self, slot: int) -> None:
-        """Delete the pod of a slot; its controller makes a new one, which starts cold."""
+        """Deletes the pod of a slot; its controller creates a new one, which starts cold."""
         self._forget_engine(slot)
         self.pods.create(slot, self._at)
 
@@ -129,13 +128,13 @@ class Fleet:
         self.pods.delete(slot, self._at)
 
     def scale(self, service: str, replicas: int) -> int:
-        """Order so many replicas; how many there were. Those that do not serve leave first, then the youngest.
+        """Scales a service and returns its previous replicas. Removes replicas that do not serve, then the newest.
 
         Raises UsageError for an unknown service, and for more replicas than its ceiling or fewer than 0.
         """
         if not 0 <= replicas <= self.spec.service(service).ceiling:
             most = self.spec.service(service).ceiling
-            raise UsageError(f"{service} may have at most {most} replicas", hint=f"give a number from 0 to {most}")
+            raise UsageError(f"{service} has a ceiling of {most} replicas", hint=f"give a number from 0 to {most}")
         slots = self.pods.of_service(service)
         present = [pod for pod in slots if pod.exists]
         for pod in [pod for pod in slots if not pod.exists][: max(0, replicas - len(present))]:
@@ -153,12 +152,12 @@ class Fleet:
     def rollout(self, service: str, revision: str, *, text: str = "", instantly: bool = False) -> None:
         """Rolls a service out to a revision, pod by pod; ``instantly``: in the running processes, as for a flag.
 
-        Raises UsageError for an unknown service, and if it is at that revision already.
+        Raises UsageError for an unknown service, and if it is already at that revision.
         """
         self.rollouts.begin(self.spec.service(service).name, revision, text=text, instantly=instantly)
 
     def rollback(self, service: str, *, text: str = "") -> str | None:
-        """Returns a service to the previous revision, in the same way; its name, None if there is none.
+        """Rolls a service back to its previous revision and returns its name, None if there is none.
 
         Raises UsageError for an unknown service.
         """
@@ -182,29 +181,29 @@ class Fleet:
         for pod in self.pods.pods:
             self.pods.cure(pod.slot, pod.generation, pod.why, self._at)
 
-    # --- who is who ---------------------------------------------------------------------------------
+    # --- lookups ------------------------------------------------------------------------------------
 
     def pod_named(self, name: str) -> Pod | None:
-        """The pod (and replica) of that name, if it exists."""
+        """Returns the pod (and replica) of that name, if it exists."""
         slot = self.pods.slot_named.get(name)
         return self.pods.pods[slot] if slot is not None and self.pods.existing[slot] else None
 
     def gpu_uuid(self, gpu: int) -> str:
-        """The UUID of a device: fixed by cluster and place."""
+        """Returns the UUID of a device, fixed by cluster and index."""
         return gpu_uuid(self.spec.cluster, int(self.gpus.node[gpu]), int(self.gpus.index[gpu]))
 
     @cached_property
     def gpu_named(self) -> dict[str, int]:
-        """The number of each device by its UUID."""
+        """The index of each device by its UUID."""
         return {self.gpu_uuid(gpu): gpu for gpu in range(self.gpus.size)}
 
     @cached_property
     def node_named(self) -> dict[str, int]:
-        """The number of each host by its name."""
+        """The index of each host by its name."""
         return {name: node for node, name in enumerate(self.nodes.names)}
 
     def node_of(self, entity: EntityRef) -> int | None:
-        """The host of a device or a pod, or the host itself; None for what has none."""
+        """Returns the host of a device or pod, or the host itself; None for other entities."""
         if entity.kind is EntityKind.GPU and entity.name in self.gpu_named:
             return int(self.gpus.node[self.gpu_named[entity.name]])
         if entity.name in self.pods.slot_named:
@@ -212,10 +211,10 @@ class Fleet:
         return self.node_named.get(entity.name)
 
     def entity(self, kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
-        """An entity of this cluster."""
+        """Returns an entity of this cluster."""
         return EntityRef(self.spec.cluster, kind, namespace, name)
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------
 
     def _start_warm(self, start: float) -> None:
         for service in self.spec.services:
@@ -228,10 +227,10 @@ class Fleet:
         self.bank.counters.scale(AGE_FACTOR)
         self.containers.age(AGE_FACTOR)
         self.gpus.temperature = self.gpus.steady_temperature(self.gpus.power, start)
-        self._at = start  # whole seconds again, whatever the additions left
+        self._at = start  # exact, without rounding errors of the steps
 
     def _forget_engine(self, slot: int) -> None:
-        _ = self.traffic.edge  # its responses are counted before its counters restart
+        _ = self.traffic.edge  # count its responses before its counters restart
         cut = self.bank.drop(slot)
         self.traffic.unanswered(np.full(cut, self.pods.service_of_slot[slot]))
         self.containers.forget(slot)
@@ -265,7 +264,7 @@ class Fleet:
     def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
         arrivals = self.traffic.draw(begin, span, rates)
         if self.effects.cluster.alive[0] < 0.5:
-            self.bank.refuse(len(arrivals))  # the gateway is down as well, so nothing counts them
+            self.bank.refuse(len(arrivals))  # the gateway is down as well and counts nothing
             return
         slot = self.router.route(arrivals, shares)
         place = np.maximum(slot, 0)
@@ -300,7 +299,7 @@ class Fleet:
         self._coreless = coreless
 
     def _conditions(self) -> Conditions:
-        """Current conditions of the engines."""
+        """Returns the current conditions of the engines."""
         effects = self.effects.slots
         return Conditions(
             slow=coupling.stretch(self),
@@ -319,5 +318,5 @@ class Fleet:
         self.autoscaler.advance(seconds, self.desired, self.effects.services)
 
     def _fans(self) -> Floats:
-        """Factor of the heat that missing air flow keeps in each device, shape (gpus,)."""
+        """Returns the factor of device heat due to reduced air flow, shape (gpus,)."""
         return 1.0 / np.maximum(self.effects.nodes.fan_factor, 0.1)[self.gpus.node]

@@ -48,7 +48,7 @@ class JournalEntry:
 
     @property
     def event(self) -> Event:
-        """The line as a platform event. An XID is an event kind of its own, with its number as code.
+        """The line as a platform event. An XID has its own event kind, with its number as code.
 
         A log belongs to a pod; engine lines belong to the replica, which has the same name.
         """
@@ -71,7 +71,7 @@ class JournalEntry:
 
 
 class Journal:
-    """Happenings in order of time; the oldest are forgotten beyond ``MOST_KEPT``."""
+    """Entries in time order; the oldest are dropped beyond ``MOST_KEPT``."""
 
     def __init__(self) -> None:
         self._lines: list[JournalEntry] = []
@@ -95,5 +95,5 @@ class Journal:
 
     @property
     def newest(self) -> int:
-        """The number of the last line, 0 when there is none."""
+        """The number of the last line, 0 if there is none."""
         return self._next - 1

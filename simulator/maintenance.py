@@ -45,7 +45,7 @@ def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Maint
 
 
 def under_maintenance(spec: FleetSpec, service: str, tasks: Sequence[MaintenanceTask], times: np.ndarray) -> np.ndarray:
-    """Replicas of a service that are down for a task at ``times``: bool of shape (replicas, times)."""
+    """Returns True for replicas of a service that are down for a task at ``times``, shape (replicas, times)."""
     replicas, lasts = spec.service(service).replicas, spec.startup.total_seconds
     result = np.zeros((replicas, times.size), dtype=bool)
     for task in tasks:
@@ -60,7 +60,7 @@ class MaintenanceRunner:
     """Runs the plan on a live fleet: call ``advance`` after each step."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
-        """Skips tasks before the fleet's present."""
+        """Skips tasks before the fleet's current time."""
         self._fleet, self._seed, self._done_until = fleet, seed, fleet.at
         self.done: list[MaintenanceTask] = []
 

@@ -1,4 +1,4 @@
-"""The demo's fixed story: three faults in fleet time, on entities the seed chooses."""
+"""The demo's fixed story: three faults in fleet time, on entities chosen by the seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A fault ``after`` the story's start."""
+    """A fault of the story, ``after`` its start."""
 
     after: timedelta
     fault: str
@@ -29,10 +29,10 @@ STORY = (
 
 
 def arrange(fleet: Fleet, seed: int) -> tuple[Truth, ...]:
-    """Plan the whole story from the fleet's present on; the truth of each chapter, in order.
+    """Plans the story from the fleet's current time on; returns the ground truth of each fault in order.
 
-    The surge hits the service with the most replicas. The hung engine is not the one whose device is
-    lost, and belongs to the service that has no surge.
+    The surge affects the service with the most replicas. The hung engine belongs to the service without a surge, and is
+    not the one with the lost device.
     """
     start = fleet.now
     lost, surge, hung = STORY

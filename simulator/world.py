@@ -1,4 +1,4 @@
-"""Several clusters that serve the same services, and the entry that sends each service's demand to one of them."""
+"""Several clusters with the same services, and the entry that splits each service's demand between them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from simulator.fleet import Fleet
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """A target and its fleet. ``name`` is the target's own at home; elsewhere the cluster is its prefix."""
+    """A target and its fleet. Outside the home cluster, ``name`` has the cluster as prefix."""
 
     fleet: Fleet
     target: SimulatedTarget
     name: str
 
     def as_config(self, url: str) -> dict[str, object]:
-        """The target in the shape of a configuration, with its cluster."""
+        """Returns the target in configuration format, with its cluster."""
         result = self.target.as_config(url)
         return {**result, "name": self.name, "entity": {**result["entity"], "cluster": self.fleet.spec.cluster}}
 
 
 class World:
-    """Fleets that move together. The first is at home: its traffic is the demand, and all of it goes there at first.
+    """Fleets that advance together. The first is the home: its traffic is the demand, and initially it gets all of it.
 
-    ``weights`` are by service: the share of its demand that each fleet is sent, shape (fleets,).
+    ``weights`` are by service: each fleet's share of its demand, shape (fleets,).
     """
 
     def __init__(self, fleets: Sequence[Fleet]) -> None:
-        """Raises UsageError for no fleet, twins, other services than the first's, or another instant."""
+        """Raises UsageError for no fleet, equal names, different services, or different times."""
         if not fleets:
-            raise UsageError("a world has no fleet", hint="give it one or more")
+            raise UsageError("a world needs a fleet", hint="give it one or more")
         self.fleets = tuple(fleets)
         self.home = self.fleets[0]
         names = [fleet.spec.cluster for fleet in self.fleets]
         if len(set(names)) < len(names):
-            raise UsageError(f"two fleets are called {names[0]}", hint="give each cluster a name of its own")
+            raise UsageError(f"two fleets are called {names[0]}", hint="give each cluster its own name")
         wanted = [service.name for service in self.home.spec.services]
         for fleet in self.fleets:
             if [service.name for service in fleet.spec.services] != wanted:
                 raise UsageError(
-                    f"cluster {fleet.spec.cluster} does not serve what {names[0]} does", hint=f"give it {wanted}"
+                    f"cluster {fleet.spec.cluster} does not have the services of {names[0]}", hint=f"give it {wanted}"
                 )
             if fleet.now != self.home.now:
-                raise UsageError("the fleets do not stand at the same instant", hint="start them together")
+                raise UsageError("the fleets have different times", hint="start them at the same time")
         self.weights = {name: self._all_to(self.home) for name in wanted}
         for fleet in self.fleets:
             fleet.world = self
@@ -59,7 +59,7 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """The world's instant."""
+        """The world's time."""
         return self.home.now
 
     @property
@@ -68,11 +68,11 @@ class World:
         return tuple(fleet.spec.cluster for fleet in self.fleets)
 
     def fleet(self, cluster: str) -> Fleet:
-        """The fleet of a cluster. Raises UsageError when there is none."""
+        """Returns the fleet of a cluster. Raises UsageError if it is unknown."""
         for fleet in self.fleets:
             if fleet.spec.cluster == cluster:
                 return fleet
-        raise UsageError(f"there is no cluster {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
+        raise UsageError(f"unknown cluster {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
 
     def step(self, duration: timedelta) -> None:
         """Advances every fleet by ``duration``, tick by tick."""
@@ -107,12 +107,12 @@ class World:
         fleet.change(where, "entry", f"entry of {name}: {share:.0%} to {cluster}", to=cluster)
 
     def entries(self, service: str) -> Mapping[str, float]:
-        """The share of a service's demand that each cluster is sent. Raises UsageError for an unknown service."""
+        """Returns each cluster's share of a service's demand. Raises UsageError for an unknown service."""
         weights = self.weights[self.home.spec.service(service).name]
         return dict(zip(self.clusters, weights.tolist(), strict=True))
 
     def targets(self) -> list[ClusterTarget]:
-        """The targets of every cluster; names are unique."""
+        """Returns the targets of every cluster; names are unique."""
         return [
             ClusterTarget(fleet, target, target.name if fleet is self.home else f"{fleet.spec.cluster}-{target.name}")
             for fleet in self.fleets
@@ -120,7 +120,7 @@ class World:
         ]
 
     def restore(self) -> None:
-        """Every fleet as it was, every entry at home (see ``Fleet.restore``)."""
+        """Restores every fleet and sends all demand to the home cluster (see ``Fleet.restore``)."""
         for fleet in self.fleets:
             fleet.restore()
         self.weights = {name: self._all_to(self.home) for name in self.weights}

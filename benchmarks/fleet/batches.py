@@ -1,13 +1,14 @@
-"""Canonical signals straight from the fleet's arrays: what collecting its pages would give, without pages.
+"""Canonical signals directly from the fleet's arrays: the values of collected exposition pages, without pages.
 
-For weeks of quiet time and for big histories, where writing and parsing text would take most of the
-time. Left out on purpose, because it only exists on a page or on the way to one: pages that stand
-still or spell names as another release does, lost packets, the exact size of a page (``target_samples``
-is 1), the time of a scrape (a constant) and whether it is to be believed (``target_trust_code``), what
-the gateway says, limits by the word of the control plane, and what engines and devices of other makes
-say otherwise: replicas are read as vLLM, nodes with other devices than NVIDIA's have no device rows.
-Devices, pods and containers are remembered as collecting remembers them: a device that is gone stays as
-a row that is not seen, a pod or container for 15 minutes.
+For weeks without faults and for large histories, where writing and parsing text would take most of the time.
+
+Omitted, because it only exists on a page or in transit: frozen pages, metric names of other releases, packet loss, page
+size (``target_samples`` is 1), scrape duration (a constant), trust (``target_trust_code``), gateway metrics, and limits
+from the control plane. Every replica is read as vLLM; nodes with devices of other vendors than NVIDIA have no device
+rows.
+
+Missing entities are handled as in collecting: a lost device stays as a row marked as not seen; pods and containers
+stay for 15 minutes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from datetime import datetime
 import numpy as np
 
 from benchmarks.fleet import cluster_sheets, host_sheets
-from benchmarks.fleet.blackbox_sheet import OutsideSheets
+from benchmarks.fleet.blackbox_sheet import BlackboxSheets
 from benchmarks.fleet.replica_sheet import OWN, counters_of, replica_sheet, service_sheet
-from benchmarks.fleet.sheets import REMEMBER_SECONDS, Grown, Ledger, Reading, Sheet, batches_of, refs
+from benchmarks.fleet.sheets import REMEMBER_SECONDS, Increases, LastCounters, Reading, Sheet, batches_of, refs
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, Statuses
 from outrider.ports import Collected
 from simulator.exporters import cadvisor, dcgm, node
@@ -28,42 +29,46 @@ from simulator.exporters.xids import XidWindow
 from simulator.fleet import Fleet
 
 SCRAPE_SECONDS = 0.003
-_REFUSED, _TIMEOUT, _HTTP_STATUS = 1.0, 2.0, 5.0  # target_failure_code of the catalogue
+_REFUSED, _TIMEOUT, _HTTP_STATUS = 1.0, 2.0, 5.0  # target_failure_code in the signal catalog
 _ABOUT = ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
 
 
 class Sampler:
-    """Reads a fleet as a platform would, one round a call. Deltas and rates are about the time since the last round."""
+    """Reads a fleet as a platform would, one cycle per call. Increases and rates cover the time since the last call."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """The first round has no increases, as the first scrape of a page has none."""
+        """The first cycle has no increases, like the first scrape of a page."""
         self._fleet = fleet
         size, slots = fleet.nodes.size, len(fleet.pods.pods)
         self._of_slot = fleet.pods.service_of_slot
         self._longest = np.array([pod.service.engine.max_model_length for pod in fleet.pods.pods], dtype=np.float64)
-        self._replicas, self._gpus, self._devices = Ledger(slots), Ledger(fleet.gpus.size), Ledger(size)
-        self._nodes, self._kubelets, self._containers = Ledger(size), Ledger(size), Ledger(slots)
-        self._pods, self._cluster = Ledger(slots), Ledger(1)
+        self._replicas, self._gpus, self._devices = (
+            LastCounters(slots),
+            LastCounters(fleet.gpus.size),
+            LastCounters(size),
+        )
+        self._nodes, self._kubelets, self._containers = LastCounters(size), LastCounters(size), LastCounters(slots)
+        self._pods, self._cluster = LastCounters(slots), LastCounters(1)
         self._names = _Names(fleet)
-        self._outside = OutsideSheets(fleet)
-        self._seen_pods, self._seen_containers = _Seen(slots), _Seen(slots)
+        self._blackbox = BlackboxSheets(fleet)
+        self._seen_pods, self._seen_containers = _RecentRows(slots), _RecentRows(slots)
         self._seen_gpus = np.zeros(fleet.gpus.size, dtype=bool)
         self._nvidia = np.array([vendor == "nvidia" for vendor in fleet.gpus.vendor])
         self._codes = XidWindow()
-        self._told = fleet.journal.newest
+        self._reported = fleet.journal.newest
 
     def collected(self, at: datetime | None = None) -> Collected:
-        """One round with the events since the last one."""
+        """Returns one cycle with the events since the last one."""
         return Collected(tuple(self.batches(at)), self.events())
 
     def events(self) -> tuple[Event, ...]:
-        """Journal entries since the last call, as events."""
-        lines = self._fleet.journal.after(self._told)
-        self._told = self._fleet.journal.newest
+        """Returns journal entries since the last call, as events."""
+        lines = self._fleet.journal.after(self._reported)
+        self._reported = self._fleet.journal.newest
         return tuple(line.event for line in lines)
 
     def batches(self, at: datetime | None = None) -> list[SampleBatch]:
-        """One round at an instant, by default the fleet's own: replicas, devices, hosts, cluster, services, targets."""
+        """Returns one cycle, by default at the fleet's time: replicas, devices, hosts, cluster, services, targets."""
         now = self._fleet.now if at is None else at
         return [
             *self._of_replicas(now),
@@ -71,7 +76,7 @@ class Sampler:
             *self._of_hosts(now),
             *self._of_containers(now),
             *self._of_cluster(now),
-            *self._of_outside(now),
+            *self._of_blackbox(now),
         ]
 
     # --- replicas and services --------------------------------------------------------------------------
@@ -99,7 +104,7 @@ class Sampler:
         yield from self._reserved(up, at)
 
     def _of_services(
-        self, replicas: Sheet, listed: np.ndarray, up: np.ndarray, grown: Grown, at: datetime
+        self, replicas: Sheet, listed: np.ndarray, up: np.ndarray, grown: Increases, at: datetime
     ) -> Iterator[SampleBatch]:
         sheet, seconds, status = service_sheet(self._fleet, replicas, self._of_slot, listed, up, grown)
         known = np.bincount(self._of_slot[listed], minlength=status.size) > 0
@@ -108,7 +113,7 @@ class Sampler:
         )
 
     def _reserved(self, up: np.ndarray, at: datetime) -> Iterator[SampleBatch]:
-        """Device memory reserved by the engines that responded."""
+        """Yields device memory reserved by the engines that responded."""
         owner = self._fleet.pods.owner
         held = (owner >= 0) & up[np.maximum(owner, 0)]
         none = np.zeros(owner.size, dtype=np.uint8)
@@ -193,55 +198,55 @@ class Sampler:
         yield from batches_of(Sheet(EntityKind.CLUSTER, "kube-state", about, {}), own, at, _ABOUT)
         yield from _watched(self._names.cluster_targets, np.ones(1, dtype=bool), about, at)
 
-    # --- services, from outside -------------------------------------------------------------------------
+    # --- blackbox probes --------------------------------------------------------------------------------
 
-    def _of_outside(self, at: datetime) -> Iterator[SampleBatch]:
-        """Probes run outside the cluster and respond in any case; the owners' counters do not."""
+    def _of_blackbox(self, at: datetime) -> Iterator[SampleBatch]:
+        """Yields probe results, which do not depend on the cluster, and the SDK counters of the services."""
         names, everyone = self._names.service_names, np.ones(len(self._fleet.spec.services), dtype=bool)
         open_ports = np.array([f"probe-{name}" not in self._fleet.exporters_down for name in names])
         probed = _about(open_ports, np.where(open_ports, 0.0, _REFUSED))
-        yield from self._outside.probed(open_ports, probed, at)
+        yield from self._blackbox.probed(open_ports, probed, at)
         yield from _watched(self._names.probe_targets, everyone, probed, at)
         up, counted = self._exporters([f"sdk-{name}" for name in names], on_nodes=False)
-        yield from self._outside.counted(up, counted, at)
+        yield from self._blackbox.counted(up, counted, at)
         yield from _watched(self._names.sdk_targets, everyone, counted, at)
 
-    # --- who answers ------------------------------------------------------------------------------------
+    # --- reachability -----------------------------------------------------------------------------------
 
     def _reachable(self, node: np.ndarray) -> np.ndarray:
-        """True if connections to these nodes work; -1 is no node."""
+        """Returns True if connections to these nodes work; -1 stands for no node."""
         effects = self._fleet.effects
         seen = effects.cluster.alive[0] > 0.5 and effects.cluster.seen[0] > 0.5
         there = (effects.nodes.alive > 0.5) & (effects.nodes.reachable > 0.5)
         return np.asarray((there[np.maximum(node, 0)] | (node < 0)) & seen)
 
     def _exporters(self, names: list[str], on_nodes: bool = True) -> tuple[np.ndarray, dict[str, Floats]]:
-        """The exporters that respond, and the statuses of the attempts."""
+        """Returns the exporters that respond, and the target signals of the attempts."""
         open_ports = np.array([name not in self._fleet.exporters_down for name in names])
         reachable = self._reachable(np.arange(len(names)) if on_nodes else np.full(len(names), -1))
         up = open_ports & reachable
         return up, _about(up, np.where(~reachable, _TIMEOUT, np.where(open_ports, 0.0, _REFUSED)))
 
 
-class _Seen:
-    """Recent page contents: collecting remembers pods and containers that have left for 15 minutes."""
+class _RecentRows:
+    """Rows of recent pages: collecting keeps removed pods and containers for 15 minutes."""
 
     def __init__(self, rows: int) -> None:
-        self.where = np.zeros(rows, dtype=np.int64)  # the node whose page showed it
+        self.where = np.zeros(rows, dtype=np.int64)  # the node whose page listed it
         self._last = np.full(rows, -np.inf)
 
     def note(self, shown: np.ndarray, where: np.ndarray, at: float) -> None:
-        """These are on a page now."""
+        """Records the rows that are on a page now."""
         self._last = np.where(shown, at, self._last)
         self.where = np.where(shown, where, self.where)
 
     def known(self, at: float) -> np.ndarray:
-        """Those that are or were."""
+        """Returns the rows that are or recently were on a page."""
         return np.asarray(at - self._last <= REMEMBER_SECONDS)
 
 
 class _Names:
-    """The entities of every row, made once."""
+    """The entities of every row, created once."""
 
     def __init__(self, fleet: Fleet) -> None:
         cluster, pods, nodes = fleet.spec.cluster, fleet.pods.pods, fleet.nodes.names
@@ -281,13 +286,13 @@ def _about(up: np.ndarray, code: Floats) -> dict[str, Floats]:
 
 
 def _plain(entities: np.ndarray, up: np.ndarray, seconds: float) -> Reading:
-    """Rows that are all read from one page."""
+    """Returns a reading of rows from one page."""
     status: Statuses = np.zeros(up.size, dtype=np.uint8)
     return Reading(entities, np.ones(up.size, dtype=bool), up, np.full(up.size, seconds), status)
 
 
 def _watched(entities: np.ndarray, known: np.ndarray, about: dict[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-    """Signals of each target on its monitoring entity."""
+    """Yields the signals of each target on its monitoring entity."""
     cut = {name: about[name] for name in _ABOUT}
     up = np.ones(known.size, dtype=bool)
     none = np.zeros(known.size, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Services seen from outside as canonical signals: the result of reading the pages of the probe and the owners."""
+"""Blackbox probes and SDK counters of services as canonical signals, as from their exposition pages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from datetime import datetime
 
 import numpy as np
 
-from benchmarks.fleet.sheets import Ledger, Reading, Sheet, batches_of, ratio, refs
+from benchmarks.fleet.sheets import LastCounters, Reading, Sheet, batches_of, ratio, refs
 from outrider.model import EntityKind, EntityRef, Floats, SampleBatch
 from simulator.exporters.blackbox import IngressProbe, OwnersCount
 from simulator.fleet import Fleet
 
 
-class OutsideSheets:
-    """Reads the exporters outside the clusters, one round per call."""
+class BlackboxSheets:
+    """Reads the exporters outside the clusters, one cycle per call."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._probe, self._count = IngressProbe(fleet), OwnersCount(fleet)
         size = len(fleet.spec.services)
-        self._probes, self._counts = Ledger(size), Ledger(size)
+        self._probes, self._counts = LastCounters(size), LastCounters(size)
         self._everyone = np.ones(size, dtype=bool)
         self._entities = refs(
             [
@@ -29,7 +29,7 @@ class OutsideSheets:
         )
 
     def probed(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-        """Results of the probes; ``up`` (services,) are those whose page could be read."""
+        """Yields probe results; ``up`` (services,) is True if the page could be read."""
         result = self._probe.probe()
         gauges = {
             "probe_success": result.success,
@@ -45,7 +45,7 @@ class OutsideSheets:
         yield from batches_of(Sheet(EntityKind.SERVICE, "probes", gauges, {}), reading, at, tuple(about))
 
     def counted(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
-        """Counts of the owners; ``up`` (services,) are those whose page could be read."""
+        """Yields SDK counters; ``up`` (services,) is True if the page could be read."""
         self._count.update()
         counters = [self._count.answers[:, None], self._count.invalid_by_reason, self._count.votes]
         grown = self._counts.compare(at.timestamp(), up, np.concatenate(counters, axis=1))

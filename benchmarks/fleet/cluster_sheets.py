@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.fleet.sheets import Grown, Sheet, ratio
+from benchmarks.fleet.sheets import Increases, Sheet, ratio
 from outrider.model import EntityKind, Floats
 from simulator.cluster.pod import Phase
 from simulator.exporters.kube_pods import FIRST_RESTART_SECONDS
@@ -15,29 +15,29 @@ _CREATING, _LOOPING = 1.0, 3.0
 
 
 def node_sheet(fleet: Fleet) -> Sheet:
-    """Nodes of the API server."""
+    """Returns the nodes of the API server."""
     hosts, effects, pods = fleet.nodes, fleet.effects.nodes, fleet.pods
     healthy = np.bincount(fleet.gpus.node, pods.healthy & fleet.gpus.visible, hosts.size).astype(np.float64)
-    heard = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
+    reporting = hosts.ready | ((effects.alive > 0.5) & (effects.reachable > 0.5))
     placed = pods.existing & (pods.node_of_slot >= 0)
-    asked = np.bincount(pods.node_of_slot[placed], pods.group[placed], hosts.size).astype(np.float64)
+    requested = np.bincount(pods.node_of_slot[placed], pods.group[placed], hosts.size).astype(np.float64)
     gauges = {
-        "node_ready": (hosts.ready & heard).astype(np.float64),
-        "node_pressure": ((hosts.disk_pressure | hosts.memory_pressure) & heard).astype(np.float64),
+        "node_ready": (hosts.ready & reporting).astype(np.float64),
+        "node_pressure": ((hosts.disk_pressure | hosts.memory_pressure) & reporting).astype(np.float64),
         "node_unschedulable": pods.cordoned.astype(np.float64),
         "node_accel_capacity": hosts.gpus.astype(np.float64),
     }
     # Without an allocatable device the ratio has no value.
-    return Sheet(EntityKind.NODE, "kube-state", gauges, {"node_accel_allocated_ratio": ratio(asked, healthy)})
+    return Sheet(EntityKind.NODE, "kube-state", gauges, {"node_accel_allocated_ratio": ratio(requested, healthy)})
 
 
 def pod_restarts(fleet: Fleet) -> Floats:
-    """Container restarts of every slot's pod, shape (slots, 1)."""
+    """Returns container restarts of every slot's pod, shape (slots, 1)."""
     return np.array([[float(pod.restarts)] for pod in fleet.pods.pods])
 
 
-def pod_sheet(fleet: Fleet, grown: Grown) -> Sheet:
-    """The pod of every slot in the API server."""
+def pod_sheet(fleet: Fleet, grown: Increases) -> Sheet:
+    """Returns the pod of every slot in the API server."""
     pods, at = fleet.pods.pods, fleet.at
     gauges = {
         "pod_phase": np.array([float(pod.phase not in (Phase.PENDING, Phase.PULLING)) for pod in pods]),
@@ -59,7 +59,7 @@ def _waiting(phase: Phase, since_crash: float) -> float:
 
 
 def workload_sheet(fleet: Fleet) -> Sheet:
-    """Every service's deployment and its autoscaler in the API server."""
+    """Returns every service's Deployment and autoscaler in the API server."""
     services, pods, scaler = fleet.spec.services, fleet.pods, fleet.autoscaler
     wanted = np.array([float(fleet.desired[service.name]) for service in services])
     available = np.bincount(pods.service_of_slot[fleet.kubelets.pod_ready], minlength=len(services)).astype(np.float64)

@@ -1,6 +1,6 @@
 """Signals of the device, node and container exporters: rows of GPUs, nodes, ports and containers.
 
-The numbers are those of the pages, rounding included; here they become signals.
+Converts the numbers of the pages, including their rounding, to signals.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.fleet.sheets import Grown, Sheet, ratio
+from benchmarks.fleet.sheets import Increases, Sheet, ratio
 from outrider.model import EntityKind, Floats
 from simulator.cluster.pod import Phase
 from simulator.exporters import cadvisor
@@ -26,7 +26,7 @@ Numbers = Mapping[str, Floats]
 
 
 def gpu_counters(shown: Numbers) -> Floats:
-    """Every counter of every device, shape (gpus, 8)."""
+    """Returns all counters of every device, shape (gpus, 8)."""
     parts = (
         shown["energy_millijoules"] * 1e-3,
         shown["thermal_nanoseconds"] * 1e-9,
@@ -40,8 +40,8 @@ def gpu_counters(shown: Numbers) -> Floats:
     return np.stack(parts, axis=1)
 
 
-def gpu_sheet(fleet: Fleet, shown: Numbers, window: XidWindow, grown: Grown) -> Sheet:
-    """Every device's row; ``shown`` are the numbers of ``dcgm.numbers``."""
+def gpu_sheet(fleet: Fleet, shown: Numbers, window: XidWindow, grown: Increases) -> Sheet:
+    """Returns a row per device; ``shown`` is the result of ``dcgm.numbers``."""
     gpus, seen = fleet.gpus, fleet.gpus.visible
     total = shown["used_mebibytes"] + shown["free_mebibytes"] + shown["reserved_mebibytes"]
     gauges = {
@@ -70,17 +70,17 @@ def gpu_sheet(fleet: Fleet, shown: Numbers, window: XidWindow, grown: Grown) -> 
     return Sheet(EntityKind.GPU, "devices", gauges, _gpu_columns(grown))
 
 
-def _gpu_columns(grown: Grown) -> dict[str, Floats]:
-    each = grown.increases.T
+def _gpu_columns(grown: Increases) -> dict[str, Floats]:
+    columns = grown.increases.T
     return {
-        "hw_accel_energy_joules_total": each[0],
-        "hw_accel_throttle_thermal_ratio": each[1] / grown.seconds,
-        "hw_accel_throttle_power_ratio": each[2] / grown.seconds,
-        "hw_accel_ecc_correctable_total": each[3],
-        "hw_accel_ecc_uncorrectable_total": each[4],
-        "hw_accel_memory_retired_total": each[5],
-        "hw_accel_pcie_replay_total": each[6],
-        "hw_accel_interconnect_errors_total": each[7],
+        "hw_accel_energy_joules_total": columns[0],
+        "hw_accel_throttle_thermal_ratio": columns[1] / grown.seconds,
+        "hw_accel_throttle_power_ratio": columns[2] / grown.seconds,
+        "hw_accel_ecc_correctable_total": columns[3],
+        "hw_accel_ecc_uncorrectable_total": columns[4],
+        "hw_accel_memory_retired_total": columns[5],
+        "hw_accel_pcie_replay_total": columns[6],
+        "hw_accel_interconnect_errors_total": columns[7],
     }
 
 
@@ -93,7 +93,7 @@ def _codes_in_window(fleet: Fleet, window: XidWindow) -> Floats:
 
 
 def _healthy(fleet: Fleet) -> Floats:
-    """1 if every background check of the driver's tools passes."""
+    """Returns 1 if all background health checks of DCGM pass, else 0."""
     gpus, effects = fleet.gpus, fleet.effects.gpus
     bad = (
         (effects.pcie_replays_per_second > MOST_REPLAYS_PER_SECOND)
@@ -108,13 +108,13 @@ def _healthy(fleet: Fleet) -> Floats:
 
 
 def device_node_sheet(fleet: Fleet, about: Mapping[str, Floats]) -> Sheet:
-    """Device count of a node by its device exporter."""
+    """Returns the device count of each node, as on its device exporter's page."""
     present = np.bincount(fleet.gpus.node, fleet.gpus.visible, fleet.nodes.size).astype(np.float64)
     return Sheet(EntityKind.NODE, "devices", {"hw_accel_present": present, **about}, {})
 
 
 def reserved_sheet(fleet: Fleet) -> Sheet:
-    """Reserved memory and KV-cache utilization of the engine on each device, NaN without an engine."""
+    """Returns reserved memory and KV-cache utilization of the engine on each device, NaN without an engine."""
     awake = 1.0 - (fleet.effects.slots.asleep > 0.5)
     of_slots = {
         "engine_memory_reserved_ratio": np.array([pod.service.engine.memory_reserved_ratio for pod in fleet.pods.pods]),
@@ -129,7 +129,7 @@ def reserved_sheet(fleet: Fleet) -> Sheet:
 
 
 def node_counters(fleet: Fleet, shown: Numbers) -> Floats:
-    """Idle seconds of a CPU, disk and stalled seconds, bytes, errors, OOM kills, port errors; (nodes, 7)."""
+    """Returns CPU idle, disk and stall seconds, bytes, errors, OOM kills, port errors; (nodes, 7)."""
     parts = (
         fleet.nodes.idle_seconds / fleet.nodes.cpus,
         shown["disk_seconds"],
@@ -142,8 +142,8 @@ def node_counters(fleet: Fleet, shown: Numbers) -> Floats:
     return np.stack(parts, axis=1)
 
 
-def node_sheet(shown: Numbers, grown: Grown, about: Mapping[str, Floats]) -> Sheet:
-    """Every host's row; ``shown`` are the numbers of ``node.numbers``."""
+def node_sheet(shown: Numbers, grown: Increases, about: Mapping[str, Floats]) -> Sheet:
+    """Returns a row per host; ``shown`` is the result of ``node.numbers``."""
     each, seconds = grown.increases.T, grown.seconds
     gauges = {
         "node_memory_available_ratio": shown["memory_available"] / shown["memory_total"],
@@ -163,8 +163,8 @@ def node_sheet(shown: Numbers, grown: Grown, about: Mapping[str, Floats]) -> She
     return Sheet(EntityKind.NODE, "nodes", gauges, columns)
 
 
-def port_sheet(shown: Numbers, grown: Grown) -> Sheet:
-    """Every scale-out port's row: one a host."""
+def port_sheet(shown: Numbers, grown: Increases) -> Sheet:
+    """Returns a row per scale-out port: one per host."""
     up = (shown["port_state"] == ACTIVE_PORT).astype(np.float64)
     return Sheet(EntityKind.PORT, "nodes", {"hw_link_up": up}, {"hw_rdma_errors_total": grown.increases[:, 6]})
 
@@ -173,7 +173,7 @@ def port_sheet(shown: Numbers, grown: Grown) -> Sheet:
 
 
 def running(fleet: Fleet) -> np.ndarray:
-    """Slots whose container the kubelet shows, or showed a moment ago, bool of shape (slots,)."""
+    """Returns True for slots whose container the kubelet shows or showed very recently, shape (slots,)."""
     lingers = cadvisor.LINGERS_SECONDS
     without = (Phase.ABSENT, Phase.PENDING, Phase.PULLING)
     return np.array(
@@ -187,15 +187,15 @@ def running(fleet: Fleet) -> np.ndarray:
 
 
 def container_counters(fleet: Fleet, shown: Numbers) -> Floats:
-    """CPU seconds, CFS periods, throttled periods, OOM events and the line's own clock; (slots, 5)."""
+    """Returns CPU seconds, CFS periods, throttled periods, OOM events and the line's own timestamp; (slots, 5)."""
     where = np.maximum(fleet.pods.node_of_slot, 0)
     clock = np.round((fleet.at + fleet.nodes.clock_offset[where]) * 1000.0) / 1000.0
     parts = (shown["cpu_seconds"], shown["periods"], shown["throttled_periods"], shown["oom_events"], clock)
     return np.stack(parts, axis=1)
 
 
-def container_sheet(shown: Numbers, grown: Grown) -> Sheet:
-    """Every slot's container; ``shown`` are the numbers of ``cadvisor.numbers``."""
+def container_sheet(shown: Numbers, grown: Increases) -> Sheet:
+    """Returns a row per container of a slot; ``shown`` is the result of ``cadvisor.numbers``."""
     each = grown.increases.T
     gauges = {
         "container_memory_working_set_bytes": shown["working_set_bytes"],

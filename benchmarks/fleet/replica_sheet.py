@@ -1,4 +1,4 @@
-"""Signals of the model servers' pages about their replicas, and the derived signals of services."""
+"""Signals of replicas from the pages of model servers, and derived signals of services."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.fleet.sheets import Grown, Sheet, ratio
+from benchmarks.fleet.sheets import Increases, Sheet, ratio
 from outrider.model import EntityKind, Floats, Statuses
 from outrider.vocabulary import catalog
 from simulator.engine.counters import HISTOGRAMS, EngineCounters
@@ -59,7 +59,7 @@ _FIRST_BUCKET = _STEPS + 2
 
 
 def counters_of(counters: EngineCounters, longest: Floats) -> Floats:
-    """Every counter of every replica as one matrix; ``longest`` is each one's longest context in tokens."""
+    """Returns all counters of all replicas as one matrix; ``longest`` is the maximum context of each in tokens."""
     parts = [np.stack([counters.plain[name] for name in _PLAIN], axis=1)]
     parts.append(counters.buckets["iteration"].sum(axis=1)[:, None])
     parts.append(counters.sums["iteration"][:, None])
@@ -72,7 +72,7 @@ def counters_of(counters: EngineCounters, longest: Floats) -> Floats:
 
 
 def _within(counts: Floats, bounds: Floats, longest: Floats) -> Floats:
-    """A ladder of lengths ends at the longest context: larger values count in its last bucket."""
+    """Caps length buckets at the maximum context: larger values count in the last bucket."""
     beyond = bounds[None, :] > longest[:, None]
     result = counts.copy()
     result[:, -1] += np.where(beyond, counts[:, :-1], 0.0).sum(axis=1)
@@ -80,11 +80,11 @@ def _within(counts: Floats, bounds: Floats, longest: Floats) -> Floats:
     return result
 
 
-def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sheet:
-    """Every slot's row. ``about`` has the scrape status of its page."""
+def replica_sheet(fleet: Fleet, grown: Increases, about: Mapping[str, Floats]) -> Sheet:
+    """Returns a row per slot. ``about`` has the scrape status of its page."""
     engines = [pod.service.engine for pod in fleet.pods.pods]
     bank = fleet.bank
-    awake = 1.0 - (fleet.effects.slots.asleep > 0.5)  # of a sleeping engine there is nothing to see
+    awake = 1.0 - (fleet.effects.slots.asleep > 0.5)  # a sleeping engine publishes no values
     gauges = {
         "engine_requests_running": bank.running * awake,
         "engine_requests_waiting": bank.waiting * awake,
@@ -94,7 +94,7 @@ def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sh
         "engine_sleep_state": awake,
         "engine_open_files": OPEN_FILES_IDLE + bank.in_flight,
         "engine_start_time_seconds": np.round([pod.started_at for pod in fleet.pods.pods], 2),
-        # The page has no such line before the first one fails, so that it is absent and not undefined.
+        # The page has no such line before the first failure: absent, not undefined.
         "engine_kv_transfer_failures_per_second": np.where(
             bank.counters.plain["kv_transfer_failures"] > 0, grown.increases[:, _LOST_TRANSFERS] / grown.seconds, np.nan
         ),
@@ -103,30 +103,30 @@ def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sh
     return Sheet(EntityKind.REPLICA, "replicas", gauges, _grown_columns(grown))
 
 
-def _grown_columns(grown: Grown) -> dict[str, Floats]:
-    each = {name: grown.increases[:, place] for place, name in enumerate(_PLAIN)}
+def _grown_columns(grown: Increases) -> dict[str, Floats]:
+    grew = {name: grown.increases[:, place] for place, name in enumerate(_PLAIN)}
     steps, step_tokens = grown.increases[:, _STEPS], grown.increases[:, _STEPS + 1]
-    finished = each["finished_stop"] + each["finished_length"] + each["finished_abort"] + each["finished_error"]
+    finished = grew["finished_stop"] + grew["finished_length"] + grew["finished_abort"] + grew["finished_error"]
     seconds = grown.seconds
     result = {
-        "engine_preemptions_per_second": each["preemptions"] / seconds,
-        "engine_prefix_cache_hit_ratio": ratio(each["cached_tokens"], each["prompt_tokens"]),
+        "engine_preemptions_per_second": grew["preemptions"] / seconds,
+        "engine_prefix_cache_hit_ratio": ratio(grew["cached_tokens"], grew["prompt_tokens"]),
         "engine_requests_per_second": finished / seconds,
-        "engine_error_ratio": ratio(each["finished_error"], finished),
-        "engine_aborted_per_second": each["finished_abort"] / seconds,
+        "engine_error_ratio": ratio(grew["finished_error"], finished),
+        "engine_aborted_per_second": grew["finished_abort"] / seconds,
         "engine_rejected_per_second": 0.0 * seconds,
-        "engine_truncated_ratio": ratio(each["finished_length"], finished),
-        "engine_prompt_tokens_per_second": each["prompt_tokens"] / seconds,
-        "engine_generation_tokens_per_second": each["generation_tokens"] / seconds,
+        "engine_truncated_ratio": ratio(grew["finished_length"], finished),
+        "engine_prompt_tokens_per_second": grew["prompt_tokens"] / seconds,
+        "engine_generation_tokens_per_second": grew["generation_tokens"] / seconds,
         "engine_batch_tokens": ratio(step_tokens, steps),
-        "engine_generation_tokens_total": each["generation_tokens"],
-        "engine_prompt_tokens_total": each["prompt_tokens"],
+        "engine_generation_tokens_total": grew["generation_tokens"],
+        "engine_prompt_tokens_total": grew["prompt_tokens"],
         "engine_iterations_total": steps,
         "engine_requests_finished_total": finished,
-        "engine_requests_failed_total": each["finished_error"],
-        "engine_http_requests_total": each["http_ok"] + each["http_4xx"] + each["http_5xx"],
-        "engine_http_failed_total": each["http_5xx"],
-        "engine_http_refused_total": each["http_4xx"],
+        "engine_requests_failed_total": grew["finished_error"],
+        "engine_http_requests_total": grew["http_ok"] + grew["http_4xx"] + grew["http_5xx"],
+        "engine_http_failed_total": grew["http_5xx"],
+        "engine_http_refused_total": grew["http_4xx"],
     }
     first = _FIRST_BUCKET
     for signal in _OF_HISTOGRAM:
@@ -137,9 +137,9 @@ def _grown_columns(grown: Grown) -> dict[str, Floats]:
 
 
 def service_sheet(
-    fleet: Fleet, replicas: Sheet, of_slot: np.ndarray, counted: np.ndarray, up: np.ndarray, grown: Grown
+    fleet: Fleet, replicas: Sheet, of_slot: np.ndarray, counted: np.ndarray, up: np.ndarray, grown: Increases
 ) -> tuple[Sheet, Floats, Statuses]:
-    """Services as sums over their listed replicas (``counted``), with the seconds and status of their increases."""
+    """Returns services as sums over their listed replicas (``counted``), with seconds and status of their increases."""
     size = len(fleet.spec.services)
     new = counted & up & (grown.status == 0)
 
@@ -185,15 +185,15 @@ def service_sheet(
 
 
 def _abandoned(requests: Floats, otherwise: Sequence[Floats], aborted: Floats) -> Floats:
-    """Requests whose client left: answered with 200 and never finished, or aborted. ``otherwise``: other endings."""
+    """Returns requests whose client left: status 200 and never finished, or aborted. ``otherwise``: other results."""
     unfinished: Floats = np.maximum(0.0, requests - np.sum(otherwise, axis=0))
     return unfinished + np.nan_to_num(aborted)
 
 
 def _of_services(
-    of_slot: np.ndarray, counted: np.ndarray, new: np.ndarray, grown: Grown, size: int
+    of_slot: np.ndarray, counted: np.ndarray, new: np.ndarray, grown: Increases, size: int
 ) -> tuple[Floats, Statuses]:
-    """The median interval of all replicas, and per service the worst status if no replica has an increase."""
+    """Returns the median interval of all replicas, and per service the worst status if no replica has an increase."""
     seconds = grown.seconds[counted & np.isfinite(grown.seconds)]
     middle = float(np.median(seconds)) if seconds.size else np.nan
     worst = np.zeros(size, dtype=np.uint8)

@@ -1,9 +1,8 @@
-"""Rival detectors in common use, on the same runs that are scored: peers of the drill benchmark.
+"""Common rival detectors on the scored runs: peers of the drill benchmark.
 
-Four of them: static thresholds, a z-score per metric, one isolation forest per kind of entity, and alert rules as
-shipped for Prometheus. They get the same signals at the same times, learn from the same quiet run, and open an
-incident
-of priority P1 on the entity that alarms.
+Static thresholds, a z-score per metric, one isolation forest per entity kind, and published Prometheus alert rules.
+They get the same signals at the same times and learn from the same fault-free run. An alarm opens a P1 incident on its
+entity.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest
 
 Flags = np.ndarray  # (times, entities) of bool
-JOINED = timedelta(minutes=5)  # alarms of an entity within this distance are one incident
+MERGE_WITHIN = timedelta(minutes=5)  # alarms of one entity within this time are one incident
 Z_LIMIT = 6.0
-Z_FLOOR_RATIO = 0.02  # of the level: a signal that never moved has no scale of its own
+Z_FLOOR_RATIO = 0.02  # of the level: a constant signal has no scale of its own
 PERSISTS = 3  # samples in a row
 FOREST_QUANTILE = 0.9995
 
 
 @dataclass(frozen=True, slots=True)
 class StaticRule:
-    """``signal`` beyond ``limit`` for ``samples`` in a row; ``fault`` is what its author would call it."""
+    """``signal`` beyond ``limit`` for ``samples`` in a row; ``fault`` is the fault that the rule names."""
 
     kind: EntityKind
     signal: str
@@ -68,8 +67,8 @@ STATIC = _rules(
     (_R, "engine_requests_waiting", ">", 20.0, "traffic-surge", 2),
     (_S, "svc_success_ratio", "<", 0.99, "bad-rollout", 2),
 )
-# Shipped rules wait: node and target rules of kube-prometheus 10-15 min, device rules of the DCGM examples
-# 1-5 min, engine rules of the vLLM examples 5 min. Here in samples of 15 s; the longest are cut to 10 min.
+# Waiting times of published rules: node and target rules of kube-prometheus 10-15 min, device rules of the DCGM
+# examples 1-5 min, engine rules of the vLLM examples 5 min. Here in samples of 15 s, at most 10 min.
 SHIPPED = _rules(
     (_G, "hw_accel_temperature_celsius", ">", 85.0, "gpu-thermal-throttle", 20),
     (_G, "hw_accel_fault_code", ">", 0.0, "gpu-xid-hardware", 4),
@@ -93,12 +92,12 @@ class _Alarm:
 
 
 def by_rules(rules: Sequence[StaticRule]) -> Callable[[RecordedRun, RecordedRun], list[_Alarm]]:
-    """Returns a rival with static limits only."""
+    """Returns a rival with only static thresholds."""
 
-    def look(seen: RecordedRun, _: RecordedRun) -> list[_Alarm]:
+    def detect(recorded: RecordedRun, _: RecordedRun) -> list[_Alarm]:
         result: list[_Alarm] = []
         for rule in rules:
-            matrix = seen.matrices.get(rule.kind)
+            matrix = recorded.matrices.get(rule.kind)
             column = None if matrix is None else matrix.column(rule.signal)
             if matrix is None or column is None:
                 continue
@@ -107,22 +106,22 @@ def by_rules(rules: Sequence[StaticRule]) -> Callable[[RecordedRun, RecordedRun]
             result += _alarms(matrix, lasting(beyond, rule.samples), rule.fault)
         return result
 
-    return look
+    return detect
 
 
-def by_z_score(seen: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
-    """Every signal of every entity against its own mean and deviation in the quiet run."""
+def by_z_score(recorded: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
+    """Alarms on the z-score of each signal of each entity, with mean and deviation of the fault-free run."""
     result: list[_Alarm] = []
-    for matrix, learned in _pairs(seen, quiet):
+    for matrix, learned in _pairs(recorded, quiet):
         flags = lasting(np.asarray((np.abs(_z(matrix, learned)) > Z_LIMIT).any(axis=2)), PERSISTS)
         result += _alarms(matrix, flags, "unknown")
     return result
 
 
-def by_forest(seen: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
-    """One isolation forest per kind over all entities pooled, on raw values."""
+def by_forest(recorded: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
+    """Alarms by one isolation forest per entity kind over all entities pooled, on raw values."""
     result: list[_Alarm] = []
-    for kind, matrix in seen.matrices.items():
+    for kind, matrix in recorded.matrices.items():
         if kind in quiet.matrices:
             keys = tuple(key for key in quiet.matrices[kind].plain().keys if key in matrix.keys)
             forest, limit = _trained(quiet.matrices[kind], keys)
@@ -133,16 +132,16 @@ def by_forest(seen: RecordedRun, quiet: RecordedRun) -> list[_Alarm]:
 
 @lru_cache(maxsize=32)
 def _trained(learned: Matrix, keys: tuple[SignalKey, ...]) -> tuple[IsolationForest, float]:
-    """Returns a forest trained on the quiet run, and the score that few rows of that run exceed."""
-    from sklearn.ensemble import IsolationForest  # noqa: PLC0415 - seconds that listing drills does without
+    """Returns a forest trained on the fault-free run, and the score that few rows of that run exceed."""
+    from sklearn.ensemble import IsolationForest  # noqa: PLC0415 - slow import, not needed to list drills
 
     train = _rows(learned, keys)
     forest = IsolationForest(n_estimators=100, max_samples=min(1024, len(train)), random_state=0).fit(train)
     return forest, float(np.quantile(-forest.score_samples(train), FOREST_QUANTILE))
 
 
-def _pairs(seen: RecordedRun, quiet: RecordedRun) -> Iterator[tuple[Matrix, Matrix]]:
-    for kind, matrix in seen.matrices.items():
+def _pairs(recorded: RecordedRun, quiet: RecordedRun) -> Iterator[tuple[Matrix, Matrix]]:
+    for kind, matrix in recorded.matrices.items():
         if kind in quiet.matrices:
             yield matrix.plain(), quiet.matrices[kind].plain()
 
@@ -156,12 +155,12 @@ RIVALS: Mapping[str, Callable[[RecordedRun, RecordedRun], list[_Alarm]]] = {
 
 
 def compare(run: Run, recorded: RecordedRun, quiet: RecordedRun) -> dict[str, Run]:
-    """Returns the run as each rival would have had it; a ``Comparison`` of ``service.drills.runner``."""
+    """Returns the run with the incidents of each rival; a ``Comparison`` of ``service.drills.runner``."""
     return {name: _run_of_rival(name, run, recorded, quiet) for name in RIVALS}
 
 
 def _run_of_rival(name: str, run: Run, recorded: RecordedRun, quiet: RecordedRun) -> Run:
-    """A rival groups nothing: each of its alarms is an incident of its own."""
+    """Returns the run of one rival. Rivals do not group: each alarm is its own incident."""
     opened = incidents(name, recorded, quiet)
     fired = tuple(
         FiredAlert(entity, incident.opened_at, incident.id) for incident in opened for entity in incident.entities
@@ -169,18 +168,18 @@ def _run_of_rival(name: str, run: Run, recorded: RecordedRun, quiet: RecordedRun
     return replace(run, incidents=opened, alerts=len(opened), acted=(), fired=fired)
 
 
-def incidents(name: str, seen: RecordedRun, quiet: RecordedRun) -> tuple[ScoredIncident, ...]:
-    """Returns the incidents of a rival: alarms of one entity close together are one incident."""
-    found: list[ScoredIncident] = []
+def incidents(name: str, recorded: RecordedRun, quiet: RecordedRun) -> tuple[ScoredIncident, ...]:
+    """Returns the incidents of a rival; alarms of one entity close in time are one incident."""
+    opened: list[ScoredIncident] = []
     newest: dict[EntityRef, tuple[int, float]] = {}
-    for alarm in sorted(RIVALS[name](seen, quiet), key=lambda one: (one.at, one.entity.key)):
+    for alarm in sorted(RIVALS[name](recorded, quiet), key=lambda one: (one.at, one.entity.key)):
         known = newest.get(alarm.entity)
-        if known is not None and alarm.at - known[1] <= JOINED.total_seconds():
+        if known is not None and alarm.at - known[1] <= MERGE_WITHIN.total_seconds():
             newest[alarm.entity] = (known[0], alarm.at)
             continue
-        newest[alarm.entity] = (len(found), alarm.at)
-        found.append(_opened(f"{name}-{len(found)}", alarm))
-    return tuple(found)
+        newest[alarm.entity] = (len(opened), alarm.at)
+        opened.append(_opened(f"{name}-{len(opened)}", alarm))
+    return tuple(opened)
 
 
 def _opened(name: str, alarm: _Alarm) -> ScoredIncident:
@@ -216,7 +215,7 @@ def _alarms(matrix: Matrix, flags: Flags, fault: str) -> list[_Alarm]:
 
 
 def _z(matrix: Matrix, learned: Matrix) -> Floats:
-    """Deviation from the quiet run in its own standard deviations; 0 without a baseline."""
+    """Returns z-scores against the fault-free run; 0 without a baseline."""
     places = [learned.entities.index(entity) if entity in learned.entities else -1 for entity in matrix.entities]
     columns = [learned.keys.index(key) if key in learned.keys else -1 for key in matrix.keys]
     known = np.array(places)[:, None] >= 0

@@ -1,8 +1,8 @@
 """Rows of canonical signals: the result of collecting counters and gauges, for all entities of a kind at once.
 
-A row is an entity whose page is read; a sheet has the values of one sort of pages for one kind of entity. Statuses are
-those of collecting: no increases on a first page, RESET after a process restart, ABSENT cells if a page could not be
-read, UNDEFINED without any event.
+A row is an entity whose page is read; a sheet has the values of one type of page for one entity kind. Cell statuses are
+those of collecting: no increases on a first page, RESET after a process restart, ABSENT if a page could not be read,
+UNDEFINED without any event.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from outrider.model import (
 )
 from outrider.vocabulary import catalog
 
-FELL = -np.inf  # in place of an increase that is none
-REMEMBER_SECONDS = 15 * 60.0  # an entity that could not be read for longer is left out
+FELL = -np.inf  # marks a counter that decreased
+REMEMBER_SECONDS = 15 * 60.0  # entities missing for longer are dropped
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
-    """Growth of counters, ``increases`` of shape (rows, counters): NaN without a value, FELL after a decrease.
+class Increases:
+    """Counter increases of shape (rows, counters): NaN without a value, FELL after a decrease.
 
-    ``seconds`` (rows,) since the last good page, NaN without; ``status`` of cells that need two pages.
+    ``seconds`` (rows,) since the last good page, NaN without one; ``status`` of cells that need two pages.
     """
 
     increases: Floats
@@ -41,8 +41,8 @@ class Grown:
     status: Statuses
 
 
-class Ledger:
-    """The counters of the last good page of every row."""
+class LastCounters:
+    """The counters of every row's last good page."""
 
     def __init__(self, rows: int) -> None:
         self.at = np.full(rows, np.nan)
@@ -57,12 +57,11 @@ class Ledger:
         counters: Floats,
         started: Floats | None = None,
         identity: np.ndarray | None = None,
-    ) -> Grown:
-        """Increases since the last page of each row, whose page is then this one if ``up``.
+    ) -> Increases:
+        """Returns increases since the last page of each row and stores this page if ``up``.
 
-        ``started`` (rows,) is the start time of each process: a change is a reset. ``identity`` (rows,) stands for the
-        labels
-        of a row's series: other labels are new series.
+        ``started`` (rows,) is the start time of each process; a change is a reset. ``identity`` (rows,) stands for the
+        labels of a row's series; a change means new series.
         """
         before = np.zeros_like(counters) if self._counters is None else self._counters
         if identity is not None:
@@ -70,24 +69,24 @@ class Ledger:
                 self.at[self._identity != identity] = np.nan
             self._identity = identity.copy()
         seconds = np.where(up, at - self.at, np.nan)
-        anew = np.zeros(up.shape, dtype=bool)
+        reset = np.zeros(up.shape, dtype=bool)
         if started is not None:
-            anew = up & (np.abs(started - self._started) > 1.0)
+            reset = up & (np.abs(started - self._started) > 1.0)
             self._started = np.where(up, started, self._started)
-        status = np.where(np.isnan(seconds), CellStatus.ABSENT, np.where(anew, CellStatus.RESET, CellStatus.PRESENT))
+        status = np.where(np.isnan(seconds), CellStatus.ABSENT, np.where(reset, CellStatus.RESET, CellStatus.PRESENT))
         good = (status == CellStatus.PRESENT)[:, None]
         increases = np.where(good, counters - before, np.nan)
         increases[increases < 0] = FELL
         self._counters = np.where(up[:, None], counters, before)
         self.at = np.where(up, at, self.at)
-        return Grown(increases, seconds, status.astype(np.uint8))
+        return Increases(increases, seconds, status.astype(np.uint8))
 
     def recent(self, at: float) -> np.ndarray:
-        """Rows with a good page in the last 15 minutes."""
+        """Returns rows with a good page in the last 15 minutes."""
         return np.asarray(at - np.nan_to_num(self.at, nan=-np.inf) <= REMEMBER_SECONDS)
 
     def forget(self, rows: np.ndarray) -> None:
-        """These rows are read no more: their next page is a first one."""
+        """Clears these rows: their next page counts as the first one."""
         self.at[rows] = np.nan
         self._started[rows] = np.nan
 
@@ -96,9 +95,8 @@ class Ledger:
 class Sheet:
     """Cells of all rows of one kind, before it is known which pages were read.
 
-    ``gauges`` are (rows,) with NaN if a page has no such line; ``grown`` need two pages, (rows,) or (rows, buckets of
-    the
-    signal), with NaN without any event and ``FELL`` after a decrease.
+    ``gauges`` are (rows,) with NaN if a page has no such line. ``grown`` need two pages: (rows,) or (rows, buckets of
+    the signal), NaN without any event, ``FELL`` after a decrease.
     """
 
     kind: EntityKind
@@ -107,7 +105,7 @@ class Sheet:
     grown: Mapping[str, Floats]
 
     def cells(self, status: Statuses) -> tuple[tuple[SignalKey, ...], Floats, Statuses]:
-        """Keys, values and statuses of shape (rows, keys); ``status`` (rows,) is that of cells that need two pages."""
+        """Returns keys, values and statuses (rows, keys); ``status`` (rows,) is for cells that need two pages."""
         keys = _keys(tuple(self.gauges), tuple((name, values.ndim > 1) for name, values in self.grown.items()))
         blocks = [*self.gauges.values(), *self.grown.values()]
         values = np.concatenate([_whole(each.reshape(status.size, -1)) for each in blocks], axis=1)
@@ -125,7 +123,7 @@ class Sheet:
 
 
 def _whole(block: Floats) -> Floats:
-    """A histogram is whole or not at all: one bucket that fell speaks for every one."""
+    """Marks all buckets of a histogram as FELL if one fell."""
     if block.shape[1] == 1:
         return block
     return np.where((block == FELL).any(axis=1)[:, None], FELL, block)
@@ -135,7 +133,7 @@ _KEYS: dict[tuple[object, ...], tuple[SignalKey, ...]] = {}
 
 
 def _keys(gauges: tuple[str, ...], grown: tuple[tuple[str, bool], ...]) -> tuple[SignalKey, ...]:
-    """The columns of a sheet; the same object each time, so that readers can compare by identity."""
+    """Returns the columns of a sheet; the same object each time, so that readers can compare by identity."""
     result = _KEYS.get((gauges, grown))
     if result is None:
         keys = [SignalKey(name) for name in gauges]
@@ -147,7 +145,7 @@ def _keys(gauges: tuple[str, ...], grown: tuple[tuple[str, bool], ...]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rows that are read and their scrape status: arrays of shape (rows,). ``known`` rows are listed or remembered."""
+    """Rows and their scrape status: arrays of shape (rows,). ``known`` rows are listed now or recently."""
 
     entities: np.ndarray  # of EntityRef
     known: np.ndarray
@@ -157,9 +155,9 @@ class Reading:
 
 
 def batches_of(sheet: Sheet, reading: Reading, at: datetime, own: Sequence[str] = ()) -> Iterator[SampleBatch]:
-    """The known rows as batches, one for each interval and verdict, so that each has one ``interval_seconds``.
+    """Yields the known rows as batches, one per interval and scrape status, so that each has one ``interval_seconds``.
 
-    Cells of rows whose page could not be read are ABSENT, but for the gauges named in ``own``.
+    Cells of rows whose page could not be read are ABSENT, except the gauges in ``own``.
     """
     keys, values, status = sheet.cells(reading.status)
     down = np.flatnonzero(~reading.up & reading.known)
@@ -187,14 +185,14 @@ def batches_of(sheet: Sheet, reading: Reading, at: datetime, own: Sequence[str] 
 
 
 def ratio(over: Floats, under: Floats) -> Floats:
-    """``over / under``, NaN without any event."""
+    """Returns ``over / under``, NaN without any event."""
     with np.errstate(divide="ignore", invalid="ignore"):
         result = np.where(under > 0, over / under, np.nan)
     return np.where((over == FELL) | (under == FELL), FELL, result)
 
 
-def refs(found: Sequence[EntityRef]) -> np.ndarray:
-    """Entities as an array, for picking rows."""
-    array = np.empty(len(found), dtype=object)
-    array[:] = found
+def refs(entities: Sequence[EntityRef]) -> np.ndarray:
+    """Returns entities as an array, for selecting rows."""
+    array = np.empty(len(entities), dtype=object)
+    array[:] = entities
     return array

@@ -1,1 +1,1 @@
-"""The history of a fleet, written straight into a store."""
+"""Backfilled history of a simulated fleet, as blocks for a store."""

@@ -1,4 +1,4 @@
-"""History of a fleet, written directly as blocks of values: the values that collecting it would have stored.
+"""History of a fleet as blocks: the values that collecting it would have stored.
 
 It has no faults; launches and holidays are in the load shapes, rollouts and restarts are included with ``upkeep``.
 Levels follow the traffic and the profile of each engine; counts are drawn as in the live fleet. A gauge that is a rate
@@ -63,10 +63,9 @@ def backfill(
     """Yields the history in [start, end) on a grid of ``step``, by day and entity kind, oldest first.
 
     Kinds: service, replica, gpu and node. The same seed gives the same history, and entities are those of
-    ``Fleet(spec, seed)``. With ``upkeep`` replicas are down while ``maintenance.planned`` rolls them out or restarts
-    them:
-    ABSENT cells, engine_up 0, and no increase at their first time back. ``events`` returns these rollouts and
-    restarts.
+    ``Fleet(spec, seed)``. With ``upkeep``, replicas are down while ``maintenance.planned`` rolls them out or restarts
+    them: ABSENT cells, engine_up 0, and no increase in their first step after that. ``events`` returns these rollouts
+    and restarts.
     """
     grid = np.arange(start.timestamp(), end.timestamp(), step.total_seconds())
     longest = (1 + max(service.replicas for service in spec.services)) * spec.startup.total_seconds
@@ -104,7 +103,7 @@ class _History:
         self._ready = [pod for pod in self._pods.pods if pod.ready]
 
     def blocks(self, times: Floats, step: float) -> Iterator[HistoryBlock]:
-        """One block of each kind."""
+        """Yields one block of each kind."""
         random = np.random.default_rng([self._seed, 8, int(times[0])])
         services, replicas, names, node_rate = [], [], [], np.zeros((self._nodes.size, times.size))
         absent: list[np.ndarray] = []
@@ -140,11 +139,11 @@ class _History:
         return values
 
     def _gpu_columns(self, pod: Pod, drawn: _SampledLoad, times: Floats, random: np.random.Generator) -> Floats:
-        """Utilisation, tensor activity, memory ratio, temperature and power of a pod's devices."""
+        """Returns utilization, tensor activity, memory ratio, temperature and power of a pod's devices."""
         gpus, index = self._gpus, np.array(pod.gpus)
         shape = (index.size, times.size)
         values = np.empty((*shape, len(_GPU_KEYS)))
-        # Devices of one group work in step: one draw for all, and the sensors' own noise.
+        # Devices of one group work in lockstep: one draw for all, plus sensor noise.
         common = random.standard_normal(times.size)
         sensor = 1.0 + random.normal(0.0, 0.008, shape)
         for column, name in ((0, "utilization"), (1, "tensor")):
@@ -191,10 +190,10 @@ class _History:
 
 @dataclass(frozen=True, slots=True)
 class _SampledLoad:
-    """Work of a service's replicas in every step: arrays of shape (replicas, times)."""
+    """Load of a service's replicas in every step: arrays of shape (replicas, times)."""
 
-    up: np.ndarray  # bool, which of them serve
-    each: Floats  # requests per second of one that serves, (times,)
+    up: np.ndarray  # bool: the replica serves
+    each: Floats  # requests/s of each serving replica, (times,)
     shape: Profile
     requests: Floats
     last: Floats  # requests of the last sample
@@ -240,11 +239,11 @@ class _SampledLoad:
         )
 
     def at(self, name: str, what: str) -> Floats:
-        """A profile's curve at one replica's load, (times,)."""
+        """Returns a curve of the profile at one replica's load, (times,)."""
         return (self.shape.mean_at if what == "mean" else self.shape.spread_at)(name, self.each)
 
     def sum_of(self, name: str, counts: Floats) -> Floats:
-        """The sum a histogram would show for so many requests."""
+        """Returns the sum of a histogram with ``counts`` requests."""
         per_request = np.interp(self.each, self.shape.rates, self.shape.per_request[name])
         return np.asarray(counts * per_request, dtype=np.float64)
 
@@ -316,7 +315,7 @@ def _block(kind: EntityKind, times: Floats, names: Sequence[EntityRef], columns:
 
 
 def _without(block: HistoryBlock, gone: np.ndarray) -> HistoryBlock:
-    """Removes the values of replicas that are down, ``gone`` (replicas, times)."""
+    """Removes the values of replicas that are down (``gone``, shape (replicas, times))."""
     if not gone.any():
         return block
     values, status = block.values, block.status

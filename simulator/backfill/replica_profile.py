@@ -1,6 +1,6 @@
 """Profile of one replica at each level of load, measured on the engine model.
 
-History is filled from these profiles, so that its levels match the live fleet at the same rate.
+Backfilled history uses these profiles, so that its levels match the live fleet at the same rate.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Profile:
     per_request: Mapping[str, Floats]
 
     def mean_at(self, name: str, rates: Floats) -> Floats:
-        """A quantity's mean at any rates."""
+        """Returns a quantity's mean at any rates."""
         return np.asarray(np.interp(rates, self.rates, self.mean[name]), dtype=np.float64)
 
     def spread_at(self, name: str, rates: Floats) -> Floats:
-        """A quantity's spread at any rates."""
+        """Returns a quantity's spread at any rates."""
         return np.asarray(np.interp(rates, self.rates, self.spread[name]), dtype=np.float64)
 
     def buckets_at(self, name: str, rates: Floats) -> Floats:
-        """Shares of requests by bucket at any rates, shape (..., buckets); each sums to 1."""
+        """Returns shares of requests by bucket at any rates, shape (..., buckets); each sums to 1."""
         table = self.buckets[name]
         upper = np.clip(np.searchsorted(self.rates, rates), 1, self.rates.size - 1)
         low, high = self.rates[upper - 1], self.rates[upper]
@@ -59,7 +59,7 @@ class Profile:
 
 
 def profile(service: ServiceSpec) -> Profile:
-    """A service's engine at every level, measured once: services that differ in name, size or load share it."""
+    """Returns the profile of a service's engine, measured once: services that differ in name, size or load share it."""
     return _measured(replace(service, name="", namespace="", replicas=1, ceiling=1, traffic=TrafficSpec()))
 
 
@@ -114,7 +114,7 @@ def _summary(bank: EngineBank, rates: Floats, samples: dict[str, list[Floats]]) 
     for name, kept in samples.items():
         values = np.stack(kept)  # (slices, replicas)
         mean[name] = values.mean(axis=0).reshape(levels, TWINS).mean(axis=1)
-        # Gauges are read at an instant; rates and activities are means over an interval.
+        # Gauges are instantaneous; rates and activities are means over an interval.
         instant = name in ("running", "waiting", "kv")
         seen = values if instant else values.reshape(-1, per_window, values.shape[1]).mean(axis=1)
         spread[name] = seen.reshape(-1, levels, TWINS).std(axis=(0, 2))

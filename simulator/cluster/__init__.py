@@ -1,1 +1,1 @@
-"""Pods of model servers: placement, start, crash, rollout, autoscaling, load balancing."""
+"""Pods of model servers: placement, start-up, crashes, rollouts, autoscaling, load balancing."""

@@ -34,7 +34,7 @@ class Autoscaler:
         self._names = [service.name for service in spec.services]
 
     def advance(self, seconds: float, ordered: Mapping[str, int], effects: ServiceEffects) -> None:
-        """Follow the orders and what ``effects`` add to them."""
+        """Updates to the ordered replicas plus those that ``effects`` add."""
         stuck = np.round(effects.autoscaler_stuck)
         base = np.array([ordered[name] for name in self._names], dtype=np.float64)
         self.blind = stuck == BLIND

@@ -1,4 +1,4 @@
-"""Node lifecycle of Kubernetes: silent nodes become NotReady, their pods are evicted; so are pods on full disks."""
+"""Node lifecycle of Kubernetes: silent nodes become NotReady; their pods, and pods on full disks, are evicted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # kube-controller-manager's node-monitor-grace-period until Kubernetes 1.32; the toleration that admission gives pods.
 SILENT_SECONDS = 40.0
 TOLERATION_SECONDS = 300.0
-# The kubelet's eviction-pressure-transition and how long freeing one pod's disk keeps it from evicting another.
+# The kubelet's eviction-pressure-transition-period, and the pause between two evictions.
 EVICTION_AFTER_SECONDS, EVICTION_EVERY_SECONDS = 60.0, 120.0
 HOST_GONE = "host-gone"
 OOM_KILLED = "OOMKilled"
@@ -53,7 +53,7 @@ class Kubelets:
         self.pod_ready &= ~placed | fleet.nodes.ready[np.maximum(fleet.pods.node_of_slot, 0)]
 
     def _stop(self, node: int) -> None:
-        """A host goes out: every process on it ends at once."""
+        """Stops a host: every process on it ends at once."""
         fleet = self._fleet
         fleet.pods.dark[node] = True
         for pod in fleet.pods.on_node(node):
@@ -61,7 +61,7 @@ class Kubelets:
                 fleet.crash(pod.slot, HOST_GONE)
 
     def _boot(self, node: int) -> None:
-        """It comes up again: its kubelet starts the containers that are still its own."""
+        """Boots a host; its kubelet restarts the containers that are still assigned to it."""
         fleet = self._fleet
         fleet.pods.dark[node] = False
         fleet.nodes.reboot(node, fleet.at)
@@ -89,7 +89,7 @@ class Kubelets:
                 fleet.restart(pod.slot)
 
     def _disks(self) -> None:
-        """A host short of disk takes no pods, and gives up one after another."""
+        """Sets disk pressure: the host takes no new pods and evicts one after another."""
         fleet, hosts = self._fleet, self._fleet.nodes
         full = hosts.disk_pressure & hosts.ready
         if not full.any() and np.isinf(self._full_since).all():
@@ -112,14 +112,14 @@ class Kubelets:
                 fleet.restart(pod.slot)
 
     def _memory(self) -> None:
-        """The kernel kills what exceeds its container's limit; the kubelet starts it again."""
+        """Kills processes above their container's memory limit; the kubelet restarts them."""
         fleet = self._fleet
         over = fleet.containers.working_set_bytes > fleet.containers.memory_limit_bytes
         for slot in np.flatnonzero(over & (fleet.pods.loaded_ratio > 0)).tolist():
             self.kill_for_memory(fleet.pods.pods[slot])
 
     def kill_for_memory(self, pod: Pod) -> None:
-        """Kills a pod's engine at its memory limit, and logs it."""
+        """OOM-kills a pod's engine and logs it."""
         fleet = self._fleet
         node = pod.node or 0
         fleet.nodes.oom_kills[node] += 1

@@ -1,4 +1,4 @@
-"""The load balancer in front of the replicas: weights an operator sets, and health checks that lag."""
+"""The load balancer in front of the replicas: weights set by operators, and delayed health checks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ class Router:
     """Spreads each service's requests over its replicas by weight.
 
     ``weights`` are set by operators, shape (slots,). A dead replica gets requests until the health check fails, a new
-    one
-    none until it passes. A hung or sleeping engine that passes its health check keeps its share. One without a core,
-    or on
-    an unreachable node, loses it. ``believed_up`` is the last health check, bool of shape (slots,).
+    one none until it passes. A hung or sleeping engine that passes its health check keeps its share. An engine without
+    a core, or on an unreachable node, loses it. ``believed_up`` is the last health check, bool of shape (slots,).
     """
 
     def __init__(self, pods: Pods, health_check_seconds: float, seed: int) -> None:
@@ -50,12 +48,12 @@ class Router:
         self.believed_up &= pods.ready | (pods.crashed_at > -np.inf)
 
     def trust(self) -> None:
-        """Believe at once what is ready, as after a long time."""
+        """Marks all ready slots as up at once, as after a long time."""
         self._healthy = self.believed_up = self._pods.ready.copy()
         self._process = self._pods.process.copy()
 
     def shares(self, effects: FleetEffects) -> Floats:
-        """The part of its service's requests that each slot is sent, shape (slots,)."""
+        """Returns each slot's share of its service's requests, shape (slots,)."""
         raw = self.weights * effects.slots.weight_factor * self.believed_up
         totals = np.bincount(self._service, raw, self._services)[self._service]
         return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
@@ -66,7 +64,7 @@ class Router:
         totals = np.bincount(self._service, shares, self._services)
         for service in np.flatnonzero(totals > 0).tolist():
             mine, takers = np.flatnonzero(arrivals.service == service), np.flatnonzero(self._service == service)
-            # How many each is sent, then in which order: a draw for every request costs a search for each.
+            # Draw the counts first, then the order: drawing every request needs a search for each.
             counts = self._random.multinomial(mine.size, shares[takers] / totals[service])
             slots[mine] = self._random.permutation(np.repeat(takers, counts))
         return slots

@@ -27,9 +27,8 @@ class Pod:
     """Pod of one slot.
 
     ``generation`` rises with each new pod, ``restarts`` with each restart of its container, ``process`` with either.
-    ``why`` is the cause of a crash; while ``held`` the pod cannot start again. ``left_seconds`` of its phase remain on
-    a
-    healthy node; ``phase_seconds`` are the lengths of the phases of its last start (schedule, pull, load, warm).
+    ``reason`` is the cause of a crash; while ``held`` the pod cannot start again. ``left_seconds`` of its phase remain
+    on a healthy node; ``phase_seconds`` are the durations of the phases of its last start (schedule, pull, load, warm).
     ``last_terminated`` is the kubelet's reason for the last container end: Error, OOMKilled or empty.
     """
 
@@ -65,18 +64,18 @@ class Pod:
 
     @property
     def ready(self) -> bool:
-        """True when its engine serves."""
+        """True if its engine serves."""
         return self.phase is Phase.READY
 
     @property
     def waiting_reason(self) -> str:
-        """The kubelet's word for what its container waits for, empty when it runs or is not placed yet."""
+        """The kubelet's waiting reason of its container; empty if it runs or is not scheduled yet."""
         if self.phase is Phase.CRASHED:
             return "CrashLoopBackOff"
         return "ContainerCreating" if self.phase is Phase.PULLING else ""
 
     @property
     def startup_seconds(self) -> float | None:
-        """Seconds that its engine last took to load and warm up, None before that."""
+        """Seconds of the engine's last load and warm-up, None before the first one."""
         spent = self.phase_seconds
         return spent.get("load", 0.0) + spent.get("warm", 0.0) if self.ready and "warm" in spent else None

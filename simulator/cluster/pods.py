@@ -42,9 +42,8 @@ class Pods:
 
     ``blocked`` nodes take no new pods although they are not cordoned; kubelets on ``dark`` nodes do nothing. Arrays of
     shape (slots,): ``ready``, ``existing`` (bool), ``node_of_slot`` (-1: not placed), ``service_of_slot`` (index into
-    the
-    spec), ``group`` (GPUs of a replica), ``loaded_ratio`` (of the device memory an engine takes), ``loading`` (reads
-    weights now), ``crashed_at``, ``process``.
+    the spec), ``group`` (GPUs of a replica), ``loaded_ratio`` (of the engine's device memory), ``loading`` (True while
+    it reads weights), ``crashed_at``, ``process``.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Pods:
         return self._of_service[name]
 
     def on_node(self, node: int) -> list[Pod]:
-        """The pods on a node."""
+        """Returns the pods on a node."""
         return [self.pods[slot] for slot in np.flatnonzero(self.node_of_slot == node).tolist()]
 
     def start_ready(self, slot: int, at: float, started_at: float) -> None:
@@ -104,8 +103,8 @@ class Pods:
         pod, startup = self.pods[slot], self.spec.startup
         if not self._place(pod):
             raise UsageError(
-                f"replica {pod.name} finds no node with {pod.service.tensor_parallel} free GPUs",
-                hint="groups lie within one node: give the fleet more nodes, or its services fewer replicas",
+                f"replica {pod.name}: no node with {pod.service.tensor_parallel} free GPUs",
+                hint="a tensor-parallel group needs one node: add nodes to the fleet, or reduce replicas",
             )
         pod.phase, pod.generation, pod.ever_ready, pod.process = Phase.READY, 1, True, 1
         pod.created_at = pod.started_at = started_at - startup.total_seconds
@@ -119,7 +118,7 @@ class Pods:
         self._note(pod)
 
     def create(self, slot: int, at: float) -> None:
-        """A new pod for the slot, of its service's revision: it must be scheduled, pulled, loaded and warmed."""
+        """Creates a pod for the slot with its service's revision. It starts with scheduling, pull, load and warm-up."""
         pod = self.pods[slot]
         self._stop(pod, at)
         pod.phase, pod.generation, pod.process = Phase.PENDING, pod.generation + 1, pod.process + 1
@@ -152,7 +151,7 @@ class Pods:
         self._note(pod)
 
     def cure(self, slot: int, generation: int, why: str, at: float) -> None:
-        """Removes the reason that kept this generation of the pod down: the kubelet's next restart succeeds."""
+        """Clears the reason that kept this generation of the pod down: the kubelet's next restart succeeds."""
         pod = self.pods[slot]
         if pod.phase is Phase.CRASHED and pod.generation == generation and pod.why == why:
             self._restart_in_place(pod, at)
@@ -184,10 +183,10 @@ class Pods:
             about = EntityRef(self.spec.cluster, EntityKind.POD, pod.service.namespace, pod.name)
             self.journal.write(at, JournalSource.KUBERNETES, about, code, text, type=kind)
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------
 
     def _note(self, pod: Pod) -> None:
-        """Every change of a pod ends here: the arrays follow."""
+        """Updates the arrays after a change of a pod."""
         slot = pod.slot
         self.ready[slot], self.existing[slot] = pod.ready, pod.exists
         self.loading[slot] = pod.phase is Phase.LOADING
@@ -242,7 +241,7 @@ class Pods:
         self._note(pod)
 
     def _start_process(self, pod: Pod, at: float) -> None:
-        """The container starts and its engine loads the weights."""
+        """Starts the container; its engine loads the weights."""
         pod.started_at, pod.why, pod.held, pod.crashed_at = at, "", False, None
         pod.phase, pod.moved_at = Phase.LOADING, at
         pod.left_seconds = self._lasts(self.spec.startup.load_seconds)
@@ -270,7 +269,7 @@ class Pods:
         pod.node, pod.gpus = None, ()
 
     def _back_off(self, pod: Pod, at: float) -> None:
-        """The kubelet tries again and again, at growing intervals."""
+        """Retries the start at growing intervals, as the kubelet does."""
         while pod.phase is Phase.CRASHED and pod.next_restart <= at:
             if not pod.held and self.healthy[list(pod.gpus)].all():
                 self._restart_in_place(pod, pod.next_restart)

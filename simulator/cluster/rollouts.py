@@ -1,4 +1,4 @@
-"""Rolling updates: a service's pods are replaced by those of another revision, never more out than allowed."""
+"""Rolling updates: a service's pods are replaced by those of another revision, within its max_unavailable."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _State:
-    """Of one service: the revisions it had, the present one last; whether pods are being replaced."""
+    """State of one service: its revisions, the current one last; True while pods are being replaced."""
 
     revisions: list[str] = field(default_factory=lambda: [FIRST_REVISION])
     moving: bool = False
-    instant: bool = False  # how the present revision was reached
+    instant: bool = False  # the current revision was applied in place
 
 
 class Rollouts:
-    """The updates of every service of a fleet."""
+    """The rollouts of every service of a fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -34,7 +34,7 @@ class Rollouts:
         return self._states[service].revisions[-1]
 
     def moving(self, service: str) -> bool:
-        """True while pods of another revision are still to be replaced."""
+        """Returns True while pods of another revision must still be replaced."""
         return self._states[service].moving
 
     def begin(
@@ -49,13 +49,12 @@ class Rollouts:
         """Starts a rollout. ``instantly``: running processes take over the revision, as for a flag read at run time.
 
         ``flags`` are the flag before and after; the change is then logged as a flag change. Raises UsageError if it is
-        the
-        current revision.
+        the current revision.
         """
         state = self._states[service]
         before = state.revisions[-1]
         if revision == before:
-            raise UsageError(f"{service} is at revision {revision} already", hint="name another revision")
+            raise UsageError(f"{service} is already at revision {revision}", hint="choose another revision")
         if revision in state.revisions:
             state.revisions.remove(revision)
         state.revisions.append(revision)
@@ -68,7 +67,7 @@ class Rollouts:
             self._tell(service, "flags", told, *flags, revision=revision)
 
     def back(self, service: str, *, text: str = "") -> str | None:
-        """Go to the revision before; its name, None when there is none."""
+        """Rolls back to the previous revision and returns its name, None if there is none."""
         state = self._states[service]
         if len(state.revisions) < 2:
             return None
@@ -80,13 +79,13 @@ class Rollouts:
         return after
 
     def reset(self) -> None:
-        """Every service runs its first revision, and always did."""
+        """Resets every service to its first revision, without history."""
         for name in self._states:
             self._states[name] = _State()
             self._aim(name, instantly=True)
 
     def advance(self) -> None:
-        """Replace the next pods, as the budgets allow; called every tick."""
+        """Replaces the next pods, as the budgets allow; called every tick."""
         for name, state in self._states.items():
             if state.moving:
                 self._replace(name, state)
@@ -106,7 +105,7 @@ class Rollouts:
         if not old:
             state.moving = False
             return
-        # One that does not serve costs nothing: it goes first, beside the budget.
+        # Pods that do not serve go first and do not count against the budget.
         idle = [pod for pod in old if not pod.ready]
         out = sum(not pod.ready for pod in pods)
         room = max(0, pods[0].service.max_unavailable - out)

@@ -1,8 +1,7 @@
-"""The sequences that decode together on each replica, all replicas at once.
+"""The decoding sequences of each replica, as arrays over all replicas.
 
-A replica is a row, a seat a column. As every sequence gets one token a step, it needs no update from
-step to step: the step at which it is complete and the difference between its tokens and the steps are
-fixed when it sits down.
+A replica is a row, a seat is a column. Every sequence gets one token per step, so it needs no update per step: its last
+step and the difference between its tokens and the step count are fixed when it gets its seat.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import numpy as np
 from outrider.model import Floats
 from simulator.engine.request_table import RequestTable
 
-NEVER = np.iinfo(np.int32).max  # steps of an engine that runs for a year stay below
-_EMPTY = -1e18  # tokens of an empty seat: no block is needed for them
+NEVER = np.iinfo(np.int32).max  # more than the steps of an engine in a year
+_EMPTY = -1e18  # tokens of an empty seat, which needs no blocks
 _FIRST_SEATS = 8
 _NOBODY = np.empty(0, dtype=np.int64)
 
@@ -26,29 +25,29 @@ class Batches:
         self._table, self._block = table, block
         self.size = np.zeros(replicas, dtype=np.int64)
         self.steps = np.zeros(replicas, dtype=np.int32)
-        self.context = np.zeros(replicas)  # tokens of all its sequences
+        self.context = np.zeros(replicas)  # tokens of all sequences
         self.next_end = np.full(replicas, NEVER, dtype=np.int32)
         self._seats = _FIRST_SEATS
-        # By place = replica x seats + seat.
+        # Index = replica x seats + seat.
         self._row = np.full(replicas * _FIRST_SEATS, -1)
         self._end = np.full(replicas * _FIRST_SEATS, NEVER, dtype=np.int32)
-        self._own = np.full(replicas * _FIRST_SEATS, _EMPTY)  # tokens in blocks of its own, minus steps
-        # The seats that are free, from number ``size`` on.
+        self._own = np.full(replicas * _FIRST_SEATS, _EMPTY)  # tokens in unshared blocks, minus steps
+        # The free seats, from index ``size`` on.
         self._free = np.tile(np.arange(_FIRST_SEATS), replicas)
 
     def add(self, replica: np.ndarray, rows: np.ndarray) -> None:
-        """Sequences whose prefill ended with the step just done; its token is their ``generated`` + 1."""
+        """Adds sequences whose prefill ended with the last step, which made token ``generated`` + 1."""
         if rows.size:
             order = np.argsort(replica, kind="stable")
             self._sit_down(replica[order], rows[order])
 
     def advance(self, replica: np.ndarray, steps: np.ndarray) -> None:
-        """Each of these replicas (no repeats) has done so many more steps."""
+        """Adds ``steps`` completed steps to each of these replicas (no repeats)."""
         self.steps[replica] += steps
         self.context[replica] += steps * self.size[replica]
 
     def complete(self, replica: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Removes complete sequences: rows, and for each the number of steps since its end."""
+        """Removes complete sequences; returns their rows and the number of steps since the end of each."""
         due = replica[self.next_end[replica] <= self.steps[replica]]
         if due.size == 0:
             return _NOBODY, _NOBODY
@@ -68,49 +67,49 @@ class Batches:
             self._vacate(replica, replica * self._seats + self._table.seat[rows])
 
     def newest(self, replica: np.ndarray) -> np.ndarray:
-        """The row that arrived last on each of these replicas, which must not be empty."""
+        """Returns the row that arrived last on each of these replicas, which must not be empty."""
         rows = self._of(self._row, replica)
         order = np.where(rows >= 0, self._table.order[rows], -1)
         return np.asarray(rows[np.arange(replica.size), order.argmax(axis=1)])
 
     def tokens(self, rows: np.ndarray) -> Floats:
-        """Prompt and answer so far of sequences that decode."""
+        """Returns prompt tokens plus generated tokens of decoding sequences."""
         replica = self._table.replica[rows]
         place = replica * self._seats + self._table.seat[rows]
         return np.asarray(self._own[place] + self.steps[replica] + self._table.common[rows], dtype=np.float64)
 
     def blocks(self, replica: np.ndarray, ahead: int) -> Floats:
-        """KV blocks that the sequences need themselves in the next step (``ahead`` 0) or used in the last (-1)."""
+        """Returns unshared KV blocks needed in the next step (``ahead`` 0) or used in the last one (-1)."""
         tokens = self._of(self._own, replica) + (self.steps[replica] + ahead)[:, None]
         held = np.ceil(tokens * (1.0 / self._block[replica])[:, None] - 1e-9)
         return np.asarray(np.maximum(held, 0.0).sum(axis=1), dtype=np.float64)
 
     def steps_that_fit(self, replica: np.ndarray, blocks: Floats) -> np.ndarray:
-        """Number of steps that fit into so many KV blocks; capped at one block's worth."""
+        """Returns the number of steps that fit into ``blocks`` KV blocks; at most one block's worth."""
         block = self._block[replica][:, None]
         tokens = self._of(self._own, replica) + self.steps[replica][:, None]
         empty = tokens < 0
         held = np.where(empty, 0.0, np.ceil((tokens - 1) / block - 1e-9))
         free = blocks - held.sum(axis=1)
-        # A sequence takes a new block once the steps have filled the last one: in order of that.
+        # A sequence takes a new block once the steps have filled its last one: sort by that step.
         filled = np.sort(np.where(empty, np.inf, held * block - tokens + 1), axis=1)
         place = np.clip(free, 0, filled.shape[1] - 1).astype(np.int64)
         until = np.where(free >= self.size[replica], np.inf, filled[np.arange(replica.size), place])
         return np.where(free < 0, 0, np.minimum(until, block[:, 0])).astype(np.int64)
 
     def reset(self, replica: int) -> None:
-        """A replica without sequences."""
+        """Removes all sequences of a replica."""
         self.size[replica], self.context[replica], self.next_end[replica] = 0, 0.0, NEVER
         places = slice(replica * self._seats, (replica + 1) * self._seats)
         self._row[places], self._end[places], self._own[places] = -1, NEVER, _EMPTY
         self._free[places] = np.arange(self._seats)
 
     def _of(self, seats: np.ndarray, replica: np.ndarray) -> np.ndarray:
-        """A row for each of these replicas."""
+        """Returns a row for each of these replicas."""
         return seats.reshape(-1, self._seats).take(replica, axis=0)
 
     def _sit_down(self, replica: np.ndarray, rows: np.ndarray) -> None:
-        """Seat these sequences; the replicas may repeat, each in one piece."""
+        """Assigns seats to these sequences; equal replicas must be adjacent."""
         table = self._table
         each, first, rank, count = _pieces(replica)
         while int((self.size[each] + count).max()) > self._seats:
@@ -128,7 +127,7 @@ class Batches:
         self.next_end[each] = np.minimum(self.next_end[each], np.minimum.reduceat(end, first))
 
     def _vacate(self, replica: np.ndarray, place: np.ndarray) -> None:
-        """Free these seats; the replicas may repeat, each in one piece."""
+        """Frees these seats; equal replicas must be adjacent."""
         table = self._table
         each, first, rank, count = _pieces(replica)
         rows = self._row[place]
@@ -141,7 +140,7 @@ class Batches:
         self.next_end[each] = self._of(self._end, each).min(axis=1)
 
     def _widen(self) -> None:
-        """Twice as many seats."""
+        """Doubles the number of seats."""
 
         def wider(seats: np.ndarray, more: np.ndarray | float) -> np.ndarray:
             old = seats.reshape(-1, self._seats)
@@ -154,7 +153,7 @@ class Batches:
 
 
 def _pieces(replica: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Each replica once, its first index, the number of every element in its piece, and the length of each piece."""
+    """Returns runs of equal replicas: replica, first index, rank of each element in its run, and run lengths."""
     edge = np.flatnonzero(np.concatenate([[True], replica[1:] != replica[:-1], [True]]))
     first, count = edge[:-1], edge[1:] - edge[:-1]
     return replica[first], first, np.arange(replica.size) - np.repeat(first, count), count

@@ -1,4 +1,4 @@
-"""Histogram buckets of many values at once, without a search for each.
+"""Histogram buckets of many values at once, without a binary search per value.
 
 The leading bits of a positive float (exponent and some of the mantissa) are monotonic. A table gives, for each such
 prefix, the number of bounds below all values with that prefix. If the bounds are so far apart that no prefix contains
@@ -12,15 +12,15 @@ import numpy as np
 from outrider.model import Floats
 
 _MANTISSA_BITS = 52
-_MOST_BITS = 11  # of the mantissa: bounds nearer than 0.05 % are searched as ever
+_MOST_BITS = 11  # of the mantissa: bounds closer than 0.05 % need a binary search
 
 
 class Buckets:
-    """Buckets between rising ``bounds`` of at least 0; a value on a bound belongs to the bucket below it."""
+    """Buckets between increasing ``bounds`` (0 or more); a value on a bound belongs to the bucket below it."""
 
     def __init__(self, bounds: Floats) -> None:
         self._bounds = bounds
-        self._not_above_zero = int(bounds.size and bounds[0] <= 0)  # a bound of 0 has no prefix: its sign decides
+        self._not_above_zero = int(bounds.size and bounds[0] <= 0)  # a bound of 0 has no prefix: the sign decides
         positive = bounds[self._not_above_zero :]
         self._next = np.append(positive, np.inf)
         bits = positive.view(np.int64)
@@ -32,7 +32,7 @@ class Buckets:
             self._table = np.searchsorted(positive, begins, side="left").astype(np.int32)
 
     def of(self, values: Floats) -> np.ndarray:
-        """The number of bounds below each value (none is NaN)."""
+        """Returns the number of bounds below each value (NaN is not allowed)."""
         if self._shift is None:
             return np.searchsorted(self._bounds, values, side="left")
         begin = np.asarray(values, dtype=np.float64).view(np.int64) >> self._shift

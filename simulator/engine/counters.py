@@ -1,7 +1,6 @@
 """Counters of a vLLM engine: plain counters and histograms of every replica, as arrays.
 
-Row i of each array is replica i. Histograms have counts per bucket (not cumulated), the last bucket is +Inf. Bounds
-are
+Row i of each array is replica i. Histograms have counts per bucket (not cumulated); the last bucket is +Inf. Bounds are
 those of vLLM 0.32.
 """
 
@@ -80,7 +79,7 @@ PLAIN = (
 
 
 class _Family:
-    """Histograms that see the same values: one search in the bounds of all of them serves each."""
+    """Histograms of the same values, which share one search over the bounds of all of them."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -90,14 +89,14 @@ class _Family:
             for name in names
         }
         self.buckets = Buckets(self.bounds)
-        # By observation: replicas, values, and no weights, one array of them, or one for each histogram.
+        # Per observation: replicas, values, and weights: none, one array, or one per histogram.
         self.seen: list[tuple[np.ndarray, ...]] = []
 
 
 class EngineCounters:
     """Counters of ``replicas`` engines. Monotonic, except for ``reset``.
 
-    Observations are collected and summed on read: one pass over many slices costs a thirtieth of a pass over each.
+    Observations are collected and summed on read: one pass over many slices is 30 times cheaper than one per slice.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -129,7 +128,7 @@ class EngineCounters:
         return self._sums
 
     def add(self, name: str, replica: np.ndarray, amounts: Floats) -> None:
-        """Raise a plain counter of the given replicas (they may repeat)."""
+        """Raises a plain counter of the given replicas (they may repeat)."""
         self._added.setdefault(name, []).append((replica, amounts))
 
     def observe(self, names: str | tuple[str, ...], replica: np.ndarray, values: Floats, *weights: Floats) -> None:
@@ -148,13 +147,13 @@ class EngineCounters:
             self._settle()
 
     def reset(self, replica: int) -> None:
-        """A new process starts counting at zero."""
+        """Resets the counters of a replica, as in a new process."""
         for table in (self.plain, self.sums, self.buckets):
             for values in table.values():
                 values[replica] = 0.0
 
     def scale(self, factor: float) -> None:
-        """Multiply everything by a whole number: as if the engines had run that much longer."""
+        """Multiplies everything by a whole number, as if the engines had run longer by that factor."""
         for table in (self.plain, self.sums, self.buckets):
             for name in table:
                 table[name] = table[name] * factor

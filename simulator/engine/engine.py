@@ -1,8 +1,8 @@
 """The engines of a fleet: every replica's queue, batch, gauges and counters, as arrays.
 
-A request is a row of a table. ``scheduling`` decides the content and length of each step, from the batch, its context,
-the prompts in it and the clock of the GPUs. Latencies, queue, KV use and throughput follow. This module is the
-interface: requests arrive, fail, leave; gauges are read.
+A request is a row of a table. ``scheduling`` decides the content and duration of each step from the batch, its context,
+its prompts and the GPU clocks. Latencies, queue, KV-cache use and throughput follow from the steps. This module is the
+interface: requests arrive, fail and leave; gauges are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.engine.scheduling import Scheduler
 from simulator.engine.step import Limits, Parameters, StepResult
 from simulator.spec.parts import EngineModel
 
-LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
+LENGTH_RATIO = 1 / 8  # share of outputs that end at max_tokens
 
 
 @dataclass(slots=True)
@@ -41,9 +41,8 @@ class Conditions:
     """External conditions of the engines, each of shape (replicas,) or (1,) for all; neutral by default.
 
     ``slow`` stretches every step, ``prefill`` only the prompt part; ``kv`` is the usable share of the KV blocks,
-    ``batch``
-    that of the maximum sequences. ``stalled`` replicas (bool) hang; afterwards their scheduled work happens that much
-    later. ``transfer_failures`` per second: each is a KV block set that did not arrive, so a prompt is recomputed.
+    ``batch`` that of the maximum sequences. ``stalled`` replicas (bool) hang; their scheduled work is delayed by that
+    time. ``transfer_failures`` per second: each is a failed KV transfer, so a prompt is recomputed.
     """
 
     slow: Floats = field(default_factory=lambda: _all(1.0))
@@ -54,7 +53,7 @@ class Conditions:
     transfer_failures: Floats = field(default_factory=lambda: _all(0.0))
 
     def of(self, replicas: int) -> Conditions:
-        """The same with every array of shape (replicas,)."""
+        """Returns the conditions with every array of shape (replicas,)."""
         each = (self.slow, self.prefill, self.kv, self.batch, self.stalled, self.transfer_failures)
         return Conditions(*(np.broadcast_to(values, replicas) for values in each))
 
@@ -63,9 +62,8 @@ class Conditions:
 class Work:
     """Work of each replica in one slice, shape (replicas,), as input of its GPUs.
 
-    ``batch`` is the mean number decoding, ``prefill_ratio`` the share of time with prefill in the step, ``busy_ratio``
-    the
-    share with any step, ``tokens_per_second`` generated.
+    ``batch`` is the mean number of decoding sequences, ``prefill_ratio`` the share of time in steps with prefill,
+    ``busy_ratio`` the share in any step, ``tokens_per_second`` the generated tokens.
     """
 
     batch: Floats
@@ -78,8 +76,8 @@ class Work:
 class EngineBank:
     """Every replica of a fleet. ``models[i]`` describes replica i; gauges are read after each ``step``.
 
-    ``running``, ``waiting`` and ``kv_used_ratio`` are, as on a real page, those at the end of the last
-    step of each engine: a long step shows nothing of what came meanwhile.
+    ``running``, ``waiting`` and ``kv_used_ratio`` are, as on a real page, those at the end of each engine's last step:
+    arrivals during a long step are not visible.
     """
 
     def __init__(self, models: list[EngineModel], seed: int, patience_seconds: float) -> None:
@@ -91,26 +89,25 @@ class EngineBank:
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
         self.ledger = Ledger()
-        # Called for every complete answer: number of the request in order of arrival, replica, times of
-        # its first and its last token.
+        # Called for complete responses: request number in order of arrival, replica, times of first and last token.
         self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
         self.running = np.zeros(self.size)
         self.waiting = np.zeros(self.size)
         self.kv_used_ratio = np.zeros(self.size)
         self._scheduler = Scheduler(self._model, self.table, self.counters)
-        self._overhang = np.zeros(self.size)  # seconds of the step in progress that lie in past slices
+        self._overhang = np.zeros(self.size)  # seconds of the current step in past slices
         self._failures = np.zeros(self.size)  # fractions of transfer failures not yet counted
         self._stalled_since = np.full(self.size, np.nan)
         self._random = np.random.default_rng([seed, 2])
 
     @property
     def in_flight(self) -> Floats:
-        """Requests accepted by each HTTP server and not yet answered, stalled ones too."""
+        """Requests accepted by each HTTP server and not yet answered, including stalled ones."""
         return np.bincount(self.table.replica[self.table.rows()], minlength=self.size).astype(np.float64)
 
     @property
     def step_time(self) -> Floats:
-        """Current seconds of a step of each replica, without prompts and under neutral conditions."""
+        """Current step seconds of each replica, without prompts and under neutral conditions."""
         batches, model = self._scheduler.batches, self._model
         return model.step + model.sequence * batches.size + model.context * batches.context
 
@@ -129,10 +126,8 @@ class EngineBank:
         """Adds new requests, in order of arrival.
 
         ``computed`` are the prompt tokens that the prefix cache lacks, ``leaves`` is the time at which each client
-        aborts (inf:
-        never). Running requests of the same ``prefix`` (a small number, -1 none) share the KV blocks of its ``common``
-        first
-        tokens (whole blocks).
+        aborts (inf: never). Running requests of the same ``prefix`` (a small number, -1 for none) share the KV blocks
+        of its first ``common`` tokens (whole blocks).
         """
         columns = {"replica": replica, "at": at, "due": at + self._model.front[replica]}
         columns |= {"prompt": prompt, "cached": prompt - computed, "output": output}
@@ -144,12 +139,12 @@ class EngineBank:
         self.ledger.arrived += int(at.size)
 
     def refuse(self, count: int) -> None:
-        """Requests that reached no engine."""
+        """Counts requests that reached no engine."""
         self.ledger.arrived += count
         self.ledger.failed += count
 
     def fail(self, replica: np.ndarray) -> None:
-        """Requests (one entry each, replicas may repeat) that their engine answers 500 at once."""
+        """Counts requests (one entry each, replicas may repeat) with an immediate 500."""
         self.refuse(int(replica.size))
         one = np.ones(replica.size)
         self.counters.add("finished_error", replica, one)
@@ -161,15 +156,15 @@ class EngineBank:
         self.counters.add("http_5xx", replica, np.ones(replica.size))
 
     def reject(self, replica: np.ndarray) -> None:
-        """Bad requests, answered 400 before the scheduler sees them: they show in the HTTP counters only."""
+        """Counts bad requests: status 400 before the scheduler, visible only in the HTTP counters."""
         self.refuse(int(replica.size))
         self.counters.add("http_4xx", replica, np.ones(replica.size))
 
     def abort(self, rows: np.ndarray, at: Floats, counted: bool = False) -> None:
-        """Requests of the table end before their answer does.
+        """Ends requests of the table before their output is complete.
 
-        Clients that leave count as 2xx answers and nowhere among the finished ones, as vLLM 0.32 has it;
-        ``counted``: those that the engine itself gives up count with the reason abort.
+        Requests aborted by clients count as 2xx responses and not as finished, as in vLLM 0.32. With ``counted``,
+        requests aborted by the engine count with the reason abort.
         """
         if rows.size == 0:
             return
@@ -198,7 +193,7 @@ class EngineBank:
         return int(rows.size)
 
     def step(self, start: float, span: float, conditions: Conditions) -> Work:
-        """Advance by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
+        """Advances by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
         given = conditions.of(self.size)
         self._mark_stalled(start, given.stalled)
         self._give_up(start)
@@ -212,7 +207,7 @@ class EngineBank:
         self._measure(blocks, given.stalled)
         return self._work(done, start + span, span, given.stalled)
 
-    # --- inside -------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------
 
     def _mark_stalled(self, now: float, stalled: np.ndarray) -> None:
         """Records replicas that start to hang; resumes those that no longer do."""
@@ -226,7 +221,7 @@ class EngineBank:
         self._stalled_since[stalled & ~known] = now
 
     def _give_up(self, now: float) -> None:
-        """Removes clients: those without a first token after their timeout, others at their own time."""
+        """Aborts requests without a first token after the client timeout, and those whose client leaves now."""
         table = self.table
         rows = np.flatnonzero((table.at < now - self.patience) & (table.first > now) | (table.leaves <= now))
         rows = rows[np.isfinite(table.at[rows])]  # rows in use
@@ -273,24 +268,24 @@ class EngineBank:
         table.release(rows)
 
     def _measure(self, blocks: Floats, stalled: np.ndarray) -> None:
-        """Gauges as the engine core last set them: those of a stalled engine stay as they were."""
+        """Sets the gauges as the engine core does: those of a stalled engine stay unchanged."""
         table, scheduler = self.table, self._scheduler
         begun = np.flatnonzero(table.state == PREFILL)
         replica = table.replica[begun]
-        # Admitted for the step in progress: for the page they still wait, or have not come yet.
+        # Admitted for the current step: on the page they still wait, or have not arrived yet.
         fresh = (table.begin[begun] >= scheduler.clock[replica]) & np.isfinite(scheduler.step_end[replica])
         running = scheduler.batches.size + np.bincount(replica[~fresh], minlength=self.size)
         waiting = np.concatenate([np.flatnonzero(table.state == WAITING), begun[fresh]])
         waiting = waiting[table.due[waiting] <= scheduler.last_begin[table.replica[waiting]]]
         queue = np.bincount(table.replica[waiting], minlength=self.size)
-        # Blocks that cannot be used were never given back: the block pool counts them as used.
+        # Unusable blocks were never freed: the block pool counts them as used.
         used = np.minimum((scheduler.held_blocks(begun[~fresh]) + self.kv_blocks - blocks) / self.kv_blocks, 1.0)
         self.running = np.where(stalled, self.running, running)
         self.waiting = np.where(stalled, self.waiting, queue)
         self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, used)
 
     def _work(self, done: StepResult, end: float, span: float, stalled: np.ndarray) -> Work:
-        """Steps are noted when they end; the share of those in progress belongs to this slice."""
+        """Returns the work of the slice: completed steps, and the share of current steps in it."""
         scheduler = self._scheduler
         in_progress = scheduler.working() & ~stalled
         overhang = np.where(in_progress, np.maximum(end - scheduler.clock, 0.0), 0.0)

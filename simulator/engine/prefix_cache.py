@@ -1,4 +1,4 @@
-"""KV blocks that running requests with the same beginning share, counted once on each replica."""
+"""KV blocks shared by running requests with the same prefix, counted once per replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Prefixes:
         self._blocks = np.zeros(0)
 
     def missing(self, table: RequestTable, rows: np.ndarray, block: Floats) -> Floats:
-        """Shared blocks that would come into use with each of these requests, were it the next one."""
+        """Returns the shared blocks that each of these requests would add if it ran next."""
         result = np.zeros(rows.size)
         has = np.flatnonzero(table.common[rows])
         if has.size:
@@ -30,7 +30,7 @@ class Prefixes:
         return result
 
     def enter(self, table: RequestTable, rows: np.ndarray, block: Floats) -> None:
-        """These requests run; at most one a replica."""
+        """Adds running requests; at most one per replica."""
         rows = rows[table.prefix[rows] >= 0]
         if rows.size == 0:
             return
@@ -45,7 +45,7 @@ class Prefixes:
         self._users[replica, prefix] += 1
 
     def leave(self, table: RequestTable, rows: np.ndarray) -> None:
-        """These requests run no longer."""
+        """Removes requests that no longer run."""
         if self._blocks.size:
             rows = rows[table.prefix[rows] >= 0]
         if self._blocks.size == 0 or rows.size == 0:

@@ -1,4 +1,4 @@
-"""The table of requests in flight (one array a column) and the grouped sums the engine needs."""
+"""The table of requests in flight (one array per column), and grouped sums."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _COLUMNS: dict[str, tuple[type, float]] = {
     "state": (np.uint8, FREE),
     "order": (np.int64, 0),  # rises with arrival
     "at": (np.float64, -np.inf),  # when it was sent, unix seconds
-    "due": (np.float64, np.inf),  # when the scheduler sees it
-    "leaves": (np.float64, np.inf),  # when its client goes away, inf when it stays
+    "due": (np.float64, np.inf),  # when the scheduler gets it
+    "leaves": (np.float64, np.inf),  # when its client aborts, inf: never
     "scheduled": (np.float64, np.inf),  # start of its first step
-    "begin": (np.float64, np.inf),  # start of its first step since it waited last
+    "begin": (np.float64, np.inf),  # start of its first step since it last waited
     "first": (np.float64, np.inf),  # first token
-    "last": (np.float64, np.inf),  # last token before it was preempted
+    "last": (np.float64, np.inf),  # last token before preemption
     "prompt": (np.float64, 0.0),
     "cached": (np.float64, 0.0),  # prompt tokens in the prefix cache
     "common": (np.float64, 0.0),  # tokens in KV blocks shared with others of the same prefix
-    "prefix": (np.int64, -1),  # which prefix, -1 none
+    "prefix": (np.int64, -1),  # prefix number, -1 for none
     "output": (np.float64, 0.0),
-    "generated": (np.float64, 0.0),  # tokens made before it was last scheduled
-    "done": (np.float64, 0.0),  # prompt tokens in KV blocks, while it is in prefill
+    "generated": (np.float64, 0.0),  # tokens generated before it was last scheduled
+    "done": (np.float64, 0.0),  # prompt tokens in KV blocks during prefill
     "seat": (np.int64, -1),
-    "below": (np.int64, -1),  # the next one of those that were preempted
+    "below": (np.int64, -1),  # next preempted row (linked list)
     "preempted": (np.float64, 0.0),
 }
 _FIRST_ROWS = 1024
@@ -86,7 +86,7 @@ class RequestTable:
         return rows
 
     def release(self, rows: np.ndarray) -> None:
-        """Forget these requests, each of them once."""
+        """Frees the rows of these requests (no repeats)."""
         for name, (_, empty) in _COLUMNS.items():
             getattr(self, name)[rows] = empty
         self._free[self._unused : self._unused + rows.size] = rows
@@ -106,5 +106,5 @@ class RequestTable:
 
 
 def group_sum(group: np.ndarray, amounts: Floats, groups: int) -> Floats:
-    """The sum of ``amounts`` in each of ``groups`` groups, shape (groups,)."""
+    """Returns the sum of ``amounts`` in each of ``groups`` groups, shape (groups,)."""
     return np.bincount(group, amounts, groups).astype(np.float64)

@@ -1,11 +1,11 @@
-"""Continuous batching step by step, for all replicas at once: the order of work of vLLM's scheduler.
+"""Continuous batching step by step for all replicas at once, in the order of vLLM's scheduler.
 
-Each step gives a token to every sequence that decodes, and what is left of the token budget to
-prompts, first the one that was cut, then those that wait, first come first served, while a seat and
-KV blocks for the whole prompt are free. Steps without prompts are alike, so a replica takes as many
-of them at once as fit before its next event: an arrival, a complete sequence, full blocks, the end of
-the slice. The replicas go round by round, each with its own clock; a step that ends after the slice
-stays in progress. So results do not depend on the length of slices.
+Each step gives one token to every decoding sequence and the rest of the token budget to prompts. A partly computed
+prompt comes first, then waiting requests in order of arrival, while a seat and KV blocks for the whole prompt are free.
+
+Steps without prompts are alike, so a replica runs as many of them at once as fit before its next event: an arrival, a
+complete sequence, full blocks, or the end of the slice. Each replica has its own clock. A step that ends after the
+slice stays in progress, so results do not depend on the slice length.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Scheduler:
         self._model, self._table, self._counters = parameters, table, counters
         self.batches = Batches(replicas, table, parameters.block)
         self.prefixes = Prefixes(replicas)
-        self.clock = np.zeros(replicas)  # start of its next step, or of the one in progress
-        self.step_end = np.full(replicas, np.inf)  # of the step in progress that computes prompts
-        self.last_begin = np.full(replicas, -np.inf)  # of the last step done
+        self.clock = np.zeros(replicas)  # start of the next or current step
+        self.step_end = np.full(replicas, np.inf)  # end of the current step with prompts
+        self.last_begin = np.full(replicas, -np.inf)  # start of the last completed step
         self.lost_transfers = np.zeros(replicas)
-        self._part = np.full(replicas, -1)  # the row whose prompt is cut
-        self._chunk = np.zeros(replicas)  # of that, tokens in the step in progress
-        self._prompt_blocks = np.zeros(replicas)  # kept for prompts that are being computed
+        self._part = np.full(replicas, -1)  # row with a partly computed prompt
+        self._chunk = np.zeros(replicas)  # its tokens in the current step
+        self._prompt_blocks = np.zeros(replicas)  # reserved for prompts in prefill
         self._step_seconds = np.zeros(replicas)
         self._mark = np.zeros(replicas, dtype=bool)
         self._step_tokens = np.zeros(replicas)
-        self._completing = np.empty(0, dtype=np.int64)  # rows whose prompt ends with the step in progress
-        self._returned = np.full(replicas, -1)  # newest row of those preempted in this slice
-        self._blocked = np.zeros(replicas, dtype=bool)  # no admission before a sequence is complete
-        self._short = np.zeros(replicas, dtype=bool)  # blocks ran out in the step that comes
+        self._completing = np.empty(0, dtype=np.int64)  # rows whose prompt ends with the current step
+        self._returned = np.full(replicas, -1)  # newest row preempted in this slice
+        self._blocked = np.zeros(replicas, dtype=bool)  # no admission until a sequence completes
+        self._short = np.zeros(replicas, dtype=bool)  # blocks ran out for the next step
         self._queue = np.empty(0, dtype=np.int64)
         self._head = self._tail = np.zeros(replicas, dtype=np.int64)
 
@@ -58,7 +58,7 @@ class Scheduler:
         return self._done
 
     def working(self) -> np.ndarray:
-        """Replicas with a step in progress, bool."""
+        """Returns True for replicas with a step in progress."""
         return np.asarray((self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end))
 
     def remove(self, rows: np.ndarray) -> None:
@@ -74,7 +74,7 @@ class Scheduler:
         self.prefixes.leave(table, rows[(table.state[rows] == PREFILL) | (table.state[rows] == DECODE)])
 
     def reset(self, replica: int) -> None:
-        """A new process; its requests have been removed."""
+        """Resets a replica to a new process; its requests have been removed."""
         self.batches.reset(replica)
         self._part[replica], self._prompt_blocks[replica] = -1, 0.0
         self.step_end[replica], self.last_begin[replica] = np.inf, -np.inf
@@ -86,7 +86,7 @@ class Scheduler:
         self.step_end += late
 
     def held_blocks(self, begun: np.ndarray) -> Floats:
-        """KV blocks as of the last step done, with those of ``begun``, the rows in prefill that were in it."""
+        """Returns KV blocks after the last completed step, including ``begun``, the rows in prefill in that step."""
         table, replica = self._table, self._table.replica[begun]
         own = np.maximum(table.done[begun] - table.common[begun], 0.0)
         prompts = group_sum(replica, np.ceil(own / self._model.block[replica]), self.clock.size)
@@ -96,7 +96,7 @@ class Scheduler:
     # --- one round ----------------------------------------------------------------------------------
 
     def _line_up(self) -> None:
-        """Those that wait, by replica, in order of arrival."""
+        """Sorts waiting requests by replica and arrival."""
         table = self._table
         rows = np.flatnonzero(table.state == WAITING)
         replica = table.replica[rows]
@@ -108,7 +108,7 @@ class Scheduler:
         self._blocked[:] = self._short
 
     def _head_due(self, replica: np.ndarray) -> Floats:
-        """Time at which the scheduler gets the first waiting request, inf without one."""
+        """Returns the time at which the scheduler gets the first waiting request, inf without one."""
         if self._queue.size == 0:
             due = np.full(replica.size, np.inf)
         else:
@@ -140,13 +140,13 @@ class Scheduler:
         return np.asarray(replica[(ends <= end) | np.isinf(ends) & ((steps > 0) | (self._blocked[replica] & ~known))])
 
     def _make_room(self, replica: np.ndarray) -> np.ndarray:
-        """Number of steps that the KV blocks allow; if none, the newest sequences return to the queue."""
+        """Returns the number of steps that the KV blocks allow; if 0, preempts the newest sequences."""
         model, batches = self._model, self.batches
         while True:
             self._hold_parts(replica)
             size, block = batches.size[replica], model.block[replica]
             limit = self._limits.blocks[replica] - self._prompt_blocks[replica] - self.prefixes.blocks[replica]
-            # A sequence uses less than one block more than its tokens fill: so many steps always fit.
+            # A sequence uses less than one block more than its tokens fill, so this many steps always fit.
             sure = ((limit - size) * block - batches.context[replica]) / np.maximum(size, 1)
             room = np.where(size > 0, np.floor(sure), MOST_STEPS)
             tight = np.flatnonzero(room < block)
@@ -159,7 +159,7 @@ class Scheduler:
             self._preempt(replica[over])
 
     def _preempt(self, replica: np.ndarray) -> None:
-        """The newest sequence of each gives its KV blocks back, to be computed again."""
+        """Preempts the newest sequence of each replica: frees its KV blocks, to be recomputed."""
         table = self._table
         rows = self._part[replica].copy()
         seated = np.flatnonzero(rows < 0)
@@ -181,7 +181,7 @@ class Scheduler:
         size = batches.size[replica]
         base, sequence, context = model.steps[:, replica] * self._limits.slow[replica]
         step = base + sequence * size + context * batches.context[replica]
-        # Each step has ``size`` tokens more to read: n of them take n (step - grows) + n^2 grows.
+        # Each step reads ``size`` tokens more than the last: n steps take n (step - grows) + n^2 grows.
         grows = 0.5 * context * size
         left = end - self.clock[replica]
         steps = np.minimum(np.floor(_steps_in(left, step, grows) + 1e-9), room)
@@ -191,7 +191,7 @@ class Scheduler:
         until_complete = batches.next_end[replica] - batches.steps[replica]
         steps = np.where(model.fine[replica] | ~admits, np.minimum(steps, until_complete), steps)
         steps = np.where((size == 0) | (self._part[replica] >= 0), 0.0, steps)
-        if self._short.any():  # no admission in the step that preempts; any request may follow in the next
+        if self._short.any():  # no admission in a step with preemption
             steps = np.where(self._short[replica], np.minimum(steps, 1.0), steps)
             self._blocked[replica[self._short[replica] & (steps > 0)]] = False
             self._short[replica[steps > 0]] = False
@@ -201,7 +201,7 @@ class Scheduler:
         return steps
 
     def _do(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
-        """So many steps without prompts, of ``step`` seconds on average."""
+        """Runs ``steps`` steps without prompts, of ``step`` seconds on average."""
         done = self._done
         self.batches.advance(replica, steps)
         self.clock[replica] += steps * step
@@ -210,7 +210,7 @@ class Scheduler:
         rows, ago = self.batches.complete(replica)
         where = self._table.replica[rows]
         self._finish(rows, where, self.clock[where] - ago * self._step_seconds[where])
-        # What is complete before the last of these steps makes no tokens in the rest of them.
+        # Sequences that complete before the last of these steps make no tokens in the rest.
         made = steps * size - np.bincount(where, ago, self.clock.size)[replica]
         done.busy[replica] += steps * step
         done.batch[replica] += step * made
@@ -243,7 +243,7 @@ class Scheduler:
         self._completing = np.concatenate([self._completing, *plan.completing])
 
     def _go_on(self, plan: Plan) -> None:
-        """The prompt that was cut comes first."""
+        """Continues the partly computed prompts first."""
         has = np.flatnonzero(self._part[plan.replica] >= 0)
         if has.size:
             rows = self._part[plan.replica[has]]
@@ -251,7 +251,7 @@ class Scheduler:
             self._compute(plan, has, rows)
 
     def _compute(self, plan: Plan, place: np.ndarray, rows: np.ndarray) -> None:
-        """Gives these prompts their share of the budget; ``place`` is the index in the plan (no repeats)."""
+        """Assigns budget to these prompts; ``place`` is the index in the plan (no repeats)."""
         table, where = self._table, plan.replica[place]
         rest = table.prompt[rows] + table.generated[rows] - table.done[rows]
         chunk = np.minimum(rest, plan.left[place])
@@ -265,7 +265,7 @@ class Scheduler:
         plan.completing.append(rows[~cut])
 
     def _admit(self, plan: Plan) -> None:
-        """Those that wait, one a replica at a time, while budget, seats and KV blocks last."""
+        """Admits waiting requests, one per replica at a time, while budget, seats and KV blocks last."""
         table = self._table
         plan.used[:] = self._most_used(plan.replica)
         go = np.flatnonzero(~self._blocked[plan.replica])
@@ -287,13 +287,13 @@ class Scheduler:
             self._compute(plan, go, rows)
 
     def _most_used(self, replica: np.ndarray) -> Floats:
-        """Upper bound of KV blocks in the next step: a sequence uses less than one block more than it fills."""
+        """Returns an upper bound of KV blocks in the next step: at most one partly filled block per sequence."""
         batches, size = self.batches, self.batches.size[replica]
         tokens = batches.context[replica] / self._model.block[replica]
         return np.asarray(tokens + size + self._prompt_blocks[replica] + self.prefixes.blocks[replica])
 
     def _fits(self, plan: Plan, place: np.ndarray, need: Floats) -> np.ndarray:
-        """True if there are enough blocks; an idle engine takes any request."""
+        """Returns True if there are enough blocks; an idle engine admits any request."""
         where = plan.replica[place]
         limit = self._limits.blocks[where]
         unsure = np.flatnonzero((plan.used[place] + need > limit) & ~plan.exact[place])
@@ -305,7 +305,7 @@ class Scheduler:
         return np.asarray((plan.used[place] + need <= limit) | alone)
 
     def _first(self, replica: np.ndarray) -> np.ndarray:
-        """The row that comes next on each replica, -1 when none is there yet."""
+        """Returns the next row of each replica, -1 if none has arrived."""
         if self._queue.size == 0:
             return np.asarray(self._returned[replica])
         head = self._head[replica]
@@ -329,7 +329,7 @@ class Scheduler:
         self.prefixes.enter(table, rows, self._model.block)
 
     def _complete(self, replica: np.ndarray) -> None:
-        """Steps with prompts end: everyone in the batch, and every prompt that is whole, has one token more."""
+        """Completes steps with prompts: one more token for each sequence in the batch and each complete prompt."""
         if replica.size == 0:
             return
         table, batches, done = self._table, self.batches, self._done
@@ -358,7 +358,7 @@ class Scheduler:
         self._counters.observe("iteration", replica, size + self._step_tokens[replica])
 
     def _hold_parts(self, replica: np.ndarray) -> None:
-        """Reserves KV blocks for the next part of cut prompts; no other prompt is in progress."""
+        """Reserves KV blocks for the next chunk of partly computed prompts; no other prompt is in progress."""
         table = self._table
         cut = replica[self._part[replica] >= 0]
         rows = self._part[cut]
@@ -388,6 +388,6 @@ class Scheduler:
 
 
 def _steps_in(seconds: Floats, step: Floats, grows: Floats) -> Floats:
-    """Number of steps that fit in so much time, the first taking ``step``, each further one 2 ``grows`` more."""
+    """Returns the number of steps in ``seconds``; the first takes ``step``, each later one 2 ``grows`` more."""
     first = step - grows
     return np.asarray(2.0 * seconds / (first + np.sqrt(first * first + 4.0 * grows * seconds)), dtype=np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 from outrider.model import Floats
 from simulator.spec.parts import EngineModel
 
-FINE_RATIO = 0.02  # one sequence less changes a step by more than this: the run of steps ends there
+FINE_RATIO = 0.02  # a run of steps ends if one sequence less changes a step by more
 
 
 class Parameters:
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of one slice, shape (replicas,): seconds in steps, those with prompts, seconds times batch."""
+    """Result of one slice, shape (replicas,): seconds in steps, seconds in steps with prompts, seconds x batch."""
 
     replicas: int
     busy: Floats = field(init=False)
@@ -54,7 +54,7 @@ class StepResult:
     batch: Floats = field(init=False)
     made: Floats = field(init=False)  # tokens generated
     computed: Floats = field(init=False)  # prompt tokens
-    finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, instants
+    finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, times
 
     def __post_init__(self) -> None:
         for name in ("busy", "prefill", "batch", "made", "computed"):

@@ -1,6 +1,6 @@
-"""The pages real exporters publish, written from the fleet's state. One file an exporter.
+"""Exposition pages of real exporters, written from the fleet's state. One file per exporter.
 
-``ENGINE_PAGES`` has what writes the page of each kind of engine.
+``ENGINE_PAGES`` maps each engine kind to its page writer.
 """
 
 from __future__ import annotations

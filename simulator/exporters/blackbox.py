@@ -1,4 +1,4 @@
-"""Services seen from outside: results of a generation probe at their ingress, and the counts of their owners.
+"""Services seen from outside: results of a generation probe at their ingress, and SDK counters of their owners.
 
 Both are functions of the fleet and of the time since the last call, so that a page and a direct reading at the same
 time agree.
@@ -17,16 +17,16 @@ from simulator.spec.fleets import ServiceSpec
 
 PROBE_TOKENS = 16
 PATIENCE_SECONDS = 10.0
-NETWORK_SECONDS = 0.018  # name, connection and handshake from another region
-SCATTER = 0.04  # of the latencies of single requests
+NETWORK_SECONDS = 0.018  # DNS, connection and TLS handshake from another region
+SCATTER = 0.04  # relative scatter of request latencies
 CERTIFICATE_SECONDS = 90 * 86400.0
 RENEWED_BEFORE_SECONDS = 30 * 86400.0
-REASONS = {"garbled": 0.6, "repeated": 0.3, "empty": 0.1}  # how invalid answers divide
-# Well, two answers in ten thousand are invalid: the goal of validity is 99.9 %.
+REASONS = {"garbled": 0.6, "repeated": 0.3, "empty": 0.1}  # shares of invalid outputs by reason
+# Without faults, two outputs in ten thousand are invalid; the SLO target of validity is 99.9 %.
 INVALID_WHEN_WELL = 2e-4
-VOTES_UP, VOTES_DOWN, VOTES_DOWN_INVALID = 0.04, 0.004, 0.25  # of valid answers, of valid ones, of invalid ones
-ACCEPTED_RATIO = 0.62  # of answers that users take over
-FORGET_SECONDS = 300.0  # a service without any answer for so long has a KPI of 0
+VOTES_UP, VOTES_DOWN, VOTES_DOWN_INVALID = 0.04, 0.004, 0.25  # ratios: of valid, of valid, of invalid outputs
+ACCEPTED_RATIO = 0.62  # share of outputs that users accept
+FORGET_SECONDS = 300.0  # the KPI is 0 after this long without responses
 KPI = "accepted_answers_ratio"
 
 
@@ -34,9 +34,8 @@ KPI = "accepted_answers_ratio"
 class ProbeResult:
     """Probe result of each service, shape (services,).
 
-    ``status`` is the HTTP status, 0 without a response; latencies are NaN if nothing was generated, ``e2e`` is the
-    total
-    duration in any case; ``expiry_seconds`` until the certificate expires is NaN without a handshake.
+    ``status`` is the HTTP status, 0 without a response. Latencies are NaN if nothing was generated; ``e2e`` is the
+    total duration in any case. ``expiry_seconds`` until the certificate expires is NaN without a handshake.
     """
 
     success: Floats
@@ -48,7 +47,7 @@ class ProbeResult:
 
 
 class IngressProbe:
-    """Requests a short answer at the ingress of every service."""
+    """Sends a short generation request to the ingress of every service."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -61,7 +60,7 @@ class IngressProbe:
         self._found: ProbeResult | None = None
 
     def probe(self) -> ProbeResult:
-        """Returns the probe result now; two calls at the same time return the same."""
+        """Returns the current probe result; two calls at the same time return the same."""
         if self._found is None or self._at != self._fleet.at:
             self._at, self._found = self._fleet.at, self._asked()
         return self._found
@@ -98,12 +97,12 @@ class IngressProbe:
         )
 
     def _expiry(self, shut: np.ndarray) -> Floats:
-        """Seconds until the certificate expires. It is renewed a month before, unless the ingress fails by it."""
+        """Returns seconds until the certificate expires. It is renewed a month before, unless a fault prevents it."""
         age = np.mod(self._fleet.at - self._issued, CERTIFICATE_SECONDS - RENEWED_BEFORE_SECONDS)
         return np.where(shut, -3600.0, CERTIFICATE_SECONDS - age)
 
     def _routed(self, luck: Floats) -> np.ndarray:
-        """The slot that each probe is routed to, -1 if no replica takes requests."""
+        """Returns the slot that each probe is routed to, -1 if no replica takes requests."""
         fleet, result = self._fleet, np.full(self._services, -1)
         weights = fleet.requests_per_second
         for service in range(self._services):
@@ -118,7 +117,7 @@ class IngressProbe:
         return np.asarray(coupling.on_slots(self._fleet, nodes.reachable * nodes.alive, 1.0) > 0.5)
 
     def _ttft(self) -> Floats:
-        """Mean TTFT of each service's users since the last call, and of a healthy service before the first one."""
+        """Returns mean TTFT of each service since the last call; that of a healthy service in the first call."""
         counters, of_slot = self._fleet.bank.counters, self._fleet.pods.service_of_slot
         now = counters.sums["ttft"].copy(), counters.buckets["ttft"].sum(axis=1)
         before = self._before if self._before is not None else (np.zeros_like(now[0]), np.zeros_like(now[1]))
@@ -133,16 +132,16 @@ class IngressProbe:
 
 
 def _alone_seconds(service: ServiceSpec) -> float:
-    """Time to first token of a request that is alone on its engine."""
+    """Returns TTFT of a single request on an idle engine."""
     engine, lengths = service.engine, service.lengths
     computed = lengths.prompt_mean * (1 - lengths.cached_ratio)
     return float(engine.step_seconds + computed * engine.prefill_per_token_seconds)
 
 
 class OwnersCount:
-    """Answer counts of each service's owner: running totals, shape (services,), and a KPI.
+    """SDK counters of each service: running totals, shape (services,), and a KPI.
 
-    Invalid answers are counted by the current invalid share of each engine's answers.
+    Invalid outputs are counted by the current invalid ratio of each engine.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -158,16 +157,16 @@ class OwnersCount:
 
     @property
     def invalid_by_reason(self) -> Floats:
-        """Whole invalid answers, shape (services, reasons), in the order of ``REASONS``."""
+        """Integer counts of invalid outputs, shape (services, reasons), in the order of ``REASONS``."""
         return np.asarray(np.floor(self._invalid[:, None] * np.array(list(REASONS.values())) + 1e-9), dtype=np.float64)
 
     @property
     def votes(self) -> Floats:
-        """Whole votes, shape (services, 2): up, down."""
+        """Integer counts of votes, shape (services, 2): up, down."""
         return np.asarray(np.floor(self._votes + 1e-9), dtype=np.float64)
 
     def update(self) -> None:
-        """Counts the answers since the last call."""
+        """Counts the responses since the last call."""
         fleet = self._fleet
         if self._at == fleet.at:
             return

@@ -1,6 +1,6 @@
-"""The page of cAdvisor inside the kubelet of one node: a row a container, and the totals of its pod and of the node.
+"""The page of cAdvisor in the kubelet of one node: a row per container, with totals of pods and node.
 
-Lines of measurements bear the time they were taken by the node's clock; limits and start times do not.
+Measurements have a timestamp of the node's clock; limits and start times do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.spec.names import pod_uid
 _PERIOD_MICROSECONDS = 1e6 * PERIOD_SECONDS
 _RSS_RATIO, _CACHE_RATIO = 0.82, 0.3  # shares of the working set: anonymous memory, active and inactive files
 KERNEL = "6.8.0-87-generic"
-LINGERS_SECONDS = 20.0  # the kubelet goes on showing a container that has ended for about that long
+LINGERS_SECONDS = 20.0  # the kubelet lists an ended container for about this long
 _WITHOUT = (Phase.ABSENT, Phase.PENDING, Phase.PULLING)
 _VERSION = (
     "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version "
@@ -29,7 +29,7 @@ _VERSION = (
 
 
 class CadvisorPages:
-    """Writes the page of any node. One table of all containers' numbers serves every page of an instant."""
+    """Writes the page of any node. All pages at one time share one table of the containers' numbers."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -37,7 +37,7 @@ class CadvisorPages:
         self._of_node: list[list[Pod]] = []
 
     def page(self, fleet: Fleet, node: int) -> bytes:
-        """The page of a node."""
+        """Returns the page of a node."""
         if self._at != fleet.at:
             self._numbers = {name: values.tolist() for name, values in numbers(fleet).items()}
             self._of_node = _running(fleet)
@@ -60,7 +60,7 @@ class CadvisorPages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """All values of a page about the container of each slot, each of shape (slots,), by the names of the table."""
+    """Returns all container values, each of shape (slots,), by the names of the table."""
     held, size = fleet.containers, fleet.bank.size
     working = np.rint(np.minimum(held.working_set_bytes, held.memory_limit_bytes))
     return {
@@ -83,7 +83,7 @@ def numbers(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _running(fleet: Fleet) -> list[list[Pod]]:
-    """The pods of each node that have a container, or had one a moment ago."""
+    """Returns the pods of each node with a container, or with one that ended very recently."""
     result: list[list[Pod]] = [[] for _ in fleet.nodes.names]
     for pod in fleet.pods.pods:
         if pod.node is None or pod.phase in _WITHOUT:
@@ -95,7 +95,7 @@ def _running(fleet: Fleet) -> list[list[Pod]]:
 
 
 def _facts(fleet: Fleet, node: int) -> dict[str, str]:
-    """Families about cAdvisor and its node, by name."""
+    """Returns the families about cAdvisor and its node, by name."""
     hosts = fleet.nodes
     version = {
         "cadvisorRevision": "",
@@ -117,12 +117,12 @@ def _facts(fleet: Fleet, node: int) -> dict[str, str]:
 
 
 def _slice_row(cpu: str = "") -> str:
-    """The cgroup of all pods: a row without pod and container."""
+    """Returns the row of the cgroup of all pods, without pod and container."""
     return _row("", "", "/kubepods.slice", "", "", "", cpu)
 
 
 def _image(pod: Pod) -> tuple[str, str]:
-    """The name of the container and its image."""
+    """Returns the name of the container and its image."""
     kind = pod.service.engine_kind
     return kind, f"registry.local/serving/{kind}:{pod.revision}"
 
@@ -131,7 +131,7 @@ def _image(pod: Pod) -> tuple[str, str]:
 def _rows(
     cluster: str, pod: str, namespace: str, generation: int, container: str, image: str, cpu: str = ""
 ) -> tuple[str, str]:
-    """Labels of a pod's own cgroup and of its container's. A new pod has new ones."""
+    """Returns the labels of a pod's cgroup and of its container's. A new pod has new labels."""
     uid = pod_uid(cluster, pod, generation)
     own = f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
     digest = hashlib.sha256(uid.encode()).hexdigest()

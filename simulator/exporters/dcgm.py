@@ -1,4 +1,4 @@
-"""The page of dcgm-exporter 4.x on one node, with the counters for profiling, ECC, throttling and health turned on."""
+"""The page of dcgm-exporter 4.x on one node, with counters for profiling, ECC, throttling and health."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from simulator.spec.names import pci_address
 
 DRIVER = "580.95.05"
 RESERVED_MEBIBYTES = 512.0
-# The exporter calls the host Hostname in its releases up to 4.8.2 and hostname after them; pools differ in age.
+# The host label is Hostname in releases up to 4.8.2 and hostname afterwards; pools have different releases.
 _HOST_LABELS = ("Hostname", "hostname")
-# What devices lack: a T4 has no NVLink and no sensor in its memory, and Turing retires pages instead of rows.
+# Missing features: a T4 has no NVLink and no memory sensor, and Turing retires pages instead of rows.
 _EVERYTHING = frozenset({"profiling", "nvlink", "hbm", "remapping"})
 _HAVE = {"Tesla T4": frozenset({"retirement"}), "NVIDIA A30": _EVERYTHING - {"hbm"}}
 _XID = ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.")
@@ -39,7 +39,7 @@ class DcgmPages:
         self._nodes: Devices | None = None
 
     def page(self, fleet: Fleet, node: int) -> bytes:
-        """The page of a node."""
+        """Returns the page of a node."""
         if self._nodes is None:
             self._nodes = Devices(fleet)
         if self._at != fleet.at:
@@ -60,7 +60,7 @@ class DcgmPages:
     def _events(self, fleet: Fleet, shown: np.ndarray, rows: list[str]) -> str:
         parts = [header(*_XID)]
         for gpu, row in zip(shown, rows, strict=True):
-            # The code is a label too, so the series changes its identity with the code, and stays.
+            # The code is also a label, so a new code creates another series, which stays.
             code = int(fleet.gpus.xid[gpu])
             parts.append(f'{_XID[0]}{row},err_code="{code}",err_msg="{xid_text(code)}"}} {code}\n')
         parts.append(header(*_COUNT))
@@ -78,7 +78,7 @@ class DcgmPages:
         return "".join(parts)
 
     def _open(self, fleet: Fleet, gpu: int) -> str:
-        """The labels of a device without the closing brace. They change when another pod takes it."""
+        """Returns the labels of a device without the closing brace. They change with its pod."""
         owner = int(fleet.pods.owner[gpu])
         known = self._labels.get(gpu)
         if known is None or known[0] != owner:
@@ -95,21 +95,21 @@ class Devices:
         self._of_node = np.split(order, np.cumsum(counts)[:-1])
 
     def visible(self, fleet: Fleet, node: int) -> np.ndarray:
-        """Those the driver still sees, in order of their index."""
+        """Returns the devices that the driver still sees, in order of index."""
         mine = self._of_node[node]
         return np.asarray(mine[fleet.gpus.visible[mine]])
 
 
 @cache
 def _published(type_name: str) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """Name and header of the families that devices of a type have, and their rows in the table of numbers."""
+    """Returns name and header of the families of a device type, and their rows in the table of numbers."""
     have = _HAVE.get(type_name, _EVERYTHING)
     there = [(row, family) for row, family in enumerate(families("dcgm.yaml")) if set(family.needs) <= have]
     return [(family.name, family.header) for _, family in there], np.array([row for row, _ in there])
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """All values of a page, each of shape (gpus,), by the names of the table of families."""
+    """Returns all values of a page, each of shape (gpus,), by the names of the table of families."""
     gpus = fleet.gpus
     return {
         "zero": np.zeros(gpus.size),
@@ -155,7 +155,7 @@ def _error_counters(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _health(fleet: Fleet) -> Floats:
-    """Results of DCGM's background checks, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
+    """Returns the results of DCGM's health watches, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
     gpus, effects = fleet.gpus, fleet.effects.gpus
     memory = np.where(effects.row_remap_pending > 0.5, _WARN, 0.0)
     memory[(effects.row_remap_failed > 0.5) | (effects.ecc_uncorrectable_per_second > 0)] = _FAIL

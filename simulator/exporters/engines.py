@@ -20,17 +20,17 @@ from simulator.spec.fleets import ServiceSpec
 
 Columns = Mapping[str, Floats | float]
 
-UNSTREAMED = 8  # one client in so many does not stream
-REFUSAL_SECONDS = 0.002  # how long an answer takes that no engine works on
-_LOADED_BEFORE_READY_SECONDS = 20.0  # an engine makes its metrics before its warm-up ends
+UNSTREAMED = 8  # one of this many clients does not stream
+REFUSAL_SECONDS = 0.002  # duration of a response without engine work
+_LOADED_BEFORE_READY_SECONDS = 20.0  # an engine registers its metrics before its warm-up ends
 _CREATED_STEP_SECONDS = 1e-5
 
 
 @dataclass
 class View:
-    """The engines of one service as they are now; arrays have shape (slots,).
+    """Current state of one service's engines; arrays have shape (slots,).
 
-    ``rates`` are per second since the page before, and since the engine came up on the first page.
+    ``rates`` are per second since the previous page; on the first page, since the engine started.
     """
 
     fleet: Fleet
@@ -43,43 +43,43 @@ class View:
     _rates: dict[str, Floats] = field(default_factory=dict)
 
     def advance(self) -> None:
-        """The fleet has moved on since the last page."""
+        """Updates the view after the fleet has advanced."""
         self.first = self.at == 0.0
         self.elapsed, self.at = self.fleet.at - self.at, self.fleet.at
 
     def _mine(self, values: Floats) -> Floats:
-        """The rows of the service's slots."""
+        """Returns the rows of the service's slots."""
         result: Floats = values[self.slots]
         return result
 
     def plain(self, name: str) -> Floats:
-        """A plain counter."""
+        """Returns a plain counter."""
         return self._mine(self.fleet.bank.counters.plain[name])
 
     def buckets(self, name: str) -> Floats:
-        """Counts per bucket of a histogram, shape (slots, buckets)."""
+        """Returns counts per bucket of a histogram, shape (slots, buckets)."""
         return self._mine(self.fleet.bank.counters.buckets[name])
 
     def count(self, name: str) -> Floats:
-        """Observations of a histogram."""
+        """Returns the number of observations of a histogram."""
         return np.asarray(self.buckets(name).sum(axis=1), dtype=np.float64)
 
     def total(self, name: str) -> Floats:
-        """Sum of the observed values of a histogram."""
+        """Returns the sum of the observed values of a histogram."""
         return self._mine(self.fleet.bank.counters.sums[name])
 
     def gauge(self, name: str) -> Floats:
-        """A gauge of the engine model; of a sleeping engine there is nothing to see."""
+        """Returns a gauge of the engine model; 0 for sleeping engines."""
         return np.where(self.asleep, 0.0, self._mine(getattr(self.fleet.bank, name)))
 
     @property
     def in_flight(self) -> Floats:
-        """Requests each HTTP server has not answered yet."""
+        """Requests not yet answered by each HTTP server."""
         return self._mine(self.fleet.bank.in_flight)
 
     @property
     def cpu_seconds(self) -> Floats:
-        """CPU time each process has used."""
+        """CPU seconds of each process."""
         return np.round(self._mine(self.fleet.cpu_seconds), 2)
 
     @property
@@ -89,13 +89,13 @@ class View:
 
     @property
     def still(self) -> np.ndarray:
-        """Hung engine cores: their last values stay."""
+        """Hung engine cores, whose values stay frozen."""
         effects = self.fleet.effects.slots
         return self._mine(effects.hung + effects.core_dead + effects.asleep) > 0.5
 
     @property
     def ready_at(self) -> Floats:
-        """Since when each engine serves, unix seconds; 0 for those that do not."""
+        """Time at which each engine became ready, unix seconds; 0 if it does not serve."""
         pods = self.fleet.pods.pods
         return np.array([pods[slot].ready_at or 0.0 for slot in self.slots.tolist()])
 
@@ -107,39 +107,39 @@ class View:
 
     @property
     def startup_seconds(self) -> Floats:
-        """From the start of each container until it served."""
+        """Start-up seconds of each container, until it served."""
         return np.maximum(self.ready_at - self.started_at, 0.0)
 
     @property
     def finished(self) -> Floats:
-        """Whole answers."""
+        """Completed requests."""
         return self.plain("finished_stop") + self.plain("finished_length")
 
     @property
     def left(self) -> Floats:
-        """Requests whose client went away before the end."""
+        """Requests aborted by their client."""
         return np.maximum(self.plain("http_ok") - self.finished, 0.0)
 
     @property
     def received(self) -> Floats:
-        """Requests that reached the server, answered or not."""
+        """Requests that reached the server, with or without a response."""
         return self.plain("http_ok") + self.plain("http_4xx") + self.plain("http_5xx") + self.in_flight
 
     def grown(self, name: str, now: Floats) -> Floats:
-        """Growth of a running total, of any shape (slots, ...), since the previous page."""
+        """Returns the increase of a running total, of any shape (slots, ...), since the previous page."""
         before = self._before.get(name)
         self._before[name] = now.copy()
         return now if before is None else np.where(now >= before, now - before, now)
 
     def per_second(self, name: str, now: Floats) -> Floats:
-        """The same per second; the value of a hung engine stays."""
+        """Returns the increase per second; the value of a hung engine stays."""
         span = np.maximum(self.at - self.ready_at, 1.0) if self.first else max(self.elapsed, 1e-9)
         rate = np.asarray(self.grown(name, now) / span, dtype=np.float64)
         self._rates[name] = np.where(self.still, self._rates.get(name, rate), rate)
         return self._rates[name]
 
     def share(self, name: str, part: Floats, whole: Floats) -> Floats:
-        """Share of ``part`` in the growth of ``whole``; unchanged without growth."""
+        """Returns the share of ``part`` in the increase of ``whole``; unchanged without an increase."""
         gain, all_gain = self.grown(f"{name} part", part), self.grown(f"{name} whole", whole)
         before = self._rates.get(name, np.zeros(part.shape))
         self._rates[name] = np.where(all_gain > 0, gain / np.maximum(all_gain, 1e-9), before)
@@ -155,7 +155,7 @@ class EnginePages(ABC):
         self._tables: dict[tuple[str, str], _Table] = {}
 
     def page(self, fleet: Fleet, pod: Pod) -> bytes:
-        """The page of a pod that serves."""
+        """Returns the page of a ready pod."""
         changed = bool(fleet.effects.slots.names_changed[pod.slot] > 0.5)
         key = (pod.service.name, self.release(changed))
         if key not in self._tables:
@@ -164,23 +164,23 @@ class EnginePages(ABC):
 
     @abstractmethod
     def release(self, changed: bool) -> str:
-        """The file of the release in use; another one when its names have ``changed``."""
+        """Returns the file of the release in use; another one if the names have ``changed``."""
 
     @abstractmethod
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """The label sets that families name."""
+        """Returns the label sets that families refer to."""
 
     @abstractmethod
     def scalars(self, view: View) -> Columns:
-        """All columns except histograms, each of shape (slots,), (slots, k) or a constant."""
+        """Returns all columns except histograms, each of shape (slots,), (slots, k) or a constant."""
 
     def ladders(self, service: ServiceSpec) -> dict[str, tuple[float, ...]]:
-        """Bounds that depend on the model, by ladder; those of the engine model's histograms by their name."""
+        """Returns bounds that depend on the model, by ladder or by name of an engine-model histogram."""
         del service
         return {}
 
     def rows(self, fleet: Fleet, pod: Pod) -> dict[str, Sequence[Labels]]:
-        """Labels of the children that one pod has and another has not."""
+        """Returns labels of series that differ between pods."""
         del fleet, pod
         return {}
 
@@ -201,7 +201,7 @@ class _Table:
         self._sheets: dict[int, tuple[object, Sheet]] = {}
 
     def page(self, pod: Pod) -> bytes:
-        """The page of one of its pods."""
+        """Returns the page of one of its pods."""
         view = self._view
         if view.at != view.fleet.at:
             view.advance()
@@ -245,7 +245,7 @@ class _Table:
         self._matrix = np.concatenate(parts, axis=1)
 
     def _histogram(self, name: str, scalars: Columns) -> Floats:
-        """Cumulated buckets with +Inf, count, sum of every slot."""
+        """Returns cumulated buckets with +Inf, count and sum of every slot."""
         block, view = self._page.block(name), self._view
         source = HISTOGRAMS[block.of]
         bounds = self._ladders[block.ladder] if block.ladder else self._ladders.get(block.of, source)
@@ -260,7 +260,7 @@ class _Table:
 
 
 def shared(counts: Floats, share: str) -> Floats:
-    """The part of ``counts`` from clients that want the ``whole`` answer, or have it ``streamed``."""
+    """Returns the part of ``counts`` from clients without streaming (``whole``) or with it (``streamed``)."""
     whole = np.floor(counts / UNSTREAMED)
     return whole if share == "whole" else counts - whole
 
@@ -270,7 +270,7 @@ def _share_ratio(share: str) -> float:
 
 
 def process_columns(view: View, open_files: float) -> dict[str, Floats | float]:
-    """Process metrics of prometheus_client for a Python process, and requests by HTTP status."""
+    """Returns process metrics of prometheus_client for a Python process, and requests by HTTP status."""
     collections = np.floor(view.cpu_seconds / 40.0)
     return {
         "zero": 0.0,
@@ -291,5 +291,5 @@ def process_columns(view: View, open_files: float) -> dict[str, Floats | float]:
 
 
 def status(fleet: Fleet, slot: int) -> int:
-    """HTTP status of ``GET /metrics``: 503 without an engine core behind the server."""
+    """Returns the HTTP status of ``GET /metrics``: 503 without an engine core."""
     return 503 if fleet.effects.slots.core_dead[slot] > 0.5 else 200

@@ -17,14 +17,14 @@ from simulator.fleet import Fleet
 from simulator.spec.parts import ServiceSpec
 from simulator.traffic.gateway import GatewayCounters
 
-# Envoy's default bounds of a histogram, milliseconds.
+# Envoy's default histogram bounds, milliseconds.
 BOUNDS = (
     *(0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0),
     *(60000.0, 300000.0, 600000.0, 1800000.0, 3600000.0),
 )
-GATEWAY_SECONDS = 0.002  # what the gateway adds to an answer
-# Response code and flags, and how long such an answer takes (None: as long as the engines do). DC: the client
-# has left, UH: no healthy host to send it to.
+GATEWAY_SECONDS = 0.002  # latency added by the gateway
+# Response code and flags, and duration of the response (None: the engines' durations). DC: client disconnected,
+# UH: no healthy upstream host.
 _CODES: tuple[tuple[str, str, float | None], ...] = (
     ("200", "-", None),
     ("400", "-", 0.004),
@@ -42,14 +42,14 @@ class IstioPage:
         self._at: float | None = None
         self._page = b""
         self._counted: Floats = np.empty((0, 0))
-        self._failed = np.empty(0)  # 5xx answers of each slot's engine, when last looked at
+        self._failed = np.empty(0)  # 5xx responses of each slot's engine at the last page
         self._by_engines = np.empty(0)
         self._took: Floats = np.empty((0, 0))
         self._shares: Floats = np.empty((0, 0))
         self._buckets: Floats = np.empty((0, 0, 0))
 
     def page(self, fleet: Fleet) -> bytes:
-        """The page."""
+        """Returns the page."""
         if self._at != fleet.at:
             self._count(fleet)
             self._page, self._at = self._write(fleet).encode(), fleet.at
@@ -78,7 +78,7 @@ class IstioPage:
         self._counted = now
 
     def _totals(self, fleet: Fleet) -> Floats:
-        """Requests by service and code. Errors that no engine made are the gateway's own."""
+        """Returns requests by service and code. Errors without an engine error are the gateway's own."""
         edge: GatewayCounters = fleet.traffic.edge
         failed = fleet.bank.counters.plain["http_5xx"]
         grown = np.where(failed >= self._failed, failed - self._failed, failed)
@@ -95,11 +95,11 @@ class IstioPage:
             self._by_engines,
             edge.answered_5xx - self._by_engines,
         )
-        # Each column only grows: a share that moves from one to the other waits until it has caught up.
+        # Keep each column monotonic: requests that move to another column are held back until it has caught up.
         return np.maximum(np.stack(columns, axis=1), self._counted)
 
     def _learn(self, fleet: Fleet) -> None:
-        """Response times since the last page: the share of each bucket, unchanged without requests."""
+        """Updates response times since the last page: shares by bucket, unchanged without requests."""
         took = fleet.bank.counters.buckets["e2e"]
         grown = np.where(
             took.sum(axis=1, keepdims=True) >= self._took.sum(axis=1, keepdims=True), took - self._took, took
@@ -128,7 +128,7 @@ class IstioPage:
 
 
 def _histogram(row: str, counts: Floats, seconds: float | None) -> Sequence[str]:
-    """Lines of one histogram. Its sum is taken from the middle of each bucket."""
+    """Returns the lines of one histogram. Its sum uses the middle of each bucket."""
     name, start = "istio_request_duration_milliseconds", row[:-1]
     reached = np.cumsum(counts).tolist()
     lower = np.array([0.0, *BOUNDS])

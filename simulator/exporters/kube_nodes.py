@@ -18,7 +18,7 @@ _MEMORY_LEFT_RATIO = 0.97
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the API server has it. ``heard`` is False once the kubelet is silent."""
+    """A node as the API server has it. ``reporting`` is False once the kubelet is silent."""
 
     number: int
     ready: bool
@@ -40,13 +40,13 @@ class KubeNodes:
         self._written = Written(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
-        """Updates everything to the fleet's state; True if anything has changed."""
+        """Updates all lines to the fleet's state; returns True if any has changed."""
         views = _views(fleet)
         keys: list[Hashable] = list(views)
         return self._written.update(keys, lambda node: (f'node="{fleet.nodes.names[node]}"', views[node]))
 
     def text(self) -> str:
-        """The families."""
+        """Returns the text of all families."""
         return self._written.text()
 
 

@@ -24,7 +24,7 @@ FIRST_RESTART_SECONDS = 10.0  # before the kubelet's first restart, an ended con
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod as the API server has it, with the names it needs."""
+    """A pod as the API server has it, with related names."""
 
     pod: Pod
     node: str
@@ -32,7 +32,7 @@ class PodView:
     resource: str
     cpu_limit: float
     memory_limit_bytes: float
-    ready: bool  # its Ready condition: the kubelet's probe, and false once its node is silent
+    ready: bool  # Ready condition: readiness probe, false once its node is silent
     looping: bool
 
     @property
@@ -42,7 +42,7 @@ class PodView:
 
     @property
     def placed(self) -> bool:
-        """True once it has a node."""
+        """True once it is scheduled to a node."""
         return self.pod.node is not None
 
 
@@ -53,7 +53,7 @@ class KubePods:
         self._written = Written(_TABLE)
 
     def update(self, fleet: Fleet) -> bool:
-        """Updates everything to the fleet's state; True if anything has changed."""
+        """Updates all lines to the fleet's state; returns True if any has changed."""
         views: dict[int, PodView] = {}
         keys: list[Hashable] = []
         for pod in fleet.pods.pods:
@@ -66,18 +66,18 @@ class KubePods:
         return self._written.update(keys, lambda slot: (_base(fleet, views[slot].pod), views[slot]))
 
     def text(self) -> str:
-        """The families."""
+        """Returns the text of all families."""
         return self._written.text()
 
 
 def resource_name(vendor: str) -> str:
-    """The device plug-in's resource, sanitised: nvidia.com/gpu, huawei.com/Ascend910."""
+    """Returns the sanitized resource name of the device plugin: nvidia.com/gpu, huawei.com/Ascend910."""
     return "huawei_com_Ascend910" if vendor == "huawei" else "nvidia_com_gpu"
 
 
 @cache
 def replica_set(service: str, revision: str) -> str:
-    """The name of the ReplicaSet of a revision."""
+    """Returns the name of the ReplicaSet of a revision."""
     digest = hashlib.sha256(f"{service}/{revision}".encode()).digest()
     return f"{service}-" + "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
 
@@ -98,7 +98,7 @@ def _view(fleet: Fleet, pod: Pod) -> PodView:
 
 
 def _first_device(fleet: Fleet, pod: Pod) -> int:
-    """A device of the type that the service requires; the fleet's first one if it accepts any."""
+    """Returns a device of the type that the service requires; the fleet's first one if it accepts any."""
     wanted = pod.service.gpu_type
     return fleet.gpus.type_name.index(wanted) if wanted in fleet.gpus.type_name else 0
 

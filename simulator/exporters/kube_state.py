@@ -15,13 +15,13 @@ from simulator.fleet import Fleet
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """A service's deployment and its autoscaler as the API server has them."""
+    """A service's Deployment and autoscaler as the API server has them."""
 
     ordered: int
     present: int
     ready: int
     updated: int
-    wanted: int  # by the autoscaler
+    wanted: int  # desired by the autoscaler
     least: int
     most: int
     limited: bool
@@ -29,7 +29,7 @@ class ServiceView:
 
 
 class KubeStatePage:
-    """Writes the page; one page serves every request of an instant that brought no change."""
+    """Writes the page; it is reused until the fleet changes."""
 
     def __init__(self) -> None:
         self._nodes, self._pods = KubeNodes(), KubePods()
@@ -38,7 +38,7 @@ class KubeStatePage:
         self._page = b""
 
     def page(self, fleet: Fleet) -> bytes:
-        """The page."""
+        """Returns the page."""
         if self._at == fleet.at:
             return self._page
         views = _views(fleet)
@@ -73,7 +73,7 @@ def _views(fleet: Fleet) -> list[ServiceView]:
         count(pods.existing & current),
         scaler.desired.astype(int).tolist(),
         scaler.minimum.astype(int).tolist(),
-        # If the maximum was set to the current replicas, that one is in force.
+        # If a fault set the maximum to the current replicas, that value applies.
         np.where(scaler.at_maximum, scaler.desired, scaler.maximum).astype(int).tolist(),
         scaler.at_maximum.tolist(),
         scaler.blind.tolist(),

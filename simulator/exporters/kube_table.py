@@ -13,7 +13,7 @@ Lines = Iterable[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class KubeFamily:
-    """``lines`` gives, for one object, the labels that follow its own (``,condition="true"``) and the numbers."""
+    """``lines`` returns additional labels (``,condition="true"``) and values of one object."""
 
     name: str
     kind: str
@@ -22,7 +22,7 @@ class KubeFamily:
 
 
 class Written:
-    """The lines of many objects under one table. An object is rewritten only if its key changes."""
+    """Lines of many objects for one table of families. An object is rewritten only if its key changes."""
 
     def __init__(self, table: Sequence[KubeFamily]) -> None:
         self._table = table
@@ -31,7 +31,7 @@ class Written:
         self._texts: list[list[str]] = []
 
     def update(self, keys: Sequence[Hashable], make: Callable[[int], tuple[str, Any]]) -> bool:
-        """Updates every object to its key. ``make(index)`` returns its labels and itself. True if any has changed."""
+        """Updates objects whose key changed, with ``make(index)`` -> (labels, object). Returns True if any changed."""
         fresh = [place for place, key in enumerate(keys) if place >= len(self._keys) or self._keys[place] != key]
         changed = bool(fresh) or len(keys) != len(self._keys)
         self._texts = self._texts[: len(keys)] + [[]] * (len(keys) - len(self._texts))
@@ -47,16 +47,16 @@ class Written:
         ]
 
     def text(self) -> str:
-        """All families, each with the lines of every object; an object whose key is None has none."""
+        """Returns all families, each with the lines of every object; an object whose key is None has none."""
         there = [texts for texts in self._texts if texts]
         return "".join(head + "".join(texts[row] for texts in there) for row, head in enumerate(self._heads))
 
 
 def pairs(**labels: str) -> str:
-    """Labels to follow others: ``,node="node-0",unit="byte"``."""
+    """Returns labels to append to others: ``,node="node-0",unit="byte"``."""
     return "".join(f',{name}="{value}"' for name, value in labels.items())
 
 
 def one_of(label: str, values: Iterable[str], chosen: str) -> list[tuple[str, float]]:
-    """A line for each value, 1 for the active one."""
+    """Returns a line for each value, 1 for the active one."""
     return [(f',{label}="{value}"', float(value == chosen)) for value in values]

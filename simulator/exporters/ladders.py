@@ -1,4 +1,4 @@
-"""Histograms of one ladder of buckets read through another, and quantiles of what came in between."""
+"""Conversion of histograms between bucket ladders, and quantiles by interpolation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from outrider.model import Floats
 
 @cache
 def _weights(source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
-    """Shape (source, target): the counts at the target's bounds as sums over those at the source's.
+    """Returns weights (source, target) that convert counts at source bounds to counts at target bounds.
 
-    Linear between neighbours, so that a quantile by linear interpolation is the same on both ladders.
-    The weights are fixed and none is negative: counts that only grow still only grow.
+    Linear between neighbours, so that a quantile by linear interpolation is the same on both ladders. The weights are
+    fixed and not negative, so monotonic counts stay monotonic.
     """
     bounds = np.array(source)
     result = np.zeros((bounds.size, len(target)))
     for column, bound in enumerate(target):
         above = int(np.searchsorted(bounds, bound, side="left"))
-        if above == bounds.size:  # nothing is known beyond the last bound
+        if above == bounds.size:  # no information beyond the last bound
             result[-1, column] = 1.0
             continue
         low = bounds[above - 1] if above else 0.0
@@ -32,10 +32,10 @@ def _weights(source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
 
 
 def through(counts: Floats, source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
-    """Cumulated counts at the target's bounds and +Inf.
+    """Returns cumulated counts at the target's bounds and +Inf.
 
-    ``counts`` are those per bucket, shape (rows, source + 1), the last bucket being +Inf. The result has
-    shape (rows, target + 1) and whole numbers that rise along it.
+    ``counts`` are per bucket, shape (rows, source + 1); the last bucket is +Inf. The result has shape
+    (rows, target + 1) and non-decreasing whole numbers.
     """
     cumulated = np.cumsum(counts, axis=1)
     if source == target:
@@ -45,9 +45,9 @@ def through(counts: Floats, source: tuple[float, ...], target: tuple[float, ...]
 
 
 def quantiles(counts: Floats, bounds: tuple[float, ...], wanted: tuple[float, ...]) -> Floats:
-    """Quantiles of each row's observations by linear interpolation, shape (rows, wanted); NaN without any.
+    """Returns quantiles of each row by linear interpolation, shape (rows, wanted); NaN without observations.
 
-    ``counts`` are per bucket, shape (rows, bounds + 1). What lies beyond the last bound reads as that bound.
+    ``counts`` are per bucket, shape (rows, bounds + 1). Values beyond the last bound count as that bound.
     """
     cumulated = np.cumsum(counts, axis=1)
     edges = np.array([0.0, *bounds, bounds[-1]])

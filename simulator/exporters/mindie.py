@@ -13,21 +13,21 @@ from simulator.spec.fleets import ServiceSpec
 
 
 class MindiePages(EnginePages):
-    """Writes the page of any MindIE replica. Rates of failure and of cache hits are those since the start."""
+    """Writes the page of any MindIE replica. Failure and cache-hit ratios are since the start."""
 
     style: ClassVar[Style] = Style(cpp_number, sums_first=True)
 
     def release(self, changed: bool) -> str:
-        """No other spelling is known."""
+        """Returns the only known release."""
         del changed
         return "mindie"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """The model is the only label."""
+        """Returns the label set: only the model."""
         return {"base": {"model_name": service.engine.model}}
 
     def scalars(self, view: View) -> Columns:
-        """Gauges and plain counters."""
+        """Returns gauges and plain counters."""
         prompt, cached, made = (view.plain(name) for name in ("prompt_tokens", "cached_tokens", "generation_tokens"))
         failed, received = view.plain("http_4xx") + view.plain("http_5xx") + view.left, view.received
         return {

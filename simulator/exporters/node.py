@@ -24,7 +24,7 @@ _SHARES = {"idle": None, "iowait": 0.004, "irq": 0.0, "nice": 0.0, "softirq": 0.
 _USER_SHARE = 1.0 - sum(share for share in _SHARES.values() if share)
 _MODES = (*_SHARES, "user")
 _ACTIVE, _DOWN = 4.0, 1.0  # states of an InfiniBand port
-_SYNCED_SECONDS = 0.016  # chrony calls a clock that is further off unsynchronised
+_SYNCED_SECONDS = 0.016  # chrony reports a larger offset as unsynchronised
 _PAGE_BYTES = 4096.0
 _BUILD_INFO = (
     "A metric with a constant '1' value labeled by version, revision, branch, goversion from which "
@@ -33,7 +33,7 @@ _BUILD_INFO = (
 
 
 class NodePages:
-    """Writes the page of any node. One table of all hosts' numbers serves every page of an instant."""
+    """Writes the page of any node. All pages at one time share one table of the hosts' numbers."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -41,7 +41,7 @@ class NodePages:
         self._heads: dict[int, bytes] = {}
 
     def page(self, fleet: Fleet, node: int) -> bytes:
-        """The page of a node."""
+        """Returns the page of a node."""
         if self._at != fleet.at:
             table = numbers(fleet)
             self._rows = np.stack([table[family.value] for family in families("node.yaml")], axis=1).tolist()
@@ -53,7 +53,7 @@ class NodePages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """All values of a page except the CPUs, each of shape (nodes,), by the names of the table of families."""
+    """Returns all values except the CPUs, each of shape (nodes,), by the names of the table of families."""
     hosts = fleet.nodes
     available = np.rint(hosts.memory_bytes * hosts.memory_available_ratio / _PAGE_BYTES) * _PAGE_BYTES
     return {
@@ -100,7 +100,7 @@ def _network(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _inside_celsius(fleet: Fleet) -> Floats:
-    """Air in the chassis: it follows the warmest device, which follows the fans."""
+    """Returns the chassis air temperature, which follows the warmest device."""
     hottest = np.full(fleet.nodes.size, -np.inf)
     np.maximum.at(hottest, fleet.gpus.node, fleet.gpus.temperature)
     ambient = ambient_celsius(fleet.at)
@@ -108,7 +108,7 @@ def _inside_celsius(fleet: Fleet) -> Floats:
 
 
 def _cpu_seconds(fleet: Fleet, node: int, cpus: int) -> list[float]:
-    """Seconds by CPU and mode, in the order of the template."""
+    """Returns seconds by CPU and mode, in the order of the template."""
     hosts = fleet.nodes
     busy = float(hosts.busy_seconds[node]) / cpus * _tilt(cpus)
     total = (float(hosts.busy_seconds[node]) + float(hosts.idle_seconds[node])) / cpus
@@ -120,14 +120,14 @@ def _cpu_seconds(fleet: Fleet, node: int, cpus: int) -> list[float]:
 
 @cache
 def _tilt(cpus: int) -> Floats:
-    """CPUs differ a little for ever, so that each one's counters only grow."""
+    """Returns a small constant difference per CPU, so that the counters stay monotonic."""
     tilt = 1.0 + 0.1 * np.sin(np.arange(cpus))
     return np.asarray(tilt / tilt.mean(), dtype=np.float64)
 
 
 @cache
 def _template(cpus: int) -> Template:
-    """Hosts with as many CPUs share one."""
+    """Returns the template of hosts with ``cpus`` CPUs, built once."""
     page, listed = Template(), families("node.yaml")
     page.family("node_cpu_seconds_total", "counter", "Seconds the CPUs spent in each mode.")
     for cpu in range(cpus):
@@ -141,7 +141,7 @@ def _template(cpus: int) -> Template:
 
 
 def _facts(name: str) -> bytes:
-    """Lines about the host and the exporter whose value is always 1."""
+    """Returns lines about the host and the exporter whose value is always 1."""
     built = {"branch": "HEAD", "goarch": "amd64", "goos": "linux", "goversion": "go1.24.6", "version": "1.10.2"}
     uname = {
         "domainname": "(none)",

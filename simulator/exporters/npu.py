@@ -15,8 +15,8 @@ from simulator.fleet import Fleet
 from simulator.spec.names import pci_address
 
 EXPORTER_VERSION = "v7.3.0"
-# Written in decimal. From the fault codes of the vendor's mind-cluster: card drop, a memory error of several
-# bits, isolated rows at their limit, link down; any other fault is shown as one of the cores'.
+# Fault codes of the vendor's mind-cluster in decimal: card drop, multi-bit memory error, isolated rows at their limit,
+# link down; any other fault is shown as a core fault.
 _CODES = {
     79: 0x40F84E00,
     48: 0x80E01801,
@@ -40,7 +40,7 @@ class NpuPages:
         self._nodes: Devices | None = None
 
     def page(self, fleet: Fleet, node: int) -> bytes:
-        """The page of a node."""
+        """Returns the page of a node."""
         if self._nodes is None:
             self._nodes = Devices(fleet)
         if self._at != fleet.at:
@@ -67,7 +67,7 @@ class NpuPages:
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:
-    """All values of a page, each of shape (gpus,), by the names of the table of families."""
+    """Returns all values of a page, each of shape (gpus,), by the names of the table of families."""
     gpus, hosts = fleet.gpus, fleet.nodes
     node = gpus.node
     return {
@@ -101,7 +101,7 @@ def numbers(fleet: Fleet) -> dict[str, Floats]:
 
 
 def _network(fleet: Fleet) -> dict[str, Floats]:
-    """Each device has a RoCE port of its own; a node's scale-out traffic and errors are spread over them."""
+    """Returns network values; a node's scale-out traffic and errors are spread over the devices' RoCE ports."""
     gpus, hosts = fleet.gpus, fleet.nodes
     node, each = gpus.node, np.maximum(hosts.gpus, 1)[gpus.node]
     return {
@@ -130,7 +130,7 @@ def _counts(fleet: Fleet, shown: np.ndarray) -> str:
 
 
 def _errors(fleet: Fleet, shown: np.ndarray, rows: list[str], end: str) -> str:
-    """Rows of error codes: only devices that have one."""
+    """Returns rows of error codes, only for devices that have one."""
     codes = [(row, int(fleet.gpus.xid[gpu])) for gpu, row in zip(shown, rows, strict=True)]
     lines = [f"{_ERROR[0]}{row} {_CODES.get(code, _OTHER_CODE)}{end}\n" for row, code in codes if code]
     return header(*_ERROR) + "".join(lines) if lines else ""

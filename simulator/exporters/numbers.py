@@ -1,4 +1,4 @@
-"""Number formats of the engines' languages."""
+"""Number formats of the engines' metrics libraries."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Number = Callable[[float], str]
 
 
 def python_number(value: float) -> str:
-    """As prometheus_client for Python: ``15.0``, ``1.795e+09``, ``NaN``."""
+    """Formats as prometheus_client for Python: ``15.0``, ``1.795e+09``, ``NaN``."""
     return _python_number(value) if math.isfinite(value) else _special(value, "NaN")
 
 
 def rust_number(value: float) -> str:
-    """As the metrics-exporter-prometheus crate: the shortest digits that read back, never an exponent."""
+    """Formats as the metrics-exporter-prometheus crate: shortest exact digits, no exponent."""
     if not math.isfinite(value):
         return _special(value, "NaN")
     text = repr(value)
@@ -26,7 +26,7 @@ def rust_number(value: float) -> str:
 
 
 def cpp_number(value: float) -> str:
-    """As prometheus-cpp: sixteen digits, ``15``, ``16106127360``, ``Nan``."""
+    """Formats as prometheus-cpp: sixteen digits, ``15``, ``16106127360``, ``Nan``."""
     return f"{value:.16g}" if math.isfinite(value) else _special(value, "Nan")
 
 

@@ -1,19 +1,18 @@
-"""Engine pages as data: a YAML file lists a server's families, and an outline of the page is made from it.
+"""Engine pages as data: a YAML file lists a server's families; an outline of the page is built from it.
 
-The keys of a file:
+Keys of a file:
 
-- ``base``: it is another release of that file. ``drop`` some families, or keep ``only`` some; ``rename`` changes
-  keys of others, an empty one being taken away; ``sets`` exchanges label sets.
-- ``ladders``: bounds of buckets by name; an engine may add those that depend on the model.
-- ``histograms``: block name -> ``{of: histogram of the engine model, ladder, share, plus}``; blocks that are
-  not listed are those of the engine model with its own ladder. ``share`` is streamed or whole; ``plus`` names
-  a count that falls into the first bucket.
-- ``families``: ``name``, ``type``, ``help``, ``labels`` (a set of the engine's, default base), ``extra``
-  (labels), ``created`` (false: no ``_created`` beside it), ``when`` (only while that count is not zero), and
-  where the numbers come from: ``value`` (a column), ``by`` (label -> its values -> columns or blocks), ``sparse``
-  (a child appears with its first increment), ``each`` (one child a row of that kind), ``histogram`` (a block),
-  ``summary`` (columns of count and sum, with ``quantiles``: quantile -> column).  A family without any of these
-  has no child yet.
+- ``base``: this file is another release of that file. ``drop`` removes families, ``only`` keeps the listed ones;
+  ``rename`` changes keys of families (an empty value removes the key); ``sets`` replaces label sets.
+- ``ladders``: bucket bounds by name; an engine may add bounds that depend on the model.
+- ``histograms``: block name -> ``{of: histogram of the engine model, ladder, share, plus}``; blocks that are not listed
+  are those of the engine model with its own ladder. ``share`` is streamed or whole; ``plus`` names a count that is
+  added to the first bucket.
+- ``families``: ``name``, ``type``, ``help``, ``labels`` (a label set of the engine, default base), ``extra`` (labels),
+  ``created`` (false: no ``_created`` series), ``when`` (only while that count is not zero), and the source of the
+  numbers: ``value`` (a column), ``by`` (label -> its values -> columns or blocks), ``sparse`` (a series appears with
+  its first increment), ``each`` (one series per row of that kind), ``histogram`` (a block), ``summary`` (columns of
+  count and sum, with ``quantiles``: quantile -> column). A family without any of these has no series yet.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A histogram of the page. ``of`` names the engine model's, ``ladder`` the page's, empty for the same."""
+    """A histogram of the page. ``of`` names that of the engine model, ``ladder`` its bounds (empty: the same)."""
 
     of: str
     ladder: str = ""
@@ -56,7 +55,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Release:
-    """A YAML file, read."""
+    """A parsed YAML file of an engine release."""
 
     families: tuple[dict[str, Any], ...]
     ladders: Mapping[str, tuple[float, ...]]
@@ -64,12 +63,12 @@ class Release:
     sets: Mapping[str, str] = field(default_factory=dict)
 
     def block(self, name: str) -> Block:
-        """Source of a block's numbers."""
+        """Returns the source of a block's numbers."""
         return self.histograms.get(name, Block(name))
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The histogram blocks its families show."""
+        """The histogram blocks of its families."""
         result: dict[str, None] = {}
         for family in self.families:
             if family["type"] == "histogram":
@@ -78,7 +77,7 @@ class Release:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The counts on which lines of the page depend."""
+        """The counts that families depend on (``when``)."""
         result: dict[str, None] = {}
         for family in self.families:
             if "when" in family:
@@ -90,7 +89,7 @@ class Release:
 
 @cache
 def release(file: str) -> Release:
-    """The engine page of that file name in this package, without ``.yaml``."""
+    """Reads an engine release from this package; ``file`` has no ``.yaml``."""
     text = resources.files("simulator.exporters").joinpath(f"{file}.yaml").read_text(encoding="utf-8")
     said: dict[str, Any] = yaml.safe_load(text)
     base = release(said["base"]) if "base" in said else Release((), {}, {})
@@ -131,7 +130,7 @@ class Layout:
 
 
 def outline(page: Release, style: Style, layout: Layout, shown: frozenset[str]) -> Outline:
-    """The page without its numbers. ``shown`` are the active conditions."""
+    """Returns the page without its numbers. ``shown`` are the active conditions."""
     sets = {name: layout.sets[page.sets.get(name, name)] for name in layout.sets}
     writer = _Writer(style, replace(layout, sets=sets), shown)
     for family in page.families:
@@ -146,11 +145,11 @@ class _Writer:
         self._style, self._layout, self._shown = style, layout, shown
 
     def family(self, family: dict[str, Any]) -> None:
-        """All lines of one family."""
+        """Writes all lines of one family."""
         name, kind = family["name"], family["type"]
         children = list(self._children(family))
         if self._style.gap and not children:
-            return  # a server of that style names a family with its first child
+            return  # in this style a family appears with its first series
         self.made.family(name, kind, family.get("help", ""))
         for pairs, source, place in children:
             if kind == "histogram":
@@ -163,7 +162,7 @@ class _Writer:
             self._created(family, children)
 
     def _children(self, family: dict[str, Any]) -> Iterator[tuple[Labels, str, int]]:
-        """Labels, source and place within it of each child."""
+        """Yields labels, source and offset in it of each series."""
         fixed = {**self._layout.sets[family.get("labels", "base")], **family.get("extra", {})}
         if "each" in family:
             for place, pairs in enumerate(self._layout.rows[family["each"]]):
@@ -224,4 +223,4 @@ class _Writer:
         self.made.sample(name, dict(sorted(pairs.items())) if self._style.sort_labels else pairs, column)
 
 
-CREATED_APART = 8  # children of one family are made one after another: so many instants are kept apart
+CREATED_APART = 8  # number of different creation times among the series of one family

@@ -1,4 +1,4 @@
-"""The page of a generation probe outside the cluster: it requests a short answer at one service's ingress.
+"""The page of a generation probe outside the cluster, which sends a short request to one service's ingress.
 
 Names are those of the signal vocabulary; success, duration, status and certificate also have the names of
 blackbox_exporter.
@@ -31,7 +31,7 @@ class ProbePages:
         self._probe: IngressProbe | None = None
 
     def page(self, fleet: Fleet, service: int) -> bytes:
-        """The page of a service, by its place in the fleet's specification."""
+        """Returns the page of a service, by its index in the fleet specification."""
         if self._probe is None:
             self._probe = IngressProbe(fleet)
         result = self._probe.probe()

@@ -12,8 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
-PATIENCE_SECONDS = 5.0  # what a scraper waits by default; a page that needs longer never arrives
-_TURN_SECONDS = 0.002  # connection, request and first byte on a healthy network
+PATIENCE_SECONDS = 5.0  # default scrape timeout; slower pages never arrive
+_TURN_SECONDS = 0.002  # round trip on a healthy network
 _BYTES_PER_SECOND = 2.0e8
 _SEGMENT_BYTES = 1448
 _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 0.2  # Linux: a lost SYN is sent again after 1 s, anything else after 0.2 s
@@ -24,8 +24,8 @@ class Status(StrEnum):
     """Result of an attempt to read a page."""
 
     OK = "ok"
-    REFUSED = "refused"  # nothing listens
-    TIMEOUT = "timeout"  # no answer, or none that is whole in time
+    REFUSED = "refused"  # no listener
+    TIMEOUT = "timeout"  # no complete response in time
     HTTP_503 = "http_503"
 
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 def host_status(fleet: Fleet, node: int | None) -> Status:
-    """Connection status of a node: timeout if the node, its network or its cluster is unreachable.
+    """Returns the connection status of a node: timeout if the node, its network or its cluster is unreachable.
 
     ``node`` None stands for nodes outside the pools, such as those of the control plane.
     """
@@ -58,10 +58,10 @@ def host_status(fleet: Fleet, node: int | None) -> Status:
 
 
 def transfer_seconds(size_bytes: int, loss_ratio: float = 0.0, key: str = "") -> float:
-    """Seconds to read a page over a network that loses ``loss_ratio`` of its packets.
+    """Returns the seconds to read a page over a network that loses ``loss_ratio`` of its packets.
 
-    A slow-start sender doubles its window each turn, and a turn with a loss at its end waits for a
-    timer that doubles too. ``key`` seeds the draw, so that one page at one instant has one answer.
+    A slow-start sender doubles its window each round trip. A loss at its end waits for a timer that also doubles.
+    ``key`` seeds the draw, so that the result for one page at one time is fixed.
     """
     seconds = _TURN_SECONDS + size_bytes / _BYTES_PER_SECOND
     if loss_ratio <= 0.0:

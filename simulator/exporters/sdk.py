@@ -1,4 +1,4 @@
-"""The page of a service's own counters, as its owner publishes them: validity of answers, votes, a business KPI."""
+"""The SDK page of a service, published by its owner: output validity, votes, a business KPI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SdkPages:
         self._count: OwnersCount | None = None
 
     def page(self, fleet: Fleet, service: int) -> bytes:
-        """The page of a service, by its place in the fleet's specification."""
+        """Returns the page of a service, by its index in the fleet specification."""
         if self._count is None:
             self._count = OwnersCount(fleet)
         count = self._count

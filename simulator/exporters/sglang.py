@@ -1,4 +1,4 @@
-"""The metrics page of an SGLang server, release 0.5.23, or 0.4.4 with its older spelling."""
+"""The metrics page of an SGLang server, release 0.5.23, or 0.4.4 with older names."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _EMPTY_IMBALANCE, _EMPTY_WAIT = np.zeros(14 + 3), np.zeros(13 + 3)
 class SglangPages(EnginePages):
     """Writes the page of any SGLang replica.
 
-    ``is_streaming`` splits counters and latencies: clients that stream and those that do not. Rates and
+    ``is_streaming`` splits counters and latencies by clients with and without streaming. Rates and
     the hit ratio are gauges of the last interval. Aborted requests are counted, unlike vLLM's.
     """
 
     style: ClassVar[Style] = Style(python_number, sort_labels=True, created=True)
 
     def release(self, changed: bool) -> str:
-        """0.5.23, or 0.4.4."""
+        """Returns the file of release 0.5.23 or 0.4.4."""
         return "sglang_0_4" if changed else "sglang_0_5"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """Labels of the scheduler, of the tokenizer, of the HTTP layer, and none."""
+        """Returns the labels of the scheduler, the tokenizer, the HTTP layer, and an empty set."""
         tokenizer = {"engine_type": "unified", "model_name": service.engine.model}
         return {
             "base": {**tokenizer, "moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"},
@@ -43,18 +43,18 @@ class SglangPages(EnginePages):
         }
 
     def ladders(self, service: ServiceSpec) -> dict[str, tuple[float, ...]]:
-        """Stages of requests: 30 geometric steps from 1 ms."""
+        """Returns the ladder of request stages: 30 geometric steps from 1 ms."""
         del service
         return {"stage": _STAGE_BOUNDS}
 
     def scalars(self, view: View) -> Columns:
-        """Gauges and plain counters."""
+        """Returns gauges and plain counters."""
         engine = view.service.engine
         prompt, cached = view.plain("prompt_tokens"), view.plain("cached_tokens")
         made = view.plain("generation_tokens")
         capacity = float(engine.kv_blocks * engine.block_size)
         used = np.round(view.gauge("kv_used_ratio") * capacity)
-        # Everything computed stays in the radix cache until something else needs the room.
+        # Computed tokens stay in the radix cache until their memory is needed.
         evictable = np.minimum(capacity - used, prompt - cached + made)
         rows = view.slots.size
         startup = view.startup_seconds
@@ -97,6 +97,6 @@ class SglangPages(EnginePages):
 
 
 def _load_share(view: View) -> float:
-    """Share of a start-up that loads weights."""
+    """Returns the share of the start-up that loads weights."""
     startup = view.fleet.spec.startup
     return startup.load_seconds / (startup.load_seconds + startup.warm_seconds)

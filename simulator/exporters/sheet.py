@@ -1,4 +1,4 @@
-"""A page as an outline with holes, and a sheet that fills in only what has changed since the last time."""
+"""A page as an outline with gaps for numbers, and a sheet that rewrites only changed numbers."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Outline:
         self._columns: list[int] = []
 
     def family(self, name: str, kind: str, text: str) -> None:
-        """The HELP and TYPE lines of a family."""
+        """Adds the HELP and TYPE lines of a family."""
         if self._pieces or self._open:
             self._open.append(self._gap)
         self._open.append(header(name, kind, text))
 
     def sample(self, name: str, pairs: Mapping[str, str], column: int) -> None:
-        """A line whose number is in ``column`` of the row that a sheet is given."""
+        """Adds a line whose number is in ``column`` of a sheet's row."""
         self._pieces.append("".join([*self._open, name, labels(pairs), " "]))
         self._columns.append(column)
         self._open = ["\n"]
 
     def parts(self) -> list[str]:
-        """The page in pieces; those with odd indices are still empty."""
+        """Returns the page in parts; those with odd indices are empty, for numbers."""
         parts = [""] * (2 * len(self._pieces) + 1)
         parts[0::2] = [*self._pieces, "".join([*self._open, self._gap])]
         return parts
 
     def places(self, columns: int) -> list[list[int]]:
-        """For each of so many columns, the parts that show it."""
+        """Returns, for each of ``columns`` columns, the indices of its parts."""
         result: list[list[int]] = [[] for _ in range(columns)]
         for number, column in enumerate(self._columns):
             result[column].append(2 * number + 1)
@@ -52,7 +52,7 @@ class Sheet:
     """The page of one server. A number is rewritten only if it has changed."""
 
     def __init__(self, outline: Outline, places: list[list[int]]) -> None:
-        """``places`` as ``outline.places`` gives them; sheets of one outline share them."""
+        """``places`` is the result of ``outline.places``; sheets of one outline share it."""
         self._number = outline.number
         self._parts = outline.parts()
         self._places = places
@@ -60,7 +60,7 @@ class Sheet:
         self._body = b""
 
     def render(self, row: Floats) -> bytes:
-        """The page with the numbers of ``row``, shape (columns,)."""
+        """Returns the page with the numbers of ``row``, shape (columns,)."""
         moved = np.flatnonzero(row != self._row)
         if moved.size == 0:
             return self._body

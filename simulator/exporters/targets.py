@@ -1,4 +1,4 @@
-"""The fleet's scrape targets, and what each would answer now, without any network."""
+"""The fleet's scrape targets and their current responses, without any network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulator.fleet import Fleet
 
 __all__ = ["Answer", "Pages", "SimulatedTarget", "Status", "pages", "targets"]
 
-# Pages without an adapter: they are served, but listed only on request.
+# Pages without a packaged adapter: served, but listed only on request.
 _READ = frozenset({"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics", "probe", "sdk"})
 
 
@@ -32,8 +32,8 @@ _READ = frozenset({"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metr
 class SimulatedTarget:
     """One page. ``path`` is its URL path; ``labels`` give the topology.
 
-    ``node`` is the index of its node, None for the control plane and for a pod without a node; ``slot`` that of the
-    engine, None for exporters; ``service`` that of the service it is about.
+    ``node`` is the index of its node, None for the control plane and for a pod without a node. ``slot`` is the index of
+    the engine, None for exporters; ``service`` that of its service.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SimulatedTarget:
     service: int | None = None
 
     def as_config(self, url: str) -> dict[str, Any]:
-        """The target as a configuration lists it."""
+        """Returns the target in the format of the configuration."""
         entity = {"kind": self.entity.kind.value, "namespace": self.entity.namespace, "name": self.entity.name}
         return {
             "name": self.name,
@@ -58,18 +58,17 @@ class SimulatedTarget:
 
 
 def targets(fleet: Fleet, adapters: Collection[str] | None = None) -> list[SimulatedTarget]:
-    """Replicas that have served at least once, then node, device and cluster exporters.
+    """Returns replicas that have served at least once, then node, device and cluster exporters.
 
-    A replica that starts for the first time is not listed yet: its port opens when the model is
-    loaded. ``adapters`` are those that can be read, None for the ones every installation has; what is
-    not listed is served all the same.
+    A replica in its first start-up is not listed yet: its port opens when the model is loaded. ``adapters`` limits the
+    targets to these adapters, None to the packaged ones. Targets that are not listed are served as well.
     """
     read = _READ if adapters is None else adapters
     return [target for target in every_target(fleet) if target.adapter in read]
 
 
 def every_target(fleet: Fleet) -> Iterator[SimulatedTarget]:
-    """All pages of a fleet, whether an adapter reads them or not."""
+    """Yields all targets of a fleet, with or without an adapter."""
     for pod in fleet.pods.pods:
         if pod.exists and pod.ever_ready:
             entity = fleet.entity(EntityKind.REPLICA, pod.name, pod.service.namespace)
@@ -95,7 +94,7 @@ def every_target(fleet: Fleet) -> Iterator[SimulatedTarget]:
 
 
 def _device_exporters(fleet: Fleet) -> dict[str, tuple[str, str]]:
-    """The exporter of each pool's devices: its short name and its adapter."""
+    """Returns the short name and adapter of each pool's device exporter."""
     huawei = {pool.name for pool in fleet.spec.pools if "Ascend" in pool.gpu_type}
     return {
         pool.name: ("npu", "npu_exporter") if pool.name in huawei else ("dcgm", "dcgm") for pool in fleet.spec.pools
@@ -127,7 +126,7 @@ def _replica_labels(fleet: Fleet, pod: Pod) -> dict[str, str]:
 
 
 class Pages:
-    """Answers for every target of one fleet, as a client in the cluster's network would get them."""
+    """Responses of every target of one fleet, as for a client in the cluster's network."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -146,7 +145,7 @@ class Pages:
         self._frozen: dict[str, bytes] = {}
 
     def answer(self, target: SimulatedTarget) -> Answer:
-        """Response to a scrape of the target now."""
+        """Returns the current response to a scrape of the target."""
         status = self.status(target)
         if status is Status.TIMEOUT:
             return Answer(status, None, PATIENCE_SECONDS)
@@ -163,26 +162,26 @@ class Pages:
         return Answer(status, body, seconds, health, load)
 
     def up(self, target: SimulatedTarget) -> bool:
-        """True when the target's port accepts connections, whatever comes then."""
+        """Returns True if the target's port accepts connections."""
         return self.status(target) is not Status.REFUSED
 
     def page(self, target: SimulatedTarget) -> bytes | None:
-        """The page of a target, None when none comes."""
+        """Returns the page of a target, None without one."""
         return self.answer(target).body
 
     def probe(self, target: SimulatedTarget) -> tuple[int | None, float | None]:
-        """Responses of an engine to ``GET /health`` and ``GET /load``: status and requests in flight."""
+        """Returns the responses of an engine to ``GET /health`` and ``GET /load``: status, requests in flight."""
         status = self.status(target)
         return (None, None) if status in (Status.REFUSED, Status.TIMEOUT) else self._probed(target, status)
 
     def all(self) -> dict[str, bytes | None]:
-        """Every listed target's page by name."""
+        """Returns every listed target's page by name."""
         return {target.name: self.page(target) for target in targets(self.fleet)}
 
     def status(self, target: SimulatedTarget) -> Status:
-        """Connection status of the target."""
+        """Returns the connection status of the target."""
         fleet, slot = self.fleet, target.slot
-        # Probes run outside the clusters: they respond whatever happens to their targets.
+        # Probes run outside the clusters, so their exporters always respond.
         status = Status.OK if target.adapter == "probe" else host_status(fleet, target.node)
         if status is not Status.OK:
             return status
@@ -193,7 +192,7 @@ class Pages:
         return Status.HTTP_503 if fleet.effects.slots.core_dead[slot] > 0.5 else Status.OK
 
     def _probed(self, target: SimulatedTarget, status: Status) -> tuple[int | None, float | None]:
-        """A hung or sleeping engine reports healthy; only vLLM reports its requests in flight."""
+        """Returns health status and load. A hung or sleeping engine is healthy; only vLLM reports its load."""
         if target.slot is None:
             return None, None
         load = float(self.fleet.bank.in_flight[target.slot]) if target.adapter == "vllm" else None
@@ -225,5 +224,5 @@ class Pages:
 
 
 def pages(fleet: Fleet) -> dict[str, bytes | None]:
-    """Every listed target's page by name, None without a page. Keep a ``Pages`` for speed."""
+    """Returns every listed target's page by name, None without a page. Reuse a ``Pages`` for speed."""
     return Pages(fleet).all()

@@ -13,7 +13,7 @@ _E_NOTATION_FROM = 1e6
 
 
 def labels(pairs: Mapping[str, str]) -> str:
-    """``{a="b",c="d"}`` in the order given; empty for no labels."""
+    """Returns ``{a="b",c="d"}`` in the given order; empty without labels."""
     if not pairs:
         return ""
     escaped = (f'{name}="{_escape(value)}"' for name, value in pairs.items())
@@ -21,14 +21,14 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 def python_number(value: float) -> str:
-    """A float as prometheus_client writes it: ``15.0``, ``1.795e+09``."""
+    """Formats a float as prometheus_client does: ``15.0``, ``1.795e+09``."""
     if -_E_NOTATION_FROM < value < _E_NOTATION_FROM:
         return repr(value)
     return _scientific(value)
 
 
 def go_number(value: float) -> str:
-    """A float as Go exporters write it: ``15``, ``0.25``, ``1.795e+09``."""
+    """Formats a float as Go exporters do: ``15``, ``0.25``, ``1.795e+09``."""
     if -_E_NOTATION_FROM < value < _E_NOTATION_FROM:
         whole = int(value)
         return str(whole) if whole == value else repr(value)
@@ -51,7 +51,7 @@ def _escape(value: str) -> str:
 
 
 class Template:
-    """A page with holes for numbers. Build it with ``family``, ``sample`` and ``fixed``; then ``render``."""
+    """A page with gaps for numbers. Build it with ``family``, ``sample`` and ``fixed``; then ``render``."""
 
     def __init__(self, *, python: bool = False) -> None:
         """``python`` writes numbers as prometheus_client does, else as Go does."""
@@ -61,22 +61,22 @@ class Template:
         self._open: list[str] = []
 
     def family(self, name: str, kind: str, text: str) -> None:
-        """The HELP and TYPE lines of a family."""
+        """Adds the HELP and TYPE lines of a family."""
         self._open.append(header(name, kind, text))
 
     def sample(self, name: str, pairs: Mapping[str, str], column: int) -> None:
-        """A line whose number is ``values[column]``."""
+        """Adds a line whose number is ``values[column]``."""
         self._open.append(f"{name}{labels(pairs)} ")
         self._pieces.append("".join(self._open))
         self._columns.append(column)
         self._open = ["\n"]
 
     def fixed(self, name: str, pairs: Mapping[str, str], value: float) -> None:
-        """A line whose number never changes."""
+        """Adds a line with a constant number."""
         self._open.append(f"{name}{labels(pairs)} {self._number(value)}\n")
 
     def render(self, values: Sequence[float]) -> bytes:
-        """The page. ``values`` are Python floats."""
+        """Returns the page. ``values`` are Python floats."""
         number = self._number
         parts = [""] * (2 * len(self._columns) + 1)
         parts[0::2] = [*self._pieces, "".join(self._open)]
@@ -86,7 +86,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric family of a page's table. ``value`` names its numbers; ``needs`` is what must be there for it."""
+    """One metric family of a page's table. ``value`` names its numbers; ``needs`` are required features."""
 
     name: str
     kind: str
@@ -102,7 +102,7 @@ class Family:
 
 @cache
 def families(file: str) -> tuple[Family, ...]:
-    """The families listed in a YAML file of this package, in page order."""
+    """Reads the families of a YAML file of this package, in page order."""
     text = resources.files("simulator.exporters").joinpath(file).read_text(encoding="utf-8")
     return tuple(
         Family(one["name"], one["type"], one["help"], one["value"], tuple(one.get("needs", ())))
@@ -111,7 +111,7 @@ def families(file: str) -> tuple[Family, ...]:
 
 
 def header(name: str, kind: str, text: str) -> str:
-    """The HELP and TYPE lines of a family; without a help text only TYPE, as Envoy writes them."""
+    """Returns the HELP and TYPE lines of a family; without a help text only TYPE, as Envoy does."""
     told = f"# HELP {name} {text}\n" if text else ""
     return f"{told}# TYPE {name} {kind}\n"
 
@@ -119,10 +119,10 @@ def header(name: str, kind: str, text: str) -> str:
 def grid(
     heads: Sequence[tuple[str, str]], rows: Sequence[str], values: Sequence[Sequence[float]], end: str = ""
 ) -> str:
-    """Families that all have the same rows: ``heads`` are (name, its header), ``rows`` label texts.
+    """Returns families with the same rows: ``heads`` are (name, header), ``rows`` are label texts.
 
-    ``values`` are Python floats, one list a family and one number a row; ``end`` follows each number
-    (a time stamp). No template is kept, so ten thousand devices cost no memory.
+    ``values`` are Python floats, one list per family with one number per row; ``end`` follows each number (a
+    timestamp). No template is kept, so ten thousand devices need no memory.
     """
     number = go_number
     parts: list[str] = []
@@ -133,5 +133,5 @@ def grid(
 
 
 def stamp(at: float) -> str:
-    """An explicit timestamp in milliseconds, to follow a number."""
+    """Returns an explicit timestamp in milliseconds, to append to a number."""
     return f" {round(at * 1000)}"

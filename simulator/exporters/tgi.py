@@ -15,8 +15,8 @@ from simulator.spec.fleets import ServiceSpec
 
 MOST_IN_BATCH = 1024
 LENGTH_STEPS = 100
-# Seconds that a recorded server spent on average beside the model: checking a request, filtering a batch, decoding
-# its tokens, joining two batches.
+# Mean seconds outside the model on a recorded server: validating a request, filtering a batch, decoding its tokens,
+# merging two batches.
 VALIDATION, FILTER, DECODE, CONCAT = 1.9e-4, 2.2e-4, 1.1e-4, 1.4e-3
 
 
@@ -29,17 +29,17 @@ class TgiPages(EnginePages):
     style: ClassVar[Style] = Style(rust_number, count_first=False, gap="\n")
 
     def release(self, changed: bool) -> str:
-        """No other spelling is known."""
+        """Returns the only known release."""
         del changed
         return "tgi"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """The page has no model label."""
+        """Returns the label sets, without a model label."""
         del service
         return {"base": {}}
 
     def ladders(self, service: ServiceSpec) -> dict[str, tuple[float, ...]]:
-        """Durations in 35 geometric steps; lengths in a hundred equal ones up to what is configured."""
+        """Returns ladders: durations in 35 geometric steps, lengths in a hundred equal ones up to the maximum."""
         longest = service.engine.max_model_length
         return {
             "step": STEP_BOUNDS,
@@ -49,7 +49,7 @@ class TgiPages(EnginePages):
         }
 
     def scalars(self, view: View) -> Columns:
-        """Gauges, counters, and histograms of what takes the same time whenever it is done."""
+        """Returns gauges, counters, and histograms of operations with a constant duration."""
         capacity = float(view.service.engine.kv_blocks * view.service.engine.block_size)
         steps, prefills, received = view.count("step"), view.count("ttft"), view.received
         running, errors = view.gauge("running"), view.plain("finished_error")
@@ -81,6 +81,6 @@ class TgiPages(EnginePages):
 
 
 def _steady(count: Floats, seconds: float) -> Floats:
-    """The histogram of ``count`` events of the same length each: buckets with +Inf, count, sum."""
+    """Returns the histogram of ``count`` events of equal duration: buckets with +Inf, count, sum."""
     inside = [float(bound >= seconds) for bound in (*STEP_BOUNDS, np.inf)]
     return np.asarray(np.round(count[:, None] * np.array([*inside, 1.0, seconds]), 9), dtype=np.float64)

@@ -17,7 +17,7 @@ from simulator.exporters.outlines import Labels, Style
 from simulator.fleet import Fleet
 from simulator.spec.fleets import ServiceSpec
 
-INPUT_MICROSECONDS, OUTPUT_MICROSECONDS = 209.0, 20.0  # per request, as a recorded server took for its tensors
+INPUT_MICROSECONDS, OUTPUT_MICROSECONDS = 209.0, 20.0  # per request for input and output tensors, from a recording
 PINNED_BYTES = 268435456.0  # the pool's default size
 _MICRO = 1e6
 _MEBI = 1048576.0
@@ -25,11 +25,10 @@ _QUANTILES = {"5": 0.5, "9": 0.9, "95": 0.95, "99": 0.99, "999": 0.999}
 
 
 class TritonPages(EnginePages):
-    """Writes the page of any Triton replica, the devices of its pod included.
+    """Writes the page of any Triton replica, including the devices of its pod.
 
     Requests wait in the server's core, not in the model: while the model hangs, the pending count keeps growing.
-    Summaries
-    have the quantiles of requests that ended since the previous page, NaN without any.
+    Summaries have the quantiles of requests that ended since the previous page, NaN without any.
     """
 
     style: ClassVar[Style] = Style(cpp_number, sums_first=True)
@@ -39,19 +38,19 @@ class TritonPages(EnginePages):
         self._energy: dict[str, tuple[Floats, Floats]] = {}
 
     def release(self, changed: bool) -> str:
-        """The one before reasons of failure, or that of 2026."""
+        """Returns the file of the release without failure reasons, or that of 2026."""
         return "triton_now" if changed else "triton"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """Model and version; none for what is the server's."""
+        """Returns the label sets: model and version, and an empty one for server metrics."""
         return {"base": {"model": service.engine.model, "version": "1"}, "none": {}}
 
     def rows(self, fleet: Fleet, pod: Pod) -> dict[str, Sequence[Labels]]:
-        """The devices of the pod."""
+        """Returns the labels of the pod's devices."""
         return {"gpu": [{"gpu_uuid": fleet.gpu_uuid(gpu)} for gpu in pod.gpus]}
 
     def scalars(self, view: View) -> Columns:
-        """Gauges and counters of the model, of its devices and of its host."""
+        """Returns gauges and counters of the model, its devices and its host."""
         finished, left, errors = view.finished, view.left, view.plain("finished_error")
         spent, inferred = view.total("e2e") * _MICRO, view.total("inference") * _MICRO
         own = finished * (INPUT_MICROSECONDS + OUTPUT_MICROSECONDS)
@@ -86,13 +85,13 @@ class TritonPages(EnginePages):
         return result
 
     def _devices(self, view: View) -> dict[str, Floats]:
-        """Shape (slots, devices); what a slot without devices has does not matter."""
+        """Returns device values, shape (slots, devices); values of slots without devices are unused."""
         gpus, width = view.fleet.gpus, view.service.tensor_parallel
         pods = [view.fleet.pods.pods[slot] for slot in view.slots.tolist()]
         at = np.array([pod.gpus if len(pod.gpus) == width else (0,) * width for pod in pods])
         joules, ready = gpus.energy_millijoules[at] / 1e3, view.ready_at
         begun, since = self._energy.get(view.service.name, (joules, np.full(ready.shape, -1.0)))
-        # Energy counts from the start of the server; of one that ran before the first page from then on.
+        # Energy counts from the start of the server, or from the first page if it started earlier.
         begun = np.where((since == ready)[:, None], begun, joules)
         self._energy[view.service.name] = (begun, ready)
         return {

@@ -1,4 +1,4 @@
-"""The metrics page of a vLLM server: release 0.32, or 0.8, which spells some names differently and lacks others."""
+"""The metrics page of a vLLM server: release 0.32, or 0.8 with other and fewer metric names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.exporters.outlines import Labels, Style
 from simulator.spec.fleets import ServiceSpec
 
 OPEN_FILES_IDLE = 32.0
-SLEEP_SECONDS, WAKE_SECONDS = 4.0, 2.0  # weights of some ten GB over PCIe to the host and back
+SLEEP_SECONDS, WAKE_SECONDS = 4.0, 2.0  # about ten GB of weights over PCIe to the host and back
 _SLEEP_BOUNDS = (0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _LENGTHS = ("prompt_length", "output_length", "max_output_length", "computed_length")
 
@@ -22,8 +22,8 @@ _LENGTHS = ("prompt_length", "output_length", "max_output_length", "computed_len
 class VllmPages(EnginePages):
     """Writes the page of any vLLM replica.
 
-    Requests whose client leaves are missing among the finished ones. An engine that was put to sleep
-    tells it by ``vllm:engine_sleep_state`` alone; the families of the sleep mode stay until it restarts.
+    Requests aborted by clients do not count as finished. A sleeping engine is visible only in
+    ``vllm:engine_sleep_state``; the families of the sleep mode stay until it restarts.
     """
 
     style: ClassVar[Style] = Style(python_number, sort_labels=True, created=True)
@@ -33,11 +33,11 @@ class VllmPages(EnginePages):
         self._slept: dict[str, Floats] = {}
 
     def release(self, changed: bool) -> str:
-        """0.32, or 0.8."""
+        """Returns the file of release 0.32 or 0.8."""
         return "vllm_0_8" if changed else "vllm_0_32"
 
     def sets(self, service: ServiceSpec) -> dict[str, Labels]:
-        """Base labels, those of the model alone, none, and the configuration of the KV cache."""
+        """Returns label sets: base, model only, empty, and the KV-cache configuration."""
         engine = service.engine
         kv_tokens = engine.kv_blocks * engine.block_size
         return {
@@ -61,12 +61,12 @@ class VllmPages(EnginePages):
         }
 
     def ladders(self, service: ServiceSpec) -> dict[str, tuple[float, ...]]:
-        """The 1-2-5 ladder of lengths ends at the longest context."""
+        """Returns the 1-2-5 ladder of lengths, up to the maximum context."""
         lengths = tuple(bound for bound in LENGTH_BOUNDS if bound <= service.engine.max_model_length)
         return dict.fromkeys(_LENGTHS, lengths)
 
     def scalars(self, view: View) -> Columns:
-        """Gauges and plain counters."""
+        """Returns gauges and plain counters."""
         asleep, slept = view.asleep.astype(np.float64), self._ever_slept(view)
         prompt, cached = view.plain("prompt_tokens"), view.plain("cached_tokens")
         refused = view.plain("http_4xx") + view.plain("http_5xx")
@@ -99,7 +99,7 @@ class VllmPages(EnginePages):
         }
 
     def _ever_slept(self, view: View) -> Floats:
-        """1 for engines that were put to sleep since they came up."""
+        """Returns 1 for engines that have slept since their start, else 0."""
         ready = view.ready_at
         since = self._slept.get(view.service.name, np.full(ready.shape, -1.0))
         self._slept[view.service.name] = np.where(view.asleep, ready, since)
@@ -107,6 +107,6 @@ class VllmPages(EnginePages):
 
 
 def _operation(done: Floats, seconds: float) -> Floats:
-    """The histogram of an operation that was done once, or not at all: buckets with +Inf, count, sum."""
+    """Returns the histogram of an operation done at most once: buckets with +Inf, count, sum."""
     inside = [float(bound >= seconds) for bound in (*_SLEEP_BOUNDS, np.inf)]
     return np.asarray(done[:, None] * np.array([*inside, 1.0, seconds]), dtype=np.float64)

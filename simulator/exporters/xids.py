@@ -38,7 +38,7 @@ _TEXTS = {
 
 
 def xid_text(code: int) -> str:
-    """The words for a code; codes without any are unknown errors."""
+    """Returns the text of a code; codes without one are unknown errors."""
     return _TEXTS.get(code, "Unknown Error")
 
 

@@ -1,9 +1,9 @@
-"""Named functions that the ``deeds`` of a fault file call, beside its effects.
+"""Actions of faults: functions that the ``deeds`` of a fault file call, in addition to its effects.
 
-``breaking`` has processes, devices and exporters; ``rolling`` rollouts, flags and replicas; ``log_events`` lines of
-logs, events and changes. Each takes the fleet, the active fault and the arguments of the file. It may return an undo
-function, which runs when the fault ends or is stopped. Arguments are checked against the signature when a file is
-read: the annotation of a parameter defines the values that a file may give.
+``breaking`` has actions for processes, devices and exporters; ``rolling`` for rollouts, flags and replicas;
+``log_events`` for log lines, events and changes. Each takes the fleet, the active fault and the arguments of the file.
+It may return an undo function, which runs when the fault ends or is stopped. Arguments are checked against the
+annotations of the signature when a file is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ABOUT", "ACTIONS", "FIELDS", "Action"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A function and what its arguments are: name to annotation, and the names without a default."""
+    """A function with its arguments: annotations by name, and the names without a default."""
 
     call: Callable[..., Any]
     arguments: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""An active fault: start, course, end, impact and ground truth."""
+"""An active fault: start, progress, end, impact and ground truth."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Injection:
     def __init__(
         self, fleet: Fleet, declared: Declared, entity: EntityRef, start: datetime, duration: timedelta, seed: int
     ) -> None:
-        """Raises KeyError when the fleet has no such entity."""
+        """Raises KeyError if the fleet has no such entity."""
         self.declared = declared
         self.seed = seed
         self.started = False
@@ -73,7 +73,7 @@ class Injection:
         self._end = self._start + duration.total_seconds()
         self._due = [_Due(action, action.at_seconds) for action in declared.actions if action.at_seconds is not None]
         self._held = _ProcessScope()
-        self.logged_deaths: set[tuple[int, float]] = set()  # deaths (slot, instant) whose last words are in the log
+        self.logged_deaths: set[tuple[int, float]] = set()  # process ends (slot, time) that are already logged
         self._values: list[np.ndarray] = []
         self._impacted = np.zeros(fleet.bank.size, dtype=bool)
         self._seen_slots = np.zeros(fleet.bank.size, dtype=bool)
@@ -89,10 +89,10 @@ class Injection:
             declared.negative,
         )
 
-    # --- its course -----------------------------------------------------------------------------------
+    # --- progress -------------------------------------------------------------------------------------
 
     def advance(self, fleet: Fleet) -> bool:
-        """Starts, continues or ends the fault by the fleet's time. True once it is over."""
+        """Starts, continues or ends the fault by the fleet's time. Returns True once it is over."""
         if fleet.at < self._start:
             return False
         if fleet.at >= self._end:
@@ -106,7 +106,7 @@ class Injection:
         return False
 
     def stop(self, fleet: Fleet) -> None:
-        """Ends the fault now and undoes its actions; the truth ends now as well."""
+        """Ends the fault now and undoes its actions; its ground truth ends now as well."""
         if self in fleet.injections:
             fleet.injections.remove(self)
         if fleet.at < self._end:
@@ -135,19 +135,19 @@ class Injection:
 
     @property
     def revision(self) -> str:
-        """The revision it rolled out, empty before that."""
+        """The revision that the fault rolled out, empty before that."""
         return self._held.revision
 
     def roll_out(self, revision: str) -> None:
-        """Sets the revision whose pods ``holds: revision`` means."""
+        """Sets the revision that ``holds: revision`` refers to."""
         self._held.revision = revision
 
     def elapsed(self, fleet: Fleet) -> float:
-        """Seconds since it began."""
+        """Returns the seconds since the start of the fault."""
         return fleet.at - self._start
 
     def here(self, fleet: Fleet) -> Scope:
-        """Returns the current scope: the parts its entity has now, without the slots that are free of the fault."""
+        """Returns the current scope: parts of its entity, without slots that the fault no longer affects."""
         here = self._fleet_entity.scope(fleet)
         if self.declared.holds == "place":
             return here
@@ -166,10 +166,10 @@ class Injection:
         self._impacted[slot] = True
 
     def later(self, fleet: Fleet, seconds: float, what: Undo) -> None:
-        """Runs ``what`` after so many seconds (inf: never before the end), or at the end if that comes first."""
+        """Runs ``undo`` after ``seconds`` (inf: at the end), or at the end of the fault if that comes first."""
         self._later.append((fleet.at + seconds, what))
 
-    # --- inside ---------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------
 
     def _begin(self, fleet: Fleet) -> None:
         self.started = True
@@ -180,7 +180,7 @@ class Injection:
         self._values = [self._magnitude(fleet, effect, here) for effect in self.declared.effects]
 
     def _magnitude(self, fleet: Fleet, effect: Effect, here: Scope) -> np.ndarray:
-        """Value of an effect: one for its whole scope, or one for each service if it is a share of capacity."""
+        """Returns the value of an effect: one for its scope, or one per service if it is a share of capacity."""
         value = effect.value(self.draw)
         if not effect.of_capacity:
             return np.array([value])
@@ -207,7 +207,7 @@ class Injection:
             self._undo.append(undo)
 
     def _strength(self, fleet: Fleet, effect: Effect, where: np.ndarray) -> np.ndarray:
-        """Current strength of an effect: one for its whole scope, or one for each slot by the age of its process."""
+        """Returns the current strength of an effect: one for its scope, or one per slot by the age of its process."""
         onset = effect.onset or self.declared.onset
         since = self._start + effect.after_seconds
         if not effect.since_process:
@@ -231,7 +231,7 @@ class Injection:
                 effects[where] = np.where(strength > 0.5, value, effects[where])
 
     def _impacted_now(self, fleet: Fleet) -> np.ndarray:
-        """Slots on which its effects have an impact now."""
+        """Returns the slots on which its effects have an impact now."""
         result = np.zeros(fleet.bank.size, dtype=bool)
         if not self.started or fleet.at >= self._end:
             return result
@@ -265,12 +265,12 @@ class Injection:
 
 
 def _wanting(fleet: Fleet) -> np.ndarray:
-    """Slots that should serve and do not, bool of shape (slots,)."""
+    """Returns True for slots that should serve and do not, shape (slots,)."""
     return np.asarray(fleet.pods.existing & ~fleet.pods.ready)
 
 
 def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Scope) -> tuple[EntityRef, ...]:
-    """Returns the entity and all that its effects reach: GPUs, nodes, the replicas on them, services."""
+    """Returns the entity and all entities affected by its effects: GPUs, nodes, the replicas on them, services."""
     pods, result = fleet.pods.pods, [entity]
     whole = declared.removes and entity.kind is not EntityKind.GPU
     if whole or "nodes" in declared.groups:

@@ -37,9 +37,8 @@ def crash(
     """Kills the engine process of every ready pod in scope; with ``starting``, of loading pods as well.
 
     While ``held`` the process cannot start before the end, and the kubelet retries at growing intervals. Otherwise it
-    starts after its back-off. Deleting the pod cures it at once. Processes younger than ``age`` are spared. ``code``
-    and
-    ``text`` are the last line of its log, if any (see ``engine_line``).
+    starts after its back-off. Deleting the pod cures it at once. Processes younger than ``age`` keep running. ``code``
+    and ``text`` are the last line of its log, if any (see ``engine_line``).
     """
     youngest = fleet.at - (age.total_seconds() if age is not None else 0.0)
     for pod in pods_here(fleet, fault):
@@ -53,7 +52,7 @@ def crash(
 
 
 def oom_kill(fleet: Fleet, fault: Injection) -> None:
-    """The kernel kills the process of every pod here at its memory limit; the kubelet starts it again."""
+    """OOM-kills the process of every pod in scope; the kubelet restarts it."""
     for pod in running_here(fleet, fault):
         fleet.kubelets.kill_for_memory(pod)
         fault.mark_impacted(pod.slot)
@@ -81,7 +80,7 @@ def xid(fleet: Fleet, fault: Injection, code: tuple[int, ...], one: bool = False
 
 
 def lose_gpu(fleet: Fleet, fault: Injection) -> Undo:
-    """The devices here fail: their engines die, and no pod is placed on them before the end."""
+    """Fails the devices in scope: their engines die, and no pod is scheduled on them before the end."""
     gpus = fault.here(fleet).gpus
     for pod in pods_here(fleet, fault):
         if pod.ready or pod.phase in _STARTING:
@@ -106,7 +105,7 @@ def vanish(fleet: Fleet, fault: Injection) -> Undo:
 
 
 def evict(fleet: Fleet, fault: Injection, count: int = 1, text: str = lines.EVICTED) -> None:
-    """The kubelet evicts ``count`` of the pods here; their controller makes new ones."""
+    """Evicts ``count`` of the pods in scope; their controller creates new ones."""
     for pod in _some(fleet, fault, count):
         write_event(fleet, pod_entity(fleet, pod), "Evicted", fill(fleet, fault, text, pod))
         fault.mark_impacted(pod.slot)
@@ -114,7 +113,7 @@ def evict(fleet: Fleet, fault: Injection, count: int = 1, text: str = lines.EVIC
 
 
 def restart_some(fleet: Fleet, fault: Injection, count: int = 1, text: str = "planned restart of {pod}") -> None:
-    """An operator replaces ``count`` of the pods here on purpose. The seed chooses among those that serve."""
+    """Restarts ``count`` ready pods in scope, chosen by the seed, as an operator would."""
     for pod in _some(fleet, fault, count):
         fleet.journal.write(
             fleet.at, JournalSource.CHANGE, pod_entity(fleet, pod), "restart", fill(fleet, fault, text, pod)
@@ -134,7 +133,7 @@ def exporter_down(fleet: Fleet, fault: Injection, exporter: str = "dcgm") -> Und
 
 
 def _exporters(fleet: Fleet, fault: Injection, exporter: str) -> list[str]:
-    """The targets of an exporter on the nodes here."""
+    """Returns the targets of an exporter on the nodes in scope."""
     result = []
     for node in fault.here(fleet).nodes.tolist():
         huawei = any("Ascend" in fleet.gpus.type_name[gpu] for gpu in np.flatnonzero(fleet.gpus.node == node)[:1])
@@ -144,7 +143,7 @@ def _exporters(fleet: Fleet, fault: Injection, exporter: str) -> list[str]:
 
 
 def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:
-    """So many of the pods here that serve, chosen by the seed."""
+    """Returns ``count`` ready pods in scope, chosen by the seed."""
     pods = running_here(fleet, fault)
     return [pods[int(place)] for place in fault.random.permutation(len(pods))[:count]]
 

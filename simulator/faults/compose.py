@@ -1,8 +1,8 @@
 """Rules for faults that may be active together, and the reason for a conflict.
 
-Different faults on one entity compose: their effects multiply, add up or set different values. Refused are the same
-fault twice on one entity at a time, faults that a file excludes, two faults that set one effect on the same parts,
-and any fault that would start on a part that another one has removed by then.
+Different faults on one entity compose: their effects multiply, add up or set different values. Conflicts are: the same
+fault twice on one entity at a time, faults that a file excludes, two faults that set one effect of the same entity,
+and a fault on a part that another one has removed by then.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def conflict(new: Injection, others: list[Injection]) -> str:
-    """Why ``new`` cannot be injected beside ``others``, empty when it can."""
+    """Returns the reason why ``new`` conflicts with ``others``; empty without a conflict."""
     for other in others:
         if not (new.truth.start < other.truth.end and other.truth.start < new.truth.end):
             continue
         why = _same(new, other) or _removed(new, other) or _removed(other, new) or _contrary(new, other)
         if why:
-            return f"{why} ({other.truth.fault} holds until {rfc3339(other.truth.end)})"
+            return f"{why} ({other.truth.fault} lasts until {rfc3339(other.truth.end)})"
     return ""
 
 
@@ -32,21 +32,21 @@ def _same(new: Injection, other: Injection) -> str:
         return ""
     kind, name = new.entity.kind.value, new.entity.name
     if new.truth.fault == other.truth.fault:
-        return f"{kind} {name} has {other.truth.fault} already"
+        return f"{kind} {name} already has {other.truth.fault}"
     if other.truth.fault in new.declared.excludes or new.truth.fault in other.declared.excludes:
         return f"{kind} {name} cannot have {new.truth.fault} and {other.truth.fault} at once"
     return ""
 
 
 def _removed(one: Injection, by: Injection) -> str:
-    """True if ``one`` starts on a part that ``by`` has removed by then. Pods are exempt: they move."""
+    """Returns the reason if ``one`` starts on a part that ``by`` has removed by then. Pods are exempt: they move."""
     if one is by or not by.declared.removes or one.truth.start < by.truth.start:
         return ""
     fixed = one.entity.kind in (EntityKind.GPU, EntityKind.NODE) and one.entity in by.truth.touches
     if not fixed and by.entity.kind is not EntityKind.CLUSTER:
         return ""
     kind, name = one.entity.kind.value, one.entity.name
-    return f"{kind} {name} is gone with {by.truth.fault} of {by.entity.name}: {one.truth.fault} cannot strike it then"
+    return f"{kind} {name} is removed by {by.truth.fault} of {by.entity.name}: no target for {one.truth.fault}"
 
 
 def _contrary(new: Injection, other: Injection) -> str:

@@ -37,13 +37,13 @@ class Effect:
     since_process: bool = False
 
     def value(self, draw: float) -> float:
-        """The magnitude for a draw of 0 to 1."""
+        """Returns the magnitude for a draw from 0 to 1."""
         return self.low + draw * (self.high - self.low)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredAction:
-    """A call of a function of ``actions``: ``at_seconds`` after the start, None for the end, again every so often."""
+    """A call of an action ``at_seconds`` after the start (None: at the end), repeated every ``every_seconds``."""
 
     do: str
     at_seconds: float | None
@@ -53,7 +53,7 @@ class DeclaredAction:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A whole fault file. ``removes``: the entity and all its parts are absent while the fault lasts."""
+    """A fault file. ``removes``: the entity and all its parts are absent while the fault lasts."""
 
     fault: str
     kind: EntityKind

@@ -1,4 +1,4 @@
-"""Impact of a changed effect on slots, from the fleet's state, so that a remedy counts only if it worked."""
+"""Impact of a changed effect on slots, from the fleet's state: a remedy counts only if it worked."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 SLOWED_CLOCK_RATIO = 0.99
-COPIES_WAIT_BELOW = 0.15  # of the PCIe bandwidth: steps are about a tenth longer then
-QUEUE_RATIO = 0.05  # of the most sequences at once: a queue longer than this makes requests wait
+COPIES_WAIT_BELOW = 0.15  # share of PCIe bandwidth at which steps are about 10 % longer
+QUEUE_RATIO = 0.05  # of max_num_seqs: a longer queue delays requests
 
 Mask = np.ndarray  # bool, shape (slots,)
 
 
 def served(fleet: Fleet, here: Scope) -> Mask:
-    """Slots in scope that get requests."""
+    """Returns slots in scope that get requests."""
     result = np.zeros(fleet.bank.size, dtype=bool)
     result[here.slots] = fleet.requests_per_second[here.slots] > 0
     return result
 
 
 def _slowed(fleet: Fleet, here: Scope) -> Mask:
-    """Those with a device here whose clock has really fallen."""
+    """Returns slots with a device in scope whose clock has fallen."""
     low = here.gpus[fleet.gpus.clock_ratio[here.gpus] < SLOWED_CLOCK_RATIO]
     owners = fleet.pods.owner[low]
     result = np.zeros(fleet.bank.size, dtype=bool)
@@ -37,14 +37,14 @@ def _slowed(fleet: Fleet, here: Scope) -> Mask:
 
 
 def _starting(fleet: Fleet, here: Scope) -> Mask:
-    """Those that should serve and do not yet."""
+    """Returns slots that should serve and do not yet."""
     pods, result = fleet.pods, np.zeros(fleet.bank.size, dtype=bool)
     result[here.slots] = True
     return np.asarray(result & pods.existing & ~pods.ready)
 
 
 def _copying(fleet: Fleet, here: Scope) -> Mask:
-    """Those whose steps wait for copies over PCIe."""
+    """Returns slots whose steps wait for copies over PCIe."""
     slow = here.gpus[fleet.effects.gpus.pcie_factor[here.gpus] < COPIES_WAIT_BELOW]
     owners = fleet.pods.owner[slow]
     result = np.zeros(fleet.bank.size, dtype=bool)
@@ -53,12 +53,12 @@ def _copying(fleet: Fleet, here: Scope) -> Mask:
 
 
 def _queued(fleet: Fleet, here: Scope) -> Mask:
-    """Those with more requests waiting than a batch takes in its stride."""
+    """Returns slots with a queue above ``QUEUE_RATIO``."""
     return np.asarray(served(fleet, here) & (fleet.bank.waiting > QUEUE_RATIO * fleet.bank.max_sequences))
 
 
 def _targeted(fleet: Fleet, here: Scope) -> Mask:
-    """Slots that requests are routed to (weight and demand above 0), even if none arrive."""
+    """Returns slots that requests are routed to (weight and demand above 0), even if none arrive."""
     wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
     result = np.zeros(fleet.bank.size, dtype=bool)
     result[here.slots] = True
@@ -101,9 +101,8 @@ _RULES: dict[tuple[str, str], Rule] = {
 def impacted_slots(fleet: Fleet, group: str, effect_name: str, here: Scope, been: np.ndarray) -> Mask:
     """Returns the slots that a changed effect impacts now, bool of shape (slots,).
 
-    ``been`` (bool, by slot) were in scope before: they are impacted while they do not serve, if the effect hinders
-    pods
-    that start. An effect without a rule of its own impacts every slot in scope that gets requests.
+    ``been`` (bool, by slot) were in scope before: they are impacted while they do not serve, if the effect delays
+    start-ups. An effect without its own rule impacts every slot in scope that gets requests.
     """
     rule = _RULES.get((group, effect_name), served)
     late = _starting(fleet, replace(here, slots=np.flatnonzero(been)))

@@ -1,6 +1,6 @@
 """Log texts of drivers, kernels and kubelets.
 
-XID texts are those of the NVIDIA driver 580, after the process name that the kernel log adds. Register dumps are cut.
+XID texts are those of NVIDIA driver 580, after the process name in the kernel log. Register dumps are truncated.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ EVICTED = "The node was low on resource: ephemeral-storage. Threshold quantity: 
 
 
 def pid(name: str, generation: int) -> int:
-    """A process id that is fixed for one incarnation of a pod."""
+    """Returns a process id that is fixed for one generation of a pod."""
     return 20_000 + zlib.crc32(f"{name}/{generation}".encode()) % 40_000
 
 
 def pci(index: int) -> str:
-    """The PCI address of the device at an index of its node, as the driver writes it."""
+    """Returns the PCI address of the device at an index of its node, in the driver's format."""
     return f"0000:{0x19 + 0x11 * index:02x}:00"
 
 
 def xid_text(code: int, process: str | None) -> str:
-    """Driver text of an XID; ``process`` names the pod whose engine had the device."""
+    """Returns the driver text of an XID; ``process`` is the pod whose engine had the device."""
     who = "pid='<unknown>', name=<unknown>" if process is None or code == 79 else f"pid={pid(process, 1)}, name=python3"
     return f"{who}, {_XID.get(code, 'Unknown Error')}"
 

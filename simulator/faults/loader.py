@@ -3,19 +3,19 @@
 ::
 
     fault: gpu-power-throttle     # id of outrider/vocabulary/faults.yaml, or of its never_a_fault with negative: true
-    negative: true                # a state that looks alarming but is not a fault; needs entity:
-    entity: service               # with negative only: the kind of entity it concerns
+    negative: true                # a harmless state that resembles a fault; needs entity:
+    entity: service               # only with negative: its entity kind
     lasts: 12m
     onset: {shape: ramp, seconds: 60}   # step (the default) | ramp (seconds) | intermittent (on_seconds, off_seconds)
-    likely: serving               # entities a seed may choose: a word of scope.LIKELY (default: any)
-    holds: place                  # place (default): whatever is on the entity at the time
+    likely: serving               # entities that a seed may choose: a word of scope.LIKELY (default: any)
+    holds: place                  # place (default): everything on the entity at the time
                                   # process: the engine processes at the start; new ones are unaffected
                                   # revision: pods of the revision of an action; a rollback cures it
     needs: [traffic]              # precondition at injection: a word of needs.NEEDS
     excludes: [gpu-lost]          # faults that cannot affect the same entity at the same time
     removes: true                 # the entity and its parts are absent: no other fault can start there
     effects:                      # effects (simulator/effects.py), from mild to severe: one draw of the
-                                  # seed sets the position in all ranges; one number is a fixed value
+                                  # seed sets the position in all ranges; a single number is fixed
       - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
       - {lever: nodes.rdma_errors_per_second, do: add, to: [5, 40], after: 10s, onset: {shape: step}}
       - {lever: services.rate_factor, do: multiply, to: [1.1, 1.3], of: capacity, least: 1.7}
@@ -25,10 +25,10 @@
       - {at: 40s, every: 2m, do: kubernetes_event, code: NodeNotReady, about: node, text: "Node {node} ..."}
     symptoms: [hw_accel_power_watts, engine_tpot_seconds]   # signals, in the expected order of change
 
-``multiply`` multiplies an effect by ``1 + (value - 1) * strength``, ``add`` ``value * strength``, ``set`` the value
-once the strength is above a half. An effect reaches the scope of the entity (scope.py). ``of: capacity``
-reads the value as a target share of the service's capacity, at least ``least``.
-``since: process`` counts the onset of each slot from the start of its engine process, if that is later.
+``multiply`` multiplies an effect by ``1 + (value - 1) * strength``; ``add`` adds ``value * strength``; ``set`` sets the
+value once the strength exceeds 0.5. An effect applies to the scope of the entity (scope.py). With ``of: capacity``, the
+value is a target share of the service's capacity, at least ``least``. With ``since: process``, the onset of each slot
+counts from the start of its engine process, if that is later.
 """
 
 from __future__ import annotations
@@ -75,20 +75,20 @@ MOST_LASTS = timedelta(days=2)
 
 @cache
 def never_a_fault() -> tuple[str, ...]:
-    """States that look alarming but are not faults."""
+    """Returns the harmless states that resemble faults."""
     text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
     return tuple(yaml.safe_load(text)["never_a_fault"])
 
 
 def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
-    """Every fault file of a folder, by id. Raises ConfigError with all problems of all files, in order of lines."""
+    """Reads every fault file of a folder, by id. Raises ConfigError with all problems of all files, by line."""
     result: dict[str, Declared] = {}
     problems: list[ConfigProblem] = []
     for path in sorted(folder.glob("*.yaml")):
         reader = _Reader(read(path))
         declared = reader.declared()
         if declared is not None and declared.fault != path.stem:
-            reader.problem(("fault",), f'is "{declared.fault}" in a file named {path.name}: they must be alike')
+            reader.problem(("fault",), f'"{declared.fault}" does not match the file name {path.name}')
         problems += reader.problems
         if declared is not None:
             result[declared.fault] = declared
@@ -100,18 +100,18 @@ def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
 def _refusal(problems: Sequence[ConfigProblem]) -> ConfigError:
     ordered = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
     more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
-    return ConfigError(f"{ordered[0]}{more}", ordered, hint="mend the lines named; simulator/faults/loader.py explains")
+    return ConfigError(f"{ordered[0]}{more}", ordered, hint="fix these lines; see simulator/faults/loader.py")
 
 
 class _Reader:
-    """Reads one document and gathers what is wrong with it instead of stopping at the first mistake."""
+    """Reads one document and collects all its problems."""
 
     def __init__(self, document: Document) -> None:
         self.problems: list[ConfigProblem] = []
         self._document = document
 
     def problem(self, path: Path_, message: str) -> None:
-        """Records a mistake at a key."""
+        """Records a problem at a key."""
         self.problems.append(self._document.problem(path, message))
 
     def declared(self) -> Declared | None:
@@ -126,7 +126,7 @@ class _Reader:
         holds = self._word(top, ("holds",), HOLDS, "place")
         actions = tuple(self._actions(top))
         if holds == "revision" and not any(action.do in ("rollout", "reconfigure") for action in actions):
-            self.problem(("holds",), "is revision, and no deed is a rollout or reconfigure that would bring one")
+            self.problem(("holds",), "is revision, but no deed is a rollout or reconfigure")
         return Declared(
             fault=fault,
             kind=kind,
@@ -135,7 +135,7 @@ class _Reader:
             lasts=self._lasts(top),
             onset=self._onset(top, ()) or Onset(),
             likely=self._word(top, ("likely",), tuple(LIKELY), "any"),
-            holds=holds,  # type: ignore[arg-type]  # one of HOLDS by now
+            holds=holds,  # type: ignore[arg-type]  # checked against HOLDS
             effects=tuple(self._effects(top, kind)),
             actions=actions,
             symptoms=self._words(top, "symptoms", tuple(signals()), "signal"),
@@ -144,7 +144,7 @@ class _Reader:
             removes=bool(top.get("removes", False)),
         )
 
-    # --- the head of the file -------------------------------------------------------------------------
+    # --- header of the file ---------------------------------------------------------------------------
 
     def _kind(self, top: Mapping[str, Any]) -> EntityKind | None:
         fault, negative = str(top.get("fault", "")), bool(top.get("negative", False))
@@ -158,11 +158,11 @@ class _Reader:
             return None
         if not negative:
             if "entity" in top:
-                self.problem(("entity",), "is given by the fault id; only a negative file names one")
+                self.problem(("entity",), "is defined by the fault id; only a negative file has this key")
             return faults()[fault].entity
         kind = self._word(top, ("entity",), tuple(kind.value for kind in EntityKind), "")
         if "entity" not in top:
-            self.problem(("entity",), "is missing: a negative file names the kind of entity it concerns")
+            self.problem(("entity",), "is missing: a negative file needs its entity kind")
         return EntityKind(kind) if kind else EntityKind.SERVICE
 
     def _lasts(self, top: Mapping[str, Any]) -> timedelta:
@@ -189,7 +189,7 @@ class _Reader:
         if any(value <= 0 for value in seconds.values()):
             self.problem(path, f"{shape} needs {' and '.join(wanted)} above 0")
             return None
-        return Onset(shape, **seconds)  # type: ignore[arg-type]  # one of SHAPES by now
+        return Onset(shape, **seconds)  # type: ignore[arg-type]  # checked against SHAPES
 
     # --- effects --------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class _Reader:
                 self.problem((*path, "lever"), f'"{effect_name}" is not an effect{near(effect_name, _ALL_EFFECTS)}')
                 continue
             if group == "cluster" and kind is not EntityKind.CLUSTER:
-                self.problem((*path, "lever"), f"bends the whole cluster, and the fault is about one {kind.value}")
+                self.problem((*path, "lever"), f"affects the whole cluster, but the fault is about one {kind.value}")
             result.append(self._effect(given, path, group, name))
         return result
 
@@ -216,15 +216,15 @@ class _Reader:
         written = given.get("to")
         bounds = written if isinstance(written, list) else [written, written]
         if len(bounds) != 2:
-            self.problem((*path, "to"), "is a number, or two: from mild to severe")
+            self.problem((*path, "to"), "must be one number, or two from mild to severe")
             bounds = [0.0, 0.0]
         low, high = (self._number(bound, (*path, "to")) for bound in bounds)
         of_capacity = self._word(given, (*path, "of"), ("capacity",), "") == "capacity"
         if of_capacity and group != "services":
-            self.problem((*path, "of"), "capacity is a measure of services only")
+            self.problem((*path, "of"), "capacity applies only to effects of services")
         anew = self._word(given, (*path, "since"), ("process",), "") == "process"
         if anew and group != "slots":
-            self.problem((*path, "since"), "process is for levers of slots only")
+            self.problem((*path, "since"), "process applies only to effects of slots")
         neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][effect_name])
         if not of_capacity and (abs(high - neutral) < abs(low - neutral) or (low - neutral) * (high - neutral) < 0):
             self.problem(
@@ -234,7 +234,7 @@ class _Reader:
         return Effect(
             group=group,
             effect_name=effect_name,
-            do=do,  # type: ignore[arg-type]  # one of DOINGS by now
+            do=do,  # type: ignore[arg-type]  # checked against DOINGS
             low=low,
             high=high,
             onset=self._onset(given, path),
@@ -272,7 +272,7 @@ class _Reader:
         at = given.get("at")
         if at == "end":
             if "every" in given:
-                self.problem((*path, "every"), "makes no sense at the end")
+                self.problem((*path, "every"), "is not allowed with at: end")
             return None
         if at == "start":
             return 0.0
@@ -309,11 +309,11 @@ class _Reader:
 
     def _text(self, text: str, path: Path_) -> None:
         if path[-1] == "about" and text not in ABOUT:
-            self.problem(path, f'"{text}" is none of {", ".join(ABOUT)}')
+            self.problem(path, f'"{text}" is not one of {", ".join(ABOUT)}')
         try:
             fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
         except ValueError as error:
-            self.problem(path, f"its braces do not match: {error}")
+            self.problem(path, f"unbalanced braces: {error}")
             return
         for field in fields:
             if field not in FIELDS:
@@ -350,7 +350,7 @@ class _Reader:
         word = str(given.get(str(path[-1]), default))
         if word in known or (word == default and str(path[-1]) not in given):
             return word
-        self.problem(path, f'"{word}" is none of {", ".join(known)}')
+        self.problem(path, f'"{word}" is not one of {", ".join(known)}')
         return default
 
     def _number(self, value: Any, path: Path_) -> float:

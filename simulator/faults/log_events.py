@@ -1,6 +1,6 @@
 """Actions that write a line to a kernel log, an engine log, the Kubernetes events or the change log.
 
-A ``text`` may contain the fields of ``FIELDS``, filled from the pod or the node that the line is about.
+A ``text`` may contain the fields of ``FIELDS``, filled from the pod or node of the line.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _is_new_death(fleet: Fleet, fault: Injection, pod: Pod, within_seconds: floa
 def kubernetes_event(
     fleet: Fleet, fault: Injection, code: str, text: str, about: str = "pod", normal: bool = False
 ) -> None:
-    """An event of the API server about each pod or node here, or about the service or the entity itself."""
+    """Writes an event of the API server about each pod or node in scope, the service, or the entity itself."""
     for where, pod, node in subjects(fleet, fault, about):
         write_event(fleet, where, code, fill(fleet, fault, text, pod, node), "Normal" if normal else "Warning")
 
@@ -73,7 +73,7 @@ def change(fleet: Fleet, fault: Injection, code: str, text: str, about: str = "e
 
 
 def write_event(fleet: Fleet, where: EntityRef, code: str, text: str, kind: str = "Warning") -> None:
-    """A Kubernetes event of type ``kind``."""
+    """Writes a Kubernetes event of type ``kind``."""
     fleet.journal.write(fleet.at, JournalSource.KUBERNETES, where, code, text, type=kind)
 
 
@@ -83,12 +83,12 @@ def pods_here(fleet: Fleet, fault: Injection) -> list[Pod]:
 
 
 def running_here(fleet: Fleet, fault: Injection) -> list[Pod]:
-    """Those of them that serve."""
+    """Returns the ready pods in scope."""
     return [pod for pod in pods_here(fleet, fault) if pod.ready]
 
 
 def pod_entity(fleet: Fleet, pod: Pod) -> EntityRef:
-    """A pod as an entity."""
+    """Returns a pod as an entity."""
     return fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
 
 

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 def _traffic(fleet: Fleet, here: Scope) -> str:
-    """The services get requests; a factor of no requests has no effect."""
+    """Requires requests at the services; without them a factor has no effect."""
     if here.services.size and ((fleet.demand(fleet.at) * fleet.entry)[here.services] > 0).any():
         return ""
     return "gets no requests now"
 
 
 def _pods(fleet: Fleet, here: Scope) -> str:
-    """At least one pod is on it."""
+    """Requires at least one pod in scope."""
     del fleet
     return "" if here.slots.size else "has no pod now, so the fault would have no effect"
 
 
 def _redundant(fleet: Fleet, here: Scope) -> str:
-    """Two pods serve: a rolling update of one would be an outage by itself."""
+    """Requires two ready pods: a rolling update of a single one is an outage by itself."""
     ready = int(fleet.pods.ready[here.slots].sum())
     return "" if ready > 1 else "has fewer than two pods that serve, so a rolling update would be an outage by itself"
 
 
 def orders(fleet: Fleet, here: Scope) -> dict[str, int]:
-    """Replicas to order of each service in scope, so that at least one does not fit.
+    """Returns replicas to order of each service in scope, so that at least one does not fit.
 
     Empty if all would fit. The widest groups come first, because they stop fitting first.
     """
@@ -55,8 +55,8 @@ def orders(fleet: Fleet, here: Scope) -> dict[str, int]:
 
 
 def _scarce(fleet: Fleet, here: Scope) -> str:
-    """Its services may have more replicas than there are GPUs for."""
-    return "" if orders(fleet, here) else "has room for every replica its services may have, so none would wait"
+    """Requires that the services may have more replicas than there are GPUs."""
+    return "" if orders(fleet, here) else "has enough GPUs for all replicas of its services, so none would wait"
 
 
 NEEDS: dict[str, Callable[[Fleet, Scope], str]] = {
@@ -68,5 +68,5 @@ NEEDS: dict[str, Callable[[Fleet, Scope], str]] = {
 
 
 def unmet(fleet: Fleet, needs: tuple[str, ...], here: Scope) -> str:
-    """Why the first unmet need of a fault forbids it here, empty when all are met."""
+    """Returns the first unmet precondition of a fault as a sentence; empty if all are met."""
     return next((why for need in needs if (why := NEEDS[need](fleet, here))), "")

@@ -11,7 +11,7 @@ SHAPES: tuple[Shape, ...] = ("step", "ramp", "intermittent")
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """``seconds`` is the length of a ramp; ``on_seconds`` and ``off_seconds`` alternate, beginning with on."""
+    """``seconds`` is the length of a ramp; ``on_seconds`` and ``off_seconds`` alternate, starting with on."""
 
     shape: Shape = "step"
     seconds: float = 0.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Catalogue(Mapping[str, Declared]):
-    """The fault files by id, read on first use."""
+    """Fault files by id, read on first use."""
 
     def __getitem__(self, fault: str) -> Declared:
         return _loaded()[fault]
@@ -55,19 +55,18 @@ def inject(
 ) -> Truth:
     """Plans a fault and returns its ground truth; the fault is then the last of ``fleet.injections``.
 
-    If ``entity`` is None, ``seed`` chooses among the entities on which the fault has an impact; a string is an
-    entity's
+    If ``entity`` is None, ``seed`` chooses among the entities on which the fault has an impact; a string is an entity's
     name. ``start`` defaults to now, ``duration`` to the fault's own. Raises UsageError for an unknown fault or entity,
     with near matches, and for a fault that conflicts with another one or lacks a precondition, with the reason.
     """
     declared = FAULTS.get(fault)
     if declared is None:
-        raise UsageError(f"the simulator has no fault {fault!r}", hint=_near(fault, list(FAULTS)))
+        raise UsageError(f"unknown fault {fault!r}", hint=_near(fault, list(FAULTS)))
     if duration is not None and duration <= timedelta(0):
-        raise UsageError("a fault must last longer than 0 s", hint="give a positive duration such as 5m")
+        raise UsageError("the duration of a fault must be more than 0 s", hint="give a positive duration such as 5m")
     begin = fleet.now if start is None else start
     if begin < fleet.now:
-        raise UsageError(f"{rfc3339(begin)} is past in the fleet", hint=f"start at {rfc3339(fleet.now)} or later")
+        raise UsageError(f"{rfc3339(begin)} is before the fleet's time", hint=f"start at {rfc3339(fleet.now)} or later")
     chosen = _choose(fleet, declared, seed) if entity is None else _find(fleet, declared, entity)
     lasts = declared.lasts if duration is None else duration
     injection = Injection(fleet, declared, chosen, begin, lasts, seed)
@@ -77,7 +76,7 @@ def inject(
 
 
 def _refuse(fleet: Fleet, new: Injection) -> None:
-    """Raises with the reason if the fault cannot be injected."""
+    """Raises UsageError with the reason if the fault cannot be injected."""
     why = conflict(new, fleet.injections)
     if why:
         raise UsageError(why, hint="choose another entity, or a time after the other fault's end")
@@ -91,7 +90,7 @@ def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
     chosen = choose(fleet, declared.kind, declared.likely, np.random.default_rng([seed, 7]))
     if chosen is None:
         raise UsageError(
-            f"nothing in the fleet can have {declared.fault} now", hint="wait until a replica serves, or name an entity"
+            f"no entity can have {declared.fault} now", hint="wait until a replica serves, or name an entity"
         )
     return chosen
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from simulator.spec.parts import ServiceSpec
 
 Undo = Callable[["Fleet"], None]
-PLACED_SECONDS = 15.0  # by then the scheduler has tried to place what was ordered
+PLACED_SECONDS = 15.0  # by then the scheduler has tried to place the new replicas
 
 
 def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") -> None:
-    """Rolls the services in scope out to a new revision, pod by pod; ``holds: revision`` means that revision."""
+    """Rolls the services in scope out to a new revision, pod by pod; ``holds: revision`` refers to it."""
     for service in _services(fleet, fault):
         name = revision or _next_revision(fleet, service.name)
         fault.roll_out(name)
@@ -32,9 +32,8 @@ def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") 
 def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", after: str = "") -> Undo:
     """Changes a flag of the services in scope and reloads them at once; processes and counters stay.
 
-    This creates a revision, which ``holds: revision`` means; the end restores the flag. ``before`` and ``after`` are
-    the
-    flag as written.
+    This creates a revision, which ``holds: revision`` refers to; the end restores the flag. ``before`` and ``after``
+    are the literal flags.
     """
     for service in _services(fleet, fault):
         name = _next_revision(fleet, service.name)
@@ -49,14 +48,14 @@ def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", aft
 
 
 def rollback(fleet: Fleet, fault: Injection) -> None:
-    """Rolls the services in scope back to the previous revision, unless another rollout has happened since."""
+    """Rolls the services in scope back to the previous revision, unless another rollout has happened since then."""
     for service in _services(fleet, fault):
         if fleet.rollouts.revision(service.name) == fault.revision:
             fleet.rollback(service.name)
 
 
 def scale(fleet: Fleet, fault: Injection, by: int, text: str = "") -> Undo:
-    """The services here are ordered ``by`` replicas more (or fewer), as far as their slots go; back at the end."""
+    """Scales the services in scope by ``by`` replicas, within their slots, until the end."""
     wanted = {
         service.name: int(np.clip(fleet.desired[service.name] + by, 0, service.ceiling))
         for service in _services(fleet, fault)
@@ -65,7 +64,7 @@ def scale(fleet: Fleet, fault: Injection, by: int, text: str = "") -> Undo:
 
 
 def fill_pool(fleet: Fleet, fault: Injection, text: str = "") -> Undo:
-    """The services that fit here are ordered replicas until the last ones find no place; back at the end."""
+    """Scales the services in scope out until some replicas stay pending, until the end."""
     wanted = orders(fleet, fault.here(fleet))
     undo = _order(fleet, fault, wanted, text)
 
@@ -84,7 +83,7 @@ def _services(fleet: Fleet, fault: Injection) -> list[ServiceSpec]:
 
 
 def _order(fleet: Fleet, fault: Injection, wanted: dict[str, int], text: str) -> Undo:
-    """Sets the replicas of each service; the end restores those that nothing else has changed since."""
+    """Sets the replicas of each service; the end restores those that nothing else has changed since then."""
     before = {name: fleet.desired[name] for name in wanted}
     for name, replicas in wanted.items():
         where = fleet.entity(EntityKind.SERVICE, name, fleet.spec.service(name).namespace)
@@ -101,7 +100,7 @@ def _order(fleet: Fleet, fault: Injection, wanted: dict[str, int], text: str) ->
 
 
 def _next_revision(fleet: Fleet, service: str) -> str:
-    """The revision after the highest one its pods have: v2 after v1."""
+    """Returns the revision after the highest one of its pods: v2 after v1."""
     known = [fleet.rollouts.revision(service), *(pod.revision for pod in fleet.pods.of_service(service) if pod.exists)]
     highest = max((int(name[1:]) for name in known if name[:1] == "v" and name[1:].isdigit()), default=1)
     return f"v{highest + 1}"

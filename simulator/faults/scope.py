@@ -4,9 +4,9 @@ The scope of an entity is the entity itself, what it runs on and what runs on it
 
 - gpu: itself, its node, the slot (replica and pod) that uses it now;
 - node: itself, its GPUs, the slots on them;
-- pod, replica: its slot, the GPUs it has now, their node;
-- service: its slots that exist, their GPUs and nodes;
-- pool, switch, storage: their nodes, and what is on them;
+- pod, replica: its slot, its current GPUs, their node;
+- service: its existing slots, their GPUs and nodes;
+- pool, switch, storage: their nodes and everything on them;
 - cluster: everything.
 """
 
@@ -38,20 +38,20 @@ class Scope:
     services: np.ndarray
 
     def of(self, group: str) -> np.ndarray:
-        """The indices for an effect group; the cluster has one."""
+        """Returns the indices for an effect group; the cluster has one."""
         result: np.ndarray = np.zeros(1, dtype=np.int64) if group == "cluster" else getattr(self, group)
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEntity:
-    """An entity of a fleet. ``number`` are its fixed indices: of the device, nodes, slot or service."""
+    """An entity of a fleet. ``number`` are its fixed indices: device, nodes, slot or service."""
 
     kind: EntityKind
     number: np.ndarray
 
     def scope(self, fleet: Fleet) -> Scope:
-        """The current scope of the entity."""
+        """Returns the current scope of the entity."""
         owner, on = fleet.pods.owner, fleet.gpus.node
         if self.kind is EntityKind.CLUSTER:
             return Scope(
@@ -106,7 +106,7 @@ def scope_of(fleet: Fleet, entity: EntityRef) -> Scope:
 
 
 def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
-    """The name of each host's node, pool, switch or storage, in order of hosts."""
+    """Returns the name of each host's node, pool, switch or storage, in order of hosts."""
     nodes = fleet.nodes
     if kind is EntityKind.NODE:
         return nodes.names
@@ -116,33 +116,33 @@ def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
 
 
 def _anything(fleet: Fleet, here: Scope) -> bool:
-    """No matter what is on it."""
+    """Accepts every entity."""
     del fleet, here
     return True
 
 
 def _serving(fleet: Fleet, here: Scope) -> bool:
-    """Something on it is ready and gets requests."""
+    """Accepts an entity with a ready slot that gets requests."""
     return bool((fleet.pods.ready[here.slots] & (fleet.requests_per_second[here.slots] > 0)).any())
 
 
 def _ready(fleet: Fleet, here: Scope) -> bool:
-    """Something on it is ready."""
+    """Accepts an entity with a ready slot."""
     return bool(fleet.pods.ready[here.slots].any())
 
 
 def _grouped(fleet: Fleet, here: Scope) -> bool:
-    """A serving group of two or more devices is on it."""
+    """Accepts an entity with a serving group of two or more devices."""
     return bool((fleet.pods.ready[here.slots] & (fleet.pods.group[here.slots] > 1)).any())
 
 
 def _shared(fleet: Fleet, here: Scope) -> bool:
-    """Two or more ready pods are on it."""
+    """Accepts an entity with two or more ready pods."""
     return bool(fleet.pods.ready[here.slots].sum() > 1)
 
 
 def _spare(fleet: Fleet, here: Scope) -> bool:
-    """Pods serve on it, and devices are free."""
+    """Accepts an entity with serving pods and free devices."""
     free = (fleet.pods.owner[here.gpus] < 0) & fleet.pods.healthy[here.gpus]
     return bool(free.any()) and _serving(fleet, here)
 
@@ -159,7 +159,7 @@ LIKELY: dict[str, Callable[[Fleet, Scope], bool]] = {
 def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generator) -> EntityRef | None:
     """Returns one of the entities that ``word`` of ``LIKELY`` allows, all equally likely; None if there is none.
 
-    Without any requests, an entity that would get them replaces one that serves.
+    Without any requests, entities that would get them count as serving.
     """
     known = fleet_entities(fleet, kind)
     names: list[EntityRef] = list(known)

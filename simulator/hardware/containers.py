@@ -9,7 +9,7 @@ from simulator.effects import SlotEffects
 from simulator.hardware.nodes import MEMORY_PER_POD
 
 CPUS_PER_POD = 4.0
-HEADROOM_RATIO = 1.5  # the memory limit, over what a model server usually takes
+HEADROOM_RATIO = 1.5  # memory limit relative to normal use
 WARM_SHARE = 0.9  # share of its normal memory right after loading; the rest comes with traffic
 WARM_SECONDS = 900.0
 BUSY_CORES, STALLED_CORES = 0.9, 0.02
@@ -40,11 +40,11 @@ class Containers:
         self._pods = pods
 
     def settle(self) -> None:
-        """As if every engine had served for long."""
+        """Sets the steady state of engines that have served for long."""
         self._served_seconds[:] = 10 * WARM_SECONDS
 
     def age(self, factor: float) -> None:
-        """Multiply the counters: as if the containers had run that much longer."""
+        """Multiplies the counters, as if the containers had run longer by that factor."""
         for values in self._counters:
             np.multiply(values, factor, out=values)
 
@@ -64,7 +64,7 @@ class Containers:
         self.throttled_periods += seconds / PERIOD_SECONDS * throttled
 
     def forget(self, slot: int) -> None:
-        """A new container takes the slot."""
+        """Resets a slot for a new container."""
         for values in self._counters:
             values[slot] = 0.0
         self._served_seconds[slot] = 0.0

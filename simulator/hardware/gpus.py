@@ -19,19 +19,19 @@ THERMAL_SECONDS = 60.0  # time constant of the heat sink
 SMOOTH_SECONDS = 15.0  # exporters publish means over about one collection interval
 CLOCK_LOSS_PER_KELVIN = 0.12
 LOWEST_CLOCK_RATIO = 0.35
-SLOWDOWN_EXPONENT = 0.7  # decode is partly bound by memory, whose clock stays
+SLOWDOWN_EXPONENT = 0.7  # decode is partly memory-bound, and the memory clock stays
 LOADED_SPREAD_MEBIBYTES = 400.0
-DRIVER_MEBIBYTES = 512.0  # what no process can have
-THROTTLED_BELOW_RATIO = 0.995  # of the top clock: from here on the driver counts time as throttled
+DRIVER_MEBIBYTES = 512.0  # reserved by the driver
+THROTTLED_BELOW_RATIO = 0.995  # of the top clock: below it the driver counts throttled time
 LINK_BYTES_PER_TOKEN = 2.6e6  # all-reduces of a group, per token and device
 IDLE_PCIE_BYTES, PCIE_BYTES_PER_TOKEN = 2.0e7, 6.0e4
 SPILL_RATIO = 0.5  # share of the traffic of a lost link that moves to PCIe
-ERRORS_PER_REMAPPED_ROW = 2000.0  # correctable ones at one place before the driver takes the row out of use
+ERRORS_PER_REMAPPED_ROW = 2000.0  # correctable errors of a row before the driver remaps it
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity of a device for one second of work; each of shape (gpus,) or of the arguments."""
+    """Activity of a device per second of work; each of shape (gpus,) or of the arguments."""
 
     utilization: Floats
     tensor: Floats
@@ -40,7 +40,7 @@ class Activity:
 
 
 def activity(batch: Floats, max_batch: Floats, prefill_ratio: Floats, busy_ratio: Floats) -> Activity:
-    """Activity ratios of a device from the batch it decodes and the share of time it prefills."""
+    """Returns activity ratios of a device from its decode batch and its share of prefill time."""
     fill = np.clip(batch / max_batch, 0.0, 1.0)
     decode = np.clip(busy_ratio - prefill_ratio, 0.0, 1.0)
     utilization = np.clip(busy_ratio * (0.58 + 0.40 * np.sqrt(fill)), 0.0, 1.0)
@@ -51,13 +51,13 @@ def activity(batch: Floats, max_batch: Floats, prefill_ratio: Floats, busy_ratio
 
 
 def ambient_celsius(at: float | Floats) -> Floats:
-    """Inlet temperature: 25 degrees with a small daily wave."""
+    """Returns the inlet temperature: 25 °C with a small daily wave."""
     return np.asarray(25.0 + 1.5 * np.cos(2 * np.pi * (np.asarray(at) / 3600.0 % 24 - 15) / 24.0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of an engine on its devices beside arithmetic; each of shape (gpus,).
+    """Load of an engine on its devices except arithmetic; each of shape (gpus,).
 
     ``held`` is the share of the memory in use, ``tokens`` are generated or read per second, ``loading`` the bytes per
     second of weights from the host, ``grouped`` is True in groups of two or more.
@@ -100,7 +100,7 @@ class Gpus:
         self.link_bytes = np.array([kind.link_bytes_per_second for kind in types])
         self.pcie_bytes = np.array([kind.pcie_bytes_per_second for kind in types])
         random = np.random.default_rng([seed, 3])
-        self.offset = random.normal(0.0, 1.5, self.size)  # places in the chassis differ
+        self.offset = random.normal(0.0, 1.5, self.size)  # slots in the chassis differ
         self.spread = random.uniform(0.0, LOADED_SPREAD_MEBIBYTES, self.size)
         self._random = random
         self.healthy = np.ones(self.size, dtype=bool)
@@ -130,27 +130,27 @@ class Gpus:
     rows_remapped_correctable: Floats
 
     def steady_power(self, share: Floats, clock_ratio: Floats | float = 1.0) -> Floats:
-        """Watts at an activity's power share."""
+        """Returns watts at an activity's power share."""
         return np.asarray(self.idle + (self.limit - self.idle) * share * np.square(clock_ratio), dtype=np.float64)
 
     def steady_temperature(self, power: Floats, at: float, cooling_factor: Floats | float = 1.0) -> Floats:
-        """Steady-state temperature; ``cooling_factor`` above 1: less heat leaves."""
+        """Returns the steady-state temperature; ``cooling_factor`` above 1 means less cooling."""
         warmth = self.kelvin_per_watt * cooling_factor * power
         return np.asarray(ambient_celsius(at) + 2.0 + self.offset + warmth, dtype=np.float64)
 
     @property
     def slow(self) -> Floats:
-        """Factor of the step time on each device, relative to its top clock."""
+        """The step-time factor of each device, relative to its top clock."""
         return np.asarray(self.clock_ratio**-SLOWDOWN_EXPONENT, dtype=np.float64)
 
     @property
     def rows_remapped_uncorrectable(self) -> Floats:
-        """Rows taken out of use, one for each uncorrectable error."""
+        """Remapped rows due to uncorrectable errors, one per error."""
         return np.floor(self.ecc_uncorrectable)
 
     @property
     def rows_remapped(self) -> Floats:
-        """Rows taken out of use, whatever for."""
+        """All remapped rows."""
         return np.floor(self.rows_remapped_correctable) + self.rows_remapped_uncorrectable
 
     def advance(
@@ -188,7 +188,7 @@ class Gpus:
         self.xid[where] = 0
 
     def _draw_power(self, at: float, seconds: float, share: Floats, effects: GpuEffects, cooling: Floats) -> None:
-        """Power, heat, and the clock that both leave."""
+        """Updates power, temperature, and the clock that both allow."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
         self.power_limit = self.limit * effects.power_limit_ratio
         drawn = np.minimum(self.steady_power(share, self.clock_ratio), self.power_limit)

@@ -10,29 +10,29 @@ from outrider.model import Floats
 from simulator.effects import NodeEffects
 from simulator.spec.parts import FleetSpec
 
-CPU_PER_REQUEST = 0.006  # share of the node's CPUs for one request a second (tokenizer, HTTP, scheduler)
+CPU_PER_REQUEST = 0.006  # share of the node's CPUs per request/s (tokenizer, HTTP, scheduler)
 CPU_IDLE = 0.035
-MEMORY_PER_POD = 0.07  # share of the node's memory that one model server's host side takes
+MEMORY_PER_POD = 0.07  # share of the node's memory per model server
 FILESYSTEM_BYTES = 7.0e12
-# At 25 degrees of the hottest device, for each degree more, and at most.
+# Fan speed at 25 °C of the hottest device, per additional degree, and at most.
 FAN_RPM, FAN_RPM_PER_KELVIN, MOST_FAN_RPM = 4200.0, 95.0, 12000.0
 POWER_SUPPLIES = 4
 SEGMENT_BYTES = 1448.0
-DROPPED_RATIO = 0.3  # of lost packets, what the host's own interface counts as dropped; the switch loses the others
-CORRUPT_RATIO = 0.15  # and what it counts as received with errors
+DROPPED_RATIO = 0.3  # share of lost packets that the host's interface counts as dropped; the switch drops the others
+CORRUPT_RATIO = 0.15  # share that it counts as receive errors
 # The kubelet's eviction-hard defaults: nodefs.available < 10 %; memory.available in proportion to hosts of 2 TB.
 DISK_PRESSURE_BELOW_RATIO, MEMORY_PRESSURE_BELOW_RATIO = 0.10, 0.03
 
 
 def steady_cpu(requests_per_second: Floats, pods: Floats) -> Floats:
-    """Busy share of a node's CPUs: an idle floor, one busy core a pod's scheduler loop, and the requests."""
+    """Returns the busy share of a node's CPUs: idle floor, one core per pod (scheduler loop), and requests."""
     return np.asarray(
         np.clip(CPU_IDLE + 0.02 * pods + CPU_PER_REQUEST * requests_per_second, 0.0, 0.98), dtype=np.float64
     )
 
 
 def steady_memory_available(pods: Floats) -> Floats:
-    """Share of a node's memory that is available."""
+    """Returns the available share of a node's memory."""
     return np.asarray(np.clip(0.93 - MEMORY_PER_POD * pods, 0.03, 1.0), dtype=np.float64)
 
 
@@ -41,8 +41,7 @@ class HostWork:
     """Work of a node in a tick; each of shape (nodes,).
 
     ``loading`` pods read weights from disk. ``extra_bytes`` is memory of containers beyond their normal use,
-    ``hottest``
-    the temperature of the warmest device (celsius).
+    ``hottest`` the temperature of the warmest device (celsius).
     """
 
     requests_per_second: Floats
@@ -146,8 +145,8 @@ class Nodes:
         self.port_up = up
 
     def _wait(self, runs: Floats, demand: Floats, reading: Floats, effects: NodeEffects) -> None:
-        """Time lost to disks, to too few CPUs and to too little memory."""
-        # The same reads take that much longer on a slow disk, and a full one is busy all the time.
+        """Updates disk time and pressure stalls of CPU, IO and memory."""
+        # The same reads take longer on a slow disk; a full disk is always busy.
         disk = np.clip((0.004 + 0.45 * reading) * effects.disk_factor + 0.12 * (effects.disk_factor - 1.0), 0.0, 1.0)
         self.disk_seconds += runs * disk
         self.io_pressure_seconds += runs * np.clip(0.05 * disk + 0.5 * np.maximum(disk - 0.6, 0.0), 0.0, 1.0)
@@ -156,7 +155,7 @@ class Nodes:
         self.memory_pressure_seconds += runs * np.clip(5.0 * short, 0.0, 1.0)
 
     def _talk(self, runs: Floats, work: HostWork, reading: Floats, effects: NodeEffects) -> None:
-        """The network: bytes, and what is lost of them."""
+        """Updates network counters: bytes, errors, drops."""
         received = runs * (4.0e5 + 9.0e3 * work.requests_per_second + 1.5e9 * reading / effects.storage_factor)
         sent = runs * (3.0e5 + 4.0e4 * work.requests_per_second)
         lost = np.clip(effects.packet_loss_ratio, 0.0, 0.9)
@@ -191,7 +190,7 @@ _COUNTED_FROM_ZERO = (
 
 
 def _racks(spec: FleetSpec) -> list[str]:
-    """The rack, which is its switch, of every node: pools share none."""
+    """Returns the rack (= switch) of every node; pools do not share racks."""
     result: list[str] = []
     rack = 0
     for pool in spec.pools:

@@ -1,1 +1,1 @@
-"""The fleet as a Kubernetes API would show it: objects, lists, watches."""
+"""Kubernetes API view of the fleet: objects, lists, watches."""

@@ -1,4 +1,4 @@
-"""The fleet as its Kubernetes API lists it: paged lists, changes since a resource version, 410 if too old.
+"""Kubernetes API view of a fleet: paged lists, changes since a resource version, 410 if too old.
 
 The view reads the fleet on request and finds the changes since the last request, so a fleet without requests costs
 nothing. Objects are rendered only when they change.
@@ -25,7 +25,7 @@ from simulator.kubernetes import objects
 from simulator.kubernetes.workloads import Workload, changed, first_workload, returned
 from simulator.spec.names import pod_uid
 
-MOST_CHANGES = 2_000  # per resource; a client that requests older ones must list again
+MOST_CHANGES = 2_000  # per resource; clients of older versions must list again
 EVENT_SECONDS = 3600.0  # --event-ttl of the API server
 KINDS = {
     "events": ("v1", "EventList"),
@@ -40,11 +40,11 @@ _Rendered = tuple[str, _Shape, Callable[[], dict[str, Any]]]
 
 
 class ExpiredError(Exception):
-    """The resource version or the continue token is older than what is kept."""
+    """The resource version or continue token is older than the retained history."""
 
 
 class SelectorError(Exception):
-    """A selector, token or version that cannot be read."""
+    """An invalid selector, token or version."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Wanted:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def takes(self, found: Mapping[str, Any]) -> bool:
-        """True for a selected object."""
+        """Returns True for a selected object."""
         meta = found["metadata"]
         if self.namespace is not None and meta.get("namespace") != self.namespace:
             return False
@@ -81,7 +81,7 @@ class Wanted:
 
 
 class KubernetesView:
-    """Every resource of one fleet. Not safe for two threads at once, as the fleet itself."""
+    """Every resource of one fleet. Like the fleet, not thread-safe."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -94,7 +94,7 @@ class KubernetesView:
         self._workloads = {service.name: first_workload(service, begun) for service in fleet.spec.services}
 
     def page(self, resource: str, wanted: Wanted, limit: int | None = None, token: str = "") -> dict[str, Any]:
-        """A list, or one page of it. Raises ExpiredError for an old token, SelectorError for one that is none."""
+        """Returns a list or one page of it. Raises ExpiredError for an old, SelectorError for an invalid token."""
         self.refresh()
         held = self._resources[resource]
         version, after = (self._version, "") if not token else _opened(token)
@@ -111,12 +111,12 @@ class KubernetesView:
         return {"apiVersion": api, "kind": kind, "metadata": meta, "items": [_listed(held.held[key]) for key in shown]}
 
     def one(self, resource: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """An object by its name, None when there is none."""
+        """Returns an object by its name, None if there is none."""
         self.refresh()
         return self._resources[resource].held.get(f"{namespace}/{name}")
 
     def news(self, resource: str, after: int, wanted: Wanted) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
-        """The newest version, and the changes since ``after``. Raises ExpiredError if that is too long ago.
+        """Returns the newest version, and the changes since ``after``. Raises ExpiredError if that is too old.
 
         ``after`` 0 starts with all existing objects.
         """
@@ -130,14 +130,14 @@ class KubernetesView:
         return self._version, result
 
     def forget(self) -> None:
-        """Drops the history, as a compaction of etcd does: watchers must list again."""
+        """Drops the history, like a compaction of etcd: watchers must list again."""
         self.refresh()
         self._version += 1
         for held in self._resources.values():
             held.news.clear()
             held.forgotten = self._version
 
-    # --- what there is now ----------------------------------------------------------------------------
+    # --- current state --------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Finds the changes in the fleet since the last call."""
@@ -145,7 +145,7 @@ class KubernetesView:
             self._number = line.number
             self._take(line)
         for name, revision in self._fleet.pods.revisions.items():
-            if self._ordered.get(name, revision) != revision:  # perhaps without a word
+            if self._ordered.get(name, revision) != revision:  # possibly without a journal entry
                 self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
             self._ordered[name] = revision
         old = self._fleet.at - EVENT_SECONDS
@@ -179,7 +179,7 @@ class KubernetesView:
                 known.last, known.count = line.at, known.count + 1
 
     def _uid(self, line: JournalEntry) -> str:
-        """The uid of the pod or node a line is about; empty for anything else."""
+        """Returns the uid of the pod or node of a line; empty for other entities."""
         cluster, entity = self._fleet.spec.cluster, line.entity
         if entity.kind is EntityKind.POD:
             pod = self._fleet.pod_named(entity.name)
@@ -273,12 +273,12 @@ class KubernetesView:
 
 
 def _listed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Inside a list an object has no kind."""
+    """Returns an object without apiVersion and kind, as in a list."""
     return {name: value for name, value in found.items() if name not in ("apiVersion", "kind")}
 
 
 def _at(found: Mapping[str, Any], path: str) -> str:
-    """The value at a field path such as ``involvedObject.kind``; empty when it is not there."""
+    """Returns the value at a field path such as ``involvedObject.kind``; empty if it is missing."""
     value: Any = found
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -286,7 +286,7 @@ def _at(found: Mapping[str, Any], path: str) -> str:
 
 
 def selector(text: str) -> dict[str, str]:
-    """``a=b,c==d``. Raises SelectorError for any other kind of condition."""
+    """Parses ``a=b,c==d``. Raises SelectorError for any other kind of condition."""
     result = {}
     for part in filter(None, text.split(",")):
         name, sign, value = part.replace("==", "=").partition("=")

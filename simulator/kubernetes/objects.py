@@ -1,6 +1,6 @@
-"""Kubernetes objects of a fleet in the shapes of the API: pods, nodes, deployments, replica sets, events.
+"""Kubernetes API objects of a fleet: pods, nodes, deployments, replica sets, events.
 
-Pure functions from the fleet's state; who asks when, and resource versions, are ``kubernetes_view``'s.
+Pure functions of the fleet's state; ``api_view`` handles requests and resource versions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from simulator.spec.names import pod_uid
 
 REVISION = "deployment.kubernetes.io/revision"
 REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
-CHANGE = "outrider.dev/change"  # on an Event: a change that no Kubernetes object shows, and its code
+CHANGE = "outrider.dev/change"  # on an Event: code of a change that no Kubernetes object shows
 FROM, TO = "outrider.dev/from", "outrider.dev/to"
-OURS = "outrider.dev/v1"  # apiVersion of involved objects that Kubernetes does not have, such as a switch
+OURS = "outrider.dev/v1"  # apiVersion of involved objects unknown to Kubernetes, such as a switch
 _SPACE = uuid.UUID("2f9f3a52-1d5b-4b51-9a8e-0c5f0a5b7d11")
 _OBJECTS = {
     EntityKind.POD: ("v1", "Pod"),
@@ -50,17 +50,17 @@ _PHASES = {
 
 
 def uid(*parts: object) -> str:
-    """A uid that is fixed by what it is for."""
+    """Returns a deterministic uid of its arguments."""
     return str(uuid.uuid5(_SPACE, "/".join(str(part) for part in parts)))
 
 
 def labels_of(workload: Workload, template: Template) -> dict[str, str]:
-    """Labels of a service's pods."""
+    """Returns the labels of a service's pods."""
     return {"app.kubernetes.io/name": workload.name, "app.kubernetes.io/version": template.version}
 
 
 def pod_object(fleet: Fleet, pod: Pod, workload: Workload, revision: Revision) -> dict[str, Any]:
-    """``v1 Pod``."""
+    """Returns a ``v1 Pod``."""
     template, cluster = revision.template, fleet.spec.cluster
     name, ready = workload.replica_set(template), bool(fleet.kubelets.pod_ready[pod.slot])
     owner = {
@@ -101,7 +101,7 @@ def _container(fleet: Fleet, template: Template, pod: Pod) -> dict[str, Any]:
 
 
 def _resource(fleet: Fleet, gpu: int) -> str:
-    """Resource name of the device plug-in."""
+    """Returns the resource name of the device plugin."""
     return "huawei.com/Ascend910" if fleet.gpus.vendor[gpu] == "huawei" else "nvidia.com/gpu"
 
 
@@ -147,7 +147,7 @@ def _truth(value: object) -> str:
 
 
 def node_object(fleet: Fleet, node: int) -> dict[str, Any]:
-    """``v1 Node``."""
+    """Returns a ``v1 Node``."""
     hosts, name = fleet.nodes, fleet.nodes.names[node]
     mine = np.flatnonzero(fleet.gpus.node == node)
     healthy = int(np.count_nonzero(fleet.pods.healthy[mine]))
@@ -200,7 +200,7 @@ def _product(fleet: Fleet, gpus: np.ndarray) -> str:
 
 
 def deployment_object(cluster: str, workload: Workload, wanted: int, pods: list[Pod], updated: int) -> dict[str, Any]:
-    """``apps/v1 Deployment``. ``wanted`` replicas; ``pods`` are those that exist, ``updated`` of the new revision."""
+    """Returns an ``apps/v1 Deployment``: ``wanted`` replicas, existing ``pods``, ``updated`` of the new revision."""
     current, ready = workload.current, sum(pod.ready for pod in pods)
     done = ready >= wanted and updated >= wanted
     progress = {
@@ -236,7 +236,7 @@ def deployment_object(cluster: str, workload: Workload, wanted: int, pods: list[
 def replicaset_object(
     cluster: str, workload: Workload, revision: Revision, wanted: int, pods: list[Pod]
 ) -> dict[str, Any]:
-    """``apps/v1 ReplicaSet`` of one revision; ``pods`` are those of this revision."""
+    """Returns the ``apps/v1 ReplicaSet`` of one revision; ``pods`` are those of this revision."""
     name = workload.replica_set(revision.template)
     notes = {REVISION: str(revision.number)}
     if revision.before:
@@ -281,7 +281,7 @@ def _replica_spec(workload: Workload, revision: Revision) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class EventRecord:
-    """One Event object: the same words about the same object again raise its count."""
+    """One Event object; a repeated text about the same object raises its count."""
 
     number: int
     line: JournalEntry
@@ -293,7 +293,7 @@ class EventRecord:
 
 
 def event_object(cluster: str, record: EventRecord) -> dict[str, Any]:
-    """``v1 Event``."""
+    """Returns a ``v1 Event``."""
     line = record.line
     api, kind = _involved(line.entity, line.attributes)
     namespace = line.entity.namespace or "default"

@@ -10,7 +10,7 @@ from simulator.exporters.kube_pods import replica_set
 from simulator.journal import JournalEntry
 from simulator.spec.parts import ServiceSpec
 
-# Image and flags by engine; fields: model, parallel (tensor parallel), sequences (most that run at once).
+# Image and flags by engine; fields: model, parallel (tensor parallel size), sequences (max_num_seqs).
 _ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
     "vllm": (
         "vllm/vllm-openai:v0.32.0",
@@ -30,7 +30,7 @@ _ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def instant(at: float) -> str:
-    """A ``metav1.Time``: whole seconds."""
+    """Returns a ``metav1.Time``, in whole seconds."""
     return f"{from_unix(at):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -39,8 +39,7 @@ class Template:
     """Pod template of a service.
 
     ``version`` is the release, a label of every pod. ``name`` is the fleet's own name of the revision, which replica
-    sets
-    hash; a flag change alters it too.
+    sets hash; a flag change alters it too.
     """
 
     version: str
@@ -72,24 +71,24 @@ class Workload:
 
     @property
     def current(self) -> Revision:
-        """The revision that is rolled out."""
+        """The current revision."""
         return self.revisions[-1]
 
     def replica_set(self, template: Template) -> str:
-        """The name of the replica set of a template, the same as on the page of kube-state-metrics."""
+        """Returns the name of a template's replica set, as on the page of kube-state-metrics."""
         return replica_set(self.name, template.name)
 
     def hash(self, template: Template) -> str:
-        """The ``pod-template-hash`` of its pods."""
+        """Returns the ``pod-template-hash`` of its pods."""
         return self.replica_set(template).rpartition("-")[2]
 
     def of(self, revision: str) -> Revision:
-        """The newest revision with that name; the current one if there is none."""
+        """Returns the newest revision with that name; the current one if there is none."""
         named = (one for one in reversed(self.revisions) if one.template.name.partition("+")[0] == revision)
         return next(named, self.current)
 
     def take(self, template: Template, at: float) -> Workload:
-        """Roll out a template. One that was used before gets a new number and remembers its old ones."""
+        """Returns the workload with a new template. A reused template gets a new number and keeps its old ones."""
         number = self.current.number + 1
         known = next((revision for revision in self.revisions if revision.template == template), None)
         before = (*known.before, known.number) if known else ()
@@ -100,7 +99,7 @@ class Workload:
 
 
 def first_workload(service: ServiceSpec, at: float) -> Workload:
-    """The initial workload of a service."""
+    """Returns the initial workload of a service."""
     image, flags = _ENGINES.get(service.engine_kind, _ENGINES["vllm"])
     numbers = {
         "model": service.engine.model,
@@ -113,7 +112,7 @@ def first_workload(service: ServiceSpec, at: float) -> Workload:
 
 
 def changed(workload: Workload, line: JournalEntry) -> Workload | None:
-    """The workload after a change of the journal; None if its deployment does not show such a change.
+    """Returns the workload after a change of the journal; None if its Deployment does not show such a change.
 
     ``from`` and ``to`` of the line are versions, images or flags, by its code; ``revision`` is the fleet's name.
     """
@@ -139,7 +138,7 @@ def changed(workload: Workload, line: JournalEntry) -> Workload | None:
 
 
 def returned(workload: Workload, name: str, at: float) -> Workload:
-    """The workload once the fleet makes its pods of revision ``name`` again; itself when that is so already."""
+    """Returns the workload after a rollback to revision ``name``; unchanged if it is already current."""
     earlier = None if workload.of(name) is workload.current else _earlier(workload, name, strict=True)
     return workload if earlier is None else workload.take(earlier, at)
 

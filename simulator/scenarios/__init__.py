@@ -1,11 +1,11 @@
-"""Scenarios: which faults strike together or after each other, under what load, on what world.
+"""Scenarios: combinations of faults, load and world.
 
-``load`` reads them, ``arrange`` plans one on a world and returns the truth. Files are in YAML beside
-this module; ``reading`` describes their format, ``choosing`` the words that stand for an entity.
+``load`` reads them; ``arrange`` plans one on a world and returns the ground truth. The YAML files are in this package.
+``reading`` describes their format, ``choosing`` the words for entities.
 
-Tuning and scoring are kept apart. Whoever sets a threshold or writes a rule may look at drills of
-``TUNING_SEEDS`` under ``TUNING_SHAPES``, and at nothing else. The scenarios shipped here run under
-``SCORING_SHAPES`` only; published tables take ``SCORING_SEEDS``, and a score of a tuning seed says so.
+Tuning and scoring are separate. Thresholds and rules may be tuned only on drills of ``TUNING_SEEDS`` under
+``TUNING_SHAPES``. The packaged scenarios use only ``SCORING_SHAPES``. Published tables use ``SCORING_SEEDS``; a score
+of a tuning seed is marked.
 """
 
 from datetime import timedelta
@@ -17,9 +17,9 @@ from simulator.scenarios.reading import PlannedFault, Scenario, load
 TUNING_SEEDS = (1, 2, 3, 7)
 TUNING_SHAPES = ("steady", "diurnal")
 SCORING_SEEDS = (11, 12, 13)
-# By shape: its start relative to the scenario's, and its strength (None: the default).
-# Its course lies in the scenario's minutes, and a fleet without a fault bears it at the peak of the day. A holiday
-# takes hours to fall, and 20 minutes of outage come before a rebound.
+# By shape: start relative to the scenario's, and strength (None: the default). The event falls into the scenario's
+# minutes, and a fleet without a fault can serve it at the peak of the day. A holiday takes hours to fall; 20 minutes of
+# outage precede a rebound.
 EVENTS: dict[str, tuple[timedelta, float | None]] = {
     "bursty": (timedelta(minutes=2), None),
     "launch-day": (timedelta(minutes=-10), 1.22),

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def arrange(target: Fleet | World, scenario: Scenario, seed: int) -> tuple[Truth, ...]:
-    """Inject every fault of a scenario, counted from the target's present on; the truths, in order of the file.
+    """Injects every fault of a scenario, starting now; returns the ground truths in file order.
 
-    The same scenario, seed and target give the same entities and magnitudes. Raises ConfigError with file,
-    line and key when an entity does not exist, or none fits the words; nothing stays injected then.
+    The same scenario, seed and target give the same entities and magnitudes. Raises ConfigError with file, line and key
+    if an entity does not exist or none matches the words; nothing stays injected then.
     """
     fleets = (target,) if isinstance(target, Fleet) else tuple(target.fleets)
     before: dict[str, list[EarlierFault]] = {"main": [], "standby": []}
@@ -66,7 +66,7 @@ def _inject(fleet: Fleet, planned: PlannedFault, before: Sequence[EarlierFault],
     for entity, _ in candidates(fleet, declared.kind, words, declared.likely, before, seed):
         try:
             return inject(fleet, planned.fault, entity, start, planned.lasts, seed)
-        except UsageError as error:  # another fault of the scenario rules this one out: the next may do
+        except UsageError as error:  # conflicts with another fault of the scenario: try the next entity
             reason = f": {error.message}"
     wanted = f"that is {' and '.join(words)}" if words else f"that is {declared.likely}"
     raise _refused(planned, f"the fleet has no {declared.kind.value} {wanted} for {planned.fault}{reason}")

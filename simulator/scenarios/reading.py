@@ -4,14 +4,14 @@
 
     id: gpu-lost-beside-surge       # lower case, digits and hyphens; once over all files
     load: weekly                    # a name of simulator.traffic.shapes.SHAPES
-    world: single                   # single | standby: a second cluster stands by
-    storm: false                    # whatever the seed, its faults touch 10 or more entities; a run counts for itself
-    negative: false                 # nothing is wrong: only states of never_a_fault
-    note: what it is for
+    world: single                   # single | standby: with a second cluster on stand-by
+    storm: false                    # with any seed its faults touch 10 or more entities; scored separately
+    negative: false                 # without a fault: only states of never_a_fault
+    note: purpose of the scenario
     faults:
       - {fault: gpu-lost, after: 4m, lasts: 10m, entity: serving, cluster: main}
 
-``after`` counts from the scenario's beginning (default 4m); ``lasts`` defaults to the fault's own time;
+``after`` counts from the start of the scenario (default 4m); ``lasts`` defaults to the fault's own duration;
 ``entity`` is a name or words of ``choosing.WORDS``; ``cluster`` is main or standby.
 """
 
@@ -34,14 +34,14 @@ from simulator.faults import FAULTS
 from simulator.scenarios.choosing import is_name
 from simulator.traffic.shapes import SHAPES
 
-TAIL = timedelta(minutes=3)  # the grace period of detection, and a last scrape
+TAIL = timedelta(minutes=3)  # grace period of detection, plus one scrape
 LEAD = timedelta(minutes=4)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SCENARIO_KEYS = ("id", "faults", "load", "negative", "storm", "world", "note")
 _FAULT_KEYS = ("fault", "entity", "after", "lasts", "cluster")
 _WORLDS = ("single", "standby")
 _CLUSTERS = ("main", "standby")
-_SHAPES = tuple(name for name in SHAPES if name != "trace")  # a trace needs a file, which no scenario carries
+_SHAPES = tuple(name for name in SHAPES if name != "trace")  # a trace needs a file, which scenarios do not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,20 @@ class Scenario:
 
     @property
     def minutes(self) -> int:
-        """Total length: the end of the last fault, plus a tail in which it may still be detected."""
+        """Total minutes: until the end of the last fault, plus a tail in which it may still be detected."""
         return ceil((max(planned.until for planned in self.faults) + TAIL).total_seconds() / 60)
 
 
 def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
-    """Returns the scenarios of these files, or the packaged ones, in order of files and lines.
+    """Returns the scenarios of these files, by default the packaged ones, in order of files and lines.
 
-    Raises ConfigError that lists every mistake with file, line and key.
+    Raises ConfigError with all problems by file, line and key.
     """
     return read(_packaged() if paths is None else [yaml_file.read(path) for path in paths])
 
 
 def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
-    """The scenarios of parsed files. Raises ConfigError as ``load`` does."""
+    """Returns the scenarios of parsed files. Raises ConfigError as ``load`` does."""
     problems: list[ConfigProblem] = []
     result: dict[str, Scenario] = {}
     for document in documents:
@@ -106,7 +106,7 @@ def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
             scenario = reader.scenario(entry)
             problems += reader.problems
             if scenario is not None and scenario.id in result:
-                problems.append(document.problem(("scenarios", place, "id"), f"{scenario.id!r} is taken already"))
+                problems.append(document.problem(("scenarios", place, "id"), f"{scenario.id!r} is already used"))
             elif scenario is not None:
                 result[scenario.id] = scenario
     if problems:
@@ -121,14 +121,14 @@ def _packaged() -> list[Document]:
 
 
 class _Reader:
-    """Reads one scenario and gathers what is wrong with it."""
+    """Reads one scenario and collects all its problems."""
 
     def __init__(self, document: Document, path: Path_) -> None:
         self.document, self.path = document, path
         self.problems: list[ConfigProblem] = []
 
     def scenario(self, entry: Any) -> Scenario | None:
-        """The scenario, None when anything is wrong."""
+        """Returns the scenario, None if it has a problem."""
         if not self._mapping(self.path, entry, _SCENARIO_KEYS):
             return None
         identity = entry.get("id")
@@ -159,10 +159,10 @@ class _Reader:
             return None
         cluster = self._one_of((*path, "cluster"), entry.get("cluster", "main"), _CLUSTERS)
         if cluster == "standby" and world != "standby":
-            self._wrong((*path, "cluster"), "this world has no standby; expected world: standby above")
+            self._wrong((*path, "cluster"), "this world has no standby; expected world: standby")
         entity = entry.get("entity", "")
         if not isinstance(entity, str):
-            self._wrong((*path, "entity"), f"{entity!r} names no entity; expected its name or words such as serving")
+            self._wrong((*path, "entity"), f"{entity!r} is not an entity; expected its name or words such as serving")
         after = self._duration((*path, "after"), entry.get("after"), LEAD, zero=True)
         lasts = self._duration((*path, "lasts"), entry.get("lasts"), FAULTS[name].lasts)
         where = self.document.problem((*path, "entity" if "entity" in entry else "fault"), "")
@@ -172,9 +172,9 @@ class _Reader:
         """Checks the faults of a scenario against each other."""
         kinds = {FAULTS[one.fault].negative for one in planned}
         if planned and negative and kinds != {True}:
-            self._wrong((*self.path, "negative"), "it has a fault; expected only states of never_a_fault")
+            self._wrong((*self.path, "negative"), "the scenario has a fault; expected only states of never_a_fault")
         if planned and not negative and kinds == {True}:
-            self._wrong((*self.path, "faults"), "nothing is wrong here; expected a fault, or negative: true")
+            self._wrong((*self.path, "faults"), "the scenario has no fault; expected one, or negative: true")
         for number, one in enumerate(planned):
             for other in planned[:number]:
                 if one.after < other.until and other.after < one.until and _same_place(one, other):
@@ -200,7 +200,7 @@ class _Reader:
     def _load(self, value: Any) -> str:
         path = (*self.path, "load")
         if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
-            self._wrong(path, f"a load of zero sends no requests; expected one of {', '.join(_SHAPES)}")
+            self._wrong(path, f"a zero load sends no requests; expected one of {', '.join(_SHAPES)}")
         elif value not in _SHAPES:
             near = yaml_file.near(str(value), _SHAPES) or f"; expected one of {', '.join(_SHAPES)}"
             self._wrong(path, f"unknown load shape {value!r}{near}")
@@ -234,7 +234,7 @@ class _Reader:
 
 
 def _same_place(one: PlannedFault, other: PlannedFault) -> bool:
-    """Two plans of the same fault that name, or can only mean, one entity."""
+    """Returns True if two plans of the same fault must have the same entity."""
     if (one.fault, one.cluster) != (other.fault, other.cluster):
         return False
     return one.entity == "same" or (one.entity == other.entity and is_name(one.entity))

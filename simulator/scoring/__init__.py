@@ -1,1 +1,1 @@
-"""Drill scores: truth against observation, grouping, calibration, recovery. Pure."""
+"""Drill scores: ground truth against observation, grouping, calibration, recovery. Pure."""

@@ -1,6 +1,6 @@
-"""Calibration of the confidences of drills: each named cause with its confidence, and whether it was right.
+"""Calibration of drill confidences: each suspected cause with its confidence and correctness.
 
-Pure. Every incident with a named cause counts, including one that matches no fault: its cause was wrong.
+Pure. Every incident with a suspected cause counts; if it matches no fault, its cause is wrong.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswer:
-    """The answers of one incident, best first. ``right`` is the place (from 0) of the one that was true, None: none."""
+    """Hypotheses of one incident, best first. ``right`` is the index of the true one, None if it is missing."""
 
     confidences: tuple[float, ...]
     right: int | None
 
     @property
     def first_right(self) -> bool:
-        """True when the first answer was."""
+        """True if the first hypothesis is right."""
         return self.right == 0
 
 
 def answers_of(runs: Iterable[Run], grace: timedelta) -> list[RankedAnswer]:
-    """Confidences of each incident, and the cause that was really injected then, until ``grace`` after its end."""
+    """Returns confidences of each incident, with the index of its injected cause (until ``grace`` after its end)."""
     return [
         RankedAnswer(incident.confidences, _right(run, incident, grace))
         for run in runs
@@ -47,7 +47,7 @@ def _right(run: Run, incident: ScoredIncident, grace: timedelta) -> int | None:
 
 
 def reliability(answers: Iterable[RankedAnswer]) -> dict[str, Any]:
-    """``calibration_error`` (0-1, None for no answers) and ``reliability``: a row for each range of confidence."""
+    """Returns ``calibration_error`` (0-1, None without answers) and ``reliability``, a row per confidence range."""
     known = list(answers)
     bins = curve([min(1.0, one.confidences[0]) for one in known], [one.first_right for one in known])
     rows = [

@@ -1,8 +1,8 @@
 """Quality of alert grouping: pairs of one injected fault against pairs of one incident.
 
-Pure. An alert belongs to the active faults at its start, of those the nearest ones: the entities that a fault touches
-come before the rest of its path, and that before the other parts of the affected services. If two faults are equally
-near, pairs with alerts of only one of them are not judged. An alert without a fault belongs to no pair.
+Pure. An alert belongs to the nearest faults active at its start. Nearest are the entities that a fault touches, then
+the rest of its path, then the other parts of the affected services. If two faults are equally near, pairs with alerts
+of only one of them are not scored. An alert without a fault belongs to no pair.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class FiredAlert:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of alerts that could be judged: ``true`` belong to one fault, ``placed`` lie in one incident."""
+    """Scored pairs of alerts: ``true`` belong to one fault, ``placed`` are in one incident."""
 
     true: int = 0
     placed: int = 0
     both: int = 0
 
     def __add__(self, other: Pairs) -> Pairs:
-        """The pairs of two runs together; those across runs are none."""
+        """Returns the pairs of two runs together; alerts of different runs form no pairs."""
         return Pairs(self.true + other.true, self.placed + other.placed, self.both + other.both)
 
     @property
     def f1(self) -> float | None:
-        """The harmonic mean of precision and recall of the pairs, None without pairs to judge."""
+        """Returns the harmonic mean of precision and recall of the pairs, None without scored pairs."""
         return pairwise_f1(self.both, self.placed, self.true)
 
     def figures(self) -> dict[str, Any]:
-        """As the score shows them."""
+        """Returns the figures of the score."""
         return {
             "pairwise_precision": ratio(self.both, self.placed),
             "pairwise_recall": ratio(self.both, self.true),
@@ -67,7 +67,7 @@ def pairs_of(run: Run, grace: timedelta) -> Pairs:
 
 
 def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: timedelta) -> Faults:
-    """The numbers of the faults that an alert may belong to."""
+    """Returns the indices of the faults that an alert may belong to."""
     near = {
         number: distance
         for number, fault in enumerate(injected)
@@ -78,7 +78,7 @@ def _faults_of(alert: FiredAlert, injected: Sequence[InjectedFault], grace: time
 
 
 def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
-    """Index of the ring of a fault that contains an entity, from 0; a cluster fault reaches all of its cluster."""
+    """Returns the index of the fault's ring that contains an entity; a cluster fault contains all of its cluster."""
     rings = fault.rings or (fault.path,)
     result = next((number for number, ring in enumerate(rings) if entity in ring), None)
     whole = fault.entity.kind is EntityKind.CLUSTER and entity.cluster == fault.entity.cluster
@@ -86,7 +86,7 @@ def _distance(entity: EntityRef, fault: InjectedFault) -> int | None:
 
 
 def _count(truth: Sequence[Faults], held: Iterable[str | int]) -> Pairs:
-    """Pairs by a table of classes of truth against incidents, so that no pair is looked at by itself."""
+    """Counts pairs by a table of ground-truth classes against incidents, without a loop over pairs."""
     if not truth:
         return Pairs()
     classes = {one: number for number, one in enumerate(dict.fromkeys(truth))}
@@ -104,5 +104,5 @@ def _count(truth: Sequence[Faults], held: Iterable[str | int]) -> Pairs:
 
 
 def _within(counts: np.ndarray) -> int:
-    """The pairs within each of these counts, added up."""
+    """Returns the number of pairs within each of these counts, summed."""
     return int((counts * (counts - 1) // 2).sum())

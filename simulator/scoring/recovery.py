@@ -1,4 +1,4 @@
-"""Recovery of a service from a fault: the end of the impact, from the fleet's state rather than the script."""
+"""Recovery of a service from a fault: the end of the impact, from the fleet's state and not from the plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recovery:
         self._long_enough = WELL_FOR_SECONDS + _longest_pause(injection)
 
     def update(self) -> None:
-        """Updates ``at``, once per step. An impact that stays absent long enough ended when it disappeared."""
+        """Updates ``at``, once per step. An impact ended when it disappeared, if it stays absent long enough."""
         truth, now = self.injection.truth, self.fleet.at
         if not truth.start.timestamp() <= now < truth.end.timestamp():
             return
@@ -38,7 +38,7 @@ class Recovery:
                 self.at = self._well_since
 
     def _at_work(self) -> bool:
-        """True if it has an impact, or (as a leak) has had none yet and still affects a process or revision.
+        """Returns True if it has an impact, or (like a leak) none yet but still affects a process or revision.
 
         A fault that was cured before any impact is over once all of its former scope serves again.
         """
@@ -53,7 +53,7 @@ class Recovery:
 
 
 def _longest_pause(injection: Injection) -> float:
-    """Seconds for which the fault leaves off by itself and comes back before its end."""
+    """Returns the longest pause of an intermittent fault, in seconds."""
     declared, truth = injection.declared, injection.truth
     onsets = [declared.onset, *(effect.onset for effect in declared.effects if effect.onset is not None)]
     lasts = (truth.end - truth.start).total_seconds()

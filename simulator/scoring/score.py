@@ -1,4 +1,4 @@
-"""Drill scores: detection, naming and repair of injected faults, from truth and observation.
+"""Drill scores: detection, root cause and remediation of injected faults, from ground truth and observation.
 
 Pure: no platform, no clock, no files. The rules are those of "How a drill is scored": an injected fault is detected if
 an incident opens between its start and its end + 120 s whose cause, or any alert folded into it, lies on the topology
@@ -22,7 +22,7 @@ from simulator.scoring.calibration import answers_of, reliability
 from simulator.scoring.grouping import FiredAlert, Pairs, pairs_of
 
 GRACE = timedelta(seconds=120)
-STORM_ENTITIES = 10  # a truth that touches so many is a storm
+STORM_ENTITIES = 10  # a ground truth that touches this many is a storm
 REPAIRED_WITHIN = timedelta(minutes=5)
 LOUD = (Priority.P0, Priority.P1, Priority.P2)
 BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
@@ -33,9 +33,8 @@ class InjectedFault:
     """An injected fault. ``path`` has the entity with everything above and below it.
 
     ``recovered_at`` is the time at which its impact on the service ended before the fault itself, None if never.
-    ``rings``
-    are the parts that show it, nearest first: touched entities, its path, the rest of the services on it; empty if the
-    grouping is not scored.
+    ``rings`` are its symptomatic parts, nearest first: touched entities, its path, the rest of the services on it;
+    empty if grouping is not scored.
     """
 
     fault: str
@@ -49,13 +48,11 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class ScoredIncident:
-    """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
+    """An observed incident. ``entities``: those of its causes and of all alerts folded into it.
 
     ``hypotheses`` are (entity, fault id), best first, ``confidences`` their confidences, 0-1; the rest up to 1 is
-    "none of
-    these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1. One page may name
-    several
-    incidents. It is the page of the incident that sends it; ``called_at`` is the first page that names this one.
+    "none of these". ``notified_at`` is the first message to a person, ``paged_at`` the first one of P0 or P1. One page
+    may name several incidents and belongs to its sender; ``called_at`` is the first page that names this incident.
     """
 
     id: str
@@ -77,7 +74,7 @@ class ScoredIncident:
 
 @dataclass(frozen=True, slots=True)
 class ScoredAction:
-    """An action that the guard rails allowed and that was done, not as a dry run."""
+    """An allowed and performed action, not a dry run."""
 
     incident: str
     kind: str
@@ -87,9 +84,9 @@ class ScoredAction:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One scenario: the injected faults and their observation. ``alerts`` counts those that fired.
+    """One run of a scenario: injected faults and observations. ``alerts`` counts fired alerts.
 
-    ``fired`` are those alerts one by one. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    ``fired`` lists those alerts. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
     """
 
     scenario: str
@@ -106,7 +103,7 @@ class Run:
 
     @property
     def target_days(self) -> float:
-        """Targets times the days they were watched."""
+        """Targets x monitored days."""
         return self.targets * ((self.end - self.start) / timedelta(days=1))
 
 
@@ -117,10 +114,10 @@ class Verdict:
     scenario: str
     injected: InjectedFault
     incident: ScoredIncident | None
-    rank: int | None  # place of the true (entity, fault) among the hypotheses, from 1
+    rank: int | None  # rank of the true (entity, fault) among the hypotheses, from 1
     entity_correct: bool
     fault_correct: bool
-    lost: bool  # no incident of its own while another one was open
+    lost: bool  # no own incident while another one was open
     repaired_after: float | None
 
     @property
@@ -132,7 +129,7 @@ class Verdict:
 
 
 def verdicts(run: Run) -> tuple[Verdict, ...]:
-    """The verdict on every fault of a run, in order of their starts."""
+    """Returns the verdict on every fault of a run, in order of start."""
     free = sorted(run.incidents, key=lambda incident: (incident.opened_at, incident.id))
     result = []
     for injected in sorted(run.injected, key=lambda one: (one.start, one.fault, one.entity.key)):
@@ -169,7 +166,7 @@ def _open_during(incident: ScoredIncident, injected: InjectedFault) -> bool:
 
 
 def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident | None) -> float | None:
-    """Seconds to recovery, when an allowed action for its incident, or on its path, came before it."""
+    """Returns seconds to recovery, if an allowed action for its incident or on its path preceded it."""
     done = injected.recovered_at
     if incident is None or done is None:
         return None
@@ -181,17 +178,17 @@ def _repaired_after(run: Run, injected: InjectedFault, incident: ScoredIncident 
 
 
 def has_remedy(fault_id: str) -> bool:
-    """True if the fault has an automatic remedy: its first one is not an instruction for a person."""
+    """Returns True if the fault has an automatic remedy: its first one is not an instruction for a person."""
     return not faults()[fault_id].remedy.startswith(BY_HAND)
 
 
 def poisson_upper95(count: int) -> float:
-    """The 95 % upper confidence bound on the mean of a Poisson count: 3.0 at none (exact, one-sided; Garwood 1936)."""
+    """Returns the 95 % upper bound on the mean of a Poisson count: 3.0 for 0 (exact, one-sided; Garwood 1936)."""
     return float(gammaincinv(count + 1, 0.95))
 
 
 def score(runs: Sequence[Run]) -> dict[str, Any]:
-    """All figures of ``outrider drill score``, of one seed or of several pooled. A share of nothing is None."""
+    """Returns all figures of ``outrider drill score``, of one seed or of several pooled; None without data."""
     judged = [verdict for run in runs for verdict in verdicts(run)]
     detected = [verdict for verdict in judged if verdict.incident is not None]
     negative = [run for run in runs if run.negative]
@@ -224,12 +221,12 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _matched(run: Run) -> set[str]:
-    """The incidents that answer for a fault. Ids are unique within a run only."""
+    """Returns the incidents that match a fault. Ids are unique only within a run."""
     return {verdict.incident.id for verdict in verdicts(run) if verdict.incident is not None}
 
 
 def _loud_and_right(run: Run) -> list[bool]:
-    """For each incident of P0-P2, whether it answers for a fault."""
+    """Returns True for each P0-P2 incident that matches a fault, else False."""
     matched = _matched(run)
     return [incident.id in matched for incident in run.incidents if incident.priority in LOUD]
 
@@ -251,7 +248,7 @@ def false_pages_of(run: Run) -> int:
 
 
 def false_calls_of(run: Run) -> int:
-    """Pages that went out under an incident that answers to no injected fault."""
+    """Counts pages sent by an incident that matches no injected fault."""
     matched = _matched(run)
     return sum(incident.paged_at is not None and incident.id not in matched for incident in run.incidents)
 
@@ -266,7 +263,7 @@ def _share(answers: Iterable[bool]) -> float | None:
 
 
 def _quantile(detected: Sequence[Verdict], share: float) -> float | None:
-    """The median, or the smallest delay that at least that share does not exceed."""
+    """Returns the median, or the smallest delay that at least ``share`` of the verdicts do not exceed."""
     delays = sorted(verdict.delay for verdict in detected if verdict.delay is not None)
     if not delays:
         return None
@@ -279,7 +276,7 @@ def _folding(storms: Sequence[Run], counted: Callable[[Run], int]) -> float | No
 
 
 def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Folding and grouping of each storm, pooled over its runs on several seeds."""
+    """Returns folding and grouping of each storm, pooled over its runs on several seeds."""
     groups: dict[str, list[Run]] = {}
     for run in storms:
         groups.setdefault(run.scenario, []).append(run)
@@ -301,7 +298,7 @@ def _remediated(detected: Iterable[Verdict]) -> float | None:
 
 
 def repaired(verdict: Verdict) -> bool:
-    """True when an allowed action had the service recover within five minutes of the fault's start."""
+    """Returns True if the service recovered by an allowed action within five minutes of the fault's start."""
     return verdict.repaired_after is not None and verdict.repaired_after <= REPAIRED_WITHIN.total_seconds()
 
 
@@ -326,7 +323,7 @@ def _one_fault(fault: str, judged: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:
-    """Faults suspected instead, with counts; ``unknown`` if none was."""
+    """Returns faults suspected instead, with counts; ``unknown`` without one."""
     counts: dict[str, int] = {}
     for verdict in detected:
         assert verdict.incident is not None
@@ -338,7 +335,7 @@ def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """The answer of ``outrider drill run``, about the first fault of a run; ``passed`` is about all of them."""
+    """Result of ``outrider drill run`` for the first fault of a run; ``passed`` is about all faults."""
 
     fault: str
     seed: int
@@ -356,13 +353,13 @@ class DrillResult:
 
 
 def passed(verdict: Verdict) -> bool:
-    """True if a fault was found, named, and repaired if a remedy exists."""
+    """Returns True if a fault was detected, named, and remediated if it has a remedy."""
     named = verdict.entity_correct and verdict.fault_correct
     return named and (repaired(verdict) or not has_remedy(verdict.injected.fault))
 
 
 def drill_result(run: Run, seed: int, truth: Mapping[str, Any]) -> DrillResult:
-    """The result of a run with one fault or more."""
+    """Returns the result of a run with at least one fault."""
     judged = verdicts(run)
     verdict = judged[0]
     return DrillResult(

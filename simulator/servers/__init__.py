@@ -1,1 +1,1 @@
-"""HTTP servers in front of a simulated fleet: exposition pages, logs, APIs, control, faults."""
+"""HTTP servers of a simulated fleet: exposition pages, logs, APIs, control, faults."""

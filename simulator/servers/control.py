@@ -1,7 +1,7 @@
 """Control endpoint of the fleet: the actions that a platform may request.
 
-Actions are idempotent by id: a repeated id returns the first result and changes nothing. The fleet obeys every action;
-judging it is the platform's task.
+Actions are idempotent by id: a repeated id returns the first result and changes nothing. The fleet performs every
+action; guard rails are the platform's task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Answer:
     detail: str
 
     def as_json(self) -> dict[str, str]:
-        """The body of the HTTP answer."""
+        """Returns the body of the HTTP response."""
         return {"status": self.status.value, "detail": self.detail}
 
 
@@ -39,9 +39,9 @@ class _Order:
 
 
 class Control:
-    """Executes actions on a fleet and remembers their results.
+    """Performs actions on a fleet and keeps their results.
 
-    In a world the cluster of the entity selects the fleet; a bare name belongs to the control's own fleet.
+    In a world the cluster of the entity selects the fleet; a bare name means the control's own fleet.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -57,7 +57,7 @@ class Control:
         *,
         dry_run: bool = False,
     ) -> Answer:
-        """Executes an action once. Raises UsageError for an unknown kind, target or parameter."""
+        """Performs an action once. Raises UsageError for an unknown kind, target or parameter."""
         if action_id in self._answers:
             return self._answers[action_id]
         try:
@@ -112,7 +112,7 @@ def _restart_pod(order: _Order) -> Answer:
 
 
 def _shift_traffic(order: _Order) -> Answer:
-    """Of a replica, a device or a host: its weight. Of a service with a cluster in the params: its entry."""
+    """Sets the weight of a replica, device or host, or the entry of a service if the params have a cluster."""
     if "cluster" in order.params:
         return _switch_entry(order)
     return _set_weight(order, _ratio(order.params.get("weight", 0.0), "weight"))
@@ -123,7 +123,7 @@ def _switch_entry(order: _Order) -> Answer:
     share = _ratio(order.params.get("share", 1.0), "share")
     world = order.fleet.world
     if world is None:
-        raise UsageError("there is no other cluster to send traffic to", hint="only a world with a standby has one")
+        raise UsageError("there is no other cluster for the traffic", hint="only a world with a standby has one")
     if abs(world.entries(name).get(cluster, -1.0) - share) < 1e-9:
         return Answer(OutcomeStatus.ALREADY, f"{share:.0%} of {name} goes to {cluster} already")
     world.switch_entry(name, cluster, share)
@@ -131,7 +131,7 @@ def _switch_entry(order: _Order) -> Answer:
 
 
 def _restore_traffic(order: _Order) -> Answer:
-    """Its full share again; a service's entry goes home, too."""
+    """Restores the full share; a service's entry returns to its home cluster."""
     world = order.fleet.world
     if order.kind is EntityKind.SERVICE and world is not None:
         name, home = order.fleet.spec.service(order.name).name, world.home.spec.cluster
@@ -190,7 +190,7 @@ def _set_weight(order: _Order, weight: float) -> Answer:
 
 
 def _slots(order: _Order) -> list[int]:
-    """Replicas that belong to an entity: itself, those on a node, or the one on a device."""
+    """Returns the slots of an entity: a replica itself, those on a node, or the one on a device."""
     fleet, name = order.fleet, order.name
     if order.kind is EntityKind.NODE or (order.kind is None and name in fleet.node_named):
         return [pod.slot for pod in fleet.pods.on_node(_node(order))]

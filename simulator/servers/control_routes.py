@@ -1,14 +1,14 @@
-"""The control door over HTTP: actions in, faults in and out, and a box where webhooks of a demo arrive.
+"""Control endpoints over HTTP: actions, faults, and an inbox for the webhooks of a demo.
 
-GET  /control/targets        the clusters' targets in the shape of a configuration
+GET  /control/targets        the clusters' targets in configuration format
 POST /control/actions        {id, kind, target, params?, dry_run?}
-GET  /control/faults         {known, ordered}: what can break, and what was broken here, with the truth
+GET  /control/faults         {known, ordered}: known faults, and injected ones with their ground truth
 POST /control/faults         {fault, entity?, cluster?, seconds?, after_seconds?, seed?}
 POST /control/faults/stop    {id}
 POST /control/inbox, GET /control/inbox
 
-One port serves all of it, without a token: it is meant for loopback, and whoever reaches it can ask what is
-broken. Of a platform only its drills do; a test holds it to that.
+One port serves all endpoints without a token: use it only on loopback, because the responses contain the ground truth.
+Of the platform only drills may request it, which a test checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ControlRoutes:
     def __init__(
         self, fleets: Sequence[Fleet], listed: Callable[[], dict[str, Any]], sync: Callable[[], Awaitable[None]]
     ) -> None:
-        """``listed`` gives the targets, ``sync`` makes the ports follow what has been done."""
+        """``listed`` returns the targets; ``sync`` updates the ports after an action."""
         self.controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
         self.faults = FaultEndpoint(fleets)
         self.inbox: deque[str] = deque(maxlen=INBOX_MESSAGES)
@@ -106,7 +106,7 @@ class ControlRoutes:
         return web.json_response(described)
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:
-        """A webhook's other end, so that messages of a demo arrive somewhere."""
+        """Receives webhook messages of a demo."""
         self.inbox.append((await request.text())[:INBOX_CHARACTERS])
         return web.Response(status=204)
 

@@ -1,7 +1,7 @@
 """Container logs of model servers, as the kubelet serves them, written from the journal.
 
 Every process starts with its start-up lines; the engine lines of the journal follow (``LINES`` has the default text of
-a code without one). A new process has a log of its own, and a new pod has none of the old one's.
+a code without one). A new process has its own log; a new pod does not have the old pod's log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LogQuery:
 
 
 class EngineLogs:
-    """Every pod's log. Reads the journal on as far as it has come at each question."""
+    """Every pod's log. Each request first reads new journal entries."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -69,14 +69,14 @@ class EngineLogs:
         self._slot_of = {pod.name: pod.slot for pod in fleet.pods.pods}
 
     def waits(self, pod: Pod) -> bool:
-        """True until a container has started; there is no log yet."""
+        """Returns True until a container has started, while there is no log."""
         return pod.phase in _WAITING or not pod.exists
 
     def text(self, pod: Pod, query: LogQuery) -> str:
-        """The log of a pod's container, or of the one before it; oldest line first."""
+        """Returns the log of a pod's container, or of the previous one; oldest line first."""
         self._read_on()
         running = pod.phase is not Phase.CRASHED
-        # The kubelet keeps one log beside the newest; while a container is down, the newest is that of the dead one.
+        # The kubelet keeps the newest log and one before; while a container is down, the newest is the dead one's.
         begin, end = (pod.started_at, float("inf"))
         if query.previous and running:
             begin, end = pod.created_at, pod.started_at
@@ -116,5 +116,5 @@ class EngineLogs:
 
 
 def _stamp(at: float) -> str:
-    """RFC 3339 with nanoseconds, as the kubelet writes it."""
+    """Formats RFC 3339 with nanoseconds, as the kubelet does."""
     return f"{from_unix(at):%Y-%m-%dT%H:%M:%S.%f}000Z"

@@ -1,4 +1,4 @@
-"""Log lines and events of a fleet as an outside reader receives them, in order of arrival."""
+"""Log lines and events of a fleet as an external reader receives them, in order of arrival."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.journal import JournalEntry, JournalSource
 
 
 class EventFeed:
-    """Journal of a fleet as its endpoints serve it: a line of an unreachable node waits until the node responds."""
+    """Journal of a fleet as its endpoints serve it: lines of an unreachable node wait until it responds."""
 
     def __init__(self, fleet: Fleet) -> None:
         """Starts at the beginning of the journal."""

@@ -47,9 +47,9 @@ class FaultEndpoint:
         seed: int = 0,
         cluster: str | None = None,
     ) -> dict[str, Any]:
-        """Break something, now or in a while; the truth about it.
+        """Injects a fault, now or later, and returns its ground truth.
 
-        Raises UsageError for what does not exist, or cannot be together with what is broken already.
+        Raises UsageError for an unknown fault or entity, and for a conflict with another fault.
         """
         wanted = entity.cluster if isinstance(entity, EntityRef) else cluster
         fleet = self._fleet(wanted)
@@ -63,7 +63,7 @@ class FaultEndpoint:
         """Ends a fault early and undoes its actions. Raises UsageError for an unknown id."""
         recovery = self._watched.get(name)
         if recovery is None:
-            raise UsageError(f"no fault at work has the id {name!r}", hint="GET /control/faults lists them")
+            raise UsageError(f"no active fault has the id {name!r}", hint="GET /control/faults lists them")
         recovery.injection.stop(recovery.fleet)
         return _describe(name, recovery)
 
@@ -80,7 +80,7 @@ class FaultEndpoint:
         if cluster is None:
             return next(iter(self._fleets.values()))
         if cluster not in self._fleets:
-            raise UsageError(f"no cluster is named {cluster!r}", hint=f"clusters: {', '.join(self._fleets)}")
+            raise UsageError(f"unknown cluster {cluster!r}", hint=f"clusters: {', '.join(self._fleets)}")
         return self._fleets[cluster]
 
 

@@ -1,4 +1,4 @@
-"""The fleet over HTTP on loopback: one port per target, so that a dead one refuses connections, plus control.
+"""The fleet over loopback HTTP: one port per target, so that a dead target refuses connections, plus control.
 
 Every target's pages are served at their path on the target's own port. The control port serves all of them as well,
 and the logs and the Kubernetes API of each cluster. With several clusters, paths start with the cluster name. Fleet
@@ -54,12 +54,12 @@ class FleetServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._closing = asyncio.Event()
-        # A request whose client has left is not worth holding.
+        # Cancel requests whose client has disconnected.
         self._runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet, or the one at home."""
+        """The fleet; in a world, the home fleet."""
         return self.fleets[0]
 
     @property
@@ -89,7 +89,7 @@ class FleetServer:
             await asyncio.gather(*self._opening)
 
     def _stepped(self) -> None:
-        """The fleets have moved."""
+        """Updates the server after a step of the fleets."""
         if self._loop is None:
             return
         if self._thread == threading.get_ident():
@@ -117,7 +117,7 @@ class FleetServer:
                 task.add_done_callback(self._opening.discard)
 
     def targets(self) -> dict[str, Any]:
-        """The cluster and its targets in the shape of a configuration; of several clusters, that at home."""
+        """The cluster and its targets in configuration format; the home cluster if there are several."""
         if self._world is None:
             listed = [target.as_config(self._url(target.path)) for target in targets(self.fleet)]
         else:
@@ -129,7 +129,7 @@ class FleetServer:
         return {"cluster": self.fleet.spec.cluster, "targets": listed}
 
     async def close(self) -> None:
-        """Stop serving and give every port back."""
+        """Stops serving and releases all ports."""
         self.fleets[-1].after_step.remove(self._stepped)
         self._closing.set()
         if self._opening:
@@ -198,7 +198,7 @@ class FleetServer:
 
 
 async def serve(served: Fleet | World, host: str = "127.0.0.1", port: int = 0) -> FleetServer:
-    """Serve a fleet, or every cluster of a world. Close the result when done."""
+    """Serves a fleet, or every cluster of a world. The caller must close the result."""
     server = FleetServer(served, host)
     await server.open(port)
     return server

@@ -55,7 +55,7 @@ class _Log:
 
 
 class KernelLogs:
-    """Every node's log. Reads the journal on as far as it has come at each question."""
+    """Every node's log. Each request first reads new journal entries."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -63,17 +63,17 @@ class KernelLogs:
         self._logs: dict[int, _Log] = {}
 
     def text(self, node: int, after: int | None = None) -> str:
-        """Records of a node with a higher sequence than ``after``, all that are kept without it; one a line."""
+        """Returns the records of a node with a sequence above ``after``, by default all kept ones, one per line."""
         self._read_on()
         records = self._log(node).records
         return "".join(f"{line}\n" for number, line in records if after is None or number > after)
 
     def boot_id(self, node: int) -> str:
-        """Content of ``/proc/sys/kernel/random/boot_id``; it changes with every boot."""
+        """Returns the content of ``/proc/sys/kernel/random/boot_id``, which changes with every boot."""
         return boot_id(self._fleet.spec.cluster, node, float(self._fleet.nodes.boot[node]))
 
     def boot_time(self, node: int) -> float:
-        """Boot time of the node, in unix seconds."""
+        """Returns the boot time of the node, in unix seconds."""
         return float(self._fleet.nodes.boot[node])
 
     def _read_on(self) -> None:
@@ -85,7 +85,7 @@ class KernelLogs:
                     self._write(self._log(node), line)
 
     def _log(self, node: int) -> _Log:
-        """A node's log; a new one, with the first lines of a boot, when it has booted since."""
+        """Returns a node's log; a new one with boot lines if it has rebooted."""
         boot = self.boot_time(node)
         known = self._logs.get(node)
         if known is None or known.boot != boot:
@@ -152,5 +152,5 @@ def _number(text: str, below: int) -> int:
 
 
 def _escaped(message: str) -> str:
-    """The kernel writes bytes outside printable ASCII, and the backslash, in hexadecimal."""
+    """Escapes bytes outside printable ASCII and the backslash in hexadecimal, as the kernel does."""
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}" for byte in message.encode())

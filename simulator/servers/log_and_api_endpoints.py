@@ -1,6 +1,6 @@
 """Kernel logs, container logs and the Kubernetes API of a fleet, served as by a real cluster.
 
-    GET /klog/NODE?after=SEQUENCE                                   records of /dev/kmsg, one a line
+    GET /klog/NODE?after=SEQUENCE                                   records of /dev/kmsg, one per line
     GET /k8s/api/v1/{events,nodes,pods}                             lists; ?limit, ?continue, ?labelSelector,
     GET /k8s/apis/apps/v1/{deployments,replicasets,statefulsets}      ?fieldSelector; ?watch=true streams changes
     GET /k8s/api/v1/namespaces/NS/pods/POD/log                      ?sinceTime, ?timestamps, ?previous, ?tailLines
@@ -46,9 +46,9 @@ def add_routes(app: web.Application, fleet: Fleet, prefix: str = "") -> None:
 
 
 def event_settings(base_url: str, *, cluster: str | None = None) -> list[dict[str, Any]]:
-    """The ``events:`` of a configuration that reads everything served at ``base_url`` (prefix included).
+    """Returns the ``events:`` of a configuration that reads everything served at ``base_url`` (with prefix).
 
-    ``cluster`` is needed when the fleet is not the platform's own cluster.
+    ``cluster`` is required if the fleet is not the platform's own cluster.
     """
     of = {} if cluster is None else {"cluster": cluster}
     name = "" if cluster is None else f"{cluster}-"
@@ -74,7 +74,7 @@ class _Endpoints:
         self._thread = 0
 
     async def opened(self, _: web.Application) -> None:
-        """The server runs: follow the fleet."""
+        """Starts following the fleet once the server runs."""
         self._loop, self._thread, self._closing = asyncio.get_running_loop(), threading.get_ident(), False
         self._moved = asyncio.Event()
         self._fleet.after_step.append(self._stepped)
@@ -101,7 +101,7 @@ class _Endpoints:
     # --- logs -----------------------------------------------------------------------------------------
 
     async def kernel_log(self, request: web.Request) -> web.StreamResponse:
-        """The records of a node's kernel log after a sequence number."""
+        """Returns the records of a node's kernel log after a sequence number."""
         node = self._node_of.get(request.match_info["node"])
         if node is None:
             raise web.HTTPNotFound(text=f"the fleet has no node {request.match_info['node']}\n")
@@ -115,7 +115,7 @@ class _Endpoints:
         return web.Response(text=self._kernel.text(node, after), headers=headers)
 
     async def container_log(self, request: web.Request) -> web.StreamResponse:
-        """The log of a pod's only container."""
+        """Returns the log of a pod's only container."""
         if not self._answers():
             return _silence(request)
         name, query = request.match_info["name"], request.query
@@ -140,19 +140,19 @@ class _Endpoints:
         return web.Response(text=self._engine.text(pod, asked))
 
     def _answers(self, node: int | None = None) -> bool:
-        """True if a node, or the control plane, is reachable."""
+        """Returns True if a node, or the control plane, is reachable."""
         return host_status(self._fleet, node) is Status.OK
 
     # --- the API --------------------------------------------------------------------------------------
 
     async def version(self, request: web.Request) -> web.StreamResponse:
-        """Response to ``kubectl version``."""
+        """Returns the response to ``kubectl version``."""
         if not self._answers():
             return _silence(request)
         return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.1", "platform": "linux/amd64"})
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """One object."""
+        """Returns one object."""
         if not self._answers():
             return _silence(request)
         resource, name = request.match_info["resource"], request.match_info["name"]
@@ -160,7 +160,7 @@ class _Endpoints:
         return web.json_response(result) if result else _status(404, "NotFound", f'{resource} "{name}" not found')
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
-        """A list of objects, or what changes of them."""
+        """Returns a list of objects, or watches their changes."""
         if not self._answers():
             return _silence(request)
         resource, query = request.match_info["resource"], request.query
@@ -180,7 +180,7 @@ class _Endpoints:
             return _status(400, "BadRequest", str(error))
 
     async def _watch(self, request: web.Request, resource: str, wanted: Wanted) -> web.StreamResponse:
-        """Changes as JSON lines; a bookmark after each batch of them, when bookmarks are wanted."""
+        """Streams changes as JSON lines, with a bookmark after each batch if requested."""
         query = request.query
         version = int(query.get("resourceVersion") or 0)
         ends = asyncio.get_running_loop().time() + float(query.get("timeoutSeconds") or WATCH_SECONDS)

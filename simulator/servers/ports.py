@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Port:
-    """Bound for ever, listening only while its target is up."""
+    """A permanently bound port that listens only while its target is up."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -20,11 +20,11 @@ class Port:
 
     @property
     def listening(self) -> bool:
-        """True when connections are accepted, or will be as soon as the loop runs."""
+        """True if connections are accepted, or will be as soon as the loop runs."""
         return self._listener is not None
 
     def open(self, handler: Any) -> Coroutine[Any, Any, None]:
-        """Listen from now on; await the result to have the connections handled."""
+        """Starts listening; await the result to handle connections."""
         listener = _bound(self._host, self.number)
         listener.listen(128)
         self._listener = listener
@@ -38,7 +38,7 @@ class Port:
             server.close()
 
     def close(self) -> None:
-        """Refuse connections from now on."""
+        """Refuses connections from now on."""
         if self._server is not None:
             self._server.close()
         elif self._listener is not None:
@@ -52,8 +52,8 @@ class Port:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    # A bound socket that does not listen makes the kernel refuse connections, and keeps the port
-    # from reuse by another process; with SO_REUSEADDR a second socket may listen on it.
+    # The kernel refuses connections to a bound socket that does not listen, and no other process can reuse the port.
+    # With SO_REUSEADDR a second socket may listen on it.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((host, port))

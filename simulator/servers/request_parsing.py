@@ -1,4 +1,4 @@
-"""Request bodies of the control endpoints: JSON objects, durations and entities, each refused in one sentence."""
+"""Parsing of control request bodies: JSON objects, durations, seeds and entities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SECONDS = 31 * 86400
 
 
 async def body_of(request: web.Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises UsageError for anything else."""
+    """Returns the JSON object of a request. Raises UsageError for anything else."""
     try:
         body = await request.json()
     except ValueError as error:
@@ -26,26 +26,26 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 
 
 def needed(body: Mapping[str, Any], key: str) -> Any:
-    """A key that must be there. Raises UsageError."""
+    """Returns the value of a required key. Raises UsageError if it is missing."""
     if key not in body:
         raise UsageError(f"the body has no {key!r}", hint=f"add {key!r} to the JSON object")
     return body[key]
 
 
 def duration(body: Mapping[str, Any], key: str) -> timedelta | None:
-    """A number of seconds, None when it is not given. Raises UsageError."""
+    """Returns a number of seconds, None if it is missing. Raises UsageError if it is invalid."""
     seconds = body.get(key)
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise UsageError(f"{key} {seconds!r} is not a number", hint="give a number such as 300")
-    if not 0 <= seconds <= MOST_SECONDS:  # JSON as Python reads it has Infinity and NaN, too
+    if not 0 <= seconds <= MOST_SECONDS:  # Python's JSON parser accepts Infinity and NaN
         raise UsageError(f"{key} {seconds!r} is out of range", hint=f"give a number from 0 to {MOST_SECONDS}")
     return timedelta(seconds=seconds)
 
 
 def seed(body: Mapping[str, Any]) -> int:
-    """The seed of a draw, 0 when it is not given. Raises UsageError."""
+    """Returns the random seed, 0 if it is missing. Raises UsageError if it is invalid."""
     drawn = body.get("seed", 0)
     if isinstance(drawn, bool) or not isinstance(drawn, int) or drawn < 0:
         raise UsageError(f"seed {drawn!r} is not a whole number", hint="give a number such as 7")
@@ -53,9 +53,9 @@ def seed(body: Mapping[str, Any]) -> int:
 
 
 def entity(cluster: str, written: Any) -> EntityRef | str:
-    """An entity as an object, as its key ``cluster/kind/namespace/name``, or by its bare name.
+    """Parses an entity from an object, a key ``cluster/kind/namespace/name``, or a bare name.
 
-    ``cluster`` is that of an object that names none. Raises UsageError.
+    ``cluster`` is the default for objects without one. Raises UsageError if it is invalid.
     """
     if isinstance(written, Mapping):
         try:
@@ -75,5 +75,5 @@ def entity(cluster: str, written: Any) -> EntityRef | str:
 
 
 def refusal(error: UsageError) -> web.Response:
-    """The answer to what cannot be done."""
+    """Returns the error response of a refused request."""
     return web.json_response({"error": {"message": error.message, "hint": error.hint}}, status=400)

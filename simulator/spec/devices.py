@@ -1,4 +1,4 @@
-"""The device models that a fleet can have, with the constants its physics needs."""
+"""Device models of a fleet, with their physical constants."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ class GpuType:
     """A device model. ``clock_megahertz`` is the boost clock while it is cool.
 
     ``decode_speed`` and ``prefill_speed`` are relative to an H100 of the same group size: decoding is bound by memory
-    bandwidth, prefill by dense FP16 arithmetic. ``link_bytes_per_second`` is the bandwidth to its peers (NVLink,
-    HCCS), 0
-    without such a link; ``pcie_bytes_per_second`` the bandwidth from the host. ``short`` is the common name.
+    bandwidth, prefill by dense FP16 arithmetic. ``link_bytes_per_second`` is the bandwidth to its peers (NVLink, HCCS),
+    0 without such a link; ``pcie_bytes_per_second`` the bandwidth from the host. ``short`` is the common name.
     """
 
     name: str
@@ -39,10 +38,10 @@ class GpuType:
 
 WARMTH_KELVIN = 38.5
 
-# Memory, power limit and clocks: as reported by nvidia-smi and npu-smi on such boards, and in the vendors'
-# data sheets. Speeds: memory bandwidth 3.35, 4.8, 2.04, 0.93, 0.32, 1.6 TB/s and dense FP16 of 989, 989,
-# 312, 165, 65, 376 TFLOPS, each over the H100's. Links: NVLink 4 (900 GB/s both ways), NVLink 3 (600),
-# the A30's bridge (200), HCCS (392). Throttle: the slow-down temperatures nvidia-smi -q shows.
+# Memory, power limit and clocks: from nvidia-smi, npu-smi and the vendors' data sheets. Speeds: memory bandwidth of
+# 3.35, 4.8, 2.04, 0.93, 0.32, 1.6 TB/s and dense FP16 of 989, 989, 312, 165, 65, 376 TFLOPS, relative to the H100.
+# Links: NVLink 4 (900 GB/s both ways), NVLink 3 (600), A30 bridge (200), HCCS (392). Throttle: slow-down temperatures
+# of nvidia-smi -q.
 GPU_TYPES = {
     gpu.name: gpu
     for gpu in (
@@ -57,8 +56,8 @@ GPU_TYPES = {
 
 
 def gpu_type(name: str) -> GpuType:
-    """The device model of that name, long or short. Raises UsageError when there is none."""
+    """Returns the device model of a long or short name. Raises UsageError if it is unknown."""
     for kind in GPU_TYPES.values():
         if name in (kind.name, kind.short):
             return kind
-    raise UsageError(f"there is no GPU type {name!r}", hint=f"known are: {', '.join(GPU_TYPES)}")
+    raise UsageError(f"unknown GPU type {name!r}", hint=f"known: {', '.join(GPU_TYPES)}")

@@ -1,7 +1,7 @@
-"""Fleets ready to run: the demo's, the one for drills and its standby, and one of any size.
+"""Predefined fleets: for the demo, for drills with their standby, and of any size.
 
-The constants are priors for a plausible fleet, sized from public figures (H100 TP2 serving a 70 B
-model: 1,294 output tokens/s at batch <= 64; weights of tens of GB load in 0.5 to 2 minutes).
+The constants are priors for a plausible fleet, from public figures (H100 TP2 with a 70 B model: 1,294 output tokens/s
+at batch <= 64; tens of GB of weights load in 0.5 to 2 minutes).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [
 
 H100 = "NVIDIA H100 80GB HBM3"
 NODE_GPUS = 8
-# From this size on a step of 15 s uses a coarser grain, so that it stays far faster than real time.
+# From this size on, ticks and slices are coarser, so that a step of 15 s stays far faster than real time.
 COARSE_FROM_GPUS, COARSE_SECONDS = 512, 5.0
 DRILL_SECONDS = 3.0  # a fifth of a scrape interval
-USED_RATIO = 0.8  # of the devices of a type; the others are spare
+USED_RATIO = 0.8  # used share of the devices of a type; the others are spare
 
 _CHAT = EngineModel(
     model="chat-70b-instruct-fp8",
@@ -94,13 +94,13 @@ _TENANTS = (
 
 
 def default_spec(size: Literal["small"] = "small") -> FleetSpec:
-    """The demo's fleet: 2 services, 16 replicas, 8 nodes, 64 GPUs, 12 of them spare."""
+    """Returns the demo fleet: 2 services, 16 replicas, 8 nodes, 64 GPUs, 12 of them spare."""
     del size
     return FleetSpec("demo", (PoolSpec("h100-a", H100, 4), PoolSpec("h100-b", H100, 4)), (_CHAT_SERVICE, _CODE_SERVICE))
 
 
 def drill_spec() -> FleetSpec:
-    """A fleet to break: 64 GPUs in 2 racks, 1 storage, 2 services with tenants, 20 GPUs spare for repairs."""
+    """Returns the drill fleet: 64 GPUs in 2 racks, 1 storage, 2 services with tenants, 20 spare GPUs for repairs."""
     return FleetSpec(
         "drill",
         (PoolSpec("h100-a", H100, 4), PoolSpec("h100-b", H100, 4)),
@@ -111,13 +111,13 @@ def drill_spec() -> FleetSpec:
 
 
 def standby_spec() -> FleetSpec:
-    """The cluster beside that of ``drill_spec``: the same services, ready for their whole load."""
+    """Returns the standby cluster of ``drill_spec``: the same services, sized for their full load."""
     return replace(drill_spec(), cluster="standby", prefix="standby-")
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A service that large fleets have: ``share`` of the fleet's GPUs, all of one type."""
+    """A service of large fleets, with ``share`` of the fleet's GPUs, all of one type."""
 
     name: str
     share: float
@@ -140,13 +140,13 @@ _KINDS = (
 
 
 def spec_of(gpus: int, cluster: str = "fleet", *, seed: int = 7) -> FleetSpec:
-    """A fleet of exactly ``gpus`` GPUs, meant for 8 to 10,000: one type when small, six from 256 GPUs on.
+    """Returns a fleet of exactly ``gpus`` GPUs, for 8 to 10,000: one type if small, six from 256 GPUs on.
 
-    A fifth of each type is spare. ``seed`` varies the services' load and the hour of their peaks. From
-    512 GPUs on its grain is coarser. Raises UsageError for fewer than 1 GPU.
+    A fifth of each type is spare. ``seed`` varies the services' load and the hour of their peaks. From 512 GPUs on its
+    ticks are coarser. Raises UsageError for fewer than 1 GPU.
     """
     if gpus < 1:
-        raise UsageError(f"a fleet of {gpus} GPUs has nothing to run on", hint="give a number from 8 to 10000")
+        raise UsageError(f"a fleet needs GPUs, not {gpus}", hint="give a number from 8 to 10000")
     random = np.random.default_rng([seed, 9])
     kinds = (
         _KINDS
@@ -182,7 +182,7 @@ def spec_of(gpus: int, cluster: str = "fleet", *, seed: int = 7) -> FleetSpec:
 
 
 def _pools(gpus: int, kinds: tuple[_Kind, ...]) -> tuple[PoolSpec, ...]:
-    """Whole nodes for each type by its share; the first type takes what rounding leaves, a part of a node too."""
+    """Returns whole nodes for each type by its share; the first type gets the rest, possibly a partial node."""
     shares: dict[str, float] = {}
     for kind in kinds:
         shares[kind.gpu_type] = shares.get(kind.gpu_type, 0.0) + kind.share

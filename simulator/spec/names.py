@@ -10,22 +10,22 @@ _SPACE = uuid.UUID("6f0d3c1e-6f0c-4d0e-9c43-2a7f6f6d7564")
 
 @cache
 def gpu_uuid(cluster: str, node: int, index: int) -> str:
-    """The UUID of the device at a place."""
+    """Returns the UUID of a device by its position."""
     return f"GPU-{uuid.uuid5(_SPACE, f'{cluster}/{node}/{index}')}"
 
 
 @cache
 def pod_uid(cluster: str, name: str, generation: int) -> str:
-    """The uid of one incarnation of a pod."""
+    """Returns the uid of one generation of a pod."""
     return str(uuid.uuid5(_SPACE, f"{cluster}/pod/{name}/{generation}"))
 
 
 @cache
 def boot_id(cluster: str, node: int, boot: float) -> str:
-    """Id of one boot of a node; ``boot`` in unix seconds."""
+    """Returns the id of one boot of a node; ``boot`` in unix seconds."""
     return str(uuid.uuid5(_SPACE, f"{cluster}/boot/{node}/{boot:.0f}"))
 
 
 def pci_address(index: int) -> str:
-    """The PCI address of a node's device, in the spelling of DCGM: ``00000000:19:00.0``."""
+    """Returns the PCI address of a node's device in DCGM format: ``00000000:19:00.0``."""
     return f"00000000:{(0x19 + 0x11 * index) % 256:02X}:00.0"

@@ -1,7 +1,7 @@
-"""The parts that a fleet is described by: engines, traffic, tenants, services, pools, start-up times.
+"""Specification of a fleet: engines, traffic, tenants, services, pools, start-up times.
 
-Everything is frozen and hashable, so that profiles of an engine can be cached by its description. A
-description that cannot work is refused when it is made.
+Everything is frozen and hashable, so that engine profiles can be cached by their specification. Constructors reject an
+invalid specification.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EngineModel:
     front_seconds: float = 0.0
 
     def on(self, gpu_type: str) -> EngineModel:
-        """The same model on another device, when this describes it on an H100. Raises UsageError for an unknown one."""
+        """Returns this model, given for an H100, on another device. Raises UsageError for an unknown device."""
         kind = find_gpu_type(gpu_type)
         return replace(
             self,
@@ -72,14 +72,10 @@ class TrafficSpec:
     """Load of a service: ``peak_ratio`` of its capacity at the daily peak, with a shape around it.
 
     ``trough_ratio`` and ``weekend_ratio`` are relative to the peak. ``noise_ratio`` is the standard deviation of the
-    slow
-    noise on top; arrivals are Poisson around the total. ``shape`` is a name of ``simulator.traffic.shapes.SHAPES``.
-    The
-    event of a shape (a launch, a holiday, a wave) starts at ``event_at`` (unix seconds; None: once a week, by the
-    seed),
-    takes ``event_seconds`` and has the strength ``event_factor``; None leaves both to the shape. ``trace`` is replayed
-    by
-    shape ``trace``.
+    slow noise on top; arrivals are Poisson around the total. ``shape`` is a name of
+    ``simulator.traffic.shapes.SHAPES``. The event of a shape (a launch, a holiday, a wave) starts at ``event_at`` (unix
+    seconds; None: once a week, by the seed), takes ``event_seconds`` and has the strength ``event_factor``; None means
+    the default of the shape. ``trace`` is replayed by shape ``trace``.
     """
 
     peak_ratio: float = 0.66
@@ -94,10 +90,10 @@ class TrafficSpec:
     trace: Trace | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a load of nothing."""
+        """Rejects a load of 0 or less."""
         if not self.peak_ratio > 0:
             raise UsageError(
-                f"a load of {self.peak_ratio:g} is not a load", hint="give a peak_ratio above 0, such as 0.66"
+                f"peak_ratio {self.peak_ratio:g} is not above 0", hint="give a peak_ratio above 0, such as 0.66"
             )
 
 
@@ -116,10 +112,10 @@ class TenantSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A model service: ``replicas`` run at the start, ``ceiling`` is the most it may ever have.
+    """A model service: ``replicas`` run at the start, ``ceiling`` is the maximum.
 
-    ``gpu_type`` is the only kind of device it is placed on, any when empty. ``max_unavailable`` is how many
-    replicas a rolling update may have out at once.
+    ``gpu_type`` is the only device type it is placed on, any if empty. ``max_unavailable`` is the number of replicas
+    that a rolling update may take down at once.
     """
 
     name: str
@@ -136,16 +132,16 @@ class ServiceSpec:
     max_unavailable: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot run."""
+        """Rejects an invalid service."""
         if self.engine_kind not in ENGINE_KINDS:
             raise UsageError(
-                f"service {self.name} runs on no engine called {self.engine_kind!r}",
-                hint=f"engines are: {', '.join(ENGINE_KINDS)}",
+                f"service {self.name} has an unknown engine {self.engine_kind!r}",
+                hint=f"engines: {', '.join(ENGINE_KINDS)}",
             )
         if self.replicas < 1 or self.ceiling < self.replicas:
             raise UsageError(
                 f"service {self.name} has {self.replicas} replicas and a ceiling of {self.ceiling}",
-                hint="give it 1 replica or more, and a ceiling that is not below them",
+                hint="give it 1 replica or more, and a ceiling of at least as many",
             )
         if self.tensor_parallel < 1:
             raise UsageError(
@@ -153,7 +149,7 @@ class ServiceSpec:
             )
 
     def capacity_per_second(self, replicas: int | None = None) -> float:
-        """Requests per second that ``replicas`` (default: those at the start) sustain with full batches.
+        """Returns the requests/s that ``replicas`` (default: those at the start) sustain with full batches.
 
         Little's law at a full batch: N = rate x output x step / (1 - rate x prefill), solved for the rate.
         """
@@ -175,7 +171,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Nodes of one kind. They fill racks of ``nodes_per_rack``, and read weights from one ``storage``."""
+    """Nodes of one kind, in racks of ``nodes_per_rack``, with weights from one ``storage``."""
 
     name: str
     gpu_type: str
@@ -187,11 +183,11 @@ class PoolSpec:
     storage: str = "models-0"
 
     def __post_init__(self) -> None:
-        """Refuse a pool of nothing or of unknown devices."""
+        """Rejects an empty pool and unknown devices."""
         if self.gpu_type not in GPU_TYPES:
             raise UsageError(
                 f"pool {self.name} has GPUs of an unknown type {self.gpu_type!r}",
-                hint=f"known are: {', '.join(GPU_TYPES)}",
+                hint=f"known: {', '.join(GPU_TYPES)}",
             )
         if self.nodes < 1 or self.gpus_per_node < 1 or self.nodes_per_rack < 1:
             raise UsageError(
@@ -202,7 +198,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartupSpec:
-    """Seconds of each phase of a cold start; each start scatters them by ``scatter_ratio``."""
+    """Seconds of each phase of a cold start, with a relative scatter of ``scatter_ratio``."""
 
     schedule_seconds: float = 4.0
     pull_seconds: float = 32.0
@@ -212,7 +208,7 @@ class StartupSpec:
 
     @property
     def total_seconds(self) -> float:
-        """Mean time from the order to the first served request."""
+        """Mean seconds from scale-out to the first served request."""
         return self.schedule_seconds + self.pull_seconds + self.load_seconds + self.warm_seconds
 
 
@@ -236,7 +232,7 @@ class FleetSpec:
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a fleet whose services have nowhere to run."""
+        """Rejects a fleet whose services do not fit."""
         if not self.pools or not self.services:
             missing = "GPUs" if not self.pools else "services"
             raise UsageError(f"fleet {self.cluster} has no {missing}", hint="give it a pool and a service or more")
@@ -261,30 +257,30 @@ class FleetSpec:
         return sum(pool.nodes * pool.gpus_per_node for pool in self.pools)
 
     def pools_of(self, gpu_type: str) -> tuple[PoolSpec, ...]:
-        """The pools that have devices of a type; all for the empty one."""
+        """Returns the pools with devices of a type; all for an empty type."""
         return tuple(pool for pool in self.pools if gpu_type in ("", pool.gpu_type))
 
     def _refuse_homeless(self, service: ServiceSpec) -> None:
         homes = self.pools_of(service.gpu_type)
         if not homes:
             raise UsageError(
-                f"service {service.name} wants {service.gpu_type!r}, which no pool of fleet {self.cluster} has",
+                f"service {service.name} needs {service.gpu_type!r}, which no pool of fleet {self.cluster} has",
                 hint=f"its pools have: {', '.join(sorted({pool.gpu_type for pool in self.pools}))}",
             )
         if len({pool.gpu_type for pool in homes}) > 1:
             raise UsageError(
-                f"service {service.name} does not say which of the GPU types of fleet {self.cluster} it runs on",
-                hint="give it a gpu_type: its engine's step times hold for one type",
+                f"service {service.name} has no gpu_type, but fleet {self.cluster} has several GPU types",
+                hint="give it a gpu_type: engine step times apply to one type",
             )
         largest = max(pool.gpus_per_node for pool in homes)
         if service.tensor_parallel > largest:
             raise UsageError(
                 f"service {service.name} has groups of {service.tensor_parallel} GPUs, its nodes have {largest}",
-                hint="a tensor-parallel group lies within one node",
+                hint="a tensor-parallel group needs one node",
             )
 
     def service(self, name: str) -> ServiceSpec:
-        """The service of that name. Raises UsageError when there is none."""
+        """Returns the service of a name. Raises UsageError if it is unknown."""
         for service in self.services:
             if service.name == name:
                 return service
@@ -295,4 +291,4 @@ class FleetSpec:
 def _refuse_twins(what: str, names: list[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"the fleet has two {what}s called {twice}", hint=f"give each {what} a name of its own")
+        raise UsageError(f"the fleet has two {what}s called {twice}", hint=f"give each {what} its own name")

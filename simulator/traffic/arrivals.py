@@ -1,4 +1,4 @@
-"""Load: a request rate as a pure function of time, and Poisson arrivals drawn from it.
+"""Load: a request rate as a pure function of time, with Poisson arrivals.
 
 The rate at any time needs no state, so history, live fleet and true forecasts agree. Time is unix seconds; the day's
 shape is in UTC. Only retries have state: they follow earlier failures.
@@ -25,32 +25,32 @@ __all__ = ["SHAPES", "Arrivals", "Traffic", "fit_to_engine", "rates", "with_load
 
 RATE_SECONDS = 10.0
 CACHE_CONCENTRATION = 6.0
-MOST_SHARED = 0.98  # of a prompt, however well the cache does
-HIT_LEVELS = 1024  # steps of the table that a prompt's shared part is drawn from
-# A client that leaves early does so within these seconds of asking.
+MOST_SHARED = 0.98  # maximum cached share of a prompt
+HIT_LEVELS = 1024  # size of the quantile table of cached shares
+# A client that aborts does so within these seconds of its request.
 LEAVES_SECONDS = (0.5, 4.0)
-LATE_SECONDS = 10.0  # a client that retries does so if it has no first token by then
-BACKOFF_SECONDS = 3.0  # mean pause before it does
-HANGS_UP_RATIO = 0.5  # share of retries that close the first connection; the work of the others continues
-SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # of a service without tenants whose mix has shifted wholly
+LATE_SECONDS = 10.0  # a client may retry without a first token by then
+BACKOFF_SECONDS = 3.0  # mean pause before a retry
+HANGS_UP_RATIO = 0.5  # share of retries that close the first connection; otherwise its work continues
+SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # factors of a service without tenants after a complete mix shift
 
 
 def load_of(service: ServiceSpec, times: Floats, seed: int) -> Load:
-    """Load of a service at each of ``times``, its rate in requests per second."""
+    """Returns the load of a service at ``times``, its rate in requests/s."""
     result = shapes.load(service.traffic, times, shapes.salt_of(seed, service.name))
     peak = service.traffic.peak_ratio * service.capacity_per_second()
     return replace(result, rate=np.asarray(peak * result.rate, dtype=np.float64))
 
 
 def rates(service: ServiceSpec, times: Floats, seed: int) -> Floats:
-    """Requests per second at each of ``times``, faults apart. Same seed, same time: same rate."""
+    """Returns requests/s at ``times``, without faults. The same seed and time give the same rate."""
     return load_of(service, times, seed).rate
 
 
 def with_load(
     spec: FleetSpec, shape: str, event_at: float | None = None, event_factor: float | None = None
 ) -> FleetSpec:
-    """Returns the fleet with every service under a load shape, whose event starts at ``event_at`` (unix).
+    """Returns the specification with every service under a load shape, whose event starts at ``event_at`` (unix).
 
     Raises UsageError for an unknown shape.
     """
@@ -72,9 +72,8 @@ class Arrivals:
     """Requests of one slice, in order of arrival: parallel arrays.
 
     ``service`` is an index into the spec; ``computed`` are the prompt tokens that the cache lacks; ``tenant`` is an
-    index
-    into the service's tenants (0 without tenants). ``aborts_at`` is the time at which the client aborts (unix seconds,
-    inf: never). ``bad`` requests get status 400 from the HTTP server.
+    index into the service's tenants (0 without tenants). ``aborts_at`` is the time at which the client aborts (unix
+    seconds, inf: never). ``bad`` requests get status 400 from the HTTP server.
     """
 
     service: np.ndarray
@@ -93,7 +92,7 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _TrafficChange:
-    """Factors of the current requests relative to the default, each of shape (services,)."""
+    """Factors of current requests relative to the default, each of shape (services,)."""
 
     prompt: Floats
     output: Floats
@@ -103,7 +102,7 @@ class _TrafficChange:
 
 
 class Traffic:
-    """Draws the arrivals of every service of a fleet. ``edge`` is what its gateway has counted."""
+    """Draws the arrivals of every service of a fleet. ``edge`` has the counters of its gateway."""
 
     def __init__(self, spec: FleetSpec, seed: int) -> None:
         self.spec = spec
@@ -128,7 +127,7 @@ class Traffic:
 
     @property
     def edge(self) -> GatewayCounters:
-        """The gateway's totals as of now."""
+        """The gateway's current totals."""
         if self._bank is not None:
             self._edge.take(self._bank.counters, self._service_of_slot)
         return self._edge
@@ -138,7 +137,7 @@ class Traffic:
         self._edge.count("answered_5xx", service)
 
     def rates(self, at: float) -> Floats:
-        """Requests per second that clients send to each service at an instant, retries apart, shape (services,)."""
+        """Returns the clients' requests/s to each service at a time, without retries, shape (services,)."""
         # The shape and its noise are slow: one value serves RATE_SECONDS.
         slot = at // RATE_SECONDS
         if slot != self._slot:
@@ -147,7 +146,7 @@ class Traffic:
         return np.asarray(self._usual * self._levers.rate_factor, dtype=np.float64)
 
     def draw(self, start: float, span: float, per_second: Floats) -> Arrivals:
-        """Poisson arrivals in [start, start + span) that get past the gateway, retries among them."""
+        """Returns Poisson arrivals in [start, start + span) behind the gateway, including retries."""
         effects = self._levers
         counts = self._random.poisson(per_second * (1.0 - np.clip(effects.entry_fails, 0.0, 1.0)) * span)
         counts = counts + self._retried(start, span)
@@ -187,7 +186,7 @@ class Traffic:
         return np.asarray(self._random.random(service.size) < ratio[service])
 
     def _retried(self, start: float, span: float) -> np.ndarray:
-        """Number of retries in a slice, by service."""
+        """Returns the number of retries in a slice, by service."""
         ratio = np.clip(self._levers.retry_ratio + self._shape.retries, 0.0, 3.0)
         if not ratio.any():
             if not self._coming_back.any():
@@ -200,7 +199,7 @@ class Traffic:
         return np.asarray(now)
 
     def _disappointed(self, start: float, span: float) -> Floats:
-        """Clients whose request failed or became late since the last slice, by service."""
+        """Returns clients whose request failed or became late since the last slice, by service."""
         failed = self.edge.answered_5xx.copy()
         # The first call has no earlier count to compare with, so it causes no retries.
         since = np.where(self._late_before >= start - 2 * span, failed - self._failed_before, 0.0)
@@ -236,7 +235,7 @@ class _LengthTable:
     def draw(
         self, random: np.random.Generator, service: np.ndarray, at: Floats, change: _TrafficChange | None
     ) -> Arrivals:
-        """Lengths of requests at their arrival, cut to what their engine accepts."""
+        """Returns request lengths, cut to the limits of their engine."""
         tenant = self._tenants(random, service, change)
         kind = service * self.shares.shape[1] + tenant
         drawn = random.standard_normal((2, service.size))
@@ -270,7 +269,7 @@ class _LengthTable:
 
 
 def _hits(mean: Floats) -> Floats:
-    """The shared part of a prompt at each of ``HIT_LEVELS`` quantiles of a beta with these means: (means, levels)."""
+    """Returns cached prompt shares at ``HIT_LEVELS`` quantiles of beta distributions: (means, levels)."""
     level = (np.arange(HIT_LEVELS) + 0.5) / HIT_LEVELS
     first = CACHE_CONCENTRATION * mean[:, None] + 1e-9
     other = CACHE_CONCENTRATION * (1 - mean[:, None]) + 1e-9
@@ -288,7 +287,7 @@ def _tenant_lengths(service: ServiceSpec, place: int) -> Lengths:
 
 
 def _normal_parameters(lengths: Lengths) -> tuple[float, float, float, float]:
-    """Mean and deviation of the logarithms of prompt and output lengths."""
+    """Returns mean and standard deviation of the logarithms of prompt and output lengths."""
     return (
         float(np.log(lengths.prompt_mean)) - lengths.prompt_sigma**2 / 2,
         lengths.prompt_sigma,

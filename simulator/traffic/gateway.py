@@ -1,4 +1,4 @@
-"""Counters of the gateway in front of the services: running totals by service, as arrays.
+"""Counters of the gateway in front of the services: totals by service, as arrays.
 
 Responses of engines are read from the engines' own counters on demand. Requests that never reached an engine are
 counted at once.
@@ -17,13 +17,10 @@ _FROM_ENGINES = ("http_ok", "http_4xx", "http_5xx", "finished_stop", "finished_l
 class GatewayCounters:
     """Totals since the start of the fleet, each of shape (services,); monotonic.
 
-    A request counts at its end: ``answered_2xx`` complete responses, ``answered_4xx`` bad requests (429 is separate
-    and
-    stays 0: this gateway has no rate limit), ``answered_5xx`` errors of the engines and of the gateway, and requests
-    that
-    no engine took or finished; ``disconnects`` clients that left before the end. ``retries`` counts requests that
-    follow
-    a failed or late one.
+    A request counts at its end: ``answered_2xx`` complete responses, ``answered_4xx`` bad requests (429 is separate and
+    stays 0: this gateway has no rate limit), ``answered_5xx`` errors of engines and gateway, and requests that no
+    engine took or finished; ``disconnects`` clients that left before the end. ``retries`` counts requests after a
+    failed or late one.
     """
 
     def __init__(self, services: int) -> None:
@@ -38,14 +35,14 @@ class GatewayCounters:
 
     @property
     def requests(self) -> Floats:
-        """Requests that have ended, however they did."""
+        """Ended requests, with any result."""
         return np.asarray(
             self.answered_2xx + self.answered_4xx + self.answered_429 + self.answered_5xx + self.disconnects,
             dtype=np.float64,
         )
 
     def count(self, name: str, service: np.ndarray) -> None:
-        """Raise a total by one for each of the given services (they may repeat)."""
+        """Raises a total by one for each of the given services (they may repeat)."""
         total: Floats = getattr(self, name)
         total += np.bincount(service, minlength=self._services)
 
@@ -58,7 +55,7 @@ class GatewayCounters:
             grown[name] = np.where(now >= before, now - before, now)
             self._seen[name] = now.copy()
         whole = grown["finished_stop"] + grown["finished_length"]
-        # An engine counts an answer whose client has left as a good one over HTTP, and as no finished request.
+        # An engine counts an aborted request as 2xx over HTTP, but not as finished.
         left = np.maximum(grown["http_ok"] - whole - grown["finished_abort"], 0.0)
         self.answered_2xx += self._by_service(service_of_slot, whole + grown["finished_abort"])
         self.answered_4xx += self._by_service(service_of_slot, grown["http_4xx"])

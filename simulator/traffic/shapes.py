@@ -30,12 +30,12 @@ BURST_SECONDS = 900.0
 BURST_RAMP_SECONDS = 60.0
 BURST_SLOT_SECONDS = 600.0
 BURST_SLOTS_BACK = 6  # no burst lasts longer than an hour
-# Requested bursts are as close as slots and mild: a healthy fleet can serve them.
+# Scheduled bursts come in every slot and are mild: a healthy fleet can serve them.
 ORDERED_BURST_FACTOR, ORDERED_BURST_SECONDS, ORDERED_BURSTS_SECONDS = 1.2, 300.0, 3600.0
 BURST_NOISE_RATIO = 0.032  # robust deviation from the 3-hour median: ServeGen .032, Azure .031
-# Azure: Saturday and Sunday carry .54 and .52 of the busiest weekday; a public holiday is taken to be one of them.
+# Azure: Saturday and Sunday have 0.54 and 0.52 of the busiest weekday; a public holiday is assumed to be like them.
 HOLIDAY_FACTOR = 0.53
-# Choices: no trace shows these events.
+# Assumptions: no trace shows these events.
 HOLIDAY_RAMP_SECONDS = 4 * 3600.0
 LAUNCH_FACTOR, LAUNCH_RAMP_SECONDS, LAUNCH_DECAY_SECONDS = 1.3, 1200.0, 6 * 3600.0
 OUTAGE_SECONDS, OUTAGE_LEFT = 1200.0, 0.03
@@ -58,8 +58,7 @@ class Load:
     """Load of a service, each of shape (times,) or (1,). ``rate`` is relative to the daily peak.
 
     ``prompt``, ``output`` and ``cached`` multiply the default lengths and the cached share; ``shift`` (0-1) is the
-    share
-    of the traffic that has moved to the service's last tenant; ``retries`` per failed or slow request.
+    share of traffic that has moved to the service's last tenant; ``retries`` per failed or slow request.
     """
 
     rate: Floats
@@ -81,7 +80,7 @@ def load(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def salt_of(seed: int, name: str) -> int:
-    """The number that makes a service's noise its own."""
+    """Returns a number that makes the noise of a service unique."""
     return int((seed * 1_000_003 + sum(ord(c) * 257**i for i, c in enumerate(name[:6]))) % 2**63)
 
 
@@ -89,29 +88,29 @@ def salt_of(seed: int, name: str) -> int:
 
 
 def steady(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """The peak, always, with the slow noise."""
+    """Constant peak load with slow noise."""
     return Load(_noise(spec.noise_ratio, times, salt))
 
 
 def diurnal(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Days without weekends."""
+    """Daily waves without weekends."""
     return Load(_day(spec, times) * _noise(spec.noise_ratio, times, salt))
 
 
 def weekly(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Days, and quieter weekends."""
+    """Daily waves with less load on weekends."""
     return Load(_week(spec, times) * _noise(spec.noise_ratio, times, salt))
 
 
 def bursty(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Weeks with bursts of a few minutes, as often and as high as in the ServeGen total; or a row at ``event_at``."""
+    """Weekly load with bursts of minutes, as in the ServeGen total, or a series of bursts from ``event_at`` on."""
     noise = _noise(max(spec.noise_ratio, BURST_NOISE_RATIO), times, salt)
     bursts = _bursts(times, salt) if spec.event_at is None else _row_of_bursts(spec, times - spec.event_at)
     return Load(_week(spec, times) * noise * bursts)
 
 
 def launch_day(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """A week with a launch: a rise within minutes, which fades over the day."""
+    """Weekly load with a launch: a rise within minutes that fades over the day."""
     since, factor = _since(spec, times, salt), spec.event_factor or LAUNCH_FACTOR
     decay = spec.event_seconds or LAUNCH_DECAY_SECONDS
     extra = np.clip(since / LAUNCH_RAMP_SECONDS, 0.0, 1.0) * np.exp(-np.maximum(since, 0.0) / decay)
@@ -119,7 +118,7 @@ def launch_day(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def holiday(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """A week with a day that is as quiet as a Sunday."""
+    """Weekly load with one day like a Sunday."""
     since, lasts = _since(spec, times, salt, whole_day=True), spec.event_seconds or DAY_SECONDS
     inside = _plateau(since, lasts, min(HOLIDAY_RAMP_SECONDS, lasts / 3))
     factor = spec.event_factor or HOLIDAY_FACTOR
@@ -127,7 +126,7 @@ def holiday(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def outage_rebound(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Something before us fails: hardly any requests for a while, then all who waited at once."""
+    """An upstream outage: almost no requests for a while, then all waiting clients at once."""
     since, lasts = _since(spec, times, salt), spec.event_seconds or OUTAGE_SECONDS
     factor = spec.event_factor or REBOUND_FACTOR
     after = np.maximum(since - lasts, 0.0)
@@ -137,7 +136,7 @@ def outage_rebound(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def mix_shift(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """The last tenant's share grows; without tenants, prompts grow and answers shrink instead."""
+    """A growing share of the last tenant; without tenants, longer prompts and shorter outputs."""
     lasts = spec.event_seconds or SHIFT_SECONDS
     inside = _plateau(_since(spec, times, salt), lasts, min(SHIFT_RAMP_SECONDS, lasts / 3))
     return Load(weekly(spec, times, salt).rate, shift=inside * (spec.event_factor or SHIFT_RATIO))
@@ -152,7 +151,7 @@ def long_prompts(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def retry_storm(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Clients that try again when an answer is late, and a short peak that makes answers late."""
+    """Clients that retry late requests, and a short peak that makes requests late."""
     since, lasts = _since(spec, times, salt), spec.event_seconds or STORM_SECONDS
     peak = _plateau(since, min(STORM_TRIGGER_SECONDS, lasts), 20.0)
     retries = np.where((since >= 0) & (since < lasts), STORM_RETRIES, 0.0)
@@ -161,10 +160,10 @@ def retry_storm(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def trace(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """A recorded trace, its peak being the service's peak. Raises UsageError when the service has none."""
+    """A recorded trace, scaled to the service's peak. Raises UsageError if the service has no trace."""
     del salt
     if spec.trace is None:
-        raise UsageError("the load shape trace needs a trace", hint="give TrafficSpec.trace what read_trace returned")
+        raise UsageError("the load shape trace needs a trace", hint="set TrafficSpec.trace to a result of read_trace")
     return Load(spec.trace.at(times) / max(spec.trace.peak, 1e-9))
 
 
@@ -199,19 +198,19 @@ def _week(spec: TrafficSpec, times: Floats) -> Floats:
 
 
 def _weekend(spec: TrafficSpec, times: Floats, holiday: Floats, factor: float) -> Floats:
-    """The weekend's share of a weekday; a holiday on a weekend is not quieter than the weekend."""
+    """Returns the load factor of weekends and holidays; a holiday on a weekend has the weekend's load."""
     weekend = (np.floor(times / DAY_SECONDS) + 3) % 7 >= 5  # 1970-01-01 was a Thursday; 0 is Monday
     usual = np.where(weekend, spec.weekend_ratio, 1.0)
     return np.asarray(np.minimum(usual, 1.0 - (1.0 - factor) * holiday), dtype=np.float64)
 
 
 def _plateau(since: Floats, lasts: float, ramp: float) -> Floats:
-    """0 outside [0, lasts], 1 inside, with straight edges of ``ramp`` seconds."""
+    """Returns 0 outside [0, lasts], 1 inside, with linear edges of ``ramp`` seconds."""
     return np.asarray(np.clip(np.minimum(since / ramp, (lasts - since) / ramp), 0.0, 1.0), dtype=np.float64)
 
 
 def _since(spec: TrafficSpec, times: Floats, salt: int, whole_day: bool = False) -> Floats:
-    """Seconds since the latest beginning of the shape's event; negative before a fixed one."""
+    """Returns seconds since the latest start of the shape's event; negative before a fixed one."""
     if spec.event_at is not None:
         return np.asarray(times - spec.event_at, dtype=np.float64)
     week = np.floor((times - MONDAY) / WEEK_SECONDS)
@@ -220,7 +219,7 @@ def _since(spec: TrafficSpec, times: Floats, salt: int, whole_day: bool = False)
 
 
 def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
-    """Start of a week's event: a weekday, between 9 and 17 UTC unless it takes whole days."""
+    """Returns the start of a week's event: on a weekday, between 9 and 17 UTC unless it takes whole days."""
     drawn = uniform(week, salt + 11)
     day = np.floor(drawn * 5)
     hour = 0.0 if whole_day else 9.0 + 8.0 * uniform(week, salt + 12)
@@ -228,7 +227,7 @@ def _begins(week: Floats, salt: int, whole_day: bool) -> Floats:
 
 
 def _bursts(times: Floats, salt: int) -> Floats:
-    """Factor of the highest current burst: each slot of 10 minutes may start one."""
+    """Returns the factor of the highest current burst; each slot of 10 minutes may start one."""
     newest = np.floor(times / BURST_SLOT_SECONDS)
     result = np.ones(times.shape)
     for back in range(BURST_SLOTS_BACK + 1):
@@ -245,14 +244,14 @@ def _bursts(times: Floats, salt: int) -> Floats:
 
 
 def _row_of_bursts(spec: TrafficSpec, since: Floats) -> Floats:
-    """The multiplier of equal bursts, one in each slot of 10 minutes from the event on."""
+    """Returns the factor of equal bursts, one in each slot of 10 minutes from the event on."""
     under_way = (since >= 0) & (since < (spec.event_seconds or ORDERED_BURSTS_SECONDS))
     burst = _plateau(since % BURST_SLOT_SECONDS, ORDERED_BURST_SECONDS, BURST_RAMP_SECONDS)
     return np.asarray(1.0 + np.where(under_way, ((spec.event_factor or ORDERED_BURST_FACTOR) - 1.0) * burst, 0.0))
 
 
 def _noise(ratio: float, times: Floats, salt: int) -> Floats:
-    """A slow multiplier around 1: standard-normal values every ``NOISE_SECONDS``, joined smoothly."""
+    """Returns a slow factor around 1: smoothly interpolated normal values every ``NOISE_SECONDS``."""
     position = times / NOISE_SECONDS
     slot = np.floor(position)
     share = (1 - np.cos(np.pi * (position - slot))) / 2
@@ -261,7 +260,7 @@ def _noise(ratio: float, times: Floats, salt: int) -> Floats:
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
-    """One round of splitmix64."""
+    """Applies one round of splitmix64."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(state ^ (state >> np.uint64(31)))
@@ -273,13 +272,13 @@ def _seeded(slots: Floats, salt: int) -> np.ndarray:
 
 
 def uniform(slots: Floats, salt: int) -> Floats:
-    """A number in [0, 1) for each whole slot number: random access, no state."""
+    """Returns a number in [0, 1) for each integer slot: random access, no state."""
     return np.asarray((_mixed(_mixed(_seeded(slots, salt))) >> np.uint64(11)).astype(np.float64) / 2**53)
 
 
 def _gauss(slots: Floats, salt: int) -> Floats:
     state, total = _seeded(slots, salt), np.zeros(slots.shape)
-    for _ in range(4):  # a sum of four uniforms is normal enough for noise
+    for _ in range(4):  # a sum of four uniforms approximates a normal distribution
         state = _mixed(state)
         total += (state >> np.uint64(11)).astype(np.float64) / 2**53 - 0.5
     return np.asarray(total * np.sqrt(3.0), dtype=np.float64)

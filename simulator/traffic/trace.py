@@ -1,4 +1,4 @@
-"""Recorded request rates for replay: read from CSV, missing slots bridged, random access by time."""
+"""Recorded request rates for replay: read from CSV, gaps filled, random access by time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEEK_SECONDS = 7 * DAY_SECONDS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Rates on an even grid: ``rates[i]`` applies from ``start + i * step_seconds`` (unix). Compared by identity."""
+    """Rates on a regular grid: ``rates[i]`` applies from ``start + i * step_seconds`` (unix). Compared by identity."""
 
     name: str
     start: float
@@ -29,14 +29,13 @@ class Trace:
 
     @property
     def peak(self) -> float:
-        """The rate that only one slot in a thousand exceeds."""
+        """The rate exceeded by only one slot in a thousand."""
         return float(np.quantile(self.rates, PEAK_QUANTILE))
 
     def at(self, times: Floats) -> Floats:
-        """Rates at any times, linear between slots.
+        """Returns rates at any times, linear between slots.
 
-        A trace repeats before its start and after its end, in whole weeks (or days, if it is shorter than a week), so
-        that
+        A trace repeats before its start and after its end in whole weeks (days if it is shorter than a week), so that
         hours and weekdays keep their position.
         """
         length = self.rates.size * self.step_seconds
@@ -52,24 +51,24 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """A CSV with columns time_utc and requests_per_second on an even grid; empty or NaN cells are missing.
+    """Reads a CSV with columns time_utc and requests_per_second on a regular grid; empty or NaN cells are missing.
 
-    A missing slot is bridged from the same time of the day before, in the first day from the day after.
-    Raises UsageError naming the line, or saying what the file lacks.
+    A missing slot gets the value of the same time on the previous day, on the first day that of the next day. Raises
+    UsageError with the line or the missing part.
     """
     times, rates = _cells(path)
     if len(times) < 2:
-        raise UsageError(f"{path} has fewer than two rows", hint="a trace needs an even grid of at least two instants")
+        raise UsageError(f"{path} has fewer than two rows", hint="a trace needs a regular grid of at least two times")
     step = float(np.median(np.diff(times)))
     if step <= 0 or not np.allclose(np.diff(times), step):
         raise UsageError(
-            f"{path} is not on an even grid", hint="write one row per step; leave the rate of missing ones empty"
+            f"{path} is not on a regular grid", hint="write one row per step; leave the rate of missing ones empty"
         )
     return Trace(path.stem, times[0], step, bridged(np.array(rates), max(1, round(DAY_SECONDS / step))))
 
 
 def bridged(rates: Floats, per_day: int) -> Floats:
-    """``rates`` with every NaN taken from a day before; what no day before has, from the days after, else 0."""
+    """Returns ``rates`` with every NaN filled from an earlier day, else from a later day, else 0."""
     result = rates.copy()
     for number in range(per_day, result.size):
         if np.isnan(result[number]):
@@ -87,7 +86,7 @@ def _cells(path: Path) -> tuple[list[float], list[float]]:
     with path.open(newline="", encoding="utf-8") as text:
         rows = csv.DictReader(text)
         if rows.fieldnames is None or not set(COLUMNS) <= set(rows.fieldnames):
-            raise UsageError(f"{path}:1 lacks a column", hint=f"the first line names {', '.join(COLUMNS)}")
+            raise UsageError(f"{path}:1 lacks a column", hint=f"the first line must have {', '.join(COLUMNS)}")
         for row in rows:
             try:
                 at = datetime.fromisoformat(row["time_utc"])
@@ -96,8 +95,8 @@ def _cells(path: Path) -> tuple[list[float], list[float]]:
                 raise UsageError(f"{path}:{rows.line_num} is not a time and a rate", hint=str(error)) from error
             if at.tzinfo is None or rate < 0:
                 raise UsageError(
-                    f"{path}:{rows.line_num} has an instant without zone or a rate below 0",
-                    hint="write instants such as 2026-11-18T10:00:00Z and rates of 0 or more",
+                    f"{path}:{rows.line_num} has a time without zone or a negative rate",
+                    hint="write times such as 2026-11-18T10:00:00Z and rates of 0 or more",
                 )
             times.append(at.timestamp())
             rates.append(rate)

@@ -1,4 +1,4 @@
-"""Step times of an engine from its clients' view: a search that replays many models side by side."""
+"""Fits step times of an engine to client latencies, by replaying many candidate models in parallel."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ MODELS, KEPT, ROUNDS = 60, 10, 16
 def fit(
     recordings: Sequence[Recording], start: EngineModel, *, models: int = MODELS, rounds: int = ROUNDS, seed: int = 0
 ) -> EngineModel:
-    """The model whose latencies are nearest to those of every other minute of the recordings.
+    """Returns the model whose latencies are closest to every other minute of the recordings.
 
-    The minutes between are replayed as well, and not looked at. The distance of a request is the sum of
-    |log(replayed / recorded)| of the times to its first and to its last token; recordings count alike. Each
-    round draws ``models`` models around the best so far and keeps the nearest (cross-entropy search), so the
-    figures are the same for the same seed.
+    The other minutes are replayed but not used. The distance of a request is the sum of |log(replayed / recorded)| of
+    TTFT and E2E latency; all recordings have the same weight. Each iteration draws ``models`` models around the best so
+    far and keeps the closest (cross-entropy search). The same seed gives the same result.
     """
     random = np.random.default_rng(seed)
     middle = np.log([getattr(start, name) for name in FITTED])
@@ -48,7 +47,7 @@ def fit(
 
 
 def distances(recordings: Sequence[Recording], models: Sequence[EngineModel]) -> Floats:
-    """Mean distance of each model from every other minute of the recordings, shape (models,)."""
+    """Returns the mean distance of each model from every other minute of the recordings, shape (models,)."""
     total = np.zeros(len(models))
     for recording in recordings:
         seen = recording.shown(recording.at)
@@ -59,7 +58,7 @@ def distances(recordings: Sequence[Recording], models: Sequence[EngineModel]) ->
 
 
 def _with(start: EngineModel, logarithms: Floats) -> EngineModel:
-    """The model with these values, to four digits."""
+    """Returns the model with these values, rounded to four digits."""
     values: dict[str, Any] = {
         name: float(f"{np.exp(value):.4g}") for name, value in zip(FITTED, logarithms, strict=True)
     }

@@ -1,4 +1,4 @@
-"""The recorded loads that the engine model is checked against, and the engine they were recorded on."""
+"""Recorded loads for checking the engine model, and the engine they were recorded on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.spec.parts import EngineModel
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load by its name; ``parts`` and ``prefixes`` as ``read`` takes them."""
+    """A load by its name; ``parts`` and ``prefixes`` are arguments of ``read``."""
 
     name: str
     parts: tuple[str, ...] = ()
@@ -26,8 +26,8 @@ LOADS = (
     Load("f_prefix", prefixes={"prefix0": 1024, "prefix1": 1024}),
 )
 
-# vLLM 0.32 on a CPU with a random model of 98 M parameters. The page states blocks of 128 tokens and 40 of them
-# (one is vLLM's own); never more than 8 ran at once; the first part of a prompt of 3,950 tokens took 16 blocks.
+# vLLM 0.32 on a CPU with a random model of 98 M parameters. The page reports 40 blocks of 128 tokens (vLLM reserves
+# one). At most 8 requests ran at once; the first chunk of a prompt of 3,950 tokens took 16 blocks.
 # The step times are results of ``fitting.fit`` on every other minute of the four loads, seed 0.
 SMALL_LLAMA = EngineModel(
     model="small-llama",
@@ -43,7 +43,7 @@ SMALL_LLAMA = EngineModel(
     prefill_per_token_pair_seconds=1.042e-07,
     front_seconds=0.01684,
 )
-# Start of a fit: round figures, each off by a fifth to a half.
+# Start of a fit: round numbers, each off by 20 to 50 %.
 GUESS = EngineModel(
     model="small-llama",
     step_seconds=0.02,
@@ -61,5 +61,5 @@ GUESS = EngineModel(
 
 
 def read_all(folder: Path) -> list[Recording]:
-    """Every load of ``LOADS``. Raises UsageError when one is not there."""
+    """Returns all loads of ``LOADS``. Raises UsageError if one is missing."""
     return [read(folder, load.name, load.parts, load.prefixes) for load in LOADS]

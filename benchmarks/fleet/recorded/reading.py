@@ -1,8 +1,7 @@
-"""Recordings of one vLLM server under load: its clients' view and its pages.
+"""Recordings of one vLLM server under load: client latencies and exposition pages.
 
-A load is one or several ``<name>.requests.csv`` (a row a request) and the scrapes ``<name>.metrics.jsonl.gz`` (a line
-a
-scrape: ``t`` in unix seconds, ``text`` the page).
+A load is one or several ``<name>.requests.csv`` (one row per request) and ``<name>.metrics.jsonl.gz`` (one line per
+scrape: ``t`` in unix seconds, ``text`` is the page).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SHOWN_SECONDS = 60.0
 class Recording:
     """Requests in order of arrival, shape (requests,), and scrapes, shape (scrapes,); times in unix seconds.
 
-    ``cached`` are prompt tokens found in the prefix cache; ``prefix`` numbers the common beginnings (-1:
+    ``cached`` are prompt tokens found in the prefix cache; ``prefix`` numbers the shared prefixes (-1:
     none), each ``common`` tokens long. ``series`` holds the gauges and counters of ``GAUGES`` and more.
     """
 
@@ -57,21 +56,20 @@ class Recording:
     blocks: int
 
     def shown(self, at: Floats) -> np.ndarray:
-        """True for times in the minutes that a fit may use: every other one from the first arrival on."""
+        """Returns True for times in the minutes that a fit uses: every other minute from the first arrival on."""
         return np.asarray((at - self.at[0]) // SHOWN_SECONDS % 2 == 0)
 
 
 def read(folder: Path, name: str, parts: tuple[str, ...] = (), prefixes: Mapping[str, int] | None = None) -> Recording:
-    """The load ``name``; ``parts`` are the names of its request files when there are several.
+    """Reads the load ``name``; ``parts`` are the names of its request files if there are several.
 
-    ``prefixes`` says how many tokens requests of a kind have in common, at the same endpoint (the chat endpoint
-    puts a template before them). The first of them computes these tokens, the others find them in the cache,
-    in whole blocks. Raises UsageError for a file that is not there or
-    not of this form.
+    ``prefixes`` are the tokens shared by requests of a kind at the same endpoint; the chat endpoint adds its template.
+    The first request computes these tokens; later ones find them in the cache, in whole blocks. Raises UsageError for
+    a missing or invalid file.
     """
     rows = sorted(_rows(folder, parts or (name,)), key=lambda row: float(row["start"]))
     if not rows:
-        raise UsageError(f"recording {name}: no request reached the scheduler", hint="look at the column status")
+        raise UsageError(f"recording {name}: no request reached the scheduler", hint="check the column `status`")
     scraped_at, series, labels = _page(folder / f"{name}.metrics.jsonl.gz")
     block = int(labels["block_size"])
     kinds = [(row["kind"], row["endpoint"]) for row in rows]
@@ -91,7 +89,7 @@ def read(folder: Path, name: str, parts: tuple[str, ...] = (), prefixes: Mapping
         scraped_at=scraped_at,
         series=series,
         block_size=block,
-        # vLLM keeps one block for itself: its usage gauge is a share of the others.
+        # vLLM reserves one block; its usage gauge is a share of the others.
         blocks=int(labels["num_gpu_blocks"]) - 1,
     )
 
@@ -114,7 +112,7 @@ def _column(rows: list[dict[str, str]], name: str) -> Floats:
 
 
 def _page(path: Path) -> tuple[Floats, dict[str, Floats], dict[str, str]]:
-    """Instants, series by name, and the labels that describe the KV cache."""
+    """Returns timestamps, series by name, and the labels that describe the KV cache."""
     wanted = {metric: name for name, metric in {**GAUGES, **_COUNTERS}.items()}
     at: list[float] = []
     result: dict[str, list[float]] = {name: [] for name in wanted.values()}
@@ -133,5 +131,7 @@ def _page(path: Path) -> tuple[Floats, dict[str, Floats], dict[str, str]]:
         if cache is not None:
             labels = dict(re.findall(r'(\w+)="([^"]*)"', cache["labels"]))
     if "num_gpu_blocks" not in labels or any(later <= earlier for earlier, later in pairwise(at)):
-        raise UsageError(f"{path}: no page with its KV cache, or not in order of time", hint="record vLLM 0.9 or later")
+        raise UsageError(
+            f"{path}: no page with KV-cache settings, or times out of order", hint="record vLLM 0.9 or later"
+        )
     return np.array(at), {name: np.array(values) for name, values in result.items()}, labels

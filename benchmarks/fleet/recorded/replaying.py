@@ -1,4 +1,4 @@
-"""Replay of a recording's arrivals through the engine model, as clients and page would have measured it."""
+"""Replay of a recording's arrivals through the engine model, with client latencies and page values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PACES = 0.5, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Seconds to the first and to the last token, shape (models, requests); inf for what was never answered.
+    """TTFT and E2E latency in seconds, shape (models, requests); inf for requests without a response.
 
-    ``series``: gauges and counters of the page at the instants of the scrapes, shape (scrapes, models).
+    ``series``: gauges and counters of the page at the times of the scrapes, shape (scrapes, models).
     """
 
     ttft: Floats
@@ -31,9 +31,9 @@ class Replay:
 
 
 def replay(recording: Recording, models: Sequence[EngineModel], paces: Floats | None = None) -> Replay:
-    """All requests of a recording through each of ``models``, scrape by scrape.
+    """Replays all requests of a recording through each of ``models``, scrape by scrape.
 
-    ``paces`` stretch the steps between one scrape and the next, shape (scrapes,); None: all alike.
+    ``paces`` stretch the steps between one scrape and the next, shape (scrapes,); None: no change.
     """
     bank = EngineBank(list(models), 0, patience_seconds=np.inf)
     count, requests = len(models), recording.at.size
@@ -44,43 +44,42 @@ def replay(recording: Recording, models: Sequence[EngineModel], paces: Floats | 
 
     bank.answered = note
     start = min(float(recording.scraped_at[0]), float(recording.at[0])) - 1.0
-    kept: dict[str, list[Floats]] = {name: [] for name in (*GAUGES, "itl_sum", "itl_count")}
+    series: dict[str, list[Floats]] = {name: [] for name in (*GAUGES, "itl_sum", "itl_count")}
     for number, now in enumerate(recording.scraped_at):
         _accept(bank, recording, start, float(now))
         slow = np.ones(1) if paces is None else paces[number : number + 1]
         bank.step(start, float(now) - start, Conditions(slow=slow))
         for name, values in _page(bank).items():
-            kept[name].append(values.copy())
+            series[name].append(values.copy())
         start = float(now)
     _accept(bank, recording, start, np.inf)
     bank.step(start, LONGEST_DRAIN_SECONDS, Conditions())
     return Replay(
         ttft=(first - recording.at[:, None]).T,
         e2e=(end - recording.at[:, None]).T,
-        series={name: np.stack(values) for name, values in kept.items()},
+        series={name: np.stack(values) for name, values in series.items()},
         preemptions=bank.counters.plain["preemptions"],
     )
 
 
 def pace(recording: Recording, model: EngineModel, rounds: int = 3) -> Floats:
-    """Ratio of real to modeled step times between one scrape and the next, shape (scrapes,).
+    """Returns the ratio of real to modeled step times between one scrape and the next, shape (scrapes,).
 
-    The speed of a shared host varies. The inter-token times of the page, over three scrapes, are compared with those
-    of a
-    replay, which is then repeated at that pace.
+    The speed of a shared host varies. The ITL of the page over three scrapes is compared with that of a replay, which
+    is then repeated at that pace.
     """
     result = np.ones(recording.scraped_at.size)
-    theirs, seen = _mean_gaps(recording.series["itl_sum"], recording.series["itl_count"])
+    recorded, recorded_gaps = _mean_gaps(recording.series["itl_sum"], recording.series["itl_count"])
     for _ in range(rounds):
         series = replay(recording, [model], result).series
-        ours, made = _mean_gaps(series["itl_sum"][:, 0], series["itl_count"][:, 0])
-        told = (seen >= LEAST_GAPS) & (made >= LEAST_GAPS)
-        result = np.clip(np.where(told, result * theirs / np.maximum(ours, 1e-9), 1.0), *PACES)
+        replayed, replayed_gaps = _mean_gaps(series["itl_sum"][:, 0], series["itl_count"][:, 0])
+        measured = (recorded_gaps >= LEAST_GAPS) & (replayed_gaps >= LEAST_GAPS)
+        result = np.clip(np.where(measured, result * recorded / np.maximum(replayed, 1e-9), 1.0), *PACES)
     return result
 
 
 def _mean_gaps(total: Floats, count: Floats) -> tuple[Floats, Floats]:
-    """Mean seconds between tokens around each scrape, and how many gaps that were."""
+    """Returns the mean seconds between tokens around each scrape, and the number of gaps."""
     seconds, gaps = (np.convolve(np.diff(values, prepend=values[0]), np.ones(3), "same") for values in (total, count))
     return seconds / np.maximum(gaps, 1e-9), gaps
 
@@ -97,7 +96,7 @@ def _page(bank: EngineBank) -> dict[str, Floats]:
 
 
 def _accept(bank: EngineBank, recording: Recording, start: float, end: float) -> None:
-    """Each request between two instants, once for every replica."""
+    """Enqueues the requests between two times, once for every replica."""
     low, high = np.searchsorted(recording.at, (start, end))
     replica = np.tile(np.arange(bank.size), high - low)
 

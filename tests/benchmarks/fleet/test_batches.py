@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
-from benchmarks.fleet.sheets import FELL, Ledger, Sheet, ratio
+from benchmarks.fleet.sheets import FELL, LastCounters, Sheet, ratio
 from collectors.mapping import target as configured
 from collectors.pipeline.scrape_manager import ScrapeManager
 from collectors.scrape.result import Scrape
@@ -23,9 +23,9 @@ from simulator.spec.fleets import FleetSpec, default_spec
 
 STEP = timedelta(seconds=15)
 NOT_IN_IT = {"target_samples", "target_scrape_seconds"}
-# What to believe of a page, which the sampler has none of; and limits by the word of the control plane.
+# Trust in a page, and limits from the control plane: the sampler has neither.
 OF_PAGES = {"target_trust_code", "container_memory_limit_bytes"}
-# Pages show rounded numbers, so increases over one scrape differ by the grain of what is rounded.
+# Pages show rounded numbers, so increases over one scrape differ by the rounding.
 LOOSE = {
     "node_cpu_utilization_ratio": 2e-3,
     "node_disk_busy_ratio": 2e-4,
@@ -46,20 +46,20 @@ def small() -> FleetSpec:
 
 
 def cells(batches: Iterable[SampleBatch]) -> Cells:
-    """What a reader ends up with: of several statements about one cell the best one counts."""
+    """Merged cells: of several values of one cell, the one with the best status counts."""
     result: Cells = {}
     for batch in batches:
         for row, entity in enumerate(batch.entities):
             for column, key in enumerate(batch.keys):
-                said = float(batch.values[row, column]), int(batch.status[row, column])
-                held = result.get((entity, key))
-                if held is None or said[1] < held[1]:
-                    result[entity, key] = said
+                cell = float(batch.values[row, column]), int(batch.status[row, column])
+                known = result.get((entity, key))
+                if known is None or cell[1] < known[1]:
+                    result[entity, key] = cell
     return result
 
 
 class Both:
-    """One fleet read twice: by its pages and collectors, and by the sampler."""
+    """One fleet, read twice: by collectors from its pages, and by the sampler."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -69,7 +69,7 @@ class Both:
         for _ in range(times):
             self.fleet.step(STEP)
 
-    def look(self) -> tuple[Cells, Cells]:
+    def collect(self) -> tuple[Cells, Cells]:
         listed = targets(self.fleet)
         documents = [target.as_config("http://fleet.invalid/metrics") for target in listed]
         known = configured.targets_of(self.fleet.spec.cluster, documents)
@@ -89,14 +89,14 @@ class Both:
 
 
 def different(pages: Cells, sampled: Cells) -> list[str]:
-    """Where the two disagree; a column that the sampler does not have is ABSENT."""
+    """Differences of the two; a column that the sampler does not have is ABSENT."""
     wrong = []
-    for place in pages.keys() | sampled.keys():
-        entity, key = place
+    for cell in pages.keys() | sampled.keys():
+        entity, key = cell
         if key.name in OF_PAGES:
             continue
-        value, status = pages.get(place, (np.nan, CellStatus.ABSENT))
-        ours, our_status = sampled.get(place, (np.nan, CellStatus.ABSENT))
+        value, status = pages.get(cell, (np.nan, CellStatus.ABSENT))
+        ours, our_status = sampled.get(cell, (np.nan, CellStatus.ABSENT))
         if key.name in NOT_IN_IT and status == our_status == CellStatus.PRESENT:
             continue
         tolerance = LOOSE.get(key.name, 1e-6)
@@ -111,7 +111,7 @@ def different(pages: Cells, sampled: Cells) -> list[str]:
 def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
     both = Both(Fleet(small(), 3))
     for _ in range(3):
-        pages, sampled = both.look()
+        pages, sampled = both.collect()
         assert different(pages, sampled) == []
         both.step()
     assert len(sampled) > 1000
@@ -123,21 +123,21 @@ def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
 @pytest.mark.parametrize("fault", ["engine-hung", "gpu-lost", "exporter-down", "node-lost", "planned-rollout"])
 def test_every_signal_of_a_broken_fleet_is_the_same(fault: str) -> None:
     both = Both(Fleet(small(), 3))
-    both.look()
+    both.collect()
     both.step()
-    both.look()
+    both.collect()
     inject(both.fleet, fault, duration=timedelta(seconds=70), seed=2)
     for _ in range(9):
         both.step()
-        pages, sampled = both.look()
+        pages, sampled = both.collect()
         assert different(pages, sampled) == []
 
 
-def test_what_a_counter_that_fell_has_no_increase() -> None:
-    ledger = Ledger(2)
+def test_a_decreased_counter_has_no_increase() -> None:
+    counters = LastCounters(2)
     both = np.array([True, True])
-    ledger.compare(0.0, both, np.array([[5.0, 5.0], [5.0, 5.0]]))
-    grown = ledger.compare(10.0, both, np.array([[3.0, 9.0], [6.0, 5.0]]))
+    counters.compare(0.0, both, np.array([[5.0, 5.0], [5.0, 5.0]]))
+    grown = counters.compare(10.0, both, np.array([[3.0, 9.0], [6.0, 5.0]]))
     assert grown.increases.tolist() == [[FELL, 4.0], [1.0, 0.0]]
     sheet = Sheet(EntityKind.GPU, "x", {}, {"hw_accel_throttle_power_ratio": ratio(*grown.increases.T)})
     _, values, status = sheet.cells(grown.status)
@@ -145,7 +145,7 @@ def test_what_a_counter_that_fell_has_no_increase() -> None:
     assert status[:, 0].tolist() == [CellStatus.RESET, CellStatus.UNDEFINED]
 
 
-def test_a_round_that_was_missed_makes_the_interval_longer() -> None:
+def test_a_missed_cycle_makes_the_interval_longer() -> None:
     fleet = Fleet(small(), 3)
     sampler = Sampler(fleet)
     sampler.batches()
