@@ -37,7 +37,7 @@ def test_a_burst_is_one_event_and_every_line_is_counted() -> None:
     assert lines.counts["cuda_oom"] == 5
     assert take(lines, OOM, 0, uid="p2")[0].attributes.get("lines_before") is None
     again = take(lines, OOM, 0)
-    assert again[0].attributes.get("lines_before") is None  # nothing was left untold since 100 s ago
+    assert again[0].attributes.get("lines_before") is None  # nothing left unreported since 100 s ago
     later = LogMatcher("loki")
     take(later, OOM, 300)
     take(later, OOM, 290)

@@ -15,7 +15,7 @@ START, STEP = 1_800_000_000.0, 5.0
 
 @pytest.fixture
 def found(window_of, findings_of, ref):
-    """What is said of a service of three replicas after changes, (scrape, code, before, after)."""
+    """Findings of a service of three replicas after changes (scrape, code, before, after)."""
 
     def run(*changes, running=(50.0, 60.0, 55.0), verdicts=None):
         chat = ref(EntityKind.SERVICE, "chat")
@@ -86,12 +86,12 @@ def test_another_flag_afterwards_leaves_it(found):
 
 @pytest.fixture
 def rolled(window_of, now_of, ref):
-    """What is said in the end when the limit is lowered and the pods, a few at a time, are replaced by others."""
+    """Findings after the limit is lowered and the pods are replaced in steps."""
 
     def run(*generations, back=False, back_at=None):
         back_at = len(generations) - 1 if back else back_at
         chat, detector = ref(EntityKind.SERVICE, "chat"), BatchLimitDetector()
-        state, said = detector.initial(), ()
+        state, verdicts = detector.initial(), ()
         for number, names in enumerate(generations):
             begun = START + 300.0 * number
             running = 55.0 if number == 0 else 20.0
@@ -104,8 +104,8 @@ def rolled(window_of, now_of, ref):
             window = window_of(EntityKind.REPLICA, rows, events=events, start=begun)
             window = window if names else none_there(window, begun)
             topology = Topology.build([(one, chat) for one in window.entities], (chat,), at=now_of(window))
-            state, said = detector.detect(state, window, topology, now_of(window))
-        return [(one.fault, dict(one.evidence[0].arguments)) for one in said if isinstance(one, Finding)]
+            state, verdicts = detector.detect(state, window, topology, now_of(window))
+        return [(one.fault, dict(one.evidence[0].arguments)) for one in verdicts if isinstance(one, Finding)]
 
     return run
 
@@ -182,17 +182,17 @@ def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref)
     rows = {name: {"engine_requests_running": [5.0] * 3} for name in ("chat-1", "code-0")}
     then = window_of(EntityKind.REPLICA, rows, events=[lowered], start=START + 20.0)
     topology = Topology.build(zip(then.entities, (chat, code), strict=True), at=now_of(then))
-    state, said = detector.detect(state, then, topology, now_of(then))
-    assert [one.entity.name for one in said] == ["chat"]
+    state, verdicts = detector.detect(state, then, topology, now_of(then))
+    assert [one.entity.name for one in verdicts] == ["chat"]
     assert state.arrays["busiest"][1] == 5.0
     assert np.isnan(state.arrays["limit"][1])
 
 
 def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_of):
-    said = []
+    verdicts = []
     window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
-    assert findings_of(BatchLimitDetector(), window, verdicts=said) == []
-    assert said[0].reason is NoVerdictReason.NO_VALUES
+    assert findings_of(BatchLimitDetector(), window, verdicts=verdicts) == []
+    assert verdicts[0].reason is NoVerdictReason.NO_VALUES
 
 
 @pytest.mark.parametrize(

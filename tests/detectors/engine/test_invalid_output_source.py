@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.engine.invalid_output_source import UNTOLD, source
+from detectors.engine.invalid_output_source import UNKNOWN, source
 
 SCRAPES, REPLICAS = 24, 6
 
@@ -51,7 +51,7 @@ def test_chance_names_no_replica(seed):
 
 def test_even_routing_gives_no_verdict():
     steady = np.full((REPLICAS, SCRAPES), 30.0)
-    assert source(np.full(SCRAPES, 0.1), steady) == UNTOLD
+    assert source(np.full(SCRAPES, 0.1), steady) == UNKNOWN
 
 
 def test_more_invalid_answers_than_a_replica_gives_are_not_its_own(answered):
@@ -63,11 +63,11 @@ def test_more_invalid_answers_than_a_replica_gives_are_not_its_own(answered):
 def test_a_few_scrapes_give_no_verdict(answered, known):
     ratio = invalid(answered, [0.7, 0.0, 0.0, 0.0, 0.0, 0.0])
     ratio[known:] = np.nan
-    assert source(ratio, answered) == UNTOLD
+    assert source(ratio, answered) == UNKNOWN
 
 
 def test_one_replica_alone_is_not_separated_from_its_service(answered):
-    assert source(invalid(answered[:1], [0.5]), answered[:1]) == UNTOLD
+    assert source(invalid(answered[:1], [0.5]), answered[:1]) == UNKNOWN
 
 
 def test_values_that_are_not_known_cost_their_scrapes_only(answered):

@@ -92,11 +92,11 @@ def test_an_engine_restarted_on_purpose_is_starting_until_it_takes_too_long(wind
     detector, topology = LivenessDetector(), Topology.build(())
     event = Event("e", EventKind.ACTION, ref(R, "r0"), datetime.fromtimestamp(START + 25, tz=UTC), "x", "restart_pod")
     down = window_of(R, {"r0": series((5, BUSY), (20, REFUSED))}, events=[event])
-    state, (said,) = detector.detect(detector.initial(), down, topology, now_of(down))
-    assert (type(said), said.reason) == (NoVerdict, NoVerdictReason.WARMING_UP)
+    state, (verdict,) = detector.detect(detector.initial(), down, topology, now_of(down))
+    assert (type(verdict), verdict.reason) == (NoVerdict, NoVerdictReason.WARMING_UP)
     later = window_of(R, {"r0": series((20, REFUSED))}, events=[event], start=START + 620)
-    _, (said,) = detector.detect(state, later, topology, now_of(later))
-    assert said.fault == "engine-dead"
+    _, (finding,) = detector.detect(state, later, topology, now_of(later))
+    assert finding.fault == "engine-dead"
 
 
 def of_the_kubelet(ref, code, text):
@@ -109,9 +109,9 @@ EVICTED = ("Evicted", "The node was low on resource: ephemeral-storage.")
 UNHEALTHY = ("Killing", "Container vllm failed liveness probe, will be restarted")
 
 
-@pytest.mark.parametrize(("told", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
-def test_what_the_kubelet_stops_as_requested_is_no_crash(find, ref, told, dead):
-    events = [of_the_kubelet(ref, *line) for line in told]
+@pytest.mark.parametrize(("lines", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
+def test_what_the_kubelet_stops_as_requested_is_no_crash(find, ref, lines, dead):
+    events = [of_the_kubelet(ref, *line) for line in lines]
     found = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
     assert faults(found) == ([("r0", "engine-dead")] if dead else [])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import said  # type: ignore[import-not-found]
+from detector_events import event_at  # type: ignore[import-not-found]
 
 from detectors.engine.slow_startup import SlowStartupDetector
 from outrider.model import EntityKind, EntityRef
@@ -47,7 +47,7 @@ def find(window_of, findings_of):
             | (columns if f"s-{number}" in waiting else {})
             for number in range(4)
         }
-        pulls = [said(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
+        pulls = [event_at(pod(number), "Pulled", 0, PULLED.format(30)) for number in (1, 2, 3)]
         window = window_of(EntityKind.POD, rows, events=[*pulls, *events])
         found = findings_of(SlowStartupDetector(), window, topology or fleet())
         return [(item.fault, str(item.entity)) for item in found]
@@ -57,14 +57,14 @@ def find(window_of, findings_of):
 
 def started(number, placed, after, pull=30.0):
     return [
-        said(pod(number), "Scheduled", placed),
-        said(pod(number), "Pulled", after, PULLED.format(pull)),
-        said(pod(number), "Started", after),
+        event_at(pod(number), "Scheduled", placed),
+        event_at(pod(number), "Pulled", after, PULLED.format(pull)),
+        event_at(pod(number), "Started", after),
     ]
 
 
 def test_an_image_that_takes_long_is_about_the_node(find):
-    placed = [said(pod(0), "Scheduled", 10)]
+    placed = [event_at(pod(0), "Scheduled", 10)]
     assert find(placed) == [("image-pull-slow", "node/n0")]
     assert find(placed, length=15) == []
 
@@ -72,7 +72,7 @@ def test_an_image_that_takes_long_is_about_the_node(find):
 def test_a_load_that_lasts_is_the_replicas_own(find):
     assert find(started(0, 10, 40)) == [("slow-start", "replica/default/s-0")]
     assert find(started(0, 10, 40), length=40) == [], "as long as its peers took"
-    assert find([*started(0, 10, 40), said(pod(0), "Started", 400)]) == [], "a new process begins anew"
+    assert find([*started(0, 10, 40), event_at(pod(0), "Started", 400)]) == [], "a new process begins anew"
 
 
 def test_loads_that_last_in_several_pods_are_the_storages(find):

@@ -73,19 +73,19 @@ def test_a_lost_board_is_only_lost(find):
 
 
 def test_without_the_exporters_word_a_board_is_lost_when_its_neighbours_are_seen(find):
-    untold = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
-    assert find({**untold, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
-    assert find({**untold, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
+    unreported = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find({**unreported, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
+    assert find({**unreported, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
 
 
 def test_a_vanished_board_is_lost_though_no_topology_knows_it_any_more(window_of, now_of):
     detector = GpuFaultDetector()
-    untold = {gpu.name: {**healthy(10), "hw_accel_seen": [None] * 10} for gpu in GPUS}
-    before = window_of(GPU, untold)
+    unreported = {gpu.name: {**healthy(10), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    before = window_of(GPU, unreported)
     state, verdicts = detector.detect(detector.initial(), before, TOPOLOGY, now_of(before))
     assert verdicts == ()
-    untold["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
-    after = window_of(GPU, untold)
+    unreported["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
+    after = window_of(GPU, unreported)
     without = Topology.build([(N0, gpu) for gpu in GPUS if gpu.name != "GPU-2"])
     _, (found,) = detector.detect(state, after, without, now_of(after))
     assert (found.fault, found.entity.name) == ("gpu-lost", "GPU-2")
@@ -112,8 +112,8 @@ def test_a_dark_exporter_is_no_lost_board(find):
     verdicts = []
     assert find({gpu.name: gone_after(20, 15) for gpu in GPUS}, length=20, verdicts=verdicts) == []
     assert {item.reason for item in verdicts} == {NoVerdictReason.NO_VALUES}
-    untold = {gpu.name: {**gone_after(10, 5), "hw_accel_seen": [None] * 10} for gpu in GPUS}
-    assert find(untold) == []
+    unreported = {gpu.name: {**gone_after(10, 5), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find(unreported) == []
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,18 @@ CARDS = tuple(EntityRef("lab", EntityKind.GPU, None, f"gpu-{number}") for number
 
 
 class Counted:
-    """A topology that counts what it is asked of cards."""
+    """A topology that counts queries of GPUs."""
 
     def __init__(self) -> None:
-        self._topology, self.asked = Topology.build((), CARDS), 0
+        self._topology, self.queries = Topology.build((), CARDS), 0
 
     def __getattr__(self, name: str) -> object:
-        self.asked += name == "affected_by"
+        self.queries += name == "affected_by"
         return getattr(self._topology, name)
 
 
 def busy_cycles(detector, cycles):
-    """The cycles in which a detector asked for the class of every card."""
+    """The cycles in which a detector queried the class of every GPU."""
     topology, state, found = Counted(), detector.initial(), []
     for cycle in range(cycles):
         times = START + STEP * np.arange(max(0, cycle - 39), cycle + 1)
@@ -35,9 +35,9 @@ def busy_cycles(detector, cycles):
         status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
         step = timedelta(seconds=STEP)
         window = Window(detector.kind, CARDS, times, detector.keys, values, status, step)
-        asked = topology.asked
+        before = topology.queries
         state, _ = detector.detect(state, window, topology, datetime.fromtimestamp(times[-1], tz=UTC))
-        if topology.asked - asked == len(CARDS):
+        if topology.queries - before == len(CARDS):
             found.append(cycle)
     return found
 

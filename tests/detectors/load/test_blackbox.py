@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import said  # type: ignore[import-not-found]
+from detector_events import event_at  # type: ignore[import-not-found]
 
 from detectors.load.blackbox import BlackboxDetector
 from outrider.model import EntityKind, EntityRef
@@ -54,8 +54,8 @@ def test_no_handshake_and_no_wait_where_the_probe_reports_no_more(find):
     service = EntityRef("lab", EntityKind.SERVICE, "default", "a")
     quick = {"a": entry(0.0, expiry=None, took=0.02)}
     assert find(quick) == [("cert-or-dns", "a", 0.75)]
-    told = said(service, "Failed", 140, "The certificate request has failed to complete", type="Warning")
-    assert find(quick, [told]) == [("cert-or-dns", "a", 0.95)]
+    event = event_at(service, "Failed", 140, "The certificate request has failed to complete", type="Warning")
+    assert find(quick, [event]) == [("cert-or-dns", "a", 0.95)]
     assert find({"a": entry(0.0, expiry=None, took=10.0)}) == [], "a host that keeps silent"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from detectors.load.gateway import GatewayDetector
 from outrider.model import CellStatus, EntityKind, Event, EventKind, Finding, Window
-from tests.detectors.load.test_forecast_deviation import A, live, said
+from tests.detectors.load.test_forecast_deviation import A, forecast, run_cycles
 
 S = EntityKind.SERVICE
 START = 1_800_000_000.0
@@ -113,14 +113,14 @@ def learnt(window_of, level):
 def test_the_end_of_a_burst_is_no_drop_where_the_hour_is_known(window_of, now_of, usual, faults):
     detector, state = learnt(window_of, usual)
     window = window_of(S, {"s": service(12.0)})  # from 10/s to 2.4/s
-    said = ()
+    verdicts = ()
     for length in range(1, window.times.size + 1):
         part = Window(
             S, window.entities, window.times[:length], window.keys, window.values[:, :length],
             window.status[:, :length], window.step,
         )  # fmt: skip
-        state, said = detector.detect(state, part, None, now_of(part))
-    assert [item.fault for item in said if item.fault] == faults
+        state, verdicts = detector.detect(state, part, None, now_of(part))
+    assert [item.fault for item in verdicts if item.fault] == faults
 
 
 def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
@@ -133,18 +133,18 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
     """15 of 50 is no drop where the forecast follows it, and no level to learn from until it has lasted."""
 
     def due(at):
-        return said(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
+        return forecast(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
 
     rates = [50.0] * 60 + [later] * 14 * 60
-    (state, told) = live(rates, due if later == 15.0 else None, detector=GatewayDetector(), apart=60.0)
-    drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in told]
+    (state, results) = run_cycles(rates, due if later == 15.0 else None, detector=GatewayDetector(), apart=60.0)
+    drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in results]
     if later == 5.0:
         assert drops[70]
         assert drops[60 + 11 * 60]
     assert not any(drops[60 + 13 * 60 :])
     assert state.arrays["arriving"][0] == pytest.approx(later * 15.0 / 60.0, rel=0.05)  # of a cycle a minute
     assert np.isnan(state.arrays["low_since"][0])
-    (again, _) = live(
+    (again, _) = run_cycles(
         [later] * 60, None, detector=GatewayDetector(), state=state, start=START + 15 * 3600.0, apart=60.0
     )
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
@@ -152,9 +152,9 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
 
 def test_there_is_no_verdict_without_values(window_of, findings_of):
     row = {"svc_requests_total": [None] * 20}
-    said = []
-    assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    verdicts = []
+    assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]
     assert findings_of(GatewayDetector(), window_of(S, {"s": {"svc_requests_total": [5.0]}})) == []
     stale = {("s", "svc_requests_total", 0): CellStatus.STALE}
     one = window_of(S, {"s": {"svc_requests_total": [5.0]}}, statuses=stale)

@@ -45,7 +45,7 @@ def test_what_is_no_drop_of_the_kpi(found, row):
 
 
 def test_a_figure_that_is_not_pushed_is_silent(window_of, findings_of):
-    said = []
+    verdicts = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
-    assert findings_of(KpiDetector(), window, verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    assert findings_of(KpiDetector(), window, verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]

@@ -59,10 +59,10 @@ def test_what_is_neither(found, row):
 
 
 def test_engines_without_the_metrics_give_no_verdict(window_of, findings_of):
-    said = []
+    verdicts = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
-    assert findings_of(RequestOutcomeDetector(), window, verdicts=said) == []
-    assert [item.reason.value for item in said] == ["no_values"]
+    assert findings_of(RequestOutcomeDetector(), window, verdicts=verdicts) == []
+    assert [item.reason.value for item in verdicts] == ["no_values"]
 
 
 def test_it_ends_with_its_cause(window_of, findings_of):

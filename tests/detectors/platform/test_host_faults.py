@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from detector_events import logged, said  # type: ignore[import-not-found]
+from detector_events import event_at, log_event  # type: ignore[import-not-found]
 
 from detectors.platform.host_faults import HostFaultDetector
 from detectors.platform.noisy_neighbor import NoisyNeighborDetector
@@ -42,7 +42,7 @@ def test_a_disk_without_room(find, left, fault):
 
 def test_a_kubelet_disk_condition_lasts_until_it_is_cleared(find):
     short = {"node_filesystem_available_ratio": [0.5] * 10 + [0.08] * 10}
-    pressure, eased = said(NODE, "NodeHasDiskPressure", 40), said(NODE, "NodeHasNoDiskPressure", 60)
+    pressure, eased = event_at(NODE, "NodeHasDiskPressure", 40), event_at(NODE, "NodeHasNoDiskPressure", 60)
     assert find(short, [pressure]) == ["disk-full"]
     assert find(short, [pressure, eased]) == []
     assert find({"node_filesystem_available_ratio": [0.5] * 20}, [pressure]) == [], "there is room again"
@@ -50,9 +50,9 @@ def test_a_kubelet_disk_condition_lasts_until_it_is_cleared(find):
 
 
 def test_a_disk_that_times_out(find):
-    line = logged(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
+    line = log_event(NODE, "disk-error", 20, "nvme nvme0: I/O tag 1 timeout, aborting")
     assert find({}, [line]) == ["disk-slow"]
-    assert find({}, [logged(NODE, "machine-check", 20)]) == []
+    assert find({}, [log_event(NODE, "machine-check", 20)]) == []
 
 
 def test_a_disk_that_a_load_keeps_busy_is_no_slow_one(find):
@@ -74,7 +74,7 @@ def test_packets_that_are_lost_are_a_share_of_all(find):
 
 
 def test_a_sensor_alarm_counts_for_half_an_hour(find):
-    line = logged(NODE, "sensor-alarm", 20, "ipmi: Power Supply 2 failure detected")
+    line = log_event(NODE, "sensor-alarm", 20, "ipmi: Power Supply 2 failure detected")
     columns = {"node_clock_offset_seconds": [0.0] * 300}
     assert find(columns, [line]) == ["psu-or-fan-failed"]
     assert find({"node_clock_offset_seconds": [0.0] * 400}, [line]) == []

@@ -23,13 +23,13 @@ def labels(node, *, engine=False):
 
 def fleet(nodes, engines=1):
     """Per node a node exporter, a dcgm exporter and some engines."""
-    found = {}
+    targets = {}
     for node in nodes:
-        found[target(f"{node}-node")] = labels(node)
-        found[target(f"{node}-dcgm")] = labels(node)
+        targets[target(f"{node}-node")] = labels(node)
+        targets[target(f"{node}-dcgm")] = labels(node)
         for number in range(engines):
-            found[target(f"{node}-engine-{number}")] = labels(node, engine=True)
-    return Topology.build((), found, found)
+            targets[target(f"{node}-engine-{number}")] = labels(node, engine=True)
+    return Topology.build((), targets, targets)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, f
 def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_of):
     topology = fleet(["n0", "n1", "n2"], engines=2)
 
-    def found(first, then):
+    def faults(first, then):
         scrapes = {"n0": first, "n1": then}
         rows = {}
         for entity in topology.of_kind(W):
@@ -143,11 +143,11 @@ def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_o
                 "target_up": [1.0] * (20 - down) + [0.0] * down,
                 "target_failure_code": [0.0] * (20 - down) + [TIMEOUT[1]] * down,
             }
-        said = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
-        return sorted((item.fault, str(item.entity)) for item in said)
+        findings = findings_of(ScrapeTargetDetector(), window_of(W, rows, namespace="targets"), topology)
+        return sorted((item.fault, str(item.entity)) for item in findings)
 
-    assert found(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
-    assert found(3, 2) == [("monitor-blind", "cluster/lab")]
+    assert faults(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
+    assert faults(3, 2) == [("monitor-blind", "cluster/lab")]
 
 
 def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, findings_of):
@@ -171,7 +171,10 @@ def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, finding
             "target_failure_code": [0.0] * 3 + [TIMEOUT[1] if bad else 0.0] * 3,
         }
     window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labelled))
-    unsaid = []
-    said = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=unsaid)
-    assert sorted((one.fault, one.entity.name) for one in said) == [("monitor-blind", "lab"), ("node-lost", "spare-n1")]
-    assert {one.entity.name for one in unsaid if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}
+    no_verdicts = []
+    findings = findings_of(ScrapeTargetDetector(), window, Topology.build((), labelled, labelled), verdicts=no_verdicts)
+    assert sorted((one.fault, one.entity.name) for one in findings) == [
+        ("monitor-blind", "lab"),
+        ("node-lost", "spare-n1"),
+    ]
+    assert {one.entity.name for one in no_verdicts if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}

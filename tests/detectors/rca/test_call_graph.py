@@ -187,8 +187,8 @@ def test_a_level_that_had_moved_before_is_not_part_of_the_incident():
     before = slower(quiet(2, seed=16), MAIL=2.0)
     with_before = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY, before)
     without = rank(SHOP, quiet(), incident, WEB, Symptom.LATENCY)
-    share = {name: {one.entity: one.confidence for one in said.suspects}.get(MAIL, 0.0)
-             for name, said in (("with", with_before), ("without", without))}  # fmt: skip
+    share = {name: {one.entity: one.confidence for one in ranking.suspects}.get(MAIL, 0.0)
+             for name, ranking in (("with", with_before), ("without", without))}  # fmt: skip
     assert share["without"] > 0.05 > share["with"]
 
 
@@ -221,8 +221,8 @@ def test_without_values_or_without_a_normal_there_is_no_verdict():
     assert rank(SHOP, normal, blind, WEB, Symptom.LATENCY) == NoVerdict("callgraph", None, NoVerdictReason.NO_VALUES)
     assert rank(SHOP, normal, none, WEB, Symptom.LATENCY) == NoVerdict("callgraph", None, NoVerdictReason.NO_VALUES)
     for without in (never, none):
-        said = rank(SHOP, without, incident, WEB, Symptom.LATENCY)
-        assert said == NoVerdict("callgraph", None, NoVerdictReason.NO_EXPECTATION)
+        verdict = rank(SHOP, without, incident, WEB, Symptom.LATENCY)
+        assert verdict == NoVerdict("callgraph", None, NoVerdictReason.NO_EXPECTATION)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])

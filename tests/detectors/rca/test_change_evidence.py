@@ -42,7 +42,7 @@ def slow(entity, signal="engine_tpot_seconds"):
     return finding(entity, None, signal=signal, observed=0.2, expected=Interval(None, 0.05))
 
 
-def told(hypothesis, language="en"):
+def evidence_lines(hypothesis, language="en"):
     return [explanation_text.evidence_line(item, language) for item in hypothesis.evidence]
 
 
@@ -77,7 +77,7 @@ def test_what_puts_no_new_revision_into_service_is_no_bad_rollout(code):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "text"),
     [
         ("rollout", "ada rolled out a new revision at 08:00:00 UTC (rollout), from v1 to v2."),
         ("flags", "ada changed engine flags at 08:00:00 UTC, from v1 to v2."),
@@ -85,20 +85,22 @@ def test_what_puts_no_new_revision_into_service_is_no_bad_rollout(code):
         ("configmap", "ada changed the configuration at 08:00:00 UTC (configmap), from v1 to v2."),
     ],
 )
-def test_the_evidence_reports_which_change_at_which_instant_by_whom(code, said):
+def test_the_evidence_reports_which_change_at_which_instant_by_whom(code, text):
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, code, actor="ada", before="v1", to="v2")])
     assert desk.cause() == (CHAT, "bad-rollout")
-    assert said in told(desk.only.hypotheses[0])
+    assert text in evidence_lines(desk.only.hypotheses[0])
 
 
 def test_without_an_actor_the_versions_are_reported_and_without_versions_the_instant():
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(CHAT, "image", before="a:1", to="a:2")])
-    assert "New revision rolled out at 08:00:00 UTC (image), from a:1 to a:2." in told(desk.only.hypotheses[0])
+    assert "New revision rolled out at 08:00:00 UTC (image), from a:1 to a:2." in evidence_lines(
+        desk.only.hypotheses[0]
+    )
     other = Desk()
     other.step(15, [alert(CHAT, None)], events=[changed(CHAT, "image")])
-    assert "New revision rolled out at 08:00:00 UTC (image)." in told(other.only.hypotheses[0])
+    assert "New revision rolled out at 08:00:00 UTC (image)." in evidence_lines(other.only.hypotheses[0])
 
 
 def test_flags_before_slower_tokens_suggest_the_batch_beside_the_kernel():
@@ -116,7 +118,9 @@ def test_a_driver_on_one_node_suggests_its_gpus_where_replicas_are_slower():
     desk.step(15, [alert(replica(0), None)], [slow(replica(0))], [changed(node(0), "driver", before="550", to="570")])
     found = named(desk)
     assert set(found) == {(gpu(0), "gpu-slow-peer")}
-    assert "Node software changed at 08:00:00 UTC (driver), from 550 to 570." in told(found[gpu(0), "gpu-slow-peer"])
+    assert "Node software changed at 08:00:00 UTC (driver), from 550 to 570." in evidence_lines(
+        found[gpu(0), "gpu-slow-peer"]
+    )
 
 
 def test_a_driver_on_most_nodes_of_a_service_suggests_the_service():
@@ -124,7 +128,7 @@ def test_a_driver_on_most_nodes_of_a_service_suggests_the_service():
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], everywhere)
     assert desk.cause() == (CHAT, "kernel-regression")
-    assert any("Node software changed" in one for one in told(desk.only.hypotheses[0]))
+    assert any("Node software changed" in one for one in evidence_lines(desk.only.hypotheses[0]))
     one = Desk()
     one.step(15, [alert(CHAT, None)], [slow(CHAT, "svc_tpot_seconds")], everywhere[:1])
     assert (CHAT, "kernel-regression") not in named(one)
@@ -139,22 +143,22 @@ def test_a_changed_network_suggests_its_node_and_no_other():
 def test_scaling_is_reported_with_the_pressure_it_made():
     desk = Desk()
     desk.step(15, [alert(replica(0), "kv-pressure")], events=[changed(CHAT, "scale", before="8", to="4")])
-    assert "Scaled at 08:00:00 UTC, from 8 to 4." in told(desk.only.hypotheses[0])
+    assert "Scaled at 08:00:00 UTC, from 8 to 4." in evidence_lines(desk.only.hypotheses[0])
 
 
 def test_a_rollout_is_reported_with_the_crash_loop_that_followed_it():
     desk = Desk()
     loop = alert(ref(EntityKind.POD, "pod-0"), "crash-loop")
     desk.step(15, [loop], [finding(loop.entity, "crash-loop")], [changed(CHAT, "rollout", actor="argocd")])
-    assert any("argocd rolled out a new revision" in one for one in told(desk.only.hypotheses[0]))
+    assert any("argocd rolled out a new revision" in one for one in evidence_lines(desk.only.hypotheses[0]))
 
 
 def test_the_words_of_a_server_are_a_candidate_and_its_evidence():
     desk = Desk()
-    said = line(replica(0), "kv_transfer_failed", "NIXL transfer failed for request: remote agent is unreachable")
-    desk.step(15, [alert(CHAT, None)], events=[said])
+    log_line = line(replica(0), "kv_transfer_failed", "NIXL transfer failed for request: remote agent is unreachable")
+    desk.step(15, [alert(CHAT, None)], events=[log_line])
     assert desk.cause() == (replica(0), "kv-transfer-fail")
-    assert "Log at 08:04:00 UTC: NIXL transfer failed" in " ".join(told(desk.only.hypotheses[0]))
+    assert "Log at 08:04:00 UTC: NIXL transfer failed" in " ".join(evidence_lines(desk.only.hypotheses[0]))
     assert desk.only.unknown_confidence > 0.3, "a line alone is a weak guess"
 
 
@@ -179,9 +183,9 @@ def test_an_old_line_suggests_nothing():
 def test_a_line_of_a_finding_is_not_reported_twice():
     desk = Desk()
     dead = alert(replica(0), "nccl-timeout")
-    said = line(replica(0), "nccl_timeout", "Watchdog caught collective operation timeout")
-    desk.step(15, [dead], [finding(replica(0), "nccl-timeout")], [said])
-    assert not any("Log at" in one for one in told(desk.only.hypotheses[0]))
+    log_line = line(replica(0), "nccl_timeout", "Watchdog caught collective operation timeout")
+    desk.step(15, [dead], [finding(replica(0), "nccl-timeout")], [log_line])
+    assert not any("Log at" in one for one in evidence_lines(desk.only.hypotheses[0]))
 
 
 def test_hints_alone_open_nothing_and_give_way_to_what_alarms():

@@ -34,7 +34,7 @@ def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("", 0, ""),
         ("[1]", 1, "a mapping of keys, not a list"),
@@ -45,12 +45,12 @@ def test_shares_keep_the_order_of_scores_and_leave_room_for_the_unknown():
         ("temperature: 0.2\n", 1, "is missing"),
     ],
 )
-def test_a_damaged_file_is_reported_with_line_and_key(text, line, said):
+def test_a_damaged_file_is_reported_with_line_and_key(text, line, message):
     with pytest.raises(ConfigError) as caught:
         confidence.read(text, "confidence.yaml")
     assert {problem.file for problem in caught.value.problems} == {"confidence.yaml"}
     assert line in {problem.line for problem in caught.value.problems}
-    assert said in " ".join(one.message for one in caught.value.problems)
+    assert message in " ".join(one.message for one in caught.value.problems)
 
 
 def test_answers_that_are_mostly_right_make_the_scale_surer_and_wrong_ones_less_sure():

@@ -611,31 +611,31 @@ def test_a_component_takes_over_the_fault_of_the_whole():
 @pytest.mark.parametrize(("score", "named"), [(0.9, "garbled-output"), (0.5, "kpi-drop")])
 def test_a_business_figure_stands_for_itself_where_no_engine_spoils_the_answers(score, named):
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
-    desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], said)
+    findings = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], findings)
     assert desk.cause() == (CHAT, named)
 
 
 def test_an_alert_that_clears_takes_no_incident_over():
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    findings = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
     answers, figure = alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)
-    desk.step(120, [answers, figure], said)
-    desk.step(400, [clearing(answers, 390), figure], said[1:])
+    desk.step(120, [answers, figure], findings)
+    desk.step(400, [clearing(answers, 390), figure], findings[1:])
     assert desk.cause() == (CHAT, "kpi-drop")
-    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
+    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), findings[1]])
     assert desk.cause() == (CHAT, "garbled-output")
 
 
 @pytest.mark.parametrize("clears_first", [True, False])
 def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
     desk = Desk()
-    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    findings = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
     rules = [alert(CHAT, "garbled-output", rule=name) for name in ("a", "b")]
     figure = alert(CHAT, "kpi-drop", since=60)
-    desk.step(120, [*rules, figure], said)
+    desk.step(120, [*rules, figure], findings)
     assert desk.cause() == (CHAT, "kpi-drop")
-    surer = [finding(CHAT, "garbled-output", score=0.9), said[1]]
+    surer = [finding(CHAT, "garbled-output", score=0.9), findings[1]]
     if clears_first:
         desk.step(400, [clearing(rules[0], 390), rules[1], figure], surer)
     else:

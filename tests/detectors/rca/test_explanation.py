@@ -48,8 +48,10 @@ def test_each_look_alike_reports_how_it_would_show():
     power = ruled_out["gpu-power-throttle"]
     assert power.confidence is None
     assert {sign.signal for sign in power.telling} == {"hw_accel_throttle_power_ratio", "hw_accel_power_limit_watts"}
-    told = lines(hot(), "others")
-    assert any("ruled out because the throttling is thermal" in line and "power limit falls" in line for line in told)
+    ruled_out = lines(hot(), "others")
+    assert any(
+        "ruled out because the throttling is thermal" in line and "power limit falls" in line for line in ruled_out
+    )
 
 
 def test_an_explanation_by_another_cause_is_contradicting_evidence():
@@ -103,12 +105,12 @@ def test_every_fault_is_explained_in_words_of_one_language(fault, language):
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     incident = replace(desk.only, hypotheses=(Hypothesis(replica(0), fault, 0.8),), layer=known.fault.layer)
-    told = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
-    assert "{" not in told
-    assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", told)
-    assert known.runbook in told
-    assert texts(language)[f"faults.{fault}.remedy"] in told
-    assert bool(re.search(r"[\u4e00-\u9fff]", told)) == (language == "zh")
+    text = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
+    assert "{" not in text
+    assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", text)
+    assert known.runbook in text
+    assert texts(language)[f"faults.{fault}.remedy"] in text
+    assert bool(re.search(r"[\u4e00-\u9fff]", text)) == (language == "zh")
 
 
 def test_texts_of_the_area_have_the_same_placeholders_in_both_languages():

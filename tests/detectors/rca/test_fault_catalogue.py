@@ -79,7 +79,7 @@ ALIKE = "{exporter-down: {why: exporter_page_came, when: [{absent: exporter-down
 WHEN = "[{absent: exporter-down, within: node}]"
 OTHER = "gpu-lost.look_alikes.exporter-down"
 SHAPES = [
-    # old, new, line, key, what is said
+    # old, new, line, key, expected message
     ("signs: [{signal: hw_accel_present, moves: down}]", "signs: null", 3, "gpu-lost.signs", "a list, not nothing"),
     ("signs: [{signal: hw_accel_present, moves: down}]", "signs: down", 3, "gpu-lost.signs", "a list, not 'down'"),
     ("[{signal: hw_accel_present, moves: down}]", "[down]", 3, "gpu-lost.signs[0]", "a mapping of keys, not 'down'"),
@@ -113,18 +113,18 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "line", "key", "said"), SHAPES)
-def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_expected(old, new, line, key, said):
+@pytest.mark.parametrize(("old", "new", "line", "key", "message"), SHAPES)
+def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_expected(old, new, line, key, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", line, key)
-    assert said in problem.message
+    assert message in problem.message
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "said"),
+    ("text", "key", "message"),
     [
         ("[gpu-lost]", "(file)", "a mapping of keys, not a list"),
         ("gpu-lost", "(file)", "a mapping of keys, not 'gpu-lost'"),
@@ -139,12 +139,12 @@ def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_ex
         ("79: {}", "(file)", "keys that are text, not 79"),
     ],
 )
-def test_a_file_of_another_shape_is_reported(text, key, said):
+def test_a_file_of_another_shape_is_reported(text, key, message):
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": text})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", 1, key)
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_every_mistake_of_every_file_is_reported_at_once():
@@ -152,8 +152,8 @@ def test_every_mistake_of_every_file_is_reported_at_once():
     second = ENTRY.replace("gpu-lost:", "gpu-xid-hardware:").replace("signs: [{", "signs: [7, {")
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"y.yaml": second, "x.yaml": first})
-    told = [(problem.file, problem.line) for problem in caught.value.problems]
-    assert told == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
+    locations = [(problem.file, problem.line) for problem in caught.value.problems]
+    assert locations == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
 
 
 def test_an_empty_file_holds_nothing_and_spoils_nothing():
@@ -167,7 +167,7 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("old", "new", "line", "message"),
     [
         ("gpu-lost:", "gpu-lots:", 2, 'unknown fault "gpu-lots"; did you mean "gpu-lost"?'),
         ("signal: hw_accel_present", "signal: hw_accel_presence", 3, 'unknown signal "hw_accel_presence"'),
@@ -184,13 +184,13 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
         ("why: exporter_page_came, ", "", 6, "needs"),
     ],
 )
-def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, said):
+def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem, *_) = caught.value.problems
     assert (problem.file, problem.line) == ("x.yaml", line)
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_a_fault_in_two_files_is_refused():
@@ -224,7 +224,7 @@ def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "said"),
+    ("text", "line", "key", "message"),
     [
         ("gpu-lots: {runbook: ''}", 1, "gpu-lots", 'unknown fault "gpu-lots"; did you mean "gpu-lost"?'),
         ("\ngpu-lost: {steps: []}", 2, "gpu-lost.steps", "unknown key"),
@@ -233,13 +233,13 @@ def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
         ("- 1", 1, "(file)", "expected"),
     ],
 )
-def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
+def test_a_mistake_of_an_own_file_is_named(text, line, key, message):
     with pytest.raises(ConfigError) as refused:
         fault_catalogue.load_with({"own.yaml": text})
     (problem,) = refused.value.problems
     assert (problem.file, problem.line) == ("own.yaml", line)
     assert problem.key == key
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_one_fault_in_two_own_files_is_refused():

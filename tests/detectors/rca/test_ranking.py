@@ -57,14 +57,14 @@ def test_a_stronger_finding_gives_more_confidence():
 
 def test_a_signal_that_moves_as_the_signs_do_supports_and_one_the_other_way_does_not():
     alerts = [alert(gpu(0), "gpu-thermal-throttle")]
-    said = finding(gpu(0), "gpu-thermal-throttle", score=0.7)
+    throttled = finding(gpu(0), "gpu-thermal-throttle", score=0.7)
     usual = Interval(30.0, 60.0)
 
     def with_temperature(value):
         hot = finding(gpu(0), None, signal="hw_accel_temperature_celsius", observed=value, expected=usual)
-        return rank(alerts, [said, hot])[0][0]
+        return rank(alerts, [throttled, hot])[0][0]
 
-    plain = rank(alerts, [said])[0][0]
+    plain = rank(alerts, [throttled])[0][0]
     assert with_temperature(95.0).confidence > plain.confidence
     assert with_temperature(10.0).confidence == plain.confidence
     assert any(item.text == "incidents.evidence.supports" for item in with_temperature(95.0).evidence)
@@ -109,10 +109,10 @@ def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout
 def test_what_happened_names_entity_and_service(language, alerts):
     desk = Desk()
     desk.step(15, alerts)
-    told = explanation_text.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
-    assert alerts[0].entity.name in told
-    assert "chat" in told
-    assert "{" not in told
+    summary = explanation_text.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
+    assert alerts[0].entity.name in summary
+    assert "chat" in summary
+    assert "{" not in summary
 
 
 def test_no_look_alike_is_ruled_out_by_an_unknown_node():
@@ -178,8 +178,8 @@ def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_co
     holds = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("one",))
     clears = FaultHypothesis(node(0), "ib-link-down", at(0), alerts=("other",), over=at(420))
     later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
-    said = (holds, clears) if holds_first else (clears, holds)
-    hypotheses, _ = rank([], candidates=(*said, later))
+    candidates = (holds, clears) if holds_first else (clears, holds)
+    hypotheses, _ = rank([], candidates=(*candidates, later))
     assert [one.fault for one in hypotheses[:2]] == ["ib-link-down", "network-loss"]
     assert "incidents.evidence.explains" in [item.text for item in hypotheses[0].evidence]
     assert "incidents.evidence.explained_by" in [item.text for item in hypotheses[1].evidence]
@@ -188,8 +188,8 @@ def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_co
 def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
     later = FaultHypothesis(node(0), "network-loss", at(600), alerts=("lossy",))
     for ends, explained in (((420, 300), False), ((300, 500), True)):
-        said = [FaultHypothesis(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
-        texts = [item.text for one in rank([], candidates=(*said, later))[0] for item in one.evidence]
+        candidates = [FaultHypothesis(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
+        texts = [item.text for one in rank([], candidates=(*candidates, later))[0] for item in one.evidence]
         assert ("incidents.evidence.explained_by" in texts) is explained
 
 
@@ -197,7 +197,7 @@ def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
     ("surge_since", "cause"), [(200.0, "traffic-surge"), (700.0, "traffic-surge"), (960.0, "pods-pending")]
 )
 def test_replicas_that_a_surge_ordered_and_that_find_no_place_do_not_explain_the_surge(surge_since, cause):
-    """Each may follow from the other: well before, the earlier one is the cause; told together, the deeper one is."""
+    """Each may cause the other: the earlier one is the cause, or the deeper one if both start together."""
     pool = EntityRef(CHAT.cluster, EntityKind.POOL, None, "h100")
     placed = Topology.build([*fleet().edges, (pool, node(0)), (pool, node(1))], at=fleet().at)
     alerts = [

@@ -39,7 +39,7 @@ class Life:
         self.detector = BurnRateDetector(given or slo())
         self.services = services
         self.state = self.detector.initial()
-        self.rows, self.times, self.said = [], [], ()
+        self.rows, self.times, self.verdicts = [], [], ()
         self.at = START
 
     def minutes(self, count, bad=0.0, total=100.0):
@@ -50,7 +50,7 @@ class Life:
             self.times.append(self.at)
             self.rows, self.times = self.rows[-10:], self.times[-10:]
             self.look()
-        return self.said
+        return self.verdicts
 
     def look(self):
         values = np.array(self.rows, dtype=float).transpose(1, 0, 2)
@@ -60,7 +60,7 @@ class Life:
             timedelta(seconds=STEP),
         )  # fmt: skip
         now = datetime.fromtimestamp(self.at, tz=UTC)
-        self.state, self.said = self.detector.detect(self.state, part, Topology.build(()), now)
+        self.state, self.verdicts = self.detector.detect(self.state, part, Topology.build(()), now)
 
     def quiet(self, hours=80):
         """A past without failures, as history from the store: columns of ten minutes."""
@@ -75,8 +75,8 @@ class Life:
         return self
 
 
-def finding(said):
-    found = [one for one in said if isinstance(one, Finding)]
+def finding(verdicts):
+    found = [one for one in verdicts if isinstance(one, Finding)]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -101,9 +101,9 @@ def test_it_ends_when_the_short_window_is_calm():
     assert finding(life.minutes(15, bad=20))
     assert finding(life.minutes(2)), "five minutes are not over"
     life.minutes(5)
-    assert finding(life.said).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
+    assert finding(life.verdicts).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
     life.minutes(30)
-    found = finding(life.said)
+    found = finding(life.verdicts)
     assert found is None or found.severity is Priority.P2
 
 
@@ -111,30 +111,30 @@ def test_a_slow_burn_is_a_ticket():
     life = Life().quiet(hours=1)
     for _ in range(12):
         life.minutes(60, bad=0.5)
-    found = finding(life.said)
+    found = finding(life.verdicts)
     assert found is None, "half a day at five times the pace is 17 % of three days' budget at most"
     for _ in range(12):
         life.minutes(60, bad=0.5)
-    found = finding(life.said)
+    found = finding(life.verdicts)
     assert (found.severity, found.evidence[0].arguments["long"]) == (Priority.P2, "3d")
 
 
 def test_one_error_at_night_is_no_outage():
     life = Life()
     life.quiet(hours=0)
-    said = life.minutes(30, bad=0, total=0)
-    assert said == (), "nothing was asked and nothing failed"
-    said = life.minutes(1, bad=1, total=2)
-    assert finding(said) is None
-    assert [one.reason for one in said if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
+    verdicts = life.minutes(30, bad=0, total=0)
+    assert verdicts == (), "no requests and no failures"
+    verdicts = life.minutes(1, bad=1, total=2)
+    assert finding(verdicts) is None
+    assert [one.reason for one in verdicts if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
 def test_an_alert_stays_without_requests():
     life = Life().quiet()
     assert finding(life.minutes(15, bad=20))
-    said = life.minutes(40, bad=0, total=0)
-    assert finding(said) is None
-    assert [one.reason for one in said] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
+    verdicts = life.minutes(40, bad=0, total=0)
+    assert finding(verdicts) is None
+    assert [one.reason for one in verdicts] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
 def test_an_outage_in_the_first_minutes_of_a_service_pages():
@@ -147,8 +147,8 @@ def test_a_few_errors_in_the_first_minutes_do_not():
 
 
 def test_an_slo_without_values_has_no_verdict():
-    said = Life().minutes(5, bad=np.nan, total=np.nan)
-    assert said == (NoVerdict("slo:answers", None, NoVerdictReason.NO_VALUES),)
+    verdicts = Life().minutes(5, bad=np.nan, total=np.nan)
+    assert verdicts == (NoVerdict("slo:answers", None, NoVerdictReason.NO_VALUES),)
     life = Life(slo(service=EntityRef("lab", EntityKind.SERVICE, None, "gone")))
     assert life.minutes(5) == (NoVerdict("slo:answers", life.detector._slo.service, NoVerdictReason.NO_VALUES),)
 

@@ -113,7 +113,7 @@ def test_nothing_happened_holds_nothing_and_is_no_gap(find):
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("status", "reason"),
     [
         (CellStatus.ABSENT, NoVerdictReason.NO_VALUES),
         (CellStatus.STALE, NoVerdictReason.UNTRUSTED_VALUES),
@@ -122,9 +122,9 @@ def test_nothing_happened_holds_nothing_and_is_no_gap(find):
     ],
 )
 @pytest.mark.parametrize("expr", ["{} < 10", "not {} >= 10", "{} < 10 or {} > 20", "{} < 10 and 1 < 2"])
-def test_missing_values_decide_nothing(find, told, reason, expr):
+def test_missing_values_decide_nothing(find, status, reason, expr):
     rows = {"a": {"engine_requests_waiting": [1.0] * 3}, "b": {"engine_requests_waiting": [1.0] * 3}}
-    statuses = {("a", "engine_requests_waiting", column): told for column in range(3)}
+    statuses = {("a", "engine_requests_waiting", column): status for column in range(3)}
     verdicts = []
     text = expr.replace("{}", "last(engine_requests_waiting)")
     assert names(find(text, rows, statuses=statuses, verdicts=verdicts)) == ["b"]
@@ -211,8 +211,8 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
     times = 1e9 + 5.0 * np.arange(len(values))
     window = Window(R, (entity,), times, above.keys, matrix, status, timedelta(seconds=5))
     now = datetime.fromtimestamp(times[-1], tz=UTC)
-    said = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
-    found = [any(isinstance(item, Finding) for item in items) for items in said]
+    verdicts = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
+    found = [any(isinstance(item, Finding) for item in items) for items in verdicts]
     known = any(v is not None for v in values)
     assert sum(found) == (1 if known else 0)
 
@@ -220,10 +220,10 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
 def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_checked(window_of, findings_of):
     (target_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:target-down"]
     rows = {"a": {"target_up": [1.0, 0.0]}, "b": {"target_up": [0.0, 1.0]}, "deployment": {"target_up": [None, None]}}
-    unsaid = []
-    found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=unsaid)
+    no_verdicts = []
+    found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=no_verdicts)
     assert [one.entity.name for one in found] == ["a"]
-    assert unsaid == []
+    assert no_verdicts == []
 
 
 def test_a_port_that_lost_its_link_is_a_symptom_and_one_without_a_cable_is_none(window_of, findings_of):

@@ -30,11 +30,11 @@ def days(count, length, metrics=6, seed=1):
     return times, rhythm[None, :, None] + 0.3 * noise
 
 
-def look(values, times, *, budget=0.25, block=48, begin=None):
+def evaluate(values, times, *, budget=0.25, block=48, begin=None):
     ensemble = Ensemble(values.shape[2], budget)
     memory, pool = begin or (ensemble.empty(values.shape[0]), ensemble.empty_pool())
     parts = [
-        ensemble.look(memory, pool, values[:, at : at + block], times[at : at + block], STEP)
+        ensemble.evaluate(memory, pool, values[:, at : at + block], times[at : at + block], STEP)
         for at in range(0, times.size, block)
     ]
     joined = [
@@ -46,7 +46,7 @@ def look(values, times, *, budget=0.25, block=48, begin=None):
 def test_a_fault_on_many_metrics_is_found_at_once_and_the_days_before_are_quiet():
     times, values = days(3, 18)
     values[2, 4900:4920] += 2.0
-    _, _, alarms, _ = look(values, times)
+    _, _, alarms, _ = evaluate(values, times)
     assert alarms[2, 4900:4904].any()
     mature = alarms[:2, 13 * 288 :].reshape(2, -1, int(BLOCK_SECONDS / STEP)).any(axis=2).sum() / (2 * 5)
     assert mature < 4 * HEADROOM * 0.25, "blocks a day; noise alone has no true faults to make room for"
@@ -55,7 +55,7 @@ def test_a_fault_on_many_metrics_is_found_at_once_and_the_days_before_are_quiet(
 def test_one_metric_alone_is_not_enough():
     times, values = days(2, 8, metrics=20)
     values[0, 2000, 3] += 3.0
-    _, _, alarms, _ = look(values, times)
+    _, _, alarms, _ = evaluate(values, times)
     assert not alarms[0, 2000]
 
 
@@ -95,7 +95,7 @@ def test_what_is_missing_teaches_nothing_and_an_entity_without_any_reading_has_n
     times, values = days(3, 5, metrics=3)
     values[1, 900:1000] = np.nan
     values[2, :, 0] = np.nan
-    scores, _, alarms, _ = look(values, times)
+    scores, _, alarms, _ = evaluate(values, times)
     assert np.isnan(scores[1, 900:1000]).all()
     assert not alarms[1, 900:1000].any()
     assert np.isfinite(scores[1, 1000:]).all()
@@ -111,7 +111,7 @@ def test_what_is_missing_teaches_nothing_and_an_entity_without_any_reading_has_n
 
 @pytest.mark.parametrize("values", [np.full((2, 600, 3), np.nan), np.full((2, 600, 3), 5.0), np.zeros((1, 600, 1))])
 def test_nothing_and_constants_raise_no_alarm(values):
-    _, _, alarms, _ = look(values, START + STEP * np.arange(600))
+    _, _, alarms, _ = evaluate(values, START + STEP * np.arange(600))
     assert not alarms.any()
 
 
@@ -119,39 +119,39 @@ def test_a_single_reading_a_single_entity_and_no_entity_have_no_score():
     for count, length in ((1, 1), (0, 5), (3, 0)):
         times, values = START + STEP * np.arange(length), np.ones((count, length, 2))
         ensemble = Ensemble(2, 0.25)
-        said = ensemble.look(ensemble.empty(count), ensemble.empty_pool(), values, times, STEP)
-        assert said.scores.shape == (count, length)
-        assert np.isnan(said.scores).all()
-        assert not said.alarms.any()
+        score = ensemble.evaluate(ensemble.empty(count), ensemble.empty_pool(), values, times, STEP)
+        assert score.scores.shape == (count, length)
+        assert np.isnan(score.scores).all()
+        assert not score.alarms.any()
 
 
 def test_ten_thousand_entities_remember_a_bounded_amount():
     ensemble = Ensemble(10, 0.25)
     memory, pool = ensemble.empty(10_000), ensemble.empty_pool()
     times, values = START + STEP * np.arange(3), np.random.default_rng(2).random((10_000, 3, 10))
-    ensemble.look(memory, pool, values, times, STEP)
-    said = ensemble.look(memory, pool, values, times + 3 * STEP, STEP)
-    assert np.isfinite(said.scores).all()
+    ensemble.evaluate(memory, pool, values, times, STEP)
+    score = ensemble.evaluate(memory, pool, values, times + 3 * STEP, STEP)
+    assert np.isfinite(score.scores).all()
     assert pool["reservoir"].shape[0] == 4096
     assert sum(array.nbytes for array in memory.values()) < 10_000 * 10 * 1400
 
 
 def test_the_same_readings_give_the_same_scores_in_blocks_of_any_size_while_the_voters_stand():
     times, values = days(2, 3, metrics=3)
-    _, _, _, state = look(values, times)
+    _, _, _, state = evaluate(values, times)
     copies = [tuple({name: array.copy() for name, array in part.items()} for part in state) for _ in range(2)]
     more = times[-1] + STEP * np.arange(1, 25)
     fresh = days(2, 1, metrics=3, seed=9)[1][:, :24]
-    whole = look(fresh, more, begin=copies[0], block=24)
+    whole = evaluate(fresh, more, begin=copies[0], block=24)
     module._voters.cache_clear()
-    single = look(fresh, more, begin=copies[1], block=1)
+    single = evaluate(fresh, more, begin=copies[1], block=1)
     np.testing.assert_allclose(whole[0], single[0], rtol=1e-5)
 
 
 def test_a_score_fades_instead_of_falling():
     times, values = days(1, 6)
     values[0, 1500:1503] += 5.0
-    scores, _, _, _ = look(values, times)
+    scores, _, _, _ = evaluate(values, times)
     peak = scores[0, 1500:1503].max()
     assert peak * 0.8 > scores[0, 1515] > peak * 0.4
     assert scores[0, 1600] < peak / 3
@@ -231,5 +231,5 @@ def test_a_new_entity_has_the_limit_of_its_class():
 
 def test_without_enough_rows_there_are_no_voters():
     times, values = days(1, 1, metrics=2)
-    scores, _, _, _ = look(values[:, :FEWEST_ROWS], times[:FEWEST_ROWS])
+    scores, _, _, _ = evaluate(values[:, :FEWEST_ROWS], times[:FEWEST_ROWS])
     assert np.isnan(scores).all()

@@ -119,9 +119,9 @@ def test_slopes_between_bounds_are_those_of_a_bounded_least_squares():
         apart = drivers / drivers.mean(axis=1, keepdims=True) - 1.0
         noise = _noise_of_first_fit(three, apart, target)
         rows = np.vstack((apart.T / noise, np.diag(1.0 / np.array(three.prior_deviation))))
-        told = np.concatenate(((target / target.mean() - 1.0) / noise, np.array((0.4, 0.2, 0.2)) / 0.3))
-        best = lsq_linear(rows, told, bounds=(0.0, 1.0), tol=1e-12)
-        cost = 0.5 * np.sum((rows @ line.slopes[0] - told) ** 2)
+        targets = np.concatenate(((target / target.mean() - 1.0) / noise, np.array((0.4, 0.2, 0.2)) / 0.3))
+        best = lsq_linear(rows, targets, bounds=(0.0, 1.0), tol=1e-12)
+        cost = 0.5 * np.sum((rows @ line.slopes[0] - targets) ** 2)
         assert np.all((line.slopes >= 0.0) & (line.slopes <= 1.0))
         assert cost <= best.cost * 1.02 + 1e-9
         held += int(((line.slopes == 0.0) | (line.slopes == 1.0)).any())
@@ -131,8 +131,8 @@ def test_slopes_between_bounds_are_those_of_a_bounded_least_squares():
 def _noise_of_first_fit(relation, apart, target):
     share = target / target.mean() - 1.0
     rows = np.vstack((apart.T / FIRST_NOISE, np.diag(1.0 / np.array(relation.prior_deviation))))
-    told = np.concatenate((share / FIRST_NOISE, np.array(relation.prior_mean) / np.array(relation.prior_deviation)))
-    first = lsq_linear(rows, told, bounds=(0.0, 1.0), tol=1e-12).x
+    targets = np.concatenate((share / FIRST_NOISE, np.array(relation.prior_mean) / np.array(relation.prior_deviation)))
+    first = lsq_linear(rows, targets, bounds=(0.0, 1.0), tol=1e-12).x
     left = np.sum((share - first @ apart) ** 2) / (share.size - 4.0)
     return max(np.sqrt(left), relation.least_noise)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from fleet_history import DAY, found, live, window  # type: ignore[import-not-found]
+from fleet_history import DAY, findings_in, run_cycles, window  # type: ignore[import-not-found]
 
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.base.state_arrays import Arrays
@@ -191,9 +191,9 @@ def test_the_seasonal_detector_is_calm_on_the_third_saturday_and_finds_a_fault_o
     times = MONDAY + 19.5 * DAY + 15.0 * np.arange(200)
     values = demand(times, count=3, seed=4)
     values[1, 120:] *= 0.4
-    _, said = live(detector, state, values, start=float(times[0]), topology=Topology.build(()))
-    assert not any(found(one) for one in said[:120])
-    assert [one.entity.name for one in found(said[-1])] == ["service-01"]
+    _, results = run_cycles(detector, state, values, start=float(times[0]), topology=Topology.build(()))
+    assert not any(findings_in(one) for one in results[:120])
+    assert [one.entity.name for one in findings_in(results[-1])] == ["service-01"]
 
 
 def test_an_entity_that_appears_within_a_part_is_made_ready_alone_and_alike():
