@@ -167,7 +167,7 @@ def test_an_engine_that_counts_no_steps_is_judged_at_its_running_requests(find):
     assert find(rows) == [("gpu-slow-peer", REPLICAS[2])]
 
 
-def test_nothing_known_is_no_verdict(find):
+def test_no_values_give_no_verdict(find):
     verdicts = []
     rows = {name: dict.fromkeys(replica(0), [None] * LENGTH) for name in NAMES}
     assert find(rows, verdicts=verdicts) == []

@@ -80,7 +80,7 @@ def ramp(start, end, count):
     return np.concatenate([np.full(minutes(10), start), np.linspace(start, end, minutes(count))])
 
 
-def test_more_than_was_forecast_for_long_is_reported_once_and_does_not_page():
+def test_traffic_above_the_forecast_is_reported_once_and_does_not_page():
     _, results = run_cycles([20.0] * minutes(16), forecast(A))
     assert not any(deviations(verdicts) for verdicts in results[: minutes(9)])
     (finding,) = deviations(results[-1])
@@ -91,7 +91,7 @@ def test_more_than_was_forecast_for_long_is_reported_once_and_does_not_page():
     assert finding.evidence[1].arguments["minutes"] == "76"
 
 
-def test_fewer_than_was_forecast_is_reported_though_they_went_away_slowly():
+def test_a_slow_fall_below_the_forecast_is_reported():
     _, results = run_cycles([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], forecast(A))
     (finding,) = deviations(results[-1])
     assert finding.fingerprint.endswith("|below")
@@ -99,7 +99,7 @@ def test_fewer_than_was_forecast_is_reported_though_they_went_away_slowly():
 
 
 @pytest.mark.parametrize("rate", [7.0, 12.9, 13.5])  # outside the lowest quantile, inside, and outside the highest
-def test_what_is_near_the_median_is_not_reported_however_narrow_the_forecast_is(rate):
+def test_rates_near_the_median_are_not_reported_with_a_narrow_forecast(rate):
     assert not any(deviations(verdicts) for verdicts in run_cycles([rate] * minutes(20), forecast(A, middle=10.5))[1])
 
 
@@ -109,7 +109,7 @@ def test_cycles_slower_than_their_interval_are_judged_as_well(apart):
     assert deviations(results[-1])
 
 
-def test_some_readings_about_a_long_gap_are_no_level_of_ten_minutes():
+def test_sparse_readings_give_no_ten_minute_level():
     rates = np.full(minutes(30), np.nan)
     rates[::20] = 20.0  # one each five minutes
     assert not any(deviations(verdicts) for verdicts in run_cycles(rates, forecast(A))[1])
@@ -120,7 +120,7 @@ def test_a_burst_of_a_minute_is_not_reported():
     assert not any(deviations(verdicts) for verdicts in run_cycles(rates, forecast(A))[1])
 
 
-def test_it_ends_only_after_minutes_inside():
+def test_a_deviation_ends_after_minutes_inside_the_forecast():
     _, results = run_cycles([20.0] * minutes(16) + [10.0] * minutes(16), forecast(A))
     stood = [bool(deviations(verdicts)) for verdicts in results[minutes(16) :]]
     assert stood[minutes(11)]  # the mean of ten minutes is inside after seven
@@ -128,7 +128,7 @@ def test_it_ends_only_after_minutes_inside():
     assert all(first or not second for first, second in pairwise(stood))
 
 
-def test_what_was_outside_before_a_gap_is_not_outside_since_then():
+def test_a_deviation_before_a_gap_does_not_continue_after_it():
     state, _ = run_cycles([20.0] * minutes(4), forecast(A))
     _, results = run_cycles([20.0] * minutes(4), forecast(A), state=state, start=START + 7200.0)
     assert not any(deviations(verdicts) for verdicts in results)
@@ -169,7 +169,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_without_a_forecast_that_counts_the_usual_level_stands_in_with_the_reason(case):
+def test_without_a_usable_forecast_the_usual_level_is_used_with_a_reason(case):
     forecast_view, text, arguments = REFUSED[case]
     _, results = run_cycles([30.0] * minutes(12), forecast_view, state=learned_state(10.0))
     (finding,) = deviations(results[-1])
@@ -178,7 +178,7 @@ def test_without_a_forecast_that_counts_the_usual_level_stands_in_with_the_reaso
     assert arguments.items() <= finding.evidence[1].arguments.items()
 
 
-def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_reported():
+def test_without_forecast_and_usual_level_nothing_is_reported():
     assert not any(deviations(verdicts) for verdicts in run_cycles([30.0] * minutes(20), None)[1])
 
 
@@ -186,7 +186,7 @@ def reasons(verdicts):
     return {one.entity: one.reason for one in verdicts if isinstance(one, NoVerdict)}
 
 
-def test_a_service_that_cannot_be_judged_gives_the_reason_before_anything_was_found():
+def test_a_service_without_expectation_has_no_verdict_with_a_reason():
     _, results = run_cycles([10.0] * minutes(12), None)
     assert reasons(results[-1]) == {A: NoVerdictReason.WARMING_UP}  # nobody forecasts, and no hour is known
     _, results = run_cycles([10.0] * minutes(12), None, state=learned_state(10.0, slots=6 * 20))
@@ -198,14 +198,14 @@ def test_a_service_that_cannot_be_judged_gives_the_reason_before_anything_was_fo
     assert reasons(run_cycles([10.0] * minutes(12), forecast(A), state=known)[1][-1]) == {}
 
 
-def test_until_enough_of_ten_minutes_is_known_there_is_no_verdict():
+def test_too_few_readings_of_ten_minutes_give_no_verdict():
     _, results = run_cycles([10.0] * minutes(12), forecast(A))
     assert [reasons(results[minutes(at)]) for at in (1, 8)] == [{A: NoVerdictReason.WARMING_UP}, {}]
     _, results = run_cycles([10.0] * minutes(12) + [np.nan] * minutes(8), forecast(A))
     assert reasons(results[-1]) == {A: NoVerdictReason.NO_VALUES}
 
 
-def test_it_stands_in_the_registry_with_its_stage():
+def test_it_is_registered_with_its_rollout_stage():
     standing = DetectorRollout().judge(
         DetectorRun(
             DETECTORS[forecast_deviation.NAME](),
@@ -219,7 +219,7 @@ def test_it_stands_in_the_registry_with_its_stage():
     assert standing.silent == {NoVerdictReason.WARMING_UP: 1}
 
 
-def test_each_service_is_held_against_its_own():
+def test_each_service_is_compared_with_its_own_forecast():
     rates = np.array([[20.0] * minutes(16), [200.0] * minutes(16)])
     forecast_view = forecast(B, A)
     forecast_view.high[0], forecast_view.middle[0], forecast_view.low[0] = 260.0, 200.0, 150.0
@@ -234,20 +234,20 @@ def drop_findings(forecast_view, state=None):
     return [one for one in results[-1] if isinstance(one, Finding)]
 
 
-def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_reports_what_was_forecast():
+def test_a_forecast_drop_is_not_reported_and_other_drops_name_the_forecast():
     assert [finding.fault for finding in drop_findings(forecast(A, low=2.0, middle=6.0, high=60.0))] == []
     (finding,) = drop_findings(forecast(A, low=40.0, middle=50.0, high=60.0))
     assert (finding.fault, finding.severity) == ("traffic-drop", Priority.P2)
     assert finding.evidence[-1].text == "findings.traffic_was_forecast"
 
 
-def test_a_drop_without_a_forecast_reports_it():
+def test_a_drop_without_a_forecast_names_the_missing_forecast():
     (finding,) = drop_findings(None, state=learned_state(50.0, GatewayDetector()))
     assert finding.fault == "traffic-drop"
     assert finding.evidence[-1].text == "findings.usual_no_forecast"
 
 
-def test_while_a_fault_explains_fewer_requests_no_other_detector_reports():
+def test_one_detector_reports_a_traffic_drop():
     rates, forecast_view = [*[50.0] * minutes(12), *[5.0] * minutes(20)], forecast(A, low=40.0, middle=50.0, high=60.0)
     results = [
         run_cycles(rates, forecast_view, detector=one)[1][-1]
@@ -256,7 +256,7 @@ def test_while_a_fault_explains_fewer_requests_no_other_detector_reports():
     assert [one.fault for verdicts in results for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
 
 
-def test_on_a_day_that_the_calendar_names_fewer_are_not_reported():
+def test_less_traffic_on_a_calendar_event_is_not_reported():
     when = datetime.fromtimestamp(START, tz=UTC)
     event = Event("e", EventKind.CHANGE, A, when, "change", "calendar", {}, "e")
     _, results = run_cycles([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], forecast(A), events=(event,))

@@ -41,11 +41,11 @@ def found(window_of, findings_of):
 
 
 @pytest.mark.parametrize(("status", "code"), [(503.0, None), (503.0, 5.0), (0.0, 2.0), (0.0, None)])
-def test_an_entry_that_answers_wrongly_or_not_at_all_before_healthy_engines_is_a_gateway_fault(found, status, code):
+def test_failed_probes_before_healthy_engines_are_a_gateway_fault(found, status, code):
     assert found(service(20.0, probe=0.0, status=status, code=code)) == ["gateway-fault"]
 
 
-def test_a_gateway_that_fails_some_requests_is_found(window_of, findings_of):
+def test_a_gateway_that_fails_some_requests_is_reported(window_of, findings_of):
     row = service(25.0)
     row["probe_success"] = [1.0] * CALM + [0.0 if i % 3 == 0 else 1.0 for i in range(LATER)]
     row["probe_http_status_code"] = [200.0] * CALM + [503.0 if i % 3 == 0 else 200.0 for i in range(LATER)]
@@ -66,17 +66,17 @@ def test_a_gateway_that_fails_some_requests_is_found(window_of, findings_of):
         service(20.0, probe=0.0, status=503.0, ready=0.0),  # there are no engines
     ],
 )
-def test_what_is_not_the_gateways(found, row):
+def test_failures_elsewhere_are_not_a_gateway_fault(found, row):
     assert found(row) == []
 
 
-def test_probes_that_failed_while_no_engine_was_ready_blame_no_gateway_when_one_is_back(found):
+def test_probes_that_failed_without_ready_engines_do_not_blame_the_gateway(found):
     row = service(5.0, probe=0.0, status=503.0)
     row["svc_ready_backends"] = [6.0] * CALM + [0.0] * (LATER - 3) + [1.0] * 3
     assert found(row) == []
 
 
-def test_far_fewer_requests_through_an_entry_that_works_are_a_drop(found):
+def test_far_fewer_requests_through_a_working_gateway_are_a_traffic_drop(found):
     assert found(service(3.0)) == ["traffic-drop"]
 
 
@@ -89,11 +89,11 @@ def test_far_fewer_requests_through_an_entry_that_works_are_a_drop(found):
         service(3.0, probe=0.0, status=503.0, queue=50.0),
     ],
 )
-def test_what_is_no_drop(found, row):
+def test_small_or_explained_changes_are_not_a_traffic_drop(found, row):
     assert found(row) == []
 
 
-def test_a_day_that_the_calendar_names_is_no_drop(found, ref):
+def test_a_calendar_event_is_not_a_traffic_drop(found, ref):
     when = datetime.fromtimestamp(START + 290, tz=UTC)
     event = Event("e", EventKind.CHANGE, ref(S, "s"), when, "change", "calendar", {}, "e")
     assert found(service(3.0), events=[event]) == []
@@ -110,7 +110,7 @@ def learnt(window_of, level):
 
 
 @pytest.mark.parametrize(("usual", "faults"), [(10.0, ["traffic-drop"]), (1.5, [])])
-def test_the_end_of_a_burst_is_no_drop_where_the_hour_is_known(window_of, now_of, usual, faults):
+def test_the_end_of_a_burst_is_not_a_drop_if_the_hour_is_known(window_of, now_of, usual, faults):
     detector, state = learnt(window_of, usual)
     window = window_of(S, {"s": service(12.0)})  # from 10/s to 2.4/s
     verdicts = ()
@@ -129,7 +129,7 @@ def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
 
 
 @pytest.mark.parametrize("later", [5.0, 15.0])
-def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
+def test_low_traffic_for_half_a_day_is_the_new_baseline(later):
     """15 of 50 is no drop where the forecast follows it, and no level to learn from until it has lasted."""
 
     def due(at):
@@ -150,7 +150,7 @@ def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
     assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 
-def test_there_is_no_verdict_without_values(window_of, findings_of):
+def test_missing_values_give_no_verdict(window_of, findings_of):
     row = {"svc_requests_total": [None] * 20}
     verdicts = []
     assert findings_of(GatewayDetector(), window_of(S, {"s": row}), verdicts=verdicts) == []

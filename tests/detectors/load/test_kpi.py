@@ -23,7 +23,7 @@ def found(window_of, findings_of):
     return lambda row: findings_of(KpiDetector(), window_of(S, {"s": row}))
 
 
-def test_a_figure_well_below_what_it_was_is_a_kpi_drop(found):
+def test_a_value_far_below_its_baseline_is_a_kpi_drop(found):
     (item,) = found(service(0.35))
     assert item.fault == "kpi-drop"
     assert [one.text for one in item.evidence] == ["findings.kpi_fell", "findings.answers_invalid_share"]
@@ -40,11 +40,11 @@ def test_a_figure_well_below_what_it_was_is_a_kpi_drop(found):
         service([None] * 20),
     ],
 )
-def test_what_is_no_drop_of_the_kpi(found, row):
+def test_small_or_short_changes_are_not_a_kpi_drop(found, row):
     assert found(row) == []
 
 
-def test_a_figure_that_is_not_pushed_is_silent(window_of, findings_of):
+def test_a_kpi_without_values_has_no_verdict(window_of, findings_of):
     verdicts = []
     window = window_of(S, {"s": {"svc_requests_total": [40.0] * 30}})
     assert findings_of(KpiDetector(), window, verdicts=verdicts) == []

@@ -34,11 +34,11 @@ def found(window_of, findings_of):
     ]
 
 
-def test_refused_requests_above_the_share_of_before_are_bad_requests(found):
+def test_a_rising_ratio_of_refused_requests_is_reported(found):
     assert found(refused=6.0) == ["bad-requests"]
 
 
-def test_clients_that_leave_answers_that_come_in_time_abort(found):
+def test_aborts_of_timely_responses_are_client_aborts(found):
     assert found(left=12.0) == ["client-aborts"]
 
 
@@ -54,7 +54,7 @@ def test_clients_that_leave_answers_that_come_in_time_abort(found):
         {"left": 12.0, "failed": 4.0},  # or because the engines fail
     ],
 )
-def test_what_is_neither(found, row):
+def test_other_changes_are_not_reported(found, row):
     assert found(**row) == []
 
 

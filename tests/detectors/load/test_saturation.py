@@ -85,15 +85,15 @@ def test_a_full_cache_from_the_first_scrape_on_has_no_level_to_compare_with(pres
     assert found.fault is None
 
 
-def test_a_queue_shorter_than_a_minute_is_what_queues_are_for(pressed):
+def test_a_queue_shorter_than_a_minute_has_no_finding(pressed):
     assert pressed(r0=replica(GROWING[:14])) == []
 
 
-def test_a_full_cache_with_nothing_waiting_is_fine(pressed):
+def test_a_full_cache_without_a_queue_has_no_finding(pressed):
     assert pressed(r0=replica([0.0] * 40, kv=1.0, ttft=0.1)) == []
 
 
-def test_a_full_batch_with_a_short_queue_inside_the_objective_is_fine(pressed):
+def test_a_full_batch_within_the_slo_has_no_finding(pressed):
     assert pressed(r0=replica([3.0] * 100, running=256.0, kv=0.99, ttft=0.5)) == []
 
 
@@ -102,17 +102,17 @@ def test_a_queue_without_memory_pressure_is_not_kv_pressure(pressed):
     assert len(pressed(r0=replica(GROWING, kv=0.9, preempted=0.2))) == 1
 
 
-def test_no_tokens_no_saturation(pressed):
+def test_an_engine_without_tokens_is_not_saturated(pressed):
     assert pressed(r0=replica(GROWING, tokens=0.0)) == []
 
 
-def test_a_draining_backlog_belongs_to_what_caused_it(pressed, surging):
+def test_a_draining_backlog_keeps_its_cause(pressed, surging):
     draining = [0.0] * 5 + [float(max(0, 69 - 4 * i)) for i in range(18)]
     assert pressed(r0=replica(draining)) == []
     assert surging(s=service(draining, [5.0] * len(draining))) == []
 
 
-def test_pressure_lasts_until_users_wait_no_more(pressed):
+def test_pressure_lasts_until_the_queue_is_empty(pressed):
     drained = [*GROWING, *(float(50 - 4 * i) for i in range(12))]
     assert [item.fault for item in pressed(r0=replica(drained))] == ["kv-pressure"]
     assert pressed(r0=replica([*drained, 0.0])) == []
@@ -125,7 +125,7 @@ def test_arrivals_above_their_level_make_a_surge(surging):
     assert found.evidence[-1].text == "findings.arrivals_rose"
 
 
-def test_a_queue_under_the_usual_arrivals_has_no_name(surging):
+def test_a_queue_at_the_usual_arrival_rate_has_no_fault(surging):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     answered = [8.0] * 60 + [5.0] * 30  # as many arrive, fewer are served
     (found,) = surging(s=service(queue, answered))
@@ -143,7 +143,7 @@ def test_longer_prompts_at_the_same_rate_are_a_burst_of_long_prompts(surging):
 
 
 @pytest.mark.parametrize(("left", "fault"), [(0.0, "traffic-surge"), (3.0, "retry-storm")])
-def test_clients_that_leave_while_more_come_make_a_storm_of_a_surge(surging, left, fault):
+def test_aborts_during_rising_arrivals_make_a_retry_storm(surging, left, fault):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 90)
     row["svc_abandoned_total"] = [0.0] * 60 + [left] * 30
@@ -162,7 +162,7 @@ def flags_changed(ref, at):
     (False, [4.0] * 30, None),
     (True, [4.0 + i % 2 for i in range(30)], None),
 ])  # fmt: skip
-def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_of, changed, running, fault):
+def test_a_batch_at_its_limit_after_a_flag_change_is_batch_limited(ref, window_of, findings_of, changed, running, fault):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 60 + [5.0] * 30)
     row["svc_inflight_requests"] = [8.0] * 60 + [wait + run for wait, run in zip(queue[60:], running, strict=True)]
@@ -172,7 +172,7 @@ def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_o
 
 
 @pytest.mark.parametrize(("running", "fault"), [(4.0, "batch-misconfigured"), (16.0, "traffic-surge")])
-def test_a_backlog_that_a_smaller_batch_serves_is_the_batchs(ref, window_of, findings_of, running, fault):
+def test_a_backlog_after_a_smaller_batch_is_batch_limited(ref, window_of, findings_of, running, fault):
     """A surge fills a batch of 16; its arrivals fall again while its backlog stands, and then flags change."""
     queue = [0.0] * 30 + [float(3 * i) for i in range(1, 31)] + [90.0] * 60
     batch = [16.0] * 90 + [running] * 30
@@ -185,11 +185,11 @@ def test_a_backlog_that_a_smaller_batch_serves_is_the_batchs(ref, window_of, fin
         assert found.window.start.timestamp() == at, "not the older queue's beginning"
 
 
-def test_more_traffic_that_is_served_in_time_is_no_surge(surging):
+def test_more_traffic_within_the_slo_is_not_a_surge(surging):
     assert surging(s=service([0.0] * 90, [5.0] * 60 + [20.0] * 30, ttft=0.2)) == []
 
 
-def test_unknown_first_tokens_leave_the_queue_to_decide(window_of, findings_of):
+def test_the_queue_decides_if_ttft_is_unknown(window_of, findings_of):
     row = {name: values for name, values in replica(GROWING).items() if "#" not in name}
     (found,) = findings_of(SaturationDetector(), window_of(R, {"r0": row}))
     assert found.score == pytest.approx(0.6)

@@ -29,7 +29,7 @@ def lines(found, name, language="en"):
     return next((one.lines for one in explanation_text.sections(found, language) if one.name == name), ())
 
 
-def test_what_is_known_of_the_fault_is_in_its_explanation():
+def test_the_explanation_contains_the_catalogue_entry_of_the_fault():
     found = hot()
     assert found.team is OwnerTeam.HARDWARE
     assert found.runbook == "docs/runbooks/gpu-slow.md"
@@ -43,7 +43,7 @@ def test_what_is_known_of_the_fault_is_in_its_explanation():
     assert found.known
 
 
-def test_each_look_alike_reports_how_it_would_show():
+def test_each_look_alike_lists_its_signs():
     ruled_out = {one.fault: one for one in hot().alternatives}
     power = ruled_out["gpu-power-throttle"]
     assert power.confidence is None
@@ -84,7 +84,7 @@ def test_a_cause_less_likely_than_the_unknown_is_reported_as_unknown():
     assert "Inconclusive" in " ".join(explanation_text.page_lines(found, "en"))
 
 
-def test_a_fault_that_is_no_longer_known_is_explained_as_far_as_it_goes():
+def test_a_fault_missing_from_the_catalogue_is_explained_partially():
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.9),))

@@ -28,19 +28,19 @@ def test_every_fault_of_the_vocabulary_has_an_entry_and_no_other():
     assert set(fault_catalogue.load()) == set(faults())
 
 
-def test_every_confusable_of_the_vocabulary_is_separated():
+def test_every_look_alike_of_the_vocabulary_has_a_distinction():
     for fault_id, known in fault_catalogue.load().items():
         assert set(known.fault.confusable) <= {other.name for other in known.look_alikes}, fault_id
 
 
-def test_every_entry_has_signs_and_checks_and_explains_not_itself_on_its_path():
+def test_every_entry_has_signs_and_checks_and_does_not_explain_itself():
     for fault_id, known in fault_catalogue.load().items():
         assert known.signs, fault_id
         assert known.checks, fault_id
         assert fault_id not in known.consequences("path"), fault_id
 
 
-def test_every_why_and_every_fault_has_its_texts_in_both_languages():
+def test_every_reason_and_fault_has_texts_in_both_languages():
     wanted = {f"incidents.why.{other.why}" for known in fault_catalogue.load().values() for other in known.look_alikes}
     wanted |= {f"faults.{fault_id}.{part}" for fault_id in faults() for part in ("name", "what", "remedy")}
     wanted |= {f"faults.{state}.name" for state in fault_catalogue.harmless_states()}
@@ -114,7 +114,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "key", "message"), SHAPES)
-def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_expected(old, new, line, key, message):
+def test_a_value_of_the_wrong_type_is_reported_with_location_and_expectation(old, new, line, key, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
@@ -139,7 +139,7 @@ def test_a_value_of_another_shape_is_reported_with_file_line_key_and_what_was_ex
         ("79: {}", "(file)", "keys that are text, not 79"),
     ],
 )
-def test_a_file_of_another_shape_is_reported(text, key, message):
+def test_a_file_of_the_wrong_type_is_reported(text, key, message):
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": text})
     (problem,) = caught.value.problems
@@ -156,11 +156,11 @@ def test_every_mistake_of_every_file_is_reported_at_once():
     assert locations == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
 
 
-def test_an_empty_file_holds_nothing_and_spoils_nothing():
+def test_an_empty_file_adds_nothing():
     assert set(fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": "# nothing yet\n"})) == {"gpu-lost"}
 
 
-def test_every_runbook_of_the_packaged_knowledge_is_a_page():
+def test_every_runbook_of_the_packaged_catalogue_exists():
     root = Path(__file__).resolve().parents[3]
     for fault_id, known in fault_catalogue.load().items():
         assert (root / known.runbook).is_file(), fault_id
@@ -184,7 +184,7 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
         ("why: exporter_page_came, ", "", 6, "needs"),
     ],
 )
-def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, message):
+def test_mistakes_are_reported_with_file_and_line(old, new, line, message):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
         fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_reported_with_file_and_line(old, new, line, message):
     assert message in problem.message
 
 
-def test_a_fault_in_two_files_is_refused():
+def test_a_fault_in_two_files_is_rejected():
     with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
 
@@ -206,7 +206,7 @@ gpu-lost:
 """
 
 
-def test_own_files_change_the_keys_that_they_give():
+def test_user_files_override_their_keys_only():
     packaged, known = fault_catalogue.load(), fault_catalogue.load_with({"own/gpus.yaml": OWN})
     assert known["gpu-lost"].runbook == "https://wiki.example.org/gpu-lost"
     assert known["gpu-lost"].consequences("peers") == {"gateway-fault", "traffic-surge"}
@@ -218,7 +218,7 @@ def test_own_files_change_the_keys_that_they_give():
     assert fault_catalogue.load_with({}) is packaged
 
 
-def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
+def test_a_user_group_with_a_packaged_name_leaves_packaged_entries():
     known = fault_catalogue.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
     assert known == fault_catalogue.load()
 
@@ -233,7 +233,7 @@ def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
         ("- 1", 1, "(file)", "expected"),
     ],
 )
-def test_a_mistake_of_an_own_file_is_named(text, line, key, message):
+def test_a_mistake_in_a_user_file_is_reported(text, line, key, message):
     with pytest.raises(ConfigError) as refused:
         fault_catalogue.load_with({"own.yaml": text})
     (problem,) = refused.value.problems
@@ -242,6 +242,6 @@ def test_a_mistake_of_an_own_file_is_named(text, line, key, message):
     assert message in problem.message
 
 
-def test_one_fault_in_two_own_files_is_refused():
+def test_a_fault_in_two_user_files_is_rejected():
     with pytest.raises(ConfigError, match="is also defined in another file"):
         fault_catalogue.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})
