@@ -66,13 +66,13 @@ def leaking(start, per_day, row=2, **options):
     return values
 
 
-def test_quiet_days_drift_nowhere(detector):
+def test_quiet_days_have_no_drift(detector):
     for seed in range(4):
         _, results = run_cycles(detector, quiet(6.0, seed=seed))
         assert not any(results)
 
 
-def test_a_leak_of_hours_is_found_with_its_pace_and_its_end(detector):
+def test_a_leak_of_hours_is_reported_with_its_slope_and_time_left(detector):
     start = 3 * DAY
     _, results = run_cycles(detector, leaking(start, 2.4e10, days=3.4))
     first = next(beat for beat, verdicts in enumerate(results) if verdicts) - (start - 2 * DAY)
@@ -88,7 +88,7 @@ def test_a_leak_of_hours_is_found_with_its_pace_and_its_end(detector):
     assert float(end["soonest"]) <= float(end["hours"]) <= float(end["latest"])
 
 
-def test_a_leak_of_days_is_found_under_the_rhythm_of_the_day(detector):
+def test_a_leak_of_days_is_reported_despite_a_daily_rhythm(detector):
     values = leaking(2 * DAY, 3e9, days=6.0, daily=0.1)
     _, results = run_cycles(detector, values)
     assert [one.entity.name for one in results[-1]] == ["gpu-02"]
@@ -96,7 +96,7 @@ def test_a_leak_of_days_is_found_under_the_rhythm_of_the_day(detector):
     assert {one.entity.name for verdicts in results for one in verdicts} == {"gpu-02"}
 
 
-def test_a_step_a_restart_and_a_filling_cache_are_no_drift(detector):
+def test_a_step_a_restart_and_a_filling_cache_are_not_drift(detector):
     step = quiet(5.0)
     step[2, 3 * DAY + 20 :, 0] += 1e10
     restart = quiet(5.0)
@@ -109,14 +109,14 @@ def test_a_step_a_restart_and_a_filling_cache_are_no_drift(detector):
         assert not any(results)
 
 
-def test_sawteeth_of_a_process_that_is_restarted_by_day_do_not_add_up(detector):
+def test_a_daily_sawtooth_is_not_drift(detector):
     values = quiet(6.0)
     values[2, :, 0] += 1.2e10 * (np.arange(6 * DAY) % DAY) / DAY
     _, results = run_cycles(detector, values)
     assert not any(results), "each day reaches what the day before reached"
 
 
-def test_what_the_load_explains_is_no_drift(detector):
+def test_drift_explained_by_the_load_is_not_reported(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.5)
     values[2, :, 1] = 0.3 + 0.01 * np.random.default_rng(9).normal(size=values.shape[1])
     values[2, 3 * DAY :, 1] += 0.8 / DAY * np.arange(DAY // 2)
@@ -124,12 +124,12 @@ def test_what_the_load_explains_is_no_drift(detector):
     assert not any(results)
 
 
-def test_a_fall_is_none_where_high_is_bad(detector):
+def test_a_fall_of_a_signal_with_bad_highs_is_not_drift(detector):
     _, results = run_cycles(detector, leaking(3 * DAY, -2.4e10, days=3.5))
     assert not any(results)
 
 
-def test_what_many_peers_show_is_no_entitys_own(detector):
+def test_drift_of_many_peers_is_not_reported(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.5)
     for row in (0, 1, 3, 4):
         values[row] = leaking(3 * DAY, 2.4e10, row=row, days=3.5)[row]
@@ -137,7 +137,7 @@ def test_what_many_peers_show_is_no_entitys_own(detector):
     assert not any(results)
 
 
-def test_it_ends_when_the_memory_is_given_back(detector):
+def test_a_finding_ends_when_the_memory_is_released(detector):
     values = leaking(3 * DAY, 2.4e10, days=4.0)
     values[2, 3 * DAY + 72 :, 0] = quiet(4.0)[2, 3 * DAY + 72 :, 0]
     _, results = run_cycles(detector, values)
@@ -169,7 +169,7 @@ def test_gaps_are_no_evidence(detector):
     assert [one.reason for one in verdicts] == [NoVerdictReason.NO_VALUES]
 
 
-def test_what_stands_is_reported_of_its_last_known_level_while_values_are_missing(detector):
+def test_a_finding_keeps_its_last_known_level_during_a_gap(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.4)
     values = np.concatenate((values, np.full((COUNT, 8, 2), np.nan)), axis=1)
     _, results = run_cycles(detector, values)
@@ -189,7 +189,7 @@ class CountingWindow(Window):
         return super().column(key)
 
 
-def test_limits_are_looked_up_once_a_signal(detector):
+def test_limits_are_read_once_per_signal(detector):
     values = leaking(3 * DAY, 2.4e10, days=3.4)
     values[4] = leaking(3 * DAY, 3e10, row=4, days=3.4)[4]
     state, results = run_cycles(detector, values[:, :-1])
@@ -202,7 +202,7 @@ def test_limits_are_looked_up_once_a_signal(detector):
     assert CountingWindow.limit_reads == 1
 
 
-def test_a_limit_far_away_or_unknown_is_not_reported(detector):
+def test_a_distant_or_unknown_limit_is_not_reported(detector):
     _, results = run_cycles(detector, leaking(2 * DAY, 3e9, days=5.0), total=1e12)
     assert len(results[-1][0].evidence) == 1
     _, results = run_cycles(detector, leaking(2 * DAY, 3e9, days=5.0), total=np.nan)
@@ -237,7 +237,7 @@ def test_shrinking_space_is_reported_with_the_time_left():
     assert float(finding.evidence[1].arguments["hours"]) == pytest.approx((0.7 - 0.05) / 0.4 * 24.0, rel=0.1)
 
 
-def test_cycles_of_seconds_make_the_same_beats(detector):
+def test_short_cycles_give_the_same_beats(detector):
     state = detector.warm(detector.initial(), make_window(detector, NOW + STEP * np.arange(DAY), quiet(1.0)))
     begin, times = NOW + STEP * DAY, []
     for cycle in range(81):

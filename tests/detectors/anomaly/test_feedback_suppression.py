@@ -21,7 +21,7 @@ def odd_for(pool, odd, times):
         feedback_suppression.put_aside(pool, np.ones((len(GPUS), 2), np.float32), GPUS, flags, float(at))
 
 
-def test_an_entity_that_is_anomalous_for_days_displaces_no_other():
+def test_a_long_anomaly_displaces_no_rows_of_other_entities():
     pool = feedback_suppression.empty(2)
     odd_for(pool, [1], [0.0])
     odd_for(pool, [0], 300.0 * np.arange(1, 2 * feedback_suppression.MOST_ROWS))
@@ -30,7 +30,7 @@ def test_an_entity_that_is_anomalous_for_days_displaces_no_other():
     assert kept(pool, GPUS[0]).tolist() == newest.tolist(), "its newest rows, in order of time"
 
 
-def test_rows_judged_normal_outlast_newer_ones_of_their_entity():
+def test_rows_rated_normal_outlast_newer_rows_of_their_entity():
     pool = feedback_suppression.empty(2)
     odd_for(pool, [0, 2], [0.0, 300.0])
     pool["aside_fine"] = (pool["aside_of"] == GPUS[0].key) & (pool["aside_at"] == 0.0)
@@ -40,7 +40,7 @@ def test_rows_judged_normal_outlast_newer_ones_of_their_entity():
     assert 0.0 not in kept(pool, GPUS[2])
 
 
-def test_together_they_keep_to_the_most_and_a_month():
+def test_rows_are_bounded_in_number_and_age():
     pool = feedback_suppression.empty(2)
     odd_for(pool, [0, 1, 2, 3], 300.0 * np.arange(200))
     assert pool["aside_at"].size == len(GPUS) * feedback_suppression.MOST_OF_ONE <= feedback_suppression.MOST_ROWS

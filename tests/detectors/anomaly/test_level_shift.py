@@ -43,13 +43,13 @@ def shifted(row=1, signal=0, by=1.3, start=SHIFT, minutes=MINUTES):
     return values
 
 
-def test_usual_values_shift_nowhere(detector, warmed):
+def test_usual_values_give_no_shift(detector, warmed):
     _, results = run_cycles(detector, warmed, usual(400), step=60.0)
     assert all(verdicts == [] for verdicts in results[7:])
     assert results[0] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
 
-def test_a_shift_is_found_within_its_late_window_and_dated_to_its_begin(detector, warmed):
+def test_a_shift_is_reported_within_its_window_with_its_start(detector, warmed):
     _, results = run_cycles(detector, warmed, shifted(), step=60.0)
     first = next(number for number, verdicts in enumerate(results) if findings_in(verdicts))
     assert SHIFT + 6 <= first <= SHIFT + 11
@@ -63,14 +63,14 @@ def test_a_shift_is_found_within_its_late_window_and_dated_to_its_begin(detector
     assert findings_in(results[-1])[0].fingerprint == finding.fingerprint
 
 
-def test_cycles_between_two_beats_report_the_same(detector, warmed):
+def test_cycles_between_two_beats_repeat_the_finding(detector, warmed):
     values = np.repeat(shifted(), 4, axis=1)
     _, results = run_cycles(detector, warmed, values, step=15.0)
     assert {len(findings_in(verdicts)) for verdicts in results[4 * (SHIFT + 11) :]} == {1}
     assert abs(findings_in(results[-1])[0].window.start.timestamp() - (NOW + 60.0 * SHIFT)) <= 120.0
 
 
-def test_spikes_ramps_and_flapping_values_are_no_shifts(detector, warmed):
+def test_spikes_ramps_and_flapping_values_are_not_shifts(detector, warmed):
     spike = usual()
     spike[1, 40:44, 0] *= 3.0
     ramp = usual()
@@ -82,14 +82,14 @@ def test_spikes_ramps_and_flapping_values_are_no_shifts(detector, warmed):
         assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_the_good_side_is_none_where_a_signal_has_one(detector, warmed):
+def test_a_shift_to_the_good_side_is_not_reported(detector, warmed):
     _, results = run_cycles(detector, warmed, shifted(signal=1, by=1.3), step=60.0)
     assert not any(findings_in(verdicts) for verdicts in results), "a faster clock"
     _, results = run_cycles(detector, warmed, shifted(signal=1, by=0.7), step=60.0)
     assert findings_in(results[-1])
 
 
-def test_what_the_load_explains_is_no_shift(detector, warmed):
+def test_a_shift_explained_by_the_load_is_not_reported(detector, warmed):
     values = shifted()
     values[1, SHIFT:, 2] *= 1.5
     _, results = run_cycles(detector, warmed, values, step=60.0)
@@ -100,14 +100,14 @@ def test_what_the_load_explains_is_no_shift(detector, warmed):
     assert findings_in(results[-1]), "less load does not take more memory"
 
 
-def test_what_many_show_is_no_entitys_own(detector, warmed):
+def test_a_shift_of_many_entities_is_not_reported(detector, warmed):
     values = usual()
     values[:4, SHIFT:, 0] *= 1.3
     _, results = run_cycles(detector, warmed, values, step=60.0)
     assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_three_of_five_peers_are_many_though_the_class_is_large(detector):
+def test_a_shift_of_most_peers_is_not_reported_in_a_large_class(detector):
     two = LevelShiftDetector(EntityKind.REPLICA, ("engine_kv_cache_usage_ratio",), "engine_requests_running")
     levels = (0.3, 20.0)
     state = two.warm(two.initial(), history(two, levels, count=40))
@@ -121,7 +121,7 @@ def test_three_of_five_peers_are_many_though_the_class_is_large(detector):
     assert {one.entity.name for one in findings_in(results[-1])} == {"replica-07"}
 
 
-def test_the_way_back_ends_the_shift_and_is_none_itself(detector, warmed):
+def test_the_return_to_the_old_level_ends_the_shift(detector, warmed):
     values = shifted(minutes=200)
     values[1, 100:, 0] /= 1.3
     _, results = run_cycles(detector, warmed, values, step=60.0)
@@ -129,13 +129,13 @@ def test_the_way_back_ends_the_shift_and_is_none_itself(detector, warmed):
     assert not any(findings_in(verdicts) for verdicts in results[112:])
 
 
-def test_a_level_that_stays_is_the_new_one_after_two_hours(detector, warmed):
+def test_a_lasting_level_is_the_new_baseline_after_two_hours(detector, warmed):
     _, results = run_cycles(detector, warmed, shifted(minutes=300), step=60.0)
     assert findings_in(results[SHIFT + 100])
     assert not any(findings_in(verdicts) for verdicts in results[SHIFT + 125 :])
 
 
-def test_what_was_changed_at_that_time_is_evidence(detector, warmed):
+def test_a_change_at_the_time_of_the_shift_is_evidence(detector, warmed):
     at = NOW + 60.0 * (SHIFT - 8)
     change = Event(
         id="c", kind=EventKind.CHANGE, entity=names(EntityKind.GPU, 6)[1],
@@ -156,7 +156,7 @@ def test_what_was_changed_at_that_time_is_evidence(detector, warmed):
     assert [item.text for item in finding.evidence] == ["findings.level_shifted", "incidents.evidence.change.driver"]
 
 
-def test_a_gap_is_no_shift_and_forgets_nothing(detector, warmed):
+def test_a_gap_is_not_a_shift_and_keeps_the_history(detector, warmed):
     values = shifted(start=80, minutes=120)
     values[:, 40:52] = np.nan
     _, results = run_cycles(detector, warmed, values, step=60.0)
@@ -164,14 +164,14 @@ def test_a_gap_is_no_shift_and_forgets_nothing(detector, warmed):
     assert findings_in(results[-1])
 
 
-def test_the_last_half_hour_of_history_is_what_a_shift_is_seen_against(detector, warmed):
+def test_a_shift_is_compared_with_the_last_half_hour_of_history(detector, warmed):
     values = usual(minutes=12)
     values[1, :, 0] *= 1.5
     _, results = run_cycles(detector, warmed, values, step=60.0)
     assert [one.entity.name for one in findings_in(results[-1])] == ["gpu-01"]
 
 
-def test_a_restart_and_another_pace_lose_only_the_readings(detector, warmed):
+def test_a_new_scrape_interval_drops_only_the_readings(detector, warmed):
     state, _ = run_cycles(detector, warmed, usual(40), step=60.0)
     assert np.isfinite(state.arrays["ring"]).any()
     slower, results = run_cycles(detector, state, usual(3), start=NOW + 2400, step=120.0)
@@ -180,7 +180,7 @@ def test_a_restart_and_another_pace_lose_only_the_readings(detector, warmed):
     assert results[-1][0].reason is NoVerdictReason.WARMING_UP
 
 
-def test_levels_of_other_signals_are_learnt_anew(detector, warmed):
+def test_levels_of_other_signals_are_relearned(detector, warmed):
     turned = LevelShiftDetector(EntityKind.GPU, WATCHED[::-1], LOAD)
     assert turned.restored(warmed)[1] == "it was learned from other signals"
     _, results = run_cycles(turned, warmed, usual(3), step=60.0)

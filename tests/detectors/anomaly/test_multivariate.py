@@ -53,7 +53,7 @@ def test_usual_values_give_no_finding(detector, warmed):
     assert results[-1] == []
 
 
-def test_an_anomalous_combination_is_found_and_names_its_signals(detector, warmed):
+def test_an_anomalous_combination_is_reported_with_its_signals(detector, warmed):
     values = usual(cycles=60)
     values[2, 16:, 1] *= 1.6
     values[2, 16:, 2] *= 0.4
@@ -71,7 +71,7 @@ def test_an_anomalous_combination_is_found_and_names_its_signals(detector, warme
     )
 
 
-def test_what_holds_is_reported_every_cycle_and_fades(detector, warmed):
+def test_an_anomaly_is_reported_every_cycle_and_fades(detector, warmed):
     values = usual(cycles=300)
     values[2, 16:31, 1:] *= 1.8
     _, results = run_minute_cycles(detector, warmed, values)
@@ -91,14 +91,14 @@ def test_one_anomalous_value_in_a_slot_is_not_enough(detector, warmed):
     assert not any(findings_in(one) for one in results)
 
 
-def test_what_a_quarter_of_the_fleet_shows_at_once_is_nobodys_own(detector, warmed):
+def test_an_anomaly_of_most_entities_is_not_reported(detector, warmed):
     values = usual(cycles=60)
     values[1:5, 15:, 1:] *= 1.8
     _, results = run_minute_cycles(detector, warmed, values)
     assert not any(findings_in(one) for one in results)
 
 
-def test_what_most_peers_show_is_the_services_and_stays_so_until_it_ends(detector):
+def test_an_anomaly_of_most_peers_is_not_reported_until_it_ends(detector):
     """Twelve GPUs of three services. The load of one service moves its four GPUs, one of them a slot early."""
     many = detector.warm(detector.initial(), history(detector, LEVELS, days=3, count=12, step=300.0))
     entities = names(EntityKind.GPU, 12)
@@ -117,7 +117,7 @@ def test_what_most_peers_show_is_the_services_and_stays_so_until_it_ends(detecto
     assert {one.entity.name for one in findings_in(results[-1])} == {"gpu-04"}
 
 
-def test_it_is_the_ensemble_that_recordings_are_judged_by(detector):
+def test_the_detector_and_the_ensemble_give_equal_scores(detector):
     """The live detector, at one reading a minute, and the ensemble alone give the same results."""
     days = 2
     times = NOW + 60.0 * np.arange(-1440 * days, 0)
@@ -164,7 +164,7 @@ def test_an_entity_without_values_has_no_verdict_and_no_finding(detector, warmed
     assert [(one.entity.name, one.reason) for one in results[-1]] == [("gpu-02", NoVerdictReason.NO_VALUES)]
 
 
-def test_coarse_history_teaches_the_time_of_day_alone(detector):
+def test_coarse_history_teaches_only_the_daily_profile(detector):
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=5, count=6, step=600.0))
     assert (state.arrays["slot_seconds"] > 0).all()
     assert state.arrays["reservoir"].shape[0] == 0
@@ -188,7 +188,7 @@ def test_scores_are_the_same_after_a_restart(detector, warmed):
         np.testing.assert_array_equal(array, other.arrays[name])
 
 
-def test_the_voters_are_fitted_again_every_week(detector, warmed):
+def test_the_members_are_refitted_every_week(detector, warmed):
     first, _ = run_minute_cycles(detector, warmed, usual(cycles=10))
     soon, _ = run_minute_cycles(detector, first, usual(cycles=10), start=NOW + 6000)
     assert soon.arrays["fitted_at"] == first.arrays["fitted_at"]
@@ -220,7 +220,7 @@ def test_alarms_are_counted_against_the_budget_and_the_limit_has_no_second_facto
     assert (rate.budget, rate.factor) == (ALARMS_PER_ENTITY_DAY, 1.0)
 
 
-def test_it_leaves_the_state_it_was_given_alone(detector, warmed):
+def test_a_detector_does_not_change_its_input_state(detector, warmed):
     before = {name: array.copy() for name, array in warmed.arrays.items()}
     run_minute_cycles(detector, warmed, usual(cycles=8))
     for name, array in before.items():
@@ -250,7 +250,7 @@ def test_the_defaults_are_registered_and_of_the_right_kind():
         assert all(catalog.signal(name).entity is kind for name in signals)
 
 
-def test_rows_of_signals_in_another_order_are_learnt_anew(detector, warmed):
+def test_rows_of_reordered_signals_are_relearned(detector, warmed):
     turned = MultivariateDetector(EntityKind.GPU, SIGNALS[::-1])
     _, results = run_minute_cycles(turned, warmed, rhythm(NOW + 60.0 * np.arange(5), 6, LEVELS[::-1], seed=5))
     assert results[0] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
@@ -258,7 +258,7 @@ def test_rows_of_signals_in_another_order_are_learnt_anew(detector, warmed):
     assert detector.restored(warmed) == (warmed, "")
 
 
-def test_a_model_bears_its_library_and_the_digest_of_its_rows(detector, warmed):
+def test_a_model_stores_its_library_and_the_digest_of_its_rows(detector, warmed):
     state, _ = run_minute_cycles(detector, warmed, usual(cycles=10))
     assert detector.restored(state) == (state, "")
     rows = state.arrays["fitted"].copy()
@@ -271,7 +271,7 @@ def test_a_model_bears_its_library_and_the_digest_of_its_rows(detector, warmed):
     assert results[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
 
-def test_a_model_of_another_library_is_fitted_anew_from_the_same_rows(detector, warmed):
+def test_a_model_of_another_library_is_refitted_from_its_rows(detector, warmed):
     state, _ = run_minute_cycles(detector, warmed, usual(cycles=10))
     other = DetectorState(state.version, state.entities, {**state.arrays, "library": np.array(["scikit-learn 0.1"])})
     left, because = detector.restored(other)
@@ -310,7 +310,7 @@ def after_anomaly(detector, warmed):
     return quiet_hours(detector, state, 1, 8)
 
 
-def test_what_was_judged_not_useful_is_not_reported_again(detector, after_anomaly):
+def test_an_anomaly_rated_not_useful_is_not_reported_again(detector, after_anomaly):
     unchanged, findings = anomalous_hour(detector, after_anomaly, 8)
     assert findings, "without feedback it is reported each time"
     taught = detector.teach(after_anomaly, [feedback(2, 0, useful=False)])
@@ -321,21 +321,21 @@ def test_what_was_judged_not_useful_is_not_reported_again(detector, after_anomal
 
 
 @pytest.mark.parametrize(("row", "first"), [(4, 1), (2, 0)], ids=["another entity", "another pattern"])
-def test_a_verdict_concerns_its_entity_and_its_pattern_alone(detector, after_anomaly, row, first):
+def test_feedback_applies_only_to_its_entity_and_pattern(detector, after_anomaly, row, first):
     taught = detector.teach(after_anomaly, [feedback(2, 0, useful=False)])
     _, findings = anomalous_hour(detector, taught, 8, row=row, first=first)
     assert {one.entity for one in findings} == {names(EntityKind.GPU, 6)[row]}
 
 
 @pytest.mark.parametrize("later", [[feedback(2, 0, useful=False), feedback(2, 0, useful=True)], []])
-def test_a_verdict_that_there_was_a_reason_takes_it_back(detector, after_anomaly, later):
+def test_later_useful_feedback_revokes_the_suppression(detector, after_anomaly, later):
     taught = detector.teach(after_anomaly, [feedback(2, 0, useful=False)])
     back = detector.teach(taught, later)
     assert not back.arrays["aside_fine"].any()
     assert anomalous_hour(detector, back, 8)[1]
 
 
-def test_a_verdict_ends_what_is_held(detector, warmed):
+def test_feedback_ends_a_held_finding(detector, warmed):
     state, findings = anomalous_hour(detector, warmed, 0)
     assert findings
     _, results = run_minute_cycles(detector, state, usual(cycles=15), start=NOW + 3600.0)
@@ -346,7 +346,7 @@ def test_a_verdict_ends_what_is_held(detector, warmed):
     assert not findings_in(results[-1])
 
 
-def test_rows_aside_are_bounded_and_go_after_a_month(monkeypatch):
+def test_suppressed_rows_are_bounded_and_expire_after_a_month(monkeypatch):
     monkeypatch.setattr(feedback_suppression, "MOST_ROWS", 5)
     pool, entities = feedback_suppression.empty(2), names(EntityKind.GPU, 3)
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -363,7 +363,7 @@ def test_rows_aside_are_bounded_and_go_after_a_month(monkeypatch):
     )
 
 
-def test_a_pattern_is_excused_up_to_a_quarter_more_and_turned_a_little():
+def test_a_pattern_is_excused_within_size_and_angle_limits():
     pool, entities = feedback_suppression.empty(2), names(EntityKind.GPU, 3)
     feedback_suppression.put_aside(
         pool, np.array([[3.0, 4.0]] * 3, dtype=np.float32), entities, np.array([False, True, False]), 0.0

@@ -51,13 +51,13 @@ def odd(row=1, signal=0, by=1.5, until=BEATS):
     return values
 
 
-def test_usual_values_are_nothing(detector, warmed):
+def test_usual_values_have_no_finding(detector, warmed):
     _, results = run_cycles(detector, warmed, usual(60), step=60.0)
     assert not [one for verdicts in results for one in findings_in(verdicts)]
     assert results[-1] == []
 
 
-def test_a_metric_far_off_is_reported_after_one_reading_and_does_not_page(detector, warmed):
+def test_a_large_deviation_is_reported_after_one_reading_and_does_not_page(detector, warmed):
     _, results = run_cycles(detector, warmed, odd(), step=60.0)
     first = next(number for number, verdicts in enumerate(results) if findings_in(verdicts))
     assert 5 * FAULT < first <= 5 * FAULT + 10
@@ -68,25 +68,25 @@ def test_a_metric_far_off_is_reported_after_one_reading_and_does_not_page(detect
     assert findings_in(results[-1])[0].fingerprint == finding.fingerprint
 
 
-def test_the_good_side_is_no_deviation(detector, warmed):
+def test_a_deviation_to_the_good_side_is_not_reported(detector, warmed):
     _, results = run_cycles(detector, warmed, odd(signal=1, by=0.5), step=60.0)
     assert not [one for verdicts in results for one in findings_in(verdicts)]
 
 
-def test_it_ends_with_the_deviation(detector, warmed):
+def test_a_finding_ends_with_the_deviation(detector, warmed):
     _, results = run_cycles(detector, warmed, odd(until=FAULT + 4), step=60.0)
     assert any(findings_in(verdicts) for verdicts in results)
     assert not findings_in(results[-1])
 
 
-def test_what_the_load_explains_is_not_reported(detector, warmed):
+def test_a_deviation_explained_by_the_load_is_not_reported(detector, warmed):
     values = odd()
     values[1, 5 * FAULT :, 2] *= 1.5
     _, results = run_cycles(detector, warmed, values, step=60.0)
     assert not [one for verdicts in results for one in findings_in(verdicts)]
 
 
-def test_what_most_peers_show_is_nobodys_own(detector, warmed):
+def test_a_deviation_of_most_peers_is_not_reported(detector, warmed):
     service = EntityRef("lab", EntityKind.SERVICE, None, "chat")
     topology = Topology.build([(entity, service) for entity in names(KIND, 6)])
     values = usual()
@@ -95,7 +95,7 @@ def test_what_most_peers_show_is_nobodys_own(detector, warmed):
     assert not [one for verdicts in results for one in findings_in(verdicts)]
 
 
-def test_the_limit_is_what_the_own_past_buys(detector):
+def test_the_limit_follows_the_history_of_the_entity(detector):
     """An entity with a deviation each hour gets a higher limit than its peers."""
     past = history(detector, LEVELS, days=8.0, count=6)
     wild = past.values.copy()
@@ -118,7 +118,7 @@ def test_a_larger_budget_lowers_the_limit():
     assert np.all(limits[1] < limits[0])
 
 
-def test_it_measures_what_the_ensembles_first_voter_measures(detector):
+def test_deviations_equal_those_of_the_first_ensemble_member(detector):
     """Both compute equal deviations for each reading if the weekly profile adds nothing."""
     times = NOW + 300.0 * np.arange(400)
     values = rhythm(times, 3, LEVELS)
@@ -132,12 +132,12 @@ def test_it_measures_what_the_ensembles_first_voter_measures(detector):
         assert rows == pytest.approx(z, abs=1e-5)
 
 
-def test_there_is_no_verdict_before_there_is_a_limit(detector):
+def test_there_is_no_verdict_without_a_limit(detector):
     _, results = run_cycles(detector, detector.initial(), odd(), step=60.0)
     assert results[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
 
-def test_what_stands_for_a_day_is_the_usual(detector, warmed):
+def test_a_deviation_of_a_day_is_the_new_baseline(detector, warmed):
     values = rhythm(NOW + 300.0 * np.arange(3 * 288), 6, LEVELS, seed=3)
     values[1, 20:, 0] *= 1.5
     _, results = run_cycles(detector, warmed, values, step=300.0)
@@ -155,7 +155,7 @@ def test_a_missing_metric_keeps_its_deviation_and_is_not_reported(detector, warm
     assert findings_in(results[-1])
 
 
-def test_a_check_point_reports_what_would_have_been_reported(detector, warmed):
+def test_a_checkpoint_keeps_the_findings(detector, warmed):
     values = odd()
     state, _ = run_cycles(detector, warmed, values[:, :70], step=60.0)
     kept = DetectorState(state.version, state.entities, {name: one.copy() for name, one in state.arrays.items()})
@@ -165,7 +165,7 @@ def test_a_check_point_reports_what_would_have_been_reported(detector, warmed):
     assert one[1] == other[1]
 
 
-def test_a_check_point_whose_limits_may_be_of_ten_minutes_is_dropped_with_the_reason(detector, warmed):
+def test_a_checkpoint_of_an_old_version_is_dropped_with_the_reason(detector, warmed):
     """Version 1 computed limits from ten-minute means. They are too low and recover only after five days."""
     store = MemoryStateStore()
     store.save_detector_states({detector.name: DetectorState(1, warmed.entities, warmed.arrays)}, utc(NOW))
@@ -181,7 +181,7 @@ def test_a_check_point_whose_limits_may_be_of_ten_minutes_is_dropped_with_the_re
     assert logs == []
 
 
-def test_means_of_longer_spans_teach_the_time_of_day_and_no_limit(detector):
+def test_coarse_means_teach_the_daily_profile_and_no_limit(detector):
     """Means scatter less than readings, so limits from them would report the first quiet hour."""
     past = history(detector, LEVELS, days=8.0, count=6, step=600.0)
     calm = past.values[:1].mean(axis=0) + 0.1 * (past.values - past.values[:1].mean(axis=0))
@@ -196,7 +196,7 @@ def test_means_of_longer_spans_teach_the_time_of_day_and_no_limit(detector):
     assert results[-1] == [], "a day later it knows its own limits"
 
 
-def test_the_last_days_at_its_own_spacing_count_alone(detector):
+def test_limits_use_only_the_days_with_fine_readings(detector):
     """A service starts with months of ten-minute means, then days of five-minute readings."""
     assert detector.warm_step.total_seconds() == detector.beat_seconds
     coarse = history(detector, LEVELS, days=12.0, count=6, step=600.0)
@@ -208,7 +208,7 @@ def test_the_last_days_at_its_own_spacing_count_alone(detector):
     assert np.isfinite(state.arrays["limit"]).all()
 
 
-def test_a_finding_counts_in_the_scales_of_its_verdict(detector):
+def test_a_finding_uses_the_scale_before_its_reading(detector):
     """A reading widens its own scale, most of all an early one. Its score uses the scale before it."""
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=0.4, count=6))
     reported = 0

@@ -41,7 +41,7 @@ def test_usual_values_give_no_finding(detector, warmed):
     assert all(verdicts == [] for verdicts in results)
 
 
-def test_what_stays_away_is_found_within_two_minutes_and_names_no_fault(detector, warmed):
+def test_a_lasting_deviation_is_reported_within_two_minutes_without_a_fault(detector, warmed):
     values = usual()
     values[1, 20:, 0] *= 2.0
     _, results = run_cycles(detector, warmed, values)
@@ -57,7 +57,7 @@ def test_what_stays_away_is_found_within_two_minutes_and_names_no_fault(detector
     assert finding.window.start <= finding.window.end
 
 
-def test_a_short_spike_is_not_found(detector, warmed):
+def test_a_short_spike_is_not_reported(detector, warmed):
     values = usual()
     values[1, 20:24, 0] *= 3.0
     _, results = run_cycles(detector, warmed, values)
@@ -72,7 +72,7 @@ def test_a_finding_ends_when_values_are_usual_again(detector, warmed):
     assert not findings_in(results[-1])
 
 
-def test_a_signal_that_is_better_than_usual_is_no_finding(detector, warmed):
+def test_a_signal_better_than_usual_is_not_reported(detector, warmed):
     values = usual()
     values[:, 20:, 1] = 0.0
     _, results = run_cycles(detector, warmed, values)
@@ -83,7 +83,7 @@ def test_a_signal_that_is_better_than_usual_is_no_finding(detector, warmed):
     assert len(findings_in(results[-1])) == 4, "no requests are not"
 
 
-def test_the_baseline_stands_still_while_a_signal_deviates(detector, warmed):
+def test_the_baseline_is_frozen_during_a_deviation(detector, warmed):
     values = usual(cycles=240)
     values[1, :, 0] *= 2.0
     state, results = run_cycles(detector, warmed, values)
@@ -92,7 +92,7 @@ def test_the_baseline_stands_still_while_a_signal_deviates(detector, warmed):
     np.testing.assert_allclose(level, warmed.arrays["slot_level"][1, 0].astype(float), rtol=0.03)
 
 
-def test_a_new_normal_is_learnt_after_a_day(detector, warmed):
+def test_a_new_level_is_learned_after_a_day(detector, warmed):
     times = NOW + 300.0 * np.arange(4 * 288)
     values = rhythm(times, 1, LEVELS, seed=3) * 2.0
     state, results = run_cycles(detector, warmed, values, step=300.0)
@@ -101,7 +101,7 @@ def test_a_new_normal_is_learnt_after_a_day(detector, warmed):
     assert state.arrays["updates"].max() > warmed.arrays["updates"].max()
 
 
-def test_an_entity_that_is_new_warms_up_and_the_others_are_judged(detector, warmed):
+def test_a_new_entity_warms_up_and_the_others_are_judged(detector, warmed):
     values = usual(count=5)
     values[1, 20:, 0] *= 2.0
     _, results = run_cycles(detector, warmed, values)
@@ -110,12 +110,12 @@ def test_an_entity_that_is_new_warms_up_and_the_others_are_judged(detector, warm
     assert [one.entity.name for one in findings_in(results[-1])] == ["service-01"]
 
 
-def test_without_history_it_reports_it_once(detector):
+def test_missing_history_gives_one_no_verdict(detector):
     _, results = run_cycles(detector, detector.initial(), usual(cycles=30))
     assert results[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
 
 
-def test_silence_has_its_reason(detector, warmed):
+def test_a_no_verdict_has_its_reason(detector, warmed):
     empty = window(EntityKind.SERVICE, SIGNALS, np.zeros(0), np.zeros((4, 0, 2)), 15.0)
     _, results = detector.detect(warmed, empty, Topology.build(()), datetime.fromtimestamp(NOW, tz=UTC))
     assert [one.reason for one in results] == [NoVerdictReason.NO_VALUES]
@@ -137,7 +137,7 @@ def test_a_clock_that_stepped_back_is_not_judged(detector, warmed):
     assert [one.reason for one in results] == [NoVerdictReason.CLOCK_STEP]
 
 
-def test_the_same_window_twice_teaches_once(detector, warmed):
+def test_a_repeated_window_is_learned_once(detector, warmed):
     part = window(EntityKind.SERVICE, SIGNALS, NOW + 15.0 * np.arange(20), usual(cycles=20), 15.0)
     now = datetime.fromtimestamp(NOW + 285, tz=UTC)
     once, _ = detector.detect(warmed, part, Topology.build(()), now)
@@ -146,7 +146,7 @@ def test_the_same_window_twice_teaches_once(detector, warmed):
         np.testing.assert_array_equal(array, twice.arrays[name])
 
 
-def test_a_detector_leaves_the_state_it_was_given_alone(detector, warmed):
+def test_a_detector_does_not_change_its_input_state(detector, warmed):
     before = {name: array.copy() for name, array in warmed.arrays.items()}
     run_cycles(detector, warmed, usual(cycles=5))
     for name, array in before.items():
@@ -160,7 +160,7 @@ def test_the_defaults_are_registered_and_of_the_right_kind():
         assert all(catalog.signal(name).entity is kind for name in signals)
 
 
-def test_what_many_entities_show_at_once_is_nobodys_own():
+def test_a_simultaneous_deviation_of_many_entities_is_not_reported():
     deviates = np.zeros((20, 2), dtype=bool)
     deviates[:8, 0] = True  # shared by the fleet
     deviates[:3, 1] = True  # three of twenty: their own
@@ -170,7 +170,7 @@ def test_what_many_entities_show_at_once_is_nobodys_own():
     assert hysteresis.own(np.ones((3, 1), dtype=bool)).all(), "three entities are too few to call anything shared"
 
 
-def test_levels_of_signals_in_another_order_are_learnt_anew(detector, warmed):
+def test_levels_of_reordered_signals_are_relearned(detector, warmed):
     turned = SeasonalDetector(EntityKind.SERVICE, SIGNALS[::-1])
     values = rhythm(NOW + 15.0 * np.arange(5), 4, LEVELS[::-1], seed=7)
     _, results = run_cycles(turned, warmed, values)

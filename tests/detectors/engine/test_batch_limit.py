@@ -45,7 +45,7 @@ def found(window_of, findings_of, ref):
 LOWERED = (CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=32")
 
 
-def test_a_limit_below_what_has_run_is_reported_before_requests_queue(found):
+def test_a_limit_below_past_batches_is_reported_before_requests_queue(found):
     (item,) = found(LOWERED)
     assert (item.fault, item.entity.name) == ("batch-misconfigured", "chat")
     assert item.evidence[0].text == "findings.batch_limit_lowered"
@@ -63,7 +63,7 @@ def test_a_limit_below_what_has_run_is_reported_before_requests_queue(found):
         (LOWERED, (10.0, 60.0, 12.0)),  # one replica had more for a moment
     ],
 )
-def test_what_is_no_limit_below_the_need(found, change, running):
+def test_a_sufficient_limit_is_not_reported(found, change, running):
     assert found(change, running=running) == []
 
 
@@ -75,11 +75,11 @@ def test_what_is_no_limit_below_the_need(found, change, running):
         (35, "flags", "--max-num-seqs=32", ""),
     ],
 )
-def test_it_is_over_when_the_limit_is_as_before(found, back):
+def test_a_finding_ends_when_the_limit_is_restored(found, back):
     assert found(LOWERED, back) == []
 
 
-def test_another_flag_afterwards_leaves_it(found):
+def test_a_later_change_of_another_flag_keeps_the_finding(found):
     (item,) = found(LOWERED, (35, "flags", "", "--seed=2"))
     assert item.window.start.timestamp() == START + STEP * CHANGED
 
@@ -130,7 +130,7 @@ def changed(entity, at, before, after):
         (("a-0", "a-1"), ("b-0", "b-1")),  # they are there before the change is heard of
     ],
 )
-def test_a_rollout_that_replaces_the_replicas_does_not_end_it(rolled, generations):
+def test_a_rollout_does_not_end_the_finding(rolled, generations):
     assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
     assert rolled(*generations, generations[-1], back=True) == []
 
@@ -146,12 +146,12 @@ EMPTY = ()
         (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1"), EMPTY, ("c-0",)),  # twice
     ],
 )
-def test_what_is_known_of_a_service_outlives_its_last_replica(rolled, generations):
+def test_the_state_of_a_service_outlives_its_last_replica(rolled, generations):
     assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
     assert rolled(*generations, generations[-1], back=True) == []
 
 
-def test_a_limit_that_is_raised_while_no_replica_is_there_is_over(rolled):
+def test_a_limit_raised_without_replicas_ends_the_finding(rolled):
     assert rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, back=True) == []
     raised = rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, EMPTY, ("b-0",), back_at=3)
     assert raised == []
@@ -171,7 +171,7 @@ def test_a_day_after_its_last_replica_a_service_is_forgotten(window_of, now_of, 
     assert state.arrays["kept_busiest"].size == 0
 
 
-def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref):
+def test_a_replica_of_another_service_inherits_no_state(window_of, now_of, ref):
     detector = BatchLimitDetector()
     chat, code = ref(EntityKind.SERVICE, "chat"), ref(EntityKind.SERVICE, "code")
     lowered = changed(chat, START + 10.0, "--max-num-seqs=96", "--max-num-seqs=32")
@@ -188,7 +188,7 @@ def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref)
     assert np.isnan(state.arrays["limit"][1])
 
 
-def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_of):
+def test_engines_without_a_batch_metric_have_no_verdict(window_of, findings_of):
     verdicts = []
     window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
     assert findings_of(BatchLimitDetector(), window, verdicts=verdicts) == []
@@ -211,5 +211,5 @@ def test_engines_that_never_reported_their_batch_are_silent(window_of, findings_
         ("", np.nan),
     ],
 )
-def test_the_limit_in_a_line_of_flags(flags, limit):
+def test_the_batch_limit_is_parsed_from_engine_flags(flags, limit):
     assert limit_of(flags) == pytest.approx(limit, nan_ok=True)

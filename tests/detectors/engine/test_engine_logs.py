@@ -35,16 +35,16 @@ def find(window_of, findings_of):
         ("kv_cache_too_small", "model-load-failed"),
     ],
 )
-def test_the_meaning_of_a_line(find, code, fault):
+def test_each_log_pattern_maps_to_a_fault(find, code, fault):
     assert [(item.fault, item.entity) for item in find([log_event(REPLICA, code, 20, "a line")])] == [(fault, REPLICA)]
 
 
 @pytest.mark.parametrize("code", ["engine_dead", "cuda_error", "wake", "nccl_error", "worker_died"])
-def test_lines_that_name_no_cause(find, code):
+def test_log_lines_without_a_cause_give_no_finding(find, code):
     assert find([log_event(REPLICA, code, 20)]) == []
 
 
-def test_the_line_is_reported_and_counted(find):
+def test_a_log_line_is_reported_and_counted(find):
     (found,) = find(
         [log_event(REPLICA, "cuda_oom", 20, "one"), log_event(REPLICA, "cuda_oom", 50, "two", lines_before="3")]
     )
@@ -53,6 +53,6 @@ def test_the_line_is_reported_and_counted(find):
         assert "two" in translate(found.evidence[0].text, language, **found.evidence[0].arguments)
 
 
-def test_lines_of_long_ago_and_of_later_are_not_now(find):
+def test_past_and_future_log_lines_are_ignored(find):
     assert find([log_event(REPLICA, "cuda_oom", 10)], length=240) == []
     assert find([log_event(REPLICA, "cuda_oom", 900)]) == []

@@ -21,7 +21,7 @@ def invalid(answered, shares, seed=1):
 
 
 @pytest.mark.parametrize("ill", range(REPLICAS))
-def test_the_replica_whose_answers_the_invalid_ones_follow(answered, ill):
+def test_the_replica_correlated_with_invalid_output_is_the_source(answered, ill):
     shares = np.zeros(REPLICAS)
     shares[ill] = 0.7
     found = source(invalid(answered, shares), answered)
@@ -30,20 +30,20 @@ def test_the_replica_whose_answers_the_invalid_ones_follow(answered, ill):
     assert found.share == pytest.approx(0.7, abs=0.1)
 
 
-def test_every_replica_alike(answered):
+def test_invalid_output_of_all_replicas_has_no_single_source(answered):
     found = source(invalid(answered, [0.3] * REPLICAS), answered)
     assert found.replica is None
     assert found.evenly
 
 
-def test_a_replica_that_answers_nothing_for_a_while_is_reported_by_that(answered):
+def test_an_idle_period_of_a_replica_identifies_the_source(answered):
     answered[2, 10:] = 0.0
     found = source(invalid(answered, [0.0, 0.0, 0.2, 0.0, 0.0, 0.0]), answered)
     assert found.replica == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_chance_names_no_replica(seed):
+def test_chance_correlation_names_no_replica(seed):
     random = np.random.default_rng(seed)
     few = random.poisson(8.0, (REPLICAS, SCRAPES)).astype(float)
     assert source(invalid(few, [0.05] * REPLICAS, seed), few).replica is None
@@ -54,7 +54,7 @@ def test_even_routing_gives_no_verdict():
     assert source(np.full(SCRAPES, 0.1), steady) == UNKNOWN
 
 
-def test_more_invalid_answers_than_a_replica_gives_are_not_its_own(answered):
+def test_more_invalid_answers_than_a_replica_returned_have_another_source(answered):
     found = source(3.0 * answered[0] / answered.sum(axis=0), answered)
     assert found.replica is None
 
@@ -70,7 +70,7 @@ def test_one_replica_alone_is_not_separated_from_its_service(answered):
     assert source(invalid(answered[:1], [0.5]), answered[:1]) == UNKNOWN
 
 
-def test_values_that_are_not_known_cost_their_scrapes_only(answered):
+def test_unknown_values_drop_only_their_scrapes(answered):
     ratio = invalid(answered, [0.0, 0.8, 0.0, 0.0, 0.0, 0.0])
     ratio[::4] = np.nan
     answered[:, 1] = np.nan

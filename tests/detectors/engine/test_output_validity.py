@@ -25,33 +25,33 @@ def find(window_of, findings_of):
     return run
 
 
-def test_answers_as_valid_as_ever(find):
+def test_a_usual_ratio_of_valid_output_has_no_finding(find):
     assert find(chat=service([0.0002] * LENGTH), code=service([0.0] * LENGTH)) == []
 
 
-def test_many_invalid_answers(find):
+def test_a_high_ratio_of_invalid_output_is_reported(find):
     rows = {"chat": service([0.0] * 40 + [0.05] * 10), "code": service([0.0] * LENGTH)}
     assert find(**rows) == [("garbled-output", "chat")]
 
 
-def test_a_few_invalid_answers_of_a_quiet_service(find):
+def test_few_invalid_answers_of_a_quiet_service_have_no_finding(find):
     assert find(chat=service([0.0] * 40 + [0.3] * 10, requests=1.0)) == []
 
 
-def test_one_scrape_of_invalid_answers(find):
+def test_one_scrape_with_invalid_output_has_no_finding(find):
     assert find(chat=service([0.0] * 49 + [0.5])) == []
 
 
-def test_it_is_over_when_answers_are_valid_again(find):
+def test_a_finding_ends_when_output_is_valid_again(find):
     assert find(chat=service([0.0] * 30 + [0.05] * 10 + [0.0] * 10)) == []
 
 
-def test_a_service_that_always_counts_some_is_judged_by_its_usual_share(find):
+def test_a_service_is_judged_by_its_usual_ratio_of_invalid_output(find):
     assert find(chat=service([0.009] * 30 + [0.012] * 20)) == []
 
 
 @pytest.mark.parametrize("ratio", [[None] * LENGTH, [None]])
-def test_no_count_is_no_verdict(find, ratio):
+def test_a_missing_counter_gives_no_verdict(find, ratio):
     verdicts = []
     assert find(verdicts, chat=service(ratio)) == []
     assert [item.reason for item in verdicts] == [NoVerdictReason.NO_VALUES]
@@ -113,7 +113,7 @@ def spoilt_by(*shares, scrapes=LENGTH, until=None):
     return found
 
 
-def test_the_replica_that_spoils_the_answers_is_named_beside_its_service(final_verdicts):
+def test_the_replica_with_invalid_output_is_reported_with_its_service(final_verdicts):
     whole, part = final_verdicts(spoilt_by(0.0, 0.0, 0.6, 0.0), answers())
     assert (whole.entity.name, part.entity.name) == ("chat", "chat-2")
     assert part.fault == "garbled-output"
@@ -123,18 +123,18 @@ def test_the_replica_that_spoils_the_answers_is_named_beside_its_service(final_v
     assert whole.score == part.score == 0.9
 
 
-def test_answers_that_every_replica_spoils_alike_are_no_engines_fault(final_verdicts):
+def test_invalid_output_of_all_replicas_blames_no_replica(final_verdicts):
     (whole,) = final_verdicts(spoilt_by(0.06, 0.06, 0.06, 0.06), answers())
     assert whole.entity.name == "chat"
     assert whole.score == 0.5
 
 
-def test_the_beginning_is_that_of_the_first_invalid_answers(final_verdicts):
+def test_a_finding_starts_with_the_first_invalid_output(final_verdicts):
     whole, _ = final_verdicts(spoilt_by(0.6, 0.0, 0.0, 0.0), answers())
     assert (whole.window.end - whole.window.start).total_seconds() == 5.0 * 29
 
 
-def test_what_was_reported_stays_reported_while_the_answers_become_valid_again(final_verdicts):
+def test_a_finding_lasts_while_output_recovers(final_verdicts):
     spoilt = spoilt_by(0.06, 0.06, 0.06, 0.06)
     spoilt[:, -4:] /= 6.0
     (whole,) = final_verdicts(spoilt, answers())
@@ -149,13 +149,13 @@ def test_the_health_of_a_replica_without_traffic_is_unknown(final_verdicts):
     assert silent.reason is NoVerdictReason.NO_VALUES
 
 
-def test_a_replica_that_answers_well_again_is_forgotten(final_verdicts):
+def test_a_replica_with_valid_output_again_is_cleared(final_verdicts):
     answered = answers(120)
     answered[2, 50:70] = 0.0
     assert final_verdicts(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120, until=60), answered) == ()
 
 
-def test_the_answers_of_a_quiet_replica_add_up_beyond_the_window(final_verdicts):
+def test_answers_of_a_quiet_replica_accumulate_beyond_the_window(final_verdicts):
     """Fifteen in ten minutes: after a quarter of an hour it has shown that it is well."""
     answered = answers(360)
     answered[2, 50:] = 0.0

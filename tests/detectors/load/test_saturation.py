@@ -162,7 +162,9 @@ def flags_changed(ref, at):
     (False, [4.0] * 30, None),
     (True, [4.0 + i % 2 for i in range(30)], None),
 ])  # fmt: skip
-def test_a_batch_at_its_limit_after_a_flag_change_is_batch_limited(ref, window_of, findings_of, changed, running, fault):
+def test_a_full_batch_after_a_flag_change_is_a_misconfigured_batch(
+    ref, window_of, findings_of, changed, running, fault
+):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     row = service(queue, [8.0] * 60 + [5.0] * 30)
     row["svc_inflight_requests"] = [8.0] * 60 + [wait + run for wait, run in zip(queue[60:], running, strict=True)]
@@ -172,7 +174,7 @@ def test_a_batch_at_its_limit_after_a_flag_change_is_batch_limited(ref, window_o
 
 
 @pytest.mark.parametrize(("running", "fault"), [(4.0, "batch-misconfigured"), (16.0, "traffic-surge")])
-def test_a_backlog_after_a_smaller_batch_is_batch_limited(ref, window_of, findings_of, running, fault):
+def test_a_backlog_under_a_smaller_batch_is_a_misconfigured_batch(ref, window_of, findings_of, running, fault):
     """A surge fills a batch of 16; its arrivals fall again while its backlog stands, and then flags change."""
     queue = [0.0] * 30 + [float(3 * i) for i in range(1, 31)] + [90.0] * 60
     batch = [16.0] * 90 + [running] * 30

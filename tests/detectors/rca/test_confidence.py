@@ -53,7 +53,7 @@ def test_a_damaged_file_is_reported_with_line_and_key(text, line, message):
     assert message in " ".join(one.message for one in caught.value.problems)
 
 
-def test_mostly_correct_rankings_raise_the_scale_and_wrong_ones_lower_it():
+def test_mostly_correct_rankings_lower_the_temperature_and_wrong_ones_raise_it():
     old = Scale(0.2, 0.5)
     right = [RankedAnswer((0.85,), 0)] * 40
     assert fit_confidence.fit([*right, RankedAnswer((0.85,), None)], old).temperature < old.temperature

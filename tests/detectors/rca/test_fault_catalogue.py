@@ -218,7 +218,7 @@ def test_user_files_override_their_keys_only():
     assert fault_catalogue.load_with({}) is packaged
 
 
-def test_a_user_group_with_a_packaged_name_leaves_packaged_entries():
+def test_a_user_group_with_a_packaged_name_changes_no_packaged_entry():
     known = fault_catalogue.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
     assert known == fault_catalogue.load()
 

@@ -22,7 +22,7 @@ def one_by_one(values: Floats, group: np.ndarray, floor: Floats) -> Floats:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), entities=st.integers(1, 40), groups=st.integers(1, 6), missing=st.floats(0.0, 0.8))
-def test_all_groups_at_once_are_the_groups_one_by_one(seed: int, entities: int, groups: int, missing: float) -> None:
+def test_grouped_medians_equal_medians_of_each_group(seed: int, entities: int, groups: int, missing: float) -> None:
     random = np.random.default_rng(seed)
     values = np.round(random.normal(size=(entities, 3)), 1)
     values[random.random(values.shape) < missing] = np.nan
