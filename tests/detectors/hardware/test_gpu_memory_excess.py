@@ -85,7 +85,7 @@ def findings_in(verdicts):
 
 
 @pytest.mark.parametrize(("engine", "reserved"), [(reserved_memory, 0.9), (on_demand_memory, None)])
-def test_memory_that_the_engine_explains_is_nothing(engine, reserved):
+def test_memory_explained_by_the_engine_is_not_reported(engine, reserved):
     in_use = cache(6, 240)
     _, results = run_cycles(engine(in_use), in_use, reserved=reserved)
     assert not any(findings_in(verdicts) for verdicts in results)
@@ -93,7 +93,7 @@ def test_memory_that_the_engine_explains_is_nothing(engine, reserved):
 
 
 @pytest.mark.parametrize(("engine", "reserved"), [(reserved_memory, 0.9), (on_demand_memory, None)])
-def test_a_leak_is_reported_whether_memory_is_reserved_or_taken_as_needed(engine, reserved):
+def test_a_leak_is_reported_with_reserved_and_on_demand_memory(engine, reserved):
     in_use = cache(6, 200)
     used = engine(in_use)
     used[3, FAULT:] += 0.12 * GB * np.arange(100)
@@ -105,7 +105,7 @@ def test_a_leak_is_reported_whether_memory_is_reserved_or_taken_as_needed(engine
     assert finding.observed > finding.expected.high
 
 
-def test_a_process_beside_the_engine_is_reported_after_ten_minutes_and_over_when_it_ends():
+def test_a_second_process_is_reported_after_ten_minutes_until_it_ends():
     in_use = cache(6, 160)
     used = reserved_memory(in_use)
     used[2, FAULT:130] += 4.0 * GB
@@ -116,7 +116,7 @@ def test_a_process_beside_the_engine_is_reported_after_ten_minutes_and_over_when
     assert not any(reported[135:])
 
 
-def test_a_gpu_that_always_uses_more_than_its_like_is_not_reported():
+def test_a_gpu_that_always_uses_more_than_its_peers_is_not_reported():
     in_use = cache(6, 160)
     used = reserved_memory(in_use)
     used[1] += 4.0 * GB
@@ -124,7 +124,7 @@ def test_a_gpu_that_always_uses_more_than_its_like_is_not_reported():
     assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_what_all_gpus_of_a_class_show_is_not_an_own_deviation():
+def test_a_deviation_of_the_whole_class_is_not_reported():
     in_use = cache(6, 160)
     used = reserved_memory(in_use)
     used[:, FAULT:] += 4.0 * GB
@@ -132,7 +132,7 @@ def test_what_all_gpus_of_a_class_show_is_not_an_own_deviation():
     assert not any(findings_in(verdicts) for verdicts in results)
 
 
-def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
+def test_a_new_process_is_neither_judged_nor_learned():
     in_use = cache(6, 160)
     used = reserved_memory(in_use)
     used[4, FAULT : FAULT + 6] = 0.5 * GB  # its engine left, and loads again
@@ -153,7 +153,7 @@ def test_without_engine_metrics_there_is_no_verdict():
     assert {one.reason for one in results[-1]} == {NoVerdictReason.NO_VALUES}
 
 
-def test_a_gpu_without_peers_is_held_against_its_own_past():
+def test_a_gpu_without_peers_is_compared_with_its_own_history():
     in_use = cache(1, 320)
     used = reserved_memory(in_use)
     used[0, 200:] += 0.2 * GB * np.arange(120)
@@ -162,7 +162,7 @@ def test_a_gpu_without_peers_is_held_against_its_own_past():
     assert finding.entity.name == "g0"
 
 
-def test_it_is_tried_in_the_shadow_first_and_gives_the_reason_before():
+def test_rollout_goes_from_learning_over_shadow_to_alerting():
     in_use = cache(6, LEARN)
     state, results = run_cycles(reserved_memory(in_use), in_use)
     assert results[3] == (NoVerdict("memory-use", None, NoVerdictReason.WARMING_UP),)
@@ -181,7 +181,7 @@ def test_it_is_tried_in_the_shadow_first_and_gives_the_reason_before():
     assert stage(state, results[-1]) is Stage.ALERTING
 
 
-def test_a_new_gpu_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_an_hour():
+def test_a_new_gpu_uses_its_class_and_has_an_offset_after_half_an_hour():
     in_use = cache(6, 200)
     used = reserved_memory(in_use)
     used[5, :FAULT], in_use[5, :FAULT] = np.nan, np.nan
@@ -191,7 +191,7 @@ def test_a_new_gpu_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_
     assert [one.entity.name for one in findings_in(results[-1])] == ["g5"]
 
 
-def test_engines_whose_pages_are_away_are_no_other_class():
+def test_missing_engine_pages_do_not_change_the_class():
     in_use = cache(6, 200)
     used, reserved = reserved_memory(in_use), np.full((6, 200), 0.9)
     in_use[:, LEARN : LEARN + 40], reserved[:, LEARN : LEARN + 40] = np.nan, np.nan
@@ -202,7 +202,7 @@ def test_engines_whose_pages_are_away_are_no_other_class():
     assert results[LEARN + 45] == (), "all are judged at once"
 
 
-def test_what_began_while_its_engine_was_silent_is_reported_when_that_returns():
+def test_a_deviation_during_an_engine_gap_is_reported_after_it():
     in_use = cache(6, 200)
     used, reserved = reserved_memory(in_use), np.full((6, 200), 0.9)
     in_use[3, FAULT : FAULT + 30], reserved[3, FAULT : FAULT + 30] = np.nan, np.nan
@@ -212,7 +212,7 @@ def test_what_began_while_its_engine_was_silent_is_reported_when_that_returns():
     assert [one.entity.name for one in findings_in(results[FAULT + 45])] == ["g3"]
 
 
-def test_a_page_that_fails_as_the_program_starts_keeps_learned_state():
+def test_a_failed_scrape_at_startup_keeps_learned_state():
     in_use = cache(6, LEARN + 2)
     used, reserved = reserved_memory(in_use), np.full((6, LEARN + 2), 0.9)
     state, _ = run_cycles(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
@@ -229,7 +229,7 @@ def test_a_page_that_fails_as_the_program_starts_keeps_learned_state():
         assert (state.arrays["sum_n"] > 0.9 * before.arrays["sum_n"]).all()
 
 
-def test_a_driver_that_stays_away_for_a_day_is_part_of_the_class_no_longer():
+def test_a_signal_absent_for_a_day_leaves_the_class():
     in_use = cache(3, 40)
     state, _ = run_cycles(reserved_memory(in_use), in_use)
     classes, entities = state.arrays["class"].copy(), gpus(3)
@@ -243,7 +243,7 @@ def test_a_driver_that_stays_away_for_a_day_is_part_of_the_class_no_longer():
         assert (state.arrays["class"] == classes).all() == (hours == 20)
 
 
-def test_history_teaches_nothing_of_a_young_process():
+def test_history_of_a_new_process_is_not_learned():
     count = 150
     used, times = np.full((3, count), 72.0 * GB), START + 600.0 * np.arange(count)
     used[1, 60], used[1, 61] = 25.0 * GB, 60.0 * GB  # its engine left, and loads again
@@ -260,7 +260,7 @@ def test_history_teaches_nothing_of_a_young_process():
     assert state.arrays["before"].tolist() == [72.0 * GB, 72.0 * GB, 30.0 * GB]
 
 
-def test_an_engine_without_cache_metrics_is_reported_without_them():
+def test_a_leak_is_reported_without_cache_metrics():
     in_use = np.full((6, 200), np.nan)
     used = reserved_memory(cache(6, 200))
     used[3, FAULT:] += 0.12 * GB * np.arange(100)

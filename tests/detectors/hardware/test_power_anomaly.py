@@ -92,14 +92,14 @@ def findings(verdicts):
     return [(one.entity.name, one.evidence[0].text) for one in verdicts if isinstance(one, Finding)]
 
 
-def test_gpus_that_draw_what_their_work_takes():
+def test_power_explained_by_activity_is_not_reported():
     activity = work(8, 200)
     _, results = run_cycles(power_of(activity), activity, topology_of(gpus(8)))
     assert not [finding for verdicts in results for finding in findings(verdicts)]
     assert results[-1] == (), "all of them are judged"
 
 
-def test_a_busy_gpu_that_draws_too_little_is_named_within_minutes():
+def test_a_busy_gpu_with_low_power_is_reported_within_minutes():
     activity = work(8, 140)
     power = power_of(activity)
     power[2, FAULT:] *= 0.55
@@ -114,7 +114,7 @@ def test_a_busy_gpu_that_draws_too_little_is_named_within_minutes():
     assert finding.observed < finding.expected.low
 
 
-def test_it_ends_when_the_gpu_is_well_again():
+def test_a_finding_ends_when_the_gpu_recovers():
     activity = work(8, 160)
     power = power_of(activity)
     power[2, FAULT:130] *= 0.55
@@ -123,7 +123,7 @@ def test_it_ends_when_the_gpu_is_well_again():
     assert not findings(results[-1])
 
 
-def test_all_gpus_of_a_replica_that_wait_in_a_loop_are_reported_on_the_replica_too():
+def test_busy_waiting_gpus_are_reported_on_their_replica_too():
     activity = work(8, 150)
     power = power_of(activity)
     activity[:2, FAULT:, 0] = 1.0  # counted as busy, and nothing is multiplied
@@ -138,7 +138,7 @@ def test_all_gpus_of_a_replica_that_wait_in_a_loop_are_reported_on_the_replica_t
     }
 
 
-def test_an_idle_gpu_that_draws_as_if_it_worked():
+def test_an_idle_gpu_with_high_power_is_reported():
     activity = work(8, 150)
     activity[5:, 40:] *= 0.03  # idle GPUs were seen before
     power = power_of(activity)
@@ -147,7 +147,7 @@ def test_an_idle_gpu_that_draws_as_if_it_worked():
     assert findings(results[-1]) == [("g6", "findings.power_high_for_its_work")]
 
 
-def test_what_all_peers_do_is_nobodys_own():
+def test_a_deviation_of_all_peers_is_not_reported():
     activity = work(8, 150)
     power = power_of(activity)
     power[:, FAULT:] *= 0.6
@@ -155,7 +155,7 @@ def test_what_all_peers_do_is_nobodys_own():
     assert not [finding for verdicts in results for finding in findings(verdicts)]
 
 
-def test_a_load_never_seen_before_is_nobodys_fault_where_power_levels_off():
+def test_a_new_load_level_with_capped_power_is_not_reported():
     activity = work(6, 160) * 0.3
     activity[:, FAULT:] = np.clip(activity[:, FAULT:] * 3.3, 0.0, 1.0)
     power = power_of(activity)
@@ -165,7 +165,7 @@ def test_a_load_never_seen_before_is_nobodys_fault_where_power_levels_off():
     assert not [finding for verdicts in results for finding in findings(verdicts)]
 
 
-def test_an_outlier_while_it_learns_moves_little():
+def test_an_outlier_during_learning_moves_little():
     activity = work(8, 150)
     power = power_of(activity)
     power[3, 80] = 5000.0
@@ -176,7 +176,7 @@ def test_an_outlier_while_it_learns_moves_little():
     assert ("g2", "findings.power_low_for_its_work") in findings(results[-1])
 
 
-def test_utilisation_alone_is_enough():
+def test_utilization_alone_is_enough():
     activity = work(8, 150)
     power = power_of(activity)
     power[2, FAULT:] *= 0.5
@@ -185,7 +185,7 @@ def test_utilisation_alone_is_enough():
     assert findings(results[-1]) == [("g2", "findings.power_low_for_its_work")]
 
 
-def test_one_gpu_alone_is_judged_by_its_own_past():
+def test_a_single_gpu_is_judged_by_its_own_history():
     activity = work(1, 260)
     power = power_of(activity)
     power[0, 220:] *= 0.5
@@ -201,7 +201,7 @@ def test_before_half_an_hour_there_is_no_verdict():
     assert results[-1] == (NoVerdict("power-draw", None, NoVerdictReason.WARMING_UP),)
 
 
-def test_a_new_gpu_is_judged_by_what_its_peers_have_taught():
+def test_a_new_gpu_is_judged_by_its_class():
     activity = work(8, 150)
     power = power_of(activity)
     power[7, :FAULT], activity[7, :FAULT] = np.nan, np.nan
@@ -210,7 +210,7 @@ def test_a_new_gpu_is_judged_by_what_its_peers_have_taught():
     assert findings(results[-1]) == [("g7", "findings.power_low_for_its_work")]
 
 
-def test_a_gpu_that_serves_another_model_brings_nothing_along():
+def test_a_gpu_with_a_new_model_starts_without_history():
     activity, topologies = work(8, 200), []
     for first_of_b in (4, 3):  # the fourth card moves to a model that needs half the power for the same work
         parts = (topology_of(gpus(8)[:first_of_b], 1, "a"), topology_of(gpus(8)[first_of_b:], 1, "b"))
@@ -248,7 +248,7 @@ def test_without_power_or_work_there_is_no_verdict(column, reason):
     assert results[-1] == (NoVerdict("power-draw", gpus(4)[1], reason),)
 
 
-def test_values_that_are_not_trusted_are_none():
+def test_untrusted_values_give_no_verdict():
     activity = work(4, 120)
     status = np.zeros((4, 120), dtype=np.uint8)
     status[1, 60:] = CellStatus.UNTRUSTED
@@ -267,7 +267,7 @@ def test_gaps_change_nothing():
     assert findings(results[-1]) == [("g2", "findings.power_low_for_its_work")]
 
 
-def test_a_restart_reports_what_would_have_been_reported():
+def test_a_restart_does_not_change_the_results():
     activity = work(8, 130)
     power = power_of(activity)
     power[2, FAULT:] *= 0.5
@@ -299,7 +299,7 @@ def activity_at(cycles, busy, count=8, seed=0):
 
 @pytest.mark.parametrize("idle", [0.0, 0.01])
 @pytest.mark.parametrize("more", [True, False])
-def test_the_first_load_of_a_class_that_has_only_idled_is_nobodys_fault_and_is_learnt(idle, more):
+def test_the_first_load_of_an_idle_class_is_learned_and_not_reported(idle, more):
     activity = activity_at(200, idle)
     activity[2, 80:] = activity_at(120, 0.3)[0]
     if not more:
@@ -320,7 +320,7 @@ def test_the_first_load_of_a_class_that_has_only_idled_is_nobodys_fault_and_is_l
     assert findings(results[-1]) == [("g5", "findings.power_high_for_its_work")]
 
 
-def test_less_work_than_the_class_has_ever_done_is_nobodys_fault():
+def test_less_activity_than_the_class_has_ever_had_is_not_reported():
     activity = activity_at(160, 0.95)
     activity[2, 120:] = activity_at(40, 0.55)[0]
     power = power_of(activity)
@@ -328,7 +328,7 @@ def test_less_work_than_the_class_has_ever_done_is_nobodys_fault():
     assert not [finding for verdicts in results for finding in findings(verdicts)]
 
 
-def test_a_slip_before_there_is_a_line_does_not_deafen_it():
+def test_an_outlier_before_the_first_fit_does_not_mask_deviations():
     activity = work(8, 150)
     activity[5:, 20:] *= 0.03
     power = power_of(activity)
@@ -339,7 +339,7 @@ def test_a_slip_before_there_is_a_line_does_not_deafen_it():
     assert ("g6", "findings.power_high_for_its_work") in findings(results[-1])
 
 
-def test_what_was_drawn_long_ago_fades_as_the_line_does():
+def test_the_maximum_power_decays_like_the_fit():
     activity = work(4, 100)
     topology = topology_of(gpus(4))
     state, _ = run_cycles(power_of(activity), activity, topology)
@@ -387,7 +387,7 @@ def test_a_known_gpu_with_too_few_readings_has_no_verdict():
     assert results[-1] == (NoVerdict("power-draw", gpus(4)[1], NoVerdictReason.NO_VALUES),)
 
 
-def test_one_gpu_without_values_leaves_one_no_verdict_for_the_warming_up():
+def test_warming_up_gives_one_no_verdict_beside_missing_values():
     activity = work(8, 20)
     power = power_of(activity)
     power[3] = np.nan
@@ -398,7 +398,7 @@ def test_one_gpu_without_values_leaves_one_no_verdict_for_the_warming_up():
     }
 
 
-def test_it_stands_in_the_registry():
+def test_it_is_registered():
     assert DETECTORS["power-draw"] is PowerAnomalyDetector
 
 
@@ -416,7 +416,7 @@ def stage_of(state, verdicts, detector=None):
     return detector_rollout.DetectorRollout().judge(run, datetime.fromtimestamp(START, tz=UTC))
 
 
-def test_it_learns_then_is_tried_and_alerts_after_two_days():
+def test_it_learns_then_shadows_and_alerts_after_two_days():
     activity = work(8, 150)
     state, results = run_cycles(power_of(activity), activity, topology_of(gpus(8)))
     first = stage_of(DetectorState(2, (), {}), results[5])
@@ -428,7 +428,7 @@ def test_it_learns_then_is_tried_and_alerts_after_two_days():
     assert stage_of(state, results[-1]).stage is Stage.ALERTING
 
 
-def test_alarms_are_counted_once_each_and_raise_how_far_is_far():
+def test_alarms_are_counted_once_and_raise_the_limit():
     power, activity = faulty(260)
     state, results = run_cycles(power, activity, topology_of(gpus(8)))
     begun = sum(bool(findings(one)) and not findings(before) for before, one in pairwise(results))
@@ -441,7 +441,7 @@ def test_alarms_are_counted_once_each_and_raise_how_far_is_far():
     assert PowerAnomalyDetector().alarm_rate(calm).factor < 1.0
 
 
-def test_a_raised_limit_finds_less():
+def test_a_raised_limit_reports_less():
     activity = work(8, 140)
     power = power_of(activity)
     power[2, FAULT:] *= 0.65
@@ -453,7 +453,7 @@ def test_a_raised_limit_finds_less():
     assert not any(findings(one) for one in results)
 
 
-def test_the_budget_of_a_class_is_shared_with_it():
+def test_detectors_of_a_class_share_the_alarm_budget():
     detectors = {detector.name: detector for detector in make_all({GPU: 0.5})}
     sharing = [name for name, one in detectors.items() if one.kind is GPU and isinstance(one, LearningDetector)]
     assert "power-draw" in sharing
@@ -462,7 +462,7 @@ def test_the_budget_of_a_class_is_shared_with_it():
     )
 
 
-def test_history_teaches_the_line_and_how_much_was_lived():
+def test_history_teaches_the_fit_and_counts_as_learning_time():
     activity = work(8, 3 * 144, seed=4)
     power = power_of(activity)
     values = np.concatenate((power[:, :, None], activity), axis=2)
@@ -479,7 +479,7 @@ def test_history_teaches_the_line_and_how_much_was_lived():
     assert findings(results[-1]) == [("g2", "findings.power_low_for_its_work")]
 
 
-def test_an_exporter_that_leaves_out_some_counters_for_a_while_changes_no_class():
+def test_temporarily_missing_counters_do_not_change_the_class():
     activity = work(6, 240)
     power = power_of(activity)
     before, _ = run_cycles(power[:, :140], activity[:, :140], topology_of(gpus(6)))
@@ -490,7 +490,7 @@ def test_an_exporter_that_leaves_out_some_counters_for_a_while_changes_no_class(
     assert results[-1] == ()
 
 
-def test_an_exporter_that_is_silent_for_longer_than_the_window_costs_nothing():
+def test_a_gap_longer_than_the_window_loses_no_state():
     activity = work(6, 240)
     power = power_of(activity)
     before, _ = run_cycles(power[:, :140], activity[:, :140], topology_of(gpus(6)))

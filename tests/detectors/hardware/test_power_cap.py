@@ -37,44 +37,44 @@ def find(window_of, findings_of):
     return run
 
 
-def test_gpus_with_power_to_spare(find):
+def test_gpus_below_their_limit_have_no_finding(find):
     assert find() == []
 
 
-def test_a_lowered_limit_that_holds_the_clock(find):
+def test_a_lowered_limit_that_reduces_the_clock_is_reported(find):
     lowered = card(limit=220.0, throttled=1.0, power=218.0, clock=1.3e9)
     assert find(g1=lowered) == [("gpu-power-throttle", "g1", "findings.power_limit_lowered")]
 
 
-def test_a_lowered_limit_by_power_alone(find):
+def test_a_lowered_limit_is_reported_from_power_alone(find):
     lowered = card(limit=220.0, throttled=None, power=218.0, clock=1.3e9)
     assert find(g1=lowered) == [("gpu-power-throttle", "g1", "findings.power_limit_lowered")]
 
 
-def test_a_lowered_limit_without_effect(find):
+def test_a_lowered_limit_without_effect_is_not_reported(find):
     assert find(g1=card(limit=500.0, power=400.0)) == []
 
 
-def test_one_gpu_held_far_below_its_peers(find):
+def test_a_gpu_throttled_far_below_its_peers_is_reported(find):
     held = card(throttled=0.9, power=690.0, clock=1.3e9)
     assert find(g1=held) == [("gpu-power-throttle", "g1", "findings.power_limit_holds")]
 
 
-def test_all_gpus_at_their_limit_are_at_work(find):
+def test_all_gpus_at_their_limit_are_not_reported(find):
     assert find(**{name: card(throttled=0.9, power=690.0, clock=1.5e9) for name in NAMES}) == []
 
 
-def test_an_idle_gpu_lowers_its_clock(find):
+def test_the_low_clock_of_an_idle_gpu_is_not_reported(find):
     assert find(g1=card(limit=220.0, throttled=1.0, power=70.0, clock=3e8, busy=0.0)) == []
 
 
-def test_one_scrape_is_a_moment(find):
+def test_one_scrape_is_not_reported(find):
     row = card(limit=220.0, throttled=1.0, power=218.0, clock=1.3e9)
     assert find(g1={name: [*values[:FAULT], *values[:FAULT][:7], values[-1]] for name, values in row.items()}) == []
 
 
 @pytest.mark.parametrize("length", [1, LENGTH])
-def test_no_values_is_no_verdict(find, length):
+def test_no_values_give_no_verdict(find, length):
     verdicts = []
     assert find(verdicts, **{name: {key: [None] * length for key in card()} for name in NAMES}) == []
     assert {item.reason for item in verdicts} == {NoVerdictReason.NO_VALUES}

@@ -48,7 +48,7 @@ def catalogue():
     return {int(code): (immediate, text, kind) for code, immediate, text, kind in rows}
 
 
-def test_every_code_of_nvidias_catalogue_is_there_with_its_action() -> None:
+def test_every_code_of_the_nvidia_catalogue_has_an_action() -> None:
     wanted = catalogue()
     assert len(wanted) > 100
     assert set(xids()) == set(wanted)
@@ -81,7 +81,7 @@ def test_a_double_bit_error_alone_and_with_a_remapped_row_need_different_actions
     assert "no other XID" in evidence_texts(far)[0]
 
 
-def test_a_cleanup_in_the_wake_of_another_code_has_no_finding_of_its_own() -> None:
+def test_a_cleanup_after_another_code_has_no_finding() -> None:
     assert faults_of(xid(45)) == [("gpu-xid-application", "GPU-0")]
     assert "restart Fabric Manager" in evidence_texts(find(xid(45))[0])[0]
     (wake,) = find(xid(79, 31), xid(45, 30))
@@ -90,13 +90,13 @@ def test_a_cleanup_in_the_wake_of_another_code_has_no_finding_of_its_own() -> No
     assert {fault for fault, _ in faults_of(xid(79, 300), xid(45, 30))} == {"gpu-lost", "gpu-xid-application"}
 
 
-def test_the_details_of_a_double_bit_error_are_no_second_finding() -> None:
+def test_details_of_a_double_bit_error_are_not_a_second_finding() -> None:
     (finding,) = find(xid(48, 30), xid(171, 30))
     assert [item.observed for item in finding.evidence] == [48.0]
     assert faults_of(xid(172)) == [("gpu-xid-hardware", "GPU-0")]
 
 
-def test_the_drivers_verdict_replaces_the_step() -> None:
+def test_the_recovery_action_of_the_driver_replaces_the_step() -> None:
     verdict = xid(154, 20, text="GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
     (finding,) = find(xid(119, 25), verdict)
     assert evidence_texts(finding)[0].endswith("First step: Node Reboot Required")
@@ -105,7 +105,7 @@ def test_the_drivers_verdict_replaces_the_step() -> None:
     assert faults_of(verdict, over) == []
 
 
-def test_a_state_is_a_deviation_until_its_counterpart_ends_it() -> None:
+def test_a_state_code_lasts_until_its_counterpart() -> None:
     (finding,) = find(xid(163))
     assert (finding.fault, finding.severity, finding.entity) == (None, Priority.P3, GPUS[0])
     assert find(xid(163, 60), xid(162, 30)) == []
@@ -124,7 +124,7 @@ def test_a_burst_is_one_occurrence() -> None:
     assert "(seen 20×)" in evidence_texts(finding)[0]
 
 
-def test_a_code_that_comes_back_reports_it_and_needs_more() -> None:
+def test_a_recurring_code_is_reported_with_a_stronger_action() -> None:
     (finding,) = find(xid(119, 400), xid(119, 30))
     assert "power-cycle the node" in evidence_texts(finding)[0]
     assert "occurred 2 times" in evidence_texts(finding)[1]
@@ -139,7 +139,7 @@ def test_another_process_is_another_occurrence() -> None:
     assert repeats([]) == []
 
 
-def test_exceptions_repeat_only_at_one_place_of_the_chip() -> None:
+def test_exceptions_recur_only_at_the_same_location_of_the_chip() -> None:
     (finding,) = find(xid(13, 400, unit="GPC 1, TPC 2"), xid(13, 30, unit="GPC 1, TPC 2"))
     assert "same location of the chip (GPC 1, TPC 2)" in evidence_texts(finding)[1]
     assert "run the DCGM EUD" in evidence_texts(finding)[0]
@@ -147,7 +147,7 @@ def test_exceptions_repeat_only_at_one_place_of_the_chip() -> None:
     assert len(other.evidence) == 1
 
 
-def test_an_application_code_that_stays_with_the_device_under_other_pods_suspects_the_device() -> None:
+def test_an_application_code_under_several_pods_suspects_the_device() -> None:
     assert faults_of(xid(31, 400, pod="a"), xid(31, 30, pod="a")) == [("gpu-xid-application", "GPU-0")]
     (finding,) = find(xid(31, 400, pod="a"), xid(31, 30, pod="b"))
     assert (finding.fault, finding.entity, finding.score) == ("gpu-xid-hardware", GPUS[0], 0.7)
@@ -160,14 +160,14 @@ def test_an_application_code_that_stays_with_the_device_under_other_pods_suspect
 # --- components ---------------------------------------------------------------------------------------
 
 
-def test_one_pod_on_several_devices_is_one_finding_that_counts_them_all() -> None:
+def test_one_pod_on_several_devices_is_one_finding() -> None:
     topology = Topology.build([(gpu, PODS[0]) for gpu in GPUS])
     (finding,) = find(xid(43, 30), xid(43, 29, GPUS[1]), topology=topology)
     assert (finding.entity, len(finding.evidence)) == (PODS[0], 1)
     assert "(seen 2×)" in evidence_texts(finding)[0]
 
 
-def test_a_code_of_a_mig_instance_is_about_the_pod_on_that_instance() -> None:
+def test_a_code_of_a_mig_instance_is_reported_on_its_pod() -> None:
     parts = [EntityRef("lab", EntityKind.GPU, None, f"GPU-0/{number}") for number in (7, 8)]
     edges = [(GPUS[0], part) for part in parts] + list(zip(parts, PODS, strict=True))
     topology = Topology.build(edges)
@@ -183,7 +183,7 @@ def test_the_source_of_a_code_is_evidence() -> None:
 # --- other vendors ------------------------------------------------------------------------------------
 
 
-def test_codes_of_other_vendors_are_read_in_their_own_numbering() -> None:
+def test_codes_of_other_vendors_use_their_own_numbering() -> None:
     (lost,) = find(xid("ascend:40F84E00"))
     assert lost.fault == "gpu-lost"
     assert evidence_texts(lost)[0].startswith("Ascend 40F84E00 (seen 1×): NPU has dropped off.")

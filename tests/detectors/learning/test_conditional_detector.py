@@ -42,7 +42,7 @@ def busy_cycles(detector, cycles):
     return found
 
 
-def test_classes_are_computed_every_five_minutes_and_by_each_detector_in_a_cycle_of_its_own():
+def test_detectors_compute_classes_every_five_minutes_in_different_cycles():
     draw, use = (busy_cycles(detector, 121) for detector in (PowerAnomalyDetector(), GpuMemoryExcessDetector()))
     assert draw == [0, 20, 40, 60, 80, 100, 120]
     assert use == [0, 10, 30, 50, 70, 90, 110]

@@ -96,7 +96,7 @@ def test_a_fast_burn_pages_with_its_rate():
     assert because.arguments["bad"] == "120"
 
 
-def test_it_ends_when_the_short_window_is_calm():
+def test_a_finding_ends_when_the_short_window_is_quiet():
     life = Life().quiet()
     assert finding(life.minutes(15, bad=20))
     assert finding(life.minutes(2)), "five minutes are not over"
@@ -119,7 +119,7 @@ def test_a_slow_burn_is_a_ticket():
     assert (found.severity, found.evidence[0].arguments["long"]) == (Priority.P2, "3d")
 
 
-def test_one_error_at_night_is_no_outage():
+def test_one_error_at_low_traffic_is_not_an_outage():
     life = Life()
     life.quiet(hours=0)
     verdicts = life.minutes(30, bad=0, total=0)
@@ -129,7 +129,7 @@ def test_one_error_at_night_is_no_outage():
     assert [one.reason for one in verdicts if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
 
 
-def test_an_alert_stays_without_requests():
+def test_a_finding_lasts_without_requests():
     life = Life().quiet()
     assert finding(life.minutes(15, bad=20))
     verdicts = life.minutes(40, bad=0, total=0)
@@ -162,7 +162,7 @@ def test_an_slo_of_one_service_covers_no_other():
     assert finding(life.minutes(10, bad=50)).entity == CODE
 
 
-def test_a_service_that_is_not_seen_for_a_while_keeps_its_past():
+def test_a_service_absent_for_a_while_keeps_its_history():
     life = Life(services=(CHAT, CODE)).quiet()
     life.minutes(15, bad=20)
     life.services, life.rows, life.times = (CODE,), [], []
@@ -172,7 +172,7 @@ def test_a_service_that_is_not_seen_for_a_while_keeps_its_past():
     assert CHAT not in life.state.entities
 
 
-def test_counts_of_another_definition_are_not_ours():
+def test_counts_of_another_slo_definition_are_ignored():
     life = Life().quiet()
     life.minutes(15, bad=50)
     other = BurnRateDetector(slo(bad=(SignalKey("svc_abandoned_total"),)))

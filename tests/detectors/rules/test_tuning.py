@@ -81,7 +81,7 @@ def lived(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
         "not last(engine_kv_cache_usage_ratio) > 0.2",
     ],
 )
-def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
+def test_the_backtest_fires_like_the_cycle(expr: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = 160
     cache = np.clip(0.8 + np.cumsum(rng.normal(0, 0.07, (3, steps)), axis=1) % 0.4 - 0.2, 0, 1)
@@ -111,7 +111,7 @@ def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
         assert replayed.alarms[place] == sum(len(times) for times in live.values()), (turned, longer)
 
 
-def test_the_number_of_the_first_comparison_is_the_dial() -> None:
+def test_the_threshold_of_the_first_comparison_is_tunable() -> None:
     dial = tunable_threshold_of("r", EXPR)
     assert (dial.threshold, dial.symbol) == (0.9, ">")
     assert dial.turned(0.955) == EXPR.replace("0.9", "0.955")
@@ -135,7 +135,7 @@ def test_the_number_of_the_first_comparison_is_the_dial() -> None:
     [(">", 0.9, 0.901), (">", 0.95512, 0.956), (">", 12345.0, 12400.0), ("<", 0.3, 0.299), (">", -2.0, -1.99),
      (">", 0.0, 0.001), ("<", 0.0, -0.001)],
 )  # fmt: skip
-def test_the_next_threshold_lies_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
+def test_the_next_threshold_is_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
     dial = tunable_threshold_of("r", f"last(engine_kv_cache_usage_ratio) {symbol} 0.5")
     assert dial.beyond(level) == pytest.approx(beyond, rel=1e-12)
 
@@ -173,7 +173,7 @@ def proposed(rule: Rule, judged: list[JudgedAlert], stored: Stored, **more: obje
     return propose(rule, judged, stored.read, stored.entities, stored.span, **more)  # type: ignore[arg-type]
 
 
-def test_a_threshold_is_proposed_that_drops_the_useless_and_keeps_the_useful() -> None:
+def test_a_proposed_threshold_drops_useless_and_keeps_useful_alerts() -> None:
     found = proposed(*fleet())
     assert found.reason is ProposalReason.BETTER
     assert found.now is not None
@@ -190,7 +190,7 @@ def test_a_threshold_is_proposed_that_drops_the_useless_and_keeps_the_useful() -
     assert found.unchecked == ()
 
 
-def test_a_waiting_time_is_proposed_where_useless_alerts_are_as_high_and_shorter() -> None:
+def test_a_waiting_time_is_proposed_if_useless_alerts_are_only_shorter() -> None:
     found = proposed(*fleet(level=USEFUL_AT, lasts=10))
     assert found.best is not None
     assert found.best.setting.threshold == 0.9
@@ -213,7 +213,7 @@ def test_a_useful_page_is_never_dropped() -> None:
     assert (found.best.dropped_useful, found.best.dropped_useless) == (1, 9), "of P2 one may go for five useless ones"
 
 
-def test_a_useful_page_is_reported_two_minutes_later_at_most() -> None:
+def test_a_useful_page_is_delayed_by_two_minutes_at_most() -> None:
     found = proposed(*fleet(level=USEFUL_AT, lasts=10, priority=Priority.P0))
     assert found.reason is ProposalReason.DROPS_A_PAGE
     assert max(one.late_pages for one in found.candidates) == 6
@@ -227,7 +227,7 @@ def test_a_useful_page_is_reported_two_minutes_later_at_most() -> None:
         (0, 11, ProposalReason.NOTHING_USEFUL),
     ],
 )
-def test_too_few_verdicts_propose_nothing(useful: int, useless: int, reason: ProposalReason) -> None:
+def test_too_little_feedback_gives_no_proposal(useful: int, useless: int, reason: ProposalReason) -> None:
     found = proposed(*fleet(useful, useless))
     assert (found.reason, found.best, found.judged) == (reason, None, useful + useless)
 
@@ -238,7 +238,7 @@ def test_one_incident_counts_once() -> None:
     assert proposed(rule, storm, stored).reason is ProposalReason.TOO_FEW_VERDICTS
 
 
-def test_effects_without_stored_values_are_not_guessed() -> None:
+def test_effects_without_stored_values_are_unknown() -> None:
     rule, judged, stored = fleet()
     pages = [replace(one, priority=Priority.P1) if number == 0 else one for number, one in enumerate(judged)]
     late = TimeRange(pages[0].ends_at, stored.span.end)
@@ -251,7 +251,7 @@ def test_effects_without_stored_values_are_not_guessed() -> None:
     assert proposed(rule, judged, stored).reason is ProposalReason.NOT_REPRODUCED
 
 
-def test_values_kept_with_a_verdict_outlive_those_of_the_store() -> None:
+def test_values_stored_with_feedback_outlive_the_store() -> None:
     rule, judged, stored = fleet(priority=Priority.P1)
     named = [replace(one, id=one.fingerprint) for one in judged]
     past = timedelta(minutes=6)
@@ -265,7 +265,7 @@ def test_values_kept_with_a_verdict_outlive_those_of_the_store() -> None:
     assert without.reason is ProposalReason.PAGE_NOT_CHECKED
 
 
-def test_a_setting_of_ones_own_is_measured() -> None:
+def test_a_user_setting_is_backtested() -> None:
     rule, judged, stored = fleet()
     good = proposed(rule, judged, stored, tried=[Setting(0.95, MINUTE)])
     assert (good.reason, good.best and good.best.setting.threshold) == (ProposalReason.BETTER, 0.95)
@@ -279,7 +279,7 @@ def test_a_rule_without_an_expression_has_nothing_to_replay() -> None:
     assert proposed(by_fault, judged, stored).reason is ProposalReason.NOT_OVER_VALUES
 
 
-def test_silence_is_no_verdict_in_both() -> None:
+def test_a_no_verdict_is_equal_in_cycle_and_backtest() -> None:
     """The comparison of replay and cycle above rests on gaps being there."""
     stored = Stored(np.full((1, 40), np.nan))
     rule = Rule("r", EntityKind.REPLICA, EXPR)
